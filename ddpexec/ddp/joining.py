@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -64,9 +64,13 @@ class UnevenInputs(Joinable):
             )
         work = Join.notify_join_context(self)
         if work is not None and not self._divide_by_initial_world_size:
-            self.reducer.divide_by(active_ranks(work, self.communicator))
+            self.divide_by(active_ranks(work, self.communicator))
         elif work is not None:
-            self.reducer.divide_by(self.communicator.world_size)
+            self.divide_by(self.communicator.world_size)
+
+    def divide_by(self, ranks: int) -> None:
+        """Divide the coming sums by `ranks`."""
+        self.reducer.divide_by(ranks)
 
 
 class ShadowHook(JoinHook):
@@ -95,7 +99,27 @@ class ShadowHook(JoinHook):
         )
 
 
-def backward_is_synced(ddp: Wrapped, *, joined: bool) -> bool:
+class Joined(Protocol):
+    """What the exchange between ranks with and without input asks of a wrapper."""
+
+    @property
+    def communicator(self) -> Communicator:
+        """Of the ranks."""
+
+    @property
+    def process_group(self) -> dist.ProcessGroup:
+        """Of the exchange."""
+
+    @property
+    def device(self) -> torch.device:
+        """Of the parameters."""
+
+    @property
+    def require_backward_grad_sync(self) -> bool:
+        """Whether the coming backward reduces gradients."""
+
+
+def backward_is_synced(ddp: Joined, *, joined: bool) -> bool:
     """Tell joined ranks whether the others reduce their gradients this iteration; each rank calls this."""
     flag = torch.tensor([float(not joined and ddp.require_backward_grad_sync)], device=_control(ddp))
     with naming_the_lost(ddp.communicator, _WHAT):
@@ -103,7 +127,7 @@ def backward_is_synced(ddp: Wrapped, *, joined: bool) -> bool:
     return bool(flag.item())
 
 
-def common_rank(ddp: Wrapped, *, candidate: bool) -> int:
+def common_rank(ddp: Joined, *, candidate: bool) -> int:
     """Return the highest rank among the candidates; every rank calls this."""
     rank = torch.tensor([ddp.communicator.rank if candidate else -1], device=_control(ddp))
     with naming_the_lost(ddp.communicator, _WHAT):
@@ -117,5 +141,5 @@ def active_ranks(work: Any, communicator: Communicator) -> int:
     return int(work.get_future().value()[0].item())
 
 
-def _control(ddp: Wrapped) -> torch.device:
+def _control(ddp: Joined) -> torch.device:
     return ddp.communicator.device_for(ddp.device)

@@ -69,6 +69,7 @@ class Carrier:
 
     Attributes:
         flying: by number, the messages that were launched and not waited for.
+        hooked: whether a communication hook reduces the buckets.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Carrier:
         self._prepared = [self._prepare(message, numbers) for message in schedule]
         self.flying: dict[int, Flight] = {}
         self.carried_bytes = 0
+        self.hooked = False
 
     def use_hook(self, hook: Hook, state: Any) -> None:
         """Let `hook(state, bucket)` reduce each bucket of gradients, which are no longer divided before.
@@ -95,6 +97,7 @@ class Carrier:
             OptionError: the schedule sums something else.
         """
         check_hookable(self._schedule)
+        self.hooked = True
         for number, prepared in enumerate(self._prepared):
             flat, last = self._memory.flat_of(prepared.message), number == len(self._prepared) - 1
             flat.summed_over = 1

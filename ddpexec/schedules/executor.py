@@ -198,6 +198,28 @@ class Executor:
 
     # ---- gradients
 
+    def divide_by(self, ranks: int) -> None:
+        """Divide the sums of the coming backward by `ranks`, where no communication hook does as it likes."""
+        if not self.carrier.hooked:
+            for flat in self.memory.flats:
+                flat.summed_over = ranks
+
+    def shadow(self) -> None:
+        """Take part in an iteration with gradients of zero, and leave this rank's own alone."""
+        self._drop_gradients()
+        self.begin(local=False)
+        self._started = True
+        for index in self._flat:
+            self._seen.add(index)
+            self._take(index)
+        self._backward_ended()
+        self._drop_gradients()
+
+    def _drop_gradients(self) -> None:
+        self.stepper.forget()
+        for tensor in self._model.tensors:
+            tensor.grad = None
+
     def _used_early(self, index: int) -> ExecutionError:
         return ExecutionError(
             f"forward used {self._model.called(index, self._communicator.rank)} before its update was carried out",

@@ -6,7 +6,7 @@ import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from ddpexec.ddp.buffers import BufferSynchroniser
 from ddpexec.ddp.comm_hooks import Hook, check_hook
 from ddpexec.ddp.gradient_hooks import hook_gradients, remove
 from ddpexec.ddp.graph_search import tie
+from ddpexec.ddp.joining import backward_is_synced, common_rank
 from ddpexec.ddp.options import check_module, hook_twice
 from ddpexec.ddp.parameters import broadcast_state, collect, verify
 from ddpexec.errors import OptionError
@@ -23,6 +24,7 @@ from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.executor import Executor
 from ddpexec.schedules.forward_points import ForwardPoints
+from ddpexec.schedules.joining import UnevenSteps
 from ddpexec.schedules.kept import Kept, load_state, state_of
 from ddpexec.schedules.lanes import Lanes
 from ddpexec.schedules.learning import Learning
@@ -37,7 +39,7 @@ from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.scheme import Scheme
 
 
-class ScheduledDataParallel(nn.Module):
+class ScheduledDataParallel(nn.Module, UnevenSteps):
     """Train `module` data parallel by a scheme.
 
     Step `optimizer` once an iteration (or once in `every`), after its backward. Between a step and the next forward
@@ -89,7 +91,8 @@ class ScheduledDataParallel(nn.Module):
         learn: int = 0,
         observer: Observer | None = None,
     ) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
+        UnevenSteps.__init__(self)
         self.module, self.observer = module, observer
         self.executor: Executor = None  # type: ignore[assignment]
         self.optimizer: ScheduledOptimizer = None  # type: ignore[assignment]
@@ -101,7 +104,7 @@ class ScheduledDataParallel(nn.Module):
         group = process_group or torch.distributed.group.WORLD
         if group is None:
             raise OptionError("no process group", remedy="call torch.distributed.init_process_group first")
-        self.communicator = Communicator([group], noop=comm == "noop")
+        self.communicator, self.process_group = Communicator([group], noop=comm == "noop"), group
         model = collect(module)
         check_module(list(model.tensors))
         self.model, self.device = model, model.tensors[0].device
@@ -135,10 +138,16 @@ class ScheduledDataParallel(nn.Module):
         if not torch.is_grad_enabled():
             self.complete()
             return self.module(*inputs, **kwargs)
-        if self._synchroniser is not None and self.schedule.broadcasts_buffers and not self._local:
-            begin = observer.now() if observer is not None else None
-            if self._synchroniser.synchronise() is not None and observer is not None:
-                observer.buffers(begin)
+        source = 0
+        if self._join_config.enable:
+            if self._learning is not None:
+                what, remedy = "join() while times are learned", "give `learn=0`"
+                raise OptionError(what, place=f"scheme {self.schedule.scheme}", remedy=remedy)
+            self.notify_join()
+            backward_is_synced(self, joined=False)
+            source = 0 if self._local else common_rank(self, candidate=True)
+        if not self._local:
+            self.synchronise_buffers(source)
         settled = not self._local and self.executor.iteration % self._step_iterations == 0
         if self._learning is not None and self._learning.done and settled:
             self._replan(self._learning)
@@ -174,16 +183,6 @@ class ScheduledDataParallel(nn.Module):
         self.executor.carrier.use_hook(hook, state)
         self._hooked = True
 
-    def join(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse uneven inputs.
-
-        Raises:
-            OptionError: always.
-        """
-        what = "join(): a rank without input would have to step the optimizer and average as the others do"
-        remedy = "give every rank as many inputs, or use `ddp` by ddpexec.DistributedDataParallel"
-        raise OptionError(what, place=f"scheme {self.schedule.scheme}", remedy=remedy)
-
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Send nothing: gradients add up for an iteration outside; a step would be taken with this rank's alone."""
@@ -192,6 +191,20 @@ class ScheduledDataParallel(nn.Module):
             yield
         finally:
             self._local = before
+
+    @property
+    def require_backward_grad_sync(self) -> bool:
+        """Whether the coming backward sends gradients."""
+        return not self._local
+
+    def synchronise_buffers(self, source: int) -> None:
+        """Take the buffers of rank `source`, where the scheme broadcasts buffers and it was not left out."""
+        if self._synchroniser is None or not self.schedule.broadcasts_buffers:
+            return
+        observer = self.observer
+        begin = observer.now() if observer is not None else None
+        if self._synchroniser.synchronise(source) is not None and observer is not None:
+            observer.buffers(begin)
 
     def complete(self) -> None:
         """Carry out what is still to be carried out, so that the parameters are those after the last step."""

@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
 from ddpexec.errors import OptionError  # noqa: E402
 from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
 from tests.ddpexec.schedules.training import CAPS, OPTIMIZERS, apart, mine  # noqa: E402
@@ -50,8 +51,6 @@ def weights(rank: int, scheme: str, feature: str = "", **options: Any) -> list[A
     made = ScheduledDataParallel(model, scheme, OPTIMIZERS["sgd"], caps=CAPS, **options)
     if feature == "comm hook":
         made.register_comm_hook(None, default_hooks.allreduce_hook)
-    if feature == "join":
-        made.join()
     for step in range(STEPS):
         inputs, targets = mine(step, rank)
         nn.functional.mse_loss(made(inputs), targets).backward()
@@ -65,7 +64,6 @@ FEATURES: dict[str, dict[str, Any]] = {
     "static_graph": {"static_graph": True},
     "comm hook": {"find_unused_parameters": True},
     "mixed_precision": {"find_unused_parameters": True, "mixed_precision": object()},
-    "join": {"find_unused_parameters": True},
 }
 
 
@@ -93,6 +91,51 @@ def test_a_feature_changes_no_weight_or_is_refused_with_the_reason(schemes: tupl
                 assert isinstance(outcome, str), (scheme, feature)
                 assert f"scheme {scheme.partition(':')[0]}" in outcome
                 assert "; use" in outcome or "; give" in outcome
+
+
+def uneven(rank: int, made: Any, optimizer: Any, by_initial: bool) -> list[Any]:
+    """Return the weights after ranks of which each has two inputs more than the one before."""
+    with made.join(divide_by_initial_world_size=by_initial):
+        for step in range(2 + 2 * rank):
+            inputs, targets = mine(step, rank)
+            if step == 1:
+                with made.no_sync():
+                    nn.functional.mse_loss(made(inputs), targets).backward()
+                continue
+            nn.functional.mse_loss(made(inputs), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return [parameter.detach().clone() for parameter in made.module.parameters()]
+
+
+def beside_ddp(rank: int) -> dict[str, float | str]:
+    """Return by scheme how far it ends from DDP with uneven inputs, or what refused it."""
+    found: dict[str, float | str] = {}
+    for by_initial in (True, False):
+        ddp = DistributedDataParallel(Twice(recomputed=False), find_unused_parameters=True)
+        plain = torch.optim.SGD(ddp.parameters(), lr=0.05)
+        expected = uneven(rank, ddp, plain, by_initial)
+        for scheme in (*SUMS, *OTHERS, *AVERAGES):
+            made = ScheduledDataParallel(
+                Twice(recomputed=False), scheme, lambda p: torch.optim.SGD(p, lr=0.05), caps=CAPS,
+                find_unused_parameters=True,
+            )  # fmt: skip
+            try:
+                found[f"{scheme} {by_initial}"] = apart(uneven(rank, made, made.optimizer, by_initial), expected)
+            except OptionError as error:
+                found[f"{scheme} {by_initial}"] = str(error)
+    return found
+
+
+def test_uneven_inputs_end_where_ddp_does_or_are_refused() -> None:
+    for found in ranks.run(3, beside_ddp, timeout_s=110):
+        for name, outcome in found.items():
+            if name.startswith((*SUMS, "dear")):
+                assert isinstance(outcome, float), outcome
+                assert outcome < 1e-10, name
+            else:
+                assert str(outcome).startswith("scheme"), name
+                assert "a rank without input would have to" in str(outcome)
 
 
 def refused(rank: int) -> list[str]:
