@@ -13,12 +13,11 @@ def row(measured: float, low: float, high: float, other: tuple[float, float] | N
     return Row("s", ("a",), measured, low, high, measured - 0.8, 0.1, 0.3, 0.2, other)
 
 
-def test_every_other_system_that_no_earlier_fit_used_judges() -> None:
+def test_what_judges_is_half_of_what_no_earlier_fit_used() -> None:
     half = {system.name: system.judges for system in systems()}
     assert not any(half[name] for name in FITTED)
     fresh = [half[name] for name in sorted(half) if name not in FITTED]
     assert fresh == [number % 2 == 1 for number in range(len(fresh))]
-    assert len(half) > 15
 
 
 def test_a_band_is_charged_its_width_and_ten_times_what_it_misses_by() -> None:
