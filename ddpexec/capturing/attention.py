@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ddpexec.capturing.live import fp32_bytes
+from ddpexec.capturing.live import fp32_bytes, own_bytes
 from ddpsim.workload.operators import Operator
 
 Count = Callable[[Operator, Sequence[Tensor]], None]
 """Is given an operator and the tensors that it reads."""
 
 _ATTENTION = nn.functional.scaled_dot_product_attention
+_DROPOUT = nn.functional.dropout
 _SIGNATURE = inspect.Signature(
     [
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
@@ -43,22 +44,29 @@ def product_flops(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> fl
 class FusedAttention(TorchFunctionMode):
     """Replaces attention by an operator that computes nothing; only where no value matters.
 
-    Attention whose mask needs a gradient is left as it is, for so it is on a GPU.
+    Attention whose mask needs a gradient is left as it is, for so it is on a GPU. Where bytes count as tensors are,
+    dropout is the one kernel too that it is there.
+
+    Args:
+        count: is given each attention.
+        element_bytes: of a tensor.
     """
 
-    def __init__(self, count: Count) -> None:
+    def __init__(self, count: Count, element_bytes: Callable[[Tensor], int] = fp32_bytes) -> None:
         super().__init__()
-        self._count = count
+        self._count, self._element_bytes = count, element_bytes
 
     def __enter__(self) -> FusedAttention:
         # torch's own functions call it where a mode does not see it.
         nn.functional.scaled_dot_product_attention = self._attend
+        if self._element_bytes is own_bytes:
+            nn.functional.dropout = _drop
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
-        nn.functional.scaled_dot_product_attention = _ATTENTION
+        nn.functional.scaled_dot_product_attention, nn.functional.dropout = _ATTENTION, _DROPOUT
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -76,31 +84,34 @@ class FusedAttention(TorchFunctionMode):
         if torch.is_autocast_enabled("cpu"):
             narrow = torch.get_autocast_dtype("cpu")
             query, key, value = (each.to(narrow) for each in (query, key, value))
-        return _Attend.apply(query, key, value, self._count, bool(causal))  # type: ignore[no-untyped-call,no-any-return]
+        return _Attend.apply(query, key, value, self._counted, bool(causal))  # type: ignore[no-untyped-call,no-any-return]
+
+    def _counted(self, flops: float, tensors: Sequence[Tensor], passes: int, read: Sequence[Tensor]) -> None:
+        traffic = float(passes * sum(tensor.numel() * self._element_bytes(tensor) for tensor in tensors))
+        self._count(Operator("gemm", flops, traffic, self._element_bytes is own_bytes, term="attention"), read)
+
+
+def _drop(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002
+    return torch.native_dropout(input, p, training)[0] if training and 0 < p < 1 else input
 
 
 class _Attend(torch.autograd.Function):
     """Two matrix products forward and five backward (Dao et al., FlashAttention), half of each where causal."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, count: Count, causal: bool) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, count: Any, causal: bool) -> Tensor:
         product = product_flops(query, key, value, causal)
         # As flash attention lays it out: like the queries, so that joining the heads again is free.
         wide = query.shape[-1] == value.shape[-1]
         out = torch.empty_like(query) if wide else query.new_empty((*query.shape[:-1], value.shape[-1]))
         ctx.count, ctx.product = count, product
         ctx.save_for_backward(query, key, value, out, query.new_empty(query.shape[:-1], dtype=torch.float32))
-        count(Operator("gemm", 2 * product, _bytes(query, key, value, out)), (query, key, value))
+        count(2 * product, (query, key, value, out), 1, (query, key, value))
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         saved = ctx.saved_tensors
         query, key, value, out, _ = saved
-        traffic = 2 * _bytes(query, key, value, out)
-        ctx.count(Operator("gemm", 5 * ctx.product, traffic), saved)
+        ctx.count(5 * ctx.product, (query, key, value, out), 2, saved)
         return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None, None
-
-
-def _bytes(*tensors: Tensor) -> float:
-    return float(sum(tensor.numel() * fp32_bytes(tensor) for tensor in tensors))

@@ -14,9 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddpexec.capturing.attention import FusedAttention
 from ddpexec.capturing.compiles import calling_compiler, compiled, compiler_of
+from ddpexec.capturing.edges import Edges
 from ddpexec.capturing.fixed import FixedBytes
 from ddpexec.capturing.intermediates import Intermediates
-from ddpexec.capturing.live import LiveBytes, storage_key
+from ddpexec.capturing.live import LiveBytes, fp32_bytes, own_bytes, storage_key
 from ddpexec.capturing.operators import keeps_fp32, operator_of, tensors_in
 from ddpexec.capturing.phases import Phases, batch_size_of, precision_of
 from ddpexec.ddp.parameters import collect
@@ -69,7 +70,7 @@ class StepCounter(TorchDispatchMode):
         module: that is trained.
         real: whether tensors have values; without, attention computes nothing and the optimizer changes nothing, and
             values that the host reads after backward are 1.
-        as_is: whether 16-bit tensors count as they are in what stays alive, rather than as in fp32.
+        as_is: whether 16-bit tensors count as they are, rather than as in fp32.
         original: of which `module` is a copy, and which torch.compile was called on; None is `module`.
     """
 
@@ -79,6 +80,7 @@ class StepCounter(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.counted, self.live = Counted(), LiveBytes(as_is=as_is)
         self._original, self._intermediates = original or module, Intermediates()
+        self._edges = Edges(own_bytes if as_is else fp32_bytes)
         self.parameters = collect(module)
         if not self.parameters.tensors:
             raise WorkloadError("no parameter of the module needs a gradient", place="estimate")
@@ -87,7 +89,8 @@ class StepCounter(TorchDispatchMode):
         self._owners: dict[int | None, list[int]] = {}
         for index, parameter in enumerate(self.parameters.tensors):
             self._owners.setdefault(storage_key(parameter), []).append(index)
-        self._fixed = FixedBytes(module)
+        self._element_bytes = own_bytes if as_is else fp32_bytes
+        self._fixed = FixedBytes(module, self._element_bytes)
 
     @contextmanager
     def watching(self) -> Iterator[StepCounter]:
@@ -104,7 +107,7 @@ class StepCounter(TorchDispatchMode):
             stack.enter_context(self._optimizer_seen())
             stack.enter_context(self)
             if not self._real:
-                stack.enter_context(FusedAttention(self._count))
+                stack.enter_context(FusedAttention(self._count, self._element_bytes))
             yield self
             phases.end_step()
         if not any(operator.gradients for operator in self.counted.backward):
@@ -120,7 +123,7 @@ class StepCounter(TorchDispatchMode):
             sample,
             self.parameters.policy,
             describe_buffers(self._module),
-            tuple(counted.forward),
+            tuple(replace(each, edge_bytes=crossing) for each, crossing in self._with_edges()),
             tuple(self._backward()),
             forward_use=tuple(counted.forward_use.get(index) for index in range(len(self.parameters.tensors))),
             activations=self.live.peak,
@@ -181,7 +184,8 @@ class StepCounter(TorchDispatchMode):
             if not func.is_view:  # a deep copy of a fake has a storage of its own, that its views do not share
                 alone = self._fixed.made_of_parameters(read)
                 self.live.made(tensors_in(out), read, fp32=keeps_fp32(func), fixed=alone)
-            if operator := operator_of(func, args, kwargs, out):
+                self._note_edges(read, tensors_in(out))
+            if operator := operator_of(func, args, kwargs, out, self._element_bytes):
                 fixed = self._fixed.of(func, read, tensors_in(out))
                 if self._phase == "backward":
                     self._fixed.note(len(self.counted.backward), func, fixed, operator.flops, read, tensors_in(out))
@@ -194,9 +198,18 @@ class StepCounter(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled meanwhile, and torch's way to say so is slow
 
+    def _with_edges(self) -> Iterator[tuple[Operator, float]]:
+        forward = self.counted.forward
+        return zip(forward, self._edges.crossing(len(forward)), strict=True)
+
+    def _note_edges(self, read: Sequence[Tensor], written: Sequence[Tensor] = ()) -> None:
+        if self._phase == "forward":
+            self._edges.note(len(self.counted.forward), read, written)
+
     def _count(self, operator: Operator, read: Sequence[Tensor], written: Sequence[Tensor] = ()) -> None:
         if self._phase in ("forward", "backward"):
             self._note_use(read)
+            self._note_edges(read)
             if self.counted.compiler is not None:
                 left_out = self._intermediates.fused_bytes(operator.kind, read, written)
                 operator = replace(operator, fused_bytes=left_out)

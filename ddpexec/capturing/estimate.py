@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -56,20 +56,24 @@ def estimate_model(
     optimizer: Optimizer | None = None,
     pace: RooflineFactors | None = None,
     accumulate: int = 1,
+    *,
+    checkpointing: bool = False,
+    without: Collection[str] = (),
 ) -> Workload:
     """Return the estimate of the shipped model `model` on `gpu`.
 
-    It is scaled to `anchors`, or takes the `pace` of another estimate; without either, and without an optimizer, it is
-    scaled to a published step where there is one. A step of `anchors` has `accumulate` micro-batches.
+    Its layers are computed again in backward where `checkpointing`; `without` is as `estimate` takes it. It is scaled
+    to `anchors`, or takes the `pace` of another estimate; without either, and without an optimizer, it is scaled to a
+    published step where there is one. A step of `anchors` has `accumulate` micro-batches.
 
     Raises:
         UnknownNameError: no such model or GPU.
         WorkloadError: the GPU lacks the precision, or cannot reach an anchor.
     """
-    found, shape = _fitted(gpu), model_shape(model, batch_size)
-    if not anchors and optimizer is None and pace is None:
+    found, shape = _fitted(gpu), model_shape(model, batch_size, checkpointing=checkpointing)
+    if not anchors and optimizer is None and pace is None and not checkpointing and not without:
         return _estimate(shape, found, precision)
-    return estimate(shape, found, precision, anchors, optimizer, pace, accumulate)
+    return estimate(shape, found, precision, anchors, optimizer, pace, accumulate, without)
 
 
 def carry_model(source: Workload, gpu: AchievedGpu, model: str | None = None, precision: str | None = None) -> Carried:
@@ -110,6 +114,8 @@ def estimate_step(
     optimizer: Optimizer | None = None,
     pace: RooflineFactors | None = None,
     accumulate: int = 1,
+    checkpointing: bool = False,
+    without: Collection[str] = (),
     note: Note = lambda message: None,
 ) -> Workload:
     """Return the estimate of a user's own training step on `gpu`; see `ddpexec.capturing.shapes.step_shape`.
@@ -118,7 +124,7 @@ def estimate_step(
         step: `package.module:function`, as `capture_step` takes it, or the function itself.
         gpu: what it is to run on, or its name.
         precision: by default the step's own, which it must be unless that is fp32.
-        anchors, pace, accumulate: as `estimate_model` takes them.
+        anchors, pace, accumulate, checkpointing, without: as `estimate_model` takes them.
         optimizer: in place of the one that the step uses.
         batch_size, note: as `step_shape` takes them.
 
@@ -126,8 +132,10 @@ def estimate_step(
         InputError: the step cannot be counted, or computes in another precision.
         WorkloadError: the GPU lacks the precision; a step without exactly one forward and one backward.
     """
-    counted = step_shape(step, batch_size=batch_size, autocast=precision == "amp", note=note)
-    return _own(counted, _fitted(gpu), precision, anchors, optimizer, pace, accumulate)
+    counted = step_shape(
+        step, batch_size=batch_size, autocast=precision == "amp", checkpointing=checkpointing, note=note
+    )
+    return _own(counted, _fitted(gpu), precision, anchors, optimizer, pace, accumulate, without)
 
 
 def estimate_module(
@@ -176,12 +184,13 @@ def _own(
     optimizer: Optimizer | None,
     pace: RooflineFactors | None,
     accumulate: int = 1,
+    without: Collection[str] = (),
 ) -> Workload:
     if precision is not None and counted.precision not in ("fp32", precision):
         what = f"the step computes in {counted.precision}, not in {precision}"
         raise InputError(what, place="--precision", remedy="leave it out, or let the step compute in fp32")
     seen = optimizer or optimizer_of_kind(counted.shape.optimizer_kind)
-    return estimate(counted.shape, gpu, precision or counted.precision, anchors, seen, pace, accumulate)
+    return estimate(counted.shape, gpu, precision or counted.precision, anchors, seen, pace, accumulate, without)
 
 
 def _fitted(gpu: str | AchievedGpu) -> AchievedGpu:

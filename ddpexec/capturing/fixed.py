@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddpexec.capturing.live import storage_key
-from ddpexec.capturing.operators import traffic_of
+from ddpexec.capturing.live import fp32_bytes, storage_key
+from ddpexec.capturing.operators import ElementBytes, traffic_of
 
 Shape = tuple[int, ...]
 
@@ -34,12 +34,14 @@ class FixedBytes:
 
     Args:
         module: that is trained.
+        element_bytes: of a tensor.
 
     Attributes:
         bytes: of operators of backward, by their number.
     """
 
     module: nn.Module
+    element_bytes: ElementBytes = fp32_bytes
     bytes: dict[int, float] = field(init=False, default_factory=dict)
     _storages: set[int | None] = field(init=False)
     _moved: dict[int, _Moved] = field(init=False, default_factory=dict)
@@ -61,7 +63,7 @@ class FixedBytes:
         if made:
             self._remember(written)
         known = [tensor for tensor in read if storage_key(tensor) in self._storages]
-        return traffic_of(name, known, written if made else [])
+        return traffic_of(name, known, written if made else [], self.element_bytes)
 
     def note(
         self, number: int, func: Any, fixed: float, flops: float, read: Sequence[Tensor], written: Sequence[Tensor]
@@ -71,8 +73,11 @@ class FixedBytes:
         known = [None if storage_key(t) in self._storages else self._source(storage_key(t)) for t in read]
         self._moved[number] = _Moved(
             not flops,
-            [(source, _shape(t), traffic_of(name, [t], [])) for source, t in zip(known, read, strict=True)],
-            [(storage_key(t), _shape(t), traffic_of(name, [], [t])) for t in written],
+            [
+                (source, _shape(t), traffic_of(name, [t], [], self.element_bytes))
+                for source, t in zip(known, read, strict=True)
+            ],
+            [(storage_key(t), _shape(t), traffic_of(name, [], [t], self.element_bytes)) for t in written],
         )
         self.bytes[number] = fixed
         self._writer |= {storage_key(tensor): number for tensor in written}

@@ -24,6 +24,11 @@ def fp32_bytes(tensor: Tensor) -> int:
     return max(FP32_BYTES, tensor.element_size()) if tensor.is_floating_point() else tensor.element_size()
 
 
+def own_bytes(tensor: Tensor) -> int:
+    """Return the bytes of one element as it is."""
+    return tensor.element_size()
+
+
 class LiveBytes:
     """Counts storages from when an operator makes them until the last tensor on them is gone, each once.
 

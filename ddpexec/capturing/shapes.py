@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ddpexec.capturing.autocast import autocasting
+from ddpexec.capturing.checkpointing import checkpoint_layers
 from ddpexec.capturing.counting import StepCounter, optimizer_name
 from ddpexec.capturing.fake import faked, faking
 from ddpexec.capturing.own_step import Factory, OwnStep, factory, made_by
@@ -20,6 +21,7 @@ from ddpexec.models import build
 from ddpexec.models.training import TrainingModel
 from ddpsim.errors import InputError
 from ddpsim.workload.estimate import ModelShape
+from ddpsim.workload.operators import PhasesUnderAutocast
 
 FAKE = "on fake tensors, without values"
 REAL = "in one real step on this machine's processor"
@@ -39,20 +41,43 @@ class OwnShape:
     precision: str
 
 
-def model_shape(name: str, batch_size: int | None = None) -> ModelShape:
-    """Return the operators of one training step of the shipped model `name`."""
-    shape = shape_of(build(name, "meta"), batch_size)
+def model_shape(name: str, batch_size: int | None = None, *, checkpointing: bool = False) -> ModelShape:
+    """Return the operators of one training step of the shipped model `name`, with or without checkpointed layers."""
+
+    def made(device: str) -> TrainingModel:
+        model = build(name, device)
+        if checkpointing:
+            checkpoint_layers(model.module)
+        return model
+
+    return training_shape(made("meta"), batch_size, lambda: made("cpu"))
+
+
+def training_shape(
+    model: TrainingModel, batch_size: int | None, remake: Callable[[], TrainingModel] | None
+) -> ModelShape:
+    """Return the operators of one training step of `model`, which is on the meta device.
+
+    Args:
+        model: to be counted.
+        batch_size: samples a step; None is the model's own.
+        remake: makes the same model on the processor, to be counted under autocast too; None leaves that out.
+    """
+    shape = shape_of(model, batch_size)
+    if remake is None:
+        return shape
+    again = remake
 
     def make() -> OwnStep:
-        model = build(name, "cpu")
-        batch = model.make_batch(batch_size, "cpu")
+        made = again()
+        batch = made.make_batch(batch_size, "cpu")
 
         def step() -> None:
             with torch.autocast("cuda"):
-                loss = model.loss(model.module(*batch.inputs), batch)
+                loss = made.loss(made.module(*batch.inputs), batch)
             loss.backward()  # type: ignore[no-untyped-call]
 
-        return OwnStep(name, model.module, step)
+        return OwnStep(made.name, made.module, step)
 
     return _with_autocast(shape, make)
 
@@ -72,6 +97,7 @@ def step_shape(
     *,
     batch_size: int | None = None,
     autocast: bool = False,
+    checkpointing: bool = False,
     note: Note = lambda message: None,
 ) -> OwnShape:
     """Return the operators of a user's own training step.
@@ -84,6 +110,7 @@ def step_shape(
         step: `package.module:function`, as `capture_step` takes it, or the function itself.
         batch_size: samples a step; by default the first dimension of the first tensor given to forward.
         autocast: whether forward is to be counted under autocast too, where the step does not ask for it itself.
+        checkpointing: whether the module's equal layers are to be computed again in backward.
         note: told where the real step had to be taken, and why.
 
     Raises:
@@ -94,7 +121,10 @@ def step_shape(
     function = factory(step) if isinstance(step, str) else step
 
     def make() -> OwnStep:
-        return made_by(function, path)
+        own = made_by(function, path)
+        if checkpointing:
+            checkpoint_layers(own.module)
+        return own
 
     def fake() -> OwnShape:
         with faking():
@@ -172,7 +202,7 @@ def _counted(
 
 
 def _with_autocast(shape: ModelShape, make: Callable[[], OwnStep], *, forced: bool = False) -> ModelShape:
-    """Return `shape` with the bytes that the step keeps alive under CUDA's autocast.
+    """Return `shape` with the kernels of the step under CUDA's autocast and the bytes that it keeps alive there.
 
     Args:
         make: makes the step, on fake tensors.
@@ -187,9 +217,14 @@ def _with_autocast(shape: ModelShape, make: Callable[[], OwnStep], *, forced: bo
         counter = StepCounter(own.module, as_is=True)
         with counter.watching():
             own.train()
-    peak = counter.live.peak
+    under = counter.shape(shape.name, shape.batch_size, shape.sample)
     assert shape.activations is not None
-    return replace(shape, activations=shape.activations.with_amp(peak))
+    assert under.activations is not None
+    return replace(
+        shape,
+        activations=shape.activations.with_amp(under.activations),
+        amp=PhasesUnderAutocast(under.forward, under.backward, under.forward_use),
+    )
 
 
 def _fake_or_real(fake: Callable[[], OwnShape], real: Callable[[], OwnShape], note: Note) -> OwnShape:

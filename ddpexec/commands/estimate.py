@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional, TypedDict
 
@@ -31,6 +31,8 @@ class _Assumed(TypedDict):
     optimizer: Optimizer | None
     pace: RooflineFactors | None
     accumulate: int
+    checkpointing: bool
+    without: Collection[str]
 
 
 @expand
@@ -64,6 +66,17 @@ def estimate(
         int | None,
         typer.Option(min=1, help="Samples a step; the model's own default, or what the step passes to its module."),
     ] = None,
+    sequence_length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens a sequence, of a shipped model; a step's own tensors have theirs.")
+    ] = None,
+    activation_checkpointing: Annotated[
+        bool,
+        typer.Option("--activation-checkpointing", help="Each of the model's equal layers runs again in backward."),
+    ] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TERM", help="Leave a term's device time out: casts, norms, loss, ...; repeatable."),
+    ] = None,
     one_gpu_step: Annotated[
         list[str] | None,
         typer.Option(
@@ -87,6 +100,7 @@ def estimate(
     from ddpexec.capturing.estimate import carry_model, estimate_model, estimate_step, write_shipped
     from ddpsim.workload.anchors import RooflineFactors, parse_anchor
     from ddpsim.workload.compiled import COMPILED
+    from ddpsim.workload.estimate import TERM_SHARES
     from ddpsim.workload.files import load_workload
     from ddpsim.workload.fusing import CompiledAs
     from ddpsim.workload.gpus import kind_of
@@ -98,6 +112,8 @@ def estimate(
         _alone("--all", {"--gpu": gpu, "--gpu-file": gpu_file, "--memory-bandwidth": memory_bandwidth, "--peak": peak})
         _alone("--all", {"--memory": memory, "--multiprocessors": multiprocessors, "--precision": precision})
         _alone("--all", {"--batch-size": batch_size, "--one-gpu-step": one_gpu_step, "--pace-of": pace_of})
+        _alone("--all", {"--sequence-length": sequence_length, "--without": without})
+        _alone("--all", {"--activation-checkpointing": activation_checkpointing})
         for path in write_shipped(output):
             print(path)
         return
@@ -106,6 +122,8 @@ def estimate(
     if from_ is not None:
         _alone("--from", {"--optimizer": job.optimizer, "--one-gpu-step": one_gpu_step, "--pace-of": pace_of})
         _alone("--from", {"--batch-size": batch_size, "--clip-gradients": job.clip_gradients})
+        _alone("--from", {"--sequence-length": sequence_length, "--without": without})
+        _alone("--from", {"--activation-checkpointing": activation_checkpointing})
         found = carry_model(load_workload(from_), whose, model, precision)
         for line in found.notes:
             _note(line)
@@ -126,16 +144,23 @@ def estimate(
         "optimizer": None if job.optimizer is None else optimizer_named(job.optimizer, clipping=job.clip_gradients),
         "pace": None if paced is None else RooflineFactors.of(paced.provenance, str(pace_of)),
         "accumulate": job.accumulate,
+        "checkpointing": activation_checkpointing,
+        "without": without or [],
     }
     if step is not None:
+        _alone("--step", {"--sequence-length": sequence_length})
         workload = estimate_step(step, whose, precision, batch_size=batch_size, note=_note, **assumed)
     else:
         assert model is not None
+        model = model if sequence_length is None else f"{model}-s{sequence_length}"
         workload = estimate_model(model, whose, precision or _SHIPPED_PRECISION, batch_size, **assumed)
     if workload.provenance.get(COMPILED) is True:
         compiled_as = CompiledAs.of(workload.provenance)
         other = "compiled by torch.compile with another backend than inductor: priced operator by operator"
         _note(f"{workload.name} is {other if compiled_as is None else compiled_as.text()}")
+    if isinstance(shares := workload.provenance.get(TERM_SHARES), Mapping):
+        told = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+        _note(f"device time: {told}; waves and minimum are within the others, --without TERM leaves one out")
     _warn(workload)
     _deliver(jittered(workload, job.jitter), output)
 
@@ -179,12 +204,15 @@ def _gpu(
 
 
 def _warn(workload: Workload) -> None:
-    from ddpsim.workload.anchors import DOUBTFUL
+    from math import exp
 
-    scale = workload.provenance["scale"]
-    if isinstance(scale, float) and scale > DOUBTFUL:
+    from ddpsim.workload.anchors import ROOFLINE_BAND
+
+    scale, (low, high) = workload.provenance["scale"], map(exp, ROOFLINE_BAND)
+    if isinstance(scale, float) and not low <= scale <= high and workload.provenance.get("scaled_to"):
         print(
-            f"warning: the time given is {scale:.3g} times the roofline's; was it of this GPU, batch size and "
-            "precision, and of one step without data loading?",
+            f"warning: the time given is {scale:.3g} times the roofline's, beyond its band of {low:.2f} to {high:.2f}; "
+            "was it of this GPU, batch size and precision, without data loading, and of one GPU? For a row of several "
+            "use `ddpsim workload anchor`",
             file=sys.stderr,
         )

@@ -131,12 +131,14 @@ def anchor(
     calibration: CalibrationFile = None,
 ) -> None:
     """Give a workload the pace at which its distributed step takes what somebody measured."""
+    from math import exp
+
     from ddpsim.errors import InputError
     from ddpsim.files import json_text
     from ddpsim.prediction.pace_from_row import MeasuredStep, anchored_to_row
     from ddpsim.topology.spec import load_topology
     from ddpsim.units import parse_time
-    from ddpsim.workload.anchors import MOSTLY_COMMUNICATION
+    from ddpsim.workload.anchors import MOSTLY_COMMUNICATION, ROOFLINE_BAND
     from ddpsim.workload.files import load_workload, workload_document
 
     refuse_beside_plan(plan, options)
@@ -148,9 +150,10 @@ def anchor(
     chosen = replace(options, plan=read_plan(plan, model.parameters))
     paced = anchored_to_row(model, row, chosen, read_calibration(calibration))
     deliver(file, json_text(workload_document(paced)))
-    factor = paced.provenance["row_scale"]
-    if isinstance(factor, float) and not 0.5 <= factor <= 2:
-        note(f"warning: the pace is {factor:.3g} times the workload's own; was it that GPU, batch size and precision?")
+    factor, (low, high) = paced.provenance["row_scale"], map(exp, ROOFLINE_BAND)
+    if isinstance(factor, float) and not low <= factor <= high:
+        asked = f"beyond the estimate's band of {low:.2f} to {high:.2f}; was it that GPU, batch size and precision"
+        note(f"warning: the pace is {factor:.3g} times the workload's own, {asked}, and that number of GPUs?")
     floor = paced.provenance["row_floor_share"]
     if isinstance(floor, float) and floor > MOSTLY_COMMUNICATION:
         left = f"warning: {100 * floor:.0f} % of that step would be left with hardly any computation"

@@ -6,6 +6,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts import collectives
 from ddpsim.doubts.devices import far_from_nics
@@ -28,11 +30,20 @@ from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.costs import DOUBT, Costs, at_end
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
-from ddpsim.workload.anchors import MOSTLY_COMMUNICATION
+from ddpsim.workload.anchors import GIVEN, MOSTLY_COMMUNICATION, RooflineFactors
+from ddpsim.workload.estimate import TERM_SHARES
 from ddpsim.workload.fusing import CompiledAs
 
 HOST_COSTS = ("hook_s", "launch_s", "finish_s", "forward_s", "buffer_s", "search_s", "graph_s", "broadcast_s")
 
+_NAMES = {
+    "roofline": "estimated pace",
+    "counted": "estimated pace",
+    "anchored": "estimated pace, anchored",
+    "measured": "the step that was given",
+    "captured": "captured pace",
+}
+_CLOCKS = ("host_s", "device_s")
 _CAPTURE = "`python -m ddpexec capture` on that GPU"
 _MICROBENCH = "`torchrun ... -m ddpexec microbench` on one node"
 _UNDER_LOAD = "`microbench --under-load` on one node"
@@ -69,23 +80,32 @@ def pace_of(workload: Workload) -> str:
     """
     if not workload.estimated:
         return "captured"
-    floor = workload.provenance.get("row_floor_share")
-    told = not (isinstance(floor, float) and floor > MOSTLY_COMMUNICATION)
-    return "anchored" if workload.provenance.get("scaled_to") and told else "roofline"
+    floor, kept, told = (workload.provenance.get(key) for key in ("row_floor_share", "pace", "scaled_to"))
+    alone = "counted" if TERM_SHARES in workload.provenance else "roofline"
+    if told:
+        mostly_other = isinstance(floor, float) and floor > MOSTLY_COMMUNICATION
+        return alone if mostly_other else "measured" if GIVEN in str(told) else "anchored"
+    return "anchored" if isinstance(kept, Mapping) and dict(kept) != RooflineFactors().document() else alone
 
 
 def _pace(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
     """Yield the doubts of the workload itself: its device's time, and its host's where that was estimated.
 
-    Layers that sleep keep their times.
+    Layers that sleep keep their times. A step that was given is known, as well as its measurement repeats: neither
+    device nor host leaves it, and what is open is which of the two fills it.
     """
     if workload.timed:
         return
     how = pace_of(workload)
     spread, left = PACE[how], PACE["captured"].high / PACE[how].high
-    names = {"roofline": "estimated pace", "anchored": "estimated pace, anchored", "captured": "captured pace"}
     low, high = (replace(now, compute=math.exp(end)) for end in (spread.low, spread.high))
-    yield Doubt(names[how], f"{_CAPTURE}{' again' if how == 'captured' else ''}", low, high, min(left, 1.0))
+    if how == "measured" and not workload.one_clock:
+        low, high = (replace(end, host=end.compute) for end in (low, high))
+    again = how in ("captured", "measured")
+    yield Doubt(_NAMES[how], f"{_CAPTURE}{' again' if again else ''}", low, high, min(left, 1.0))
+    if how == "measured":
+        yield from _filled(workload, now)
+        return
     if how != "anchored" and (compiled := CompiledAs.of(workload.provenance)) is not None:
         device, host = fusing(compiled)
         eager = replace(now, compute=math.exp(device.high), host=math.exp(host.high))
@@ -93,6 +113,30 @@ def _pace(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
     if workload.estimated and not workload.one_clock:
         low, high = (replace(now, host=math.exp(end)) for end in (HOST_LAUNCH.low, HOST_LAUNCH.high))
         yield Doubt("host launches", _CAPTURE, low, high)
+
+
+def _filled(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
+    """Yield the doubt of what fills a step that was given: host or device.
+
+    One that is longer than launches take at their slowest is the device's.
+    """
+    if workload.one_clock:
+        return
+    phases = (workload.forward, workload.backward, workload.optimizer)
+    host_s, device_s = (sum(float(np.median(getattr(each, clock))) for each in phases) for clock in _CLOCKS)
+    if not host_s or not device_s:
+        return
+    low, high = (math.exp(end) for end in (HOST_LAUNCH.low, HOST_LAUNCH.high))
+    if device_s > high * host_s:
+        yield Doubt("host launches", _CAPTURE, replace(now, host=low), replace(now, host=high))
+    elif device_s > host_s:
+        scale = workload.provenance.get("scale")
+        roofline = 1 / scale if isinstance(scale, float) and scale > 1 else 1.0
+        by_host = replace(now, compute=roofline, host=device_s / host_s)
+        yield Doubt("whether host or device fills the step", _CAPTURE, by_host, None)
+    else:
+        by_device = replace(now, compute=host_s / device_s, host=low)
+        yield Doubt("whether host or device fills the step", _CAPTURE, None, by_device)
 
 
 def _collective(

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from ddpsim.collectives.bands import NINETIETH
+from ddpsim.workload.anchors import ROOFLINE_BAND
 from ddpsim.workload.fusing import SOURCE, CompiledAs
 
 _HALF_OF_MEDIAN = NINETIETH / 0.6745
@@ -67,7 +68,13 @@ MEASURED_COLLECTIVE = 0.05
 
 PACE = {
     "roofline": Spread.of_median_error(0.17, "rooflines alone: 15 to 20 % off published one-GPU steps in the median"),
+    "counted": Spread(
+        *ROOFLINE_BAND, "published one-GPU steps beside eager mode's counted kernels (studies/estimates)"
+    ),
     "anchored": Spread.of_median_error(0.07, "rooflines anchored on another row of the GPU: 7 % off in the median"),
+    "measured": Spread.of_median_error(
+        0.0125, "a step that was given repeats to 2 or 3 % on its machine, as captures do"
+    ),
     "captured": Spread.of_median_error(0.0125, "captured steps of one machine repeat to 2 or 3 % (80 % of them)"),
 }
 """By how a workload's device time is known."""

@@ -11,8 +11,9 @@ from ddpsim.errors import WorkloadError
 from ddpsim.simulation.pace import Factors, retimed
 from ddpsim.workload import Workload
 from ddpsim.workload.compiled import was_compiled
-from ddpsim.workload.estimate import ModelShape, estimate, roofline_s
+from ddpsim.workload.estimate import ModelShape, as_run, estimate
 from ddpsim.workload.gpus import AchievedGpu, gpu_of
+from ddpsim.workload.roofline import roofline_s
 
 _REMEDY = "give --model, or --step package.module:function, whose operators can be counted"
 
@@ -91,8 +92,9 @@ def carried(
 def _by_operators(
     source: Workload, here: AchievedGpu, there: AchievedGpu, shape: ModelShape
 ) -> tuple[Factors, str, tuple[str, ...]]:
+    shape = as_run(shape, here, source.precision)
     (forward, backward), (forward_there, backward_there) = (
-        roofline_s(shape, gpu, source.precision) for gpu in (here, there)
+        roofline_s((shape.forward, shape.backward), gpu, source.precision) for gpu in (here, there)
     )
     gradients = np.full(len(source.parameters), sum(backward_there) / sum(backward))
     begun = 0

@@ -14,6 +14,7 @@ from ddpsim.simulation.pace import Factors, retimed
 from ddpsim.topology.graph import Topology
 from ddpsim.units import format_time
 from ddpsim.workload import Phase, Workload
+from ddpsim.workload.anchors import GIVEN
 
 _LEAST, _MOST, _PRECISION = 0.05, 20.0, 1e-4
 """Factors tried, and how near the predicted step must come, as a share of it."""
@@ -24,7 +25,7 @@ class MeasuredStep:
     """A distributed step that somebody measured.
 
     Attributes:
-        step_s: its seconds.
+        step_s: its seconds, of all micro-batches where gradients are accumulated.
         topology, nodes, gpus_per_node: where; None is all of it.
         source: who measured it, for the provenance.
     """
@@ -33,7 +34,7 @@ class MeasuredStep:
     topology: Topology
     nodes: int | None = None
     gpus_per_node: int | None = None
-    source: str = "given by the user"
+    source: str = GIVEN
 
 
 def anchored_to_row(
@@ -60,7 +61,7 @@ def anchored_to_row(
             calibration=calibration,
             local_s=0.0,
             band=False,
-        ).iteration_s
+        ).step_s[0]
 
     least_s, most_s = predicted_s(_LEAST), predicted_s(_MOST)
     if not least_s < row.step_s < most_s:

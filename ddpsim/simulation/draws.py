@@ -13,7 +13,7 @@ from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.kinds import Kind, factors_of, latest_draw, own_draw, varied
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.pace import Pace, latest, paces
-from ddpsim.simulation.passes import check_left, dropped_by, graphs_of, in_graphs, leaving_out
+from ddpsim.simulation.passes import check_left, cuts_s, dropped_by, graphs_of, in_graphs, leaving_out
 from ddpsim.simulation.plans import Plans, Seen, plans_of
 from ddpsim.simulation.setting import Setting
 from ddpsim.topology.graph import Placement
@@ -72,7 +72,9 @@ def kinds_of(
         alone = source.ranks == 1 and not source.timed
         shared = costs.shared_compute_slowdown if placement.gpus_per_node > 1 and alone else 1.0
         scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)
-        split = tuple(in_graphs(each, graphs_of(source, options), costs.graph_s) for each in scaled)
+        graphs = graphs_of(source, options)
+        edges_s = [edge_s * options.scale_compute * factor for edge_s in cuts_s(source, graphs)]
+        split = tuple(in_graphs(each, graphs, costs.graph_s, edges_s) for each in scaled)
         kinds.append(Kind(sorted(ranks), source, split, 0.0 if source.timed else costs.pace_spread, jitter_of(source)))
     return sorted(kinds, key=lambda kind: kind.first)
 

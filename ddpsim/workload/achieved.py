@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddpsim.gpus.table import GpuSpec
 
@@ -17,7 +17,7 @@ _RESNET = (
     "last, which is not torch's default, so that a lower share is taken"
 )
 _PRIOR = "prior: somewhat below the A100's shares, as arithmetic grew more than bandwidth"
-_STEPS = "fitted to 63 published steps on fourteen GPUs, studies/estimates/estimates_fit.py; of the bandwidth: a prior"
+_STEPS = "fitted to half of the published steps of studies/estimates, `python -m studies.estimates.estimates_fit`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,13 @@ class Shares:
     """Shares of the peak that published steps reach, whatever the GPU; `estimates_fit` in studies derives them.
 
     Attributes:
-        conv_fp32, gemm_fp32: of the plain units.
+        conv_fp32: of the plain units, by convolutions.
+        gemm_fp32, gemm_fp32_wide: of the plain units, by products on multiprocessors of 64 of them, which have every
+            second issue slot for loads, and of 128, which have none.
         conv: of matrix units, by convolutions.
-        gemm_tf32, gemm_half: of matrix units, by products of tf32 and of 16-bit numbers.
+        gemm_tf32, gemm_half: of matrix units, by products of tf32 and of 16-bit numbers in full waves of tiles.
+        attention: of matrix units, by attention in one kernel; None is that of products.
+        memory: of the bandwidth, by kernels of one pass.
         conv_capped, gemm_capped: of matrix units that are slowed by their maker, as GeForce's are.
         layout: factor on the traffic of a convolution on matrix units: channels first, cuDNN turns its tensors round.
     """
@@ -40,9 +44,33 @@ class Shares:
     conv_capped: float = 0.71
     gemm_capped: float = 1.0
     layout: float = 2.03
+    gemm_fp32_wide: float = 0.689
+    attention: float | None = None
+    memory: float = 0.8
 
 
-FITTED = Shares()
+FUSED = Shares()
+"""Of steps whose kernels a compiler or a library fused: norms, activations and optimizers of one kernel each."""
+
+EAGER = Shares(
+    conv_fp32=0.878,
+    gemm_fp32=0.941,
+    conv=0.257,
+    gemm_tf32=0.578,
+    gemm_half=0.315,
+    conv_capped=0.71,
+    gemm_capped=1.0,
+    layout=2.04,
+    gemm_fp32_wide=0.548,
+    attention=0.45,
+    memory=0.8,
+)
+"""Of eager mode, whose kernels are counted one by one. Attention's is a prior, of FlashAttention-2 on an A100 with
+heads 64 wide (Dao 2023, figure 4: about 45 % of the peak, forward and backward together)."""
+
+_WIDE = (61, 86, 89, 90, 100, 103, 120)
+"""Compute capabilities whose multiprocessors have 128 units for fp32 (CUDA C Programming Guide, appendix of compute
+capabilities); the others have 64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +83,8 @@ class Achieved:
         kernel_s: least time of a kernel on the device, the gap to the next included.
         source: where they are from.
         layout: factor on the traffic of a convolution on matrix units.
+        multiprocessors: that products run on in waves of tiles; None where they reach their share whatever their size.
+        eager: whether kernels are those that autocast dispatches, where they were counted.
     """
 
     shares: Mapping[tuple[str, str], float]
@@ -62,6 +92,8 @@ class Achieved:
     kernel_s: float
     source: str
     layout: float = 1.0
+    multiprocessors: int | None = None
+    eager: bool = False
 
     def share(self, kind: str, precision: str) -> float:
         """Return the achieved share of peak for operators of `kind`."""
@@ -74,15 +106,28 @@ class Achieved:
         return self.layout if kind in ("conv", "grouped_conv") and precision != "fp32" else 1.0
 
 
-def fitted(spec: GpuSpec, shares: Shares = FITTED) -> Achieved:
-    """Return what published steps reach on GPUs such as that of `spec`."""
+def fitted(spec: GpuSpec, shares: Shares = EAGER) -> Achieved:
+    """Return what published steps in eager mode reach on GPUs such as that of `spec`."""
+    return replace(
+        _of(spec, shares), multiprocessors=spec.multiprocessors, eager=True, source=f"{_STEPS}, those in eager mode"
+    )
+
+
+def fused(spec: GpuSpec, shares: Shares = FUSED) -> Achieved:
+    """Return what published steps of fused kernels reach on GPUs such as that of `spec`."""
+    return _of(spec, shares)
+
+
+def _of(spec: GpuSpec, shares: Shares) -> Achieved:
     conv, capped = (shares.conv_capped, True) if _capped(spec) else (shares.conv, False)
-    found = {("conv", "fp32"): shares.conv_fp32, ("gemm", "fp32"): shares.gemm_fp32}
+    wide = spec.sm in _WIDE
+    found = {("conv", "fp32"): shares.conv_fp32, ("gemm", "fp32"): shares.gemm_fp32_wide if wide else shares.gemm_fp32}
     for precision in ("tf32", "amp", "bf16"):
         gemm = shares.gemm_tf32 if precision == "tf32" else shares.gemm_half
         found |= {("conv", precision): conv, ("gemm", precision): shares.gemm_capped if capped else gemm}
-    prior = as_shipped(spec)
-    return Achieved(found, prior.memory_share, prior.kernel_s, _STEPS, shares.layout)
+    if shares.attention is not None:
+        found |= {("attention", precision): shares.attention for precision in ("fp32", "tf32", "amp", "bf16")}
+    return Achieved(found, shares.memory, as_shipped(spec).kernel_s, _STEPS, shares.layout)
 
 
 def _capped(spec: GpuSpec) -> bool:

@@ -11,8 +11,12 @@ from ddpsim.units import format_time, parse_time
 PHASES = ("forward", "backward", "optimizer")
 MOSTLY_COMMUNICATION = 0.5
 """A row of which so much would be left without computation says little of the pace."""
-DOUBTFUL = 2.0
-"""An anchor beyond so many times the roofline is doubted: something else than the GPU was measured, or another step."""
+GIVEN = "given by the user"
+"""Source of a time that nobody published."""
+ROOFLINE_BAND = (-0.30, 0.23)
+"""10th and 90th percentile of log(measured / estimated) where nothing but the GPU's figures is known: of the first
+half of the published steps, each machine as one (`python -m studies.estimates.estimates_fit`). A step that is given and
+lies beyond is asked about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class Anchor:
     phase: str
     seconds: float
     synchronises: tuple[str, ...] = ()
-    source: str = "given by the user"
+    source: str = GIVEN
 
     def of_step(self, micro_batches: int, added_s: float) -> Anchor:
         """Return this anchor as one of all forwards and backwards of a step, without the addition of gradients.
@@ -135,8 +139,9 @@ def pace_of(
     """Return the factors with which the roofline meets `anchors`.
 
     A phase is met by its device's time; phases without an anchor of their own share the step's remainder, or take the
-    pace of the first that has one. A step whose launches take longer than its kernels is met by the host: launches are
-    stretched, and kernels only shortened.
+    pace of the first that has one. A step shorter than its launches, where those take longer than its kernels, is met
+    by the host: launches and kernels are only shortened. One longer than both is met by the device; that the host may
+    fill it is a doubt of the prediction.
 
     Args:
         works_s: the roofline's device time of forward, backward and optimizer.
@@ -168,7 +173,7 @@ def pace_of(
         what = f"a step of {format_time(step_s)} leaves nothing beside the {format_time(known_s)} of its other phases"
         raise WorkloadError(what, place=place, remedy="give the whole step's time, or that of each phase")
     rest = (step_s - known_s) / open_s if open_s else 1.0
-    if host_s > whole_s:
+    if host_s > whole_s and step_s < host_s:
         return _pace(fixed, min(rest, 1.0), step_s / host_s, step_s / host_s)
     return _pace(fixed, rest, min(1.0, step_s / host_s), step_s / whole_s)
 

@@ -8,7 +8,7 @@ has been published, device times are scaled to it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,16 +20,18 @@ from ddpsim.workload.compiled import COMPILED, was_compiled
 from ddpsim.workload.forward_use import ForwardUse
 from ddpsim.workload.fusing import COMPILED_AS, INDUCTOR_GRAPHS, CompiledAs, fused
 from ddpsim.workload.gpus import AchievedGpu
-from ddpsim.workload.operators import NARROW, Activations, Operator, StepOperators
+from ddpsim.workload.operators import Activations, Operator, PhasesUnderAutocast, StepOperators
 from ddpsim.workload.optimizers import ADDITION, OPTIMIZERS, Optimizer, optimizer_of_kind
 from ddpsim.workload.profile import Buffer, Phase, Workload
-from ddpsim.workload.timeline import Timeline
+from ddpsim.workload.roofline import OPTIMIZER_TERM, arithmetic_share, floors_s, roofline_s, shares_of_terms
+from ddpsim.workload.timeline import EAGER_LAUNCH_S, Timeline
 
 OPTIMIZER = OPTIMIZERS["momentum"]
 """Of the shipped workloads: SGD with momentum, `foreach`."""
 
-WINOGRAD = 2.25
-"""By so much fewer multiplications a 3x3 convolution in fp32 may do with than are counted (Lavin and Gray 2016)."""
+
+TERM_SHARES = "device_terms"
+"""Key of an estimate's provenance: the share of the device's time that each term is, before any anchor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class ModelShape:
         counted: how the operators were counted, where not as the shipped models' are.
         compiled: whether torch.compile compiles the step; operators are counted as if it did not.
         compiler: of `fusing.COMPILERS`, by which a compiled step is priced; None is operator by operator.
+        amp: the operators that autocast dispatches; None where it was not counted.
     """
 
     name: str
@@ -68,6 +71,7 @@ class ModelShape:
     counted: str | None = None
     compiled: bool = False
     compiler: str | None = None
+    amp: PhasesUnderAutocast | None = None
 
     @classmethod
     def of(cls, workload: Workload, operators: StepOperators) -> ModelShape:
@@ -89,6 +93,7 @@ class ModelShape:
             operators.counted,
             was_compiled(workload),
             None if compiled is None else compiled.compiler,
+            operators.amp,
         )
 
     def operators(self, parameters: Sequence[Parameter]) -> StepOperators:
@@ -104,6 +109,7 @@ class ModelShape:
             None if dtypes == tuple(parameter.dtype for parameter in parameters) else dtypes,
             self.synchronises,
             self.counted,
+            self.amp,
         )
 
 
@@ -115,6 +121,7 @@ def estimate(
     optimizer: Optimizer | None = None,
     pace: RooflineFactors | None = None,
     accumulate: int = 1,
+    without: Collection[str] = (),
 ) -> Workload:
     """Return one iteration of `shape` on `gpu`, without jitter, marked as estimated.
 
@@ -126,8 +133,10 @@ def estimate(
         optimizer: is not scaled with the rest where it is given; None is SGD with momentum, which is.
         pace: of another estimate for the same GPU, that has been scaled to a measured time; None is the roofline's.
         accumulate: micro-batches of the measured step; the estimate is of one.
+        without: terms of `roofline.SWITCHES` that take no device time.
 
     Raises:
+        UnknownNameError: no such term.
         WorkloadError: a precision the GPU lacks, a step without any gradient, or an anchor that the GPU cannot reach.
     """
     if precision not in gpu.peak_flops:
@@ -136,13 +145,16 @@ def estimate(
     parameters = tuple(replace(p, dtype=_dtype(p, precision), device="cuda:0") for p in shape.parameters)
     own = optimizer_of_kind(shape.optimizer_kind)
     used, targets = optimizer or OPTIMIZER, [anchors] if isinstance(anchors, Anchor) else list(anchors or ())
-    counted, shape = shape, _as_compiled(shape, precision)
-    works = roofline_s(shape, gpu, precision)
-    works.append(used.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s))
-    floors_s = _floors_s(shape, gpu, precision, used, parameters)
-    check_floor(targets, floors_s, shape.name, accumulate)
+    counted, shape, gpu = shape, as_run(shape, gpu, precision), gpu if shape.compiler is None else gpu.fused()
+    phases = (shape.forward, shape.backward)
+    works = roofline_s(phases, gpu, precision, without)
+    update = used.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s)
+    works.append([0.0] * len(update) if OPTIMIZER_TERM in without else update)
+    check_floor(targets, floors_s(phases, gpu, precision, used, parameters), shape.name, accumulate)
     timeline = Timeline(works, [o.gradients for o in shape.backward], used.host_s(len(parameters)))
     timeline.graphs = shape.compiler == INDUCTOR_GRAPHS
+    if gpu.achieved.eager:
+        timeline.launch_s = (EAGER_LAUNCH_S, EAGER_LAUNCH_S)
     added_s = (accumulate - 1) * sum(ADDITION.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s))
     pace = pace or pace_of(
         of_step(list(map(sum, works)), accumulate),
@@ -157,19 +169,26 @@ def estimate(
     provenance = _provenance(shape, gpu, precision, targets, pace, optimizer)
     if shape.compiler is not None:
         provenance = {**provenance, COMPILED_AS: _compiled_as(counted, gpu, precision, timeline, pace).document()}
+    if gpu.achieved.eager:
+        provenance[TERM_SHARES] = shares_of_terms(phases, gpu, precision, works, without)
+    if without:
+        provenance["without"] = sorted(without)
     return replace(
         workload,
         operators=counted.operators(parameters),
         provenance=provenance,
-        arithmetic_share=_arithmetic_share(shape, gpu, precision, works),
+        arithmetic_share=arithmetic_share(phases, gpu, precision, works),
         optimizer_kind=shape.optimizer_kind if optimizer in (None, own) else used.kind,
     )
 
 
-def _as_compiled(shape: ModelShape, precision: str) -> ModelShape:
-    """Return `shape` as its compiler runs it in `precision`; one that is run operator by operator is unchanged."""
+def as_run(shape: ModelShape, gpu: AchievedGpu, precision: str) -> ModelShape:
+    """Return `shape` with the kernels that run in `precision`: its compiler's, or those that autocast dispatches."""
     if shape.compiler is None:
-        return shape
+        if shape.amp is None or precision != "amp" or not gpu.achieved.eager:
+            return shape
+        amp = shape.amp
+        return replace(shape, forward=amp.forward, backward=amp.backward, forward_use=amp.forward_use)
     forward, backward = fused(shape.forward, precision), fused(shape.backward, precision)
     uses = shape.forward_use and tuple(None if use is None else forward.launch_of[use] for use in shape.forward_use)
     return replace(shape, forward=forward.operators, backward=backward.operators, forward_use=uses)
@@ -179,7 +198,7 @@ def _compiled_as(
     counted: ModelShape, gpu: AchievedGpu, precision: str, priced: Timeline, pace: RooflineFactors
 ) -> CompiledAs:
     """Return how the step that was `priced` differs from the one that was `counted`, in eager mode at the same pace."""
-    works = [*roofline_s(counted, gpu, precision), []]
+    works = [*roofline_s((counted.forward, counted.backward), gpu, precision), []]
     eager = Timeline(works, [o.gradients for o in counted.backward], priced.optimizer_host_s, priced.host_factor)
     device_s = [sum(work) * factor for work, factor in zip(works, pace.phases, strict=True)]
     return CompiledAs(
@@ -195,47 +214,6 @@ def _compiled_as(
 
 def _dtype(parameter: Parameter, precision: str) -> str:
     return "bfloat16" if precision == "bf16" and parameter.dtype == "float32" else parameter.dtype
-
-
-def roofline_s(shape: ModelShape, gpu: AchievedGpu, precision: str) -> list[list[float]]:
-    """Return the device's time of each operator of forward, and of backward."""
-    return [[operator_s(operator, gpu, precision) for operator in phase] for phase in (shape.forward, shape.backward)]
-
-
-def operator_s(operator: Operator, gpu: AchievedGpu, precision: str) -> float:
-    """Return the device's time of one operator: the longest of its traffic, its arithmetic and a kernel's minimum."""
-    narrow = precision in NARROW and not operator.fp32
-    traffic = operator.traffic_bytes / 2 if narrow else operator.traffic_bytes
-    traffic *= gpu.achieved.traffic_factor(operator.kind, precision)
-    return max(traffic / gpu.achieved_Bps, _arithmetic_s(operator, gpu, precision), gpu.achieved.kernel_s)
-
-
-def _arithmetic_s(operator: Operator, gpu: AchievedGpu, precision: str) -> float:
-    if not operator.flops:
-        return 0.0
-    return operator.flops / gpu.achieved_flops(operator.kind, precision)
-
-
-def _floors_s(
-    shape: ModelShape, gpu: AchievedGpu, precision: str, optimizer: Optimizer, parameters: Sequence[Parameter]
-) -> list[float]:
-    """Return what forward, backward and optimizer take at least, whatever stays in caches and however it is fused."""
-    peak = gpu.peak_flops[precision]
-
-    def arithmetic_s(operators: Sequence[Operator]) -> float:
-        fewer = {"conv": WINOGRAD} if precision == "fp32" else {}
-        return sum(operator.flops / fewer.get(operator.kind, 1.0) for operator in operators) / peak
-
-    size_bytes = sum(parameter.size_bytes for parameter in parameters)
-    moved = min(optimizer.passes, OPTIMIZERS["sgd"].passes) * size_bytes
-    return [arithmetic_s(shape.forward), arithmetic_s(shape.backward), moved / gpu.memory_Bps]
-
-
-def _arithmetic_share(shape: ModelShape, gpu: AchievedGpu, precision: str, works: Sequence[Sequence[float]]) -> float:
-    """Return the share of a step that its arithmetic bounds, on the device's clock rather than its memory's."""
-    operators = zip((*shape.forward, *shape.backward), (*works[0], *works[1]), strict=True)
-    bound = sum(work for operator, work in operators if _arithmetic_s(operator, gpu, precision) >= work)
-    return round(bound / sum(map(sum, works)), 3)
 
 
 def _workload(
@@ -293,7 +271,7 @@ def _provenance(
     anchors: Sequence[Anchor],
     pace: RooflineFactors,
     optimizer: Optimizer | None,
-) -> Mapping[str, object]:
+) -> dict[str, object]:
     kinds = sorted({operator.kind for operator in (*shape.forward, *shape.backward) if operator.flops})
     shares = {kind: gpu.achieved.share(kind, precision) for kind in kinds}
     return {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.gpus.table import GpuSpec, gpu_from, named_by_driver, names, shipped_gpu
 from ddpsim.units import format_bandwidth
-from ddpsim.workload.achieved import Achieved, as_shipped, fitted
+from ddpsim.workload.achieved import Achieved, as_shipped, fitted, fused
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,12 @@ class AchievedGpu:
         return cls(spec, as_shipped(spec))
 
     def fitted(self) -> AchievedGpu:
-        """Return this GPU with the shares that published steps reach, for an estimate of today."""
+        """Return this GPU with the shares that published steps in eager mode reach, for an estimate of today."""
         return AchievedGpu(self.spec, fitted(self.spec))
+
+    def fused(self) -> AchievedGpu:
+        """Return this GPU with the shares of fused kernels; one with the shares of shipped workloads keeps them."""
+        return AchievedGpu(self.spec, fused(self.spec)) if self.achieved.eager else self
 
     @property
     def name(self) -> str:

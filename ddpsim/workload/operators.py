@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+
+Product = tuple[int, int, int, int]
+"""How many products of matrices, and rows, columns and depth of each."""
+
+TERMS = ("products", "convolutions", "attention", "norms", "softmax", "loss", "casts", "dropout", "pointwise")
+"""What eager mode's kernels are counted as; `pointwise` is all else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +26,10 @@ class Operator:
         fused_bytes: in fp32, of intermediates that the memory-bound operators just before it wrote and it is the first
             of them to read, written and read, or read again: what is not moved where all of them are one kernel. Only
             counted where torch.compile compiles the step.
+        term: of `TERMS`, what it is part of; empty where it was not noted.
+        edge_bytes: of an operator of forward, of tensors made before it that it or later ones read: what a graph that
+            began with it would take from memory. As wide as `traffic_bytes` are.
+        product: of a product of matrices how many there are, and rows, columns and depth of each; None of all else.
     """
 
     kind: str
@@ -28,12 +39,45 @@ class Operator:
     gradients: tuple[int, ...] = ()
     fixed_bytes: float = 0.0
     fused_bytes: float = 0.0
+    term: str = ""
+    product: Product | None = None
+    edge_bytes: float = 0.0
 
     def times(self, factor: float) -> Operator:
         """Return the operator of a batch `factor` times as large."""
         grown = (self.traffic_bytes - self.fixed_bytes) * factor
         fused = self.fused_bytes * factor
-        return replace(self, flops=self.flops * factor, traffic_bytes=self.fixed_bytes + grown, fused_bytes=fused)
+        return replace(
+            self,
+            flops=self.flops * factor,
+            traffic_bytes=self.fixed_bytes + grown,
+            fused_bytes=fused,
+            edge_bytes=self.edge_bytes * factor,
+            product=self.product and _grown(self.product, factor, self.fixed_bytes),
+        )
+
+
+def _grown(product: Product, factor: float, fixed_bytes: float) -> Product:
+    """Return a product of a larger batch: what is fixed of it, its result or an operand, keeps its two dimensions."""
+    many, rows, columns, depth = product
+    if not fixed_bytes:
+        return max(round(many * factor), 1), rows, columns, depth
+    apart = {
+        (name, width): abs(math.log(fixed_bytes / (width * size)))
+        for name, size in _sides(product).items()
+        for width in (2, 4)
+    }
+    nearest, _ = min(apart, key=apart.__getitem__)
+    if nearest == "result":
+        return many, rows, columns, max(round(depth * factor), 1)
+    if nearest == "left":
+        return many, rows, max(round(columns * factor), 1), depth
+    return many, max(round(rows * factor), 1), columns, depth
+
+
+def _sides(product: Product) -> dict[str, int]:
+    many, rows, columns, depth = product
+    return {"right": many * depth * columns, "result": many * rows * columns, "left": many * rows * depth}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +122,27 @@ NARROW = ("amp", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
+class PhasesUnderAutocast:
+    """The kernels of a step under autocast: casts among them, each tensor as wide as it is there.
+
+    Attributes:
+        forward, backward: operators in launch order, whose bytes are of the step's own 16 and 32 bits.
+        forward_use: as `StepOperators` has it.
+    """
+
+    forward: tuple[Operator, ...]
+    backward: tuple[Operator, ...]
+    forward_use: tuple[int | None, ...] | None = None
+
+    def times(self, factor: float) -> PhasesUnderAutocast:
+        """Return the operators of a batch `factor` times as large."""
+        forward, backward = (
+            tuple(operator.times(factor) for operator in phase) for phase in (self.forward, self.backward)
+        )
+        return replace(self, forward=forward, backward=backward)
+
+
+@dataclass(frozen=True, slots=True)
 class StepOperators:
     """A step as its operators, beside a workload's own parameters and buffers.
 
@@ -91,6 +156,7 @@ class StepOperators:
         dtypes: of the parameters as they were counted, by registration index; None where they are the workload's.
         synchronises: where the host waits for the device in each step.
         counted: how the operators were counted, where not as the shipped models' are.
+        amp: the operators that autocast dispatches; None where it was not counted.
     """
 
     batch_size: int
@@ -102,6 +168,7 @@ class StepOperators:
     dtypes: tuple[str, ...] | None = None
     synchronises: tuple[str, ...] = ()
     counted: str | None = None
+    amp: PhasesUnderAutocast | None = None
 
     def __repr__(self) -> str:
         return f"<StepOperators: {len(self.forward)} forward, {len(self.backward)} backward, batch {self.batch_size}>"
@@ -118,4 +185,7 @@ class StepOperators:
             tuple(operator.times(factor) for operator in phase) for phase in (self.forward, self.backward)
         )
         activations = None if self.activations is None else self.activations.times(factor)
-        return replace(self, batch_size=batch_size, forward=forward, backward=backward, activations=activations)
+        amp = self.amp and self.amp.times(factor)
+        return replace(
+            self, batch_size=batch_size, forward=forward, backward=backward, activations=activations, amp=amp
+        )

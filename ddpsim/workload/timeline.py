@@ -11,6 +11,10 @@ BACKWARD_LAUNCH_S = 40e-6
 V100 at batch sizes 1 to 4 (NVIDIA DeepLearningExamples, ResNet-50 v1.5), with 171 operators. Backward has no Python,
 but its convolutions launch twice."""
 
+EAGER_LAUNCH_S = 12e-6
+"""The same where every kernel that eager mode dispatches is counted, casts and views of weights too: published steps of
+small transformers that the host bounds take 11 to 30 us a kernel (studies/estimates); fitted to half of them."""
+
 ACCUMULATE_S = 2e-6
 """Host time of autograd's node that hands one gradient to its parameter, before the hook."""
 
@@ -28,6 +32,7 @@ class Timeline:
         optimizer_host_s: host time of the optimizer.
         host_factor: on the host's time of everything.
         graphs: whether forward and backward are each launched at once, as a CUDA graph.
+        launch_s: host time of one launch of forward, and of backward.
 
     Attributes:
         gradients: by registration index, when its hook fires and when it is complete, from the start of backward.
@@ -39,6 +44,7 @@ class Timeline:
     optimizer_host_s: float
     host_factor: float = 1.0
     graphs: bool = False
+    launch_s: tuple[float, float] = (FORWARD_LAUNCH_S, BACKWARD_LAUNCH_S)
     gradients: dict[int, tuple[float, float]] = field(init=False, default_factory=dict)
     forward: list[tuple[float, float]] = field(init=False, default_factory=list)
     _host: float = field(init=False, default=0.0)
@@ -49,8 +55,8 @@ class Timeline:
         """Host time of forward, backward and optimizer."""
         accumulated = sum(map(len, self.completes))
         times = [
-            FORWARD_LAUNCH_S * self._launches(0),
-            BACKWARD_LAUNCH_S * self._launches(1) + ACCUMULATE_S * accumulated,
+            self.launch_s[0] * self._launches(0),
+            self.launch_s[1] * self._launches(1) + ACCUMULATE_S * accumulated,
             self.optimizer_host_s,
         ]
         return [time * self.host_factor for time in times]
@@ -64,8 +70,7 @@ class Timeline:
         return min(len(self.works[phase]), 1) if self.graphs else len(self.works[phase])
 
     def _launch_s(self, phase: int) -> float:
-        each_s = (FORWARD_LAUNCH_S, BACKWARD_LAUNCH_S)[phase]
-        return each_s * self.host_factor * self._launches(phase) / max(len(self.works[phase]), 1)
+        return self.launch_s[phase] * self.host_factor * self._launches(phase) / max(len(self.works[phase]), 1)
 
     def run(self, *, wait: bool) -> None:
         """Run until the steady state, two iterations; the second one's moments are kept.

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from ddpsim.workload.anchors import Anchor, pace_of
+from ddpsim.workload.anchors import ROOFLINE_BAND, Anchor, pace_of
 from ddpsim.workload.gpus import AchievedGpu, gpu_named
-from studies.estimates.estimates_fit import Counted, counted
+from ddpsim.workload.operators import Operator
+from studies.estimates.estimates_fit import Counted, counted, gpu_of, optimizer_of
 from studies.estimates.one_gpu_steps import Step, sources, steps
 
 PAGE = Path(__file__).with_name("estimates.md")
@@ -30,6 +31,7 @@ class Judged:
     Attributes:
         step: as it was published.
         roofline: seconds by the roofline alone.
+        torch: seconds by torch's own roofline.
         anchored: by the roofline with the pace of `anchor`.
         anchor: another step of the same GPU.
         carried: by the ratio of two rooflines, from `origin`.
@@ -38,6 +40,7 @@ class Judged:
 
     step: Step
     roofline: float
+    torch: float
     anchored: float | None
     anchor: Step | None
     carried: float | None
@@ -50,16 +53,17 @@ class Judged:
 
 def judge(step: Step, others: Sequence[Step]) -> Judged:
     """Return `step` beside its three predictions; `others` may serve as anchors and origins."""
-    row, gpu = counted(step), gpu_named(step.gpu).fitted()
+    row, gpu = counted(step), gpu_of(step)
     anchor = min((other for other in others if _anchors(step, other)), key=_unlike(step), default=None)
     origin = min((other for other in others if _originates(step, other)), key=_far(step), default=None)
     carried = None
     if origin is not None:
         there = counted(origin)
-        carried = origin.seconds * row.seconds(gpu) / there.seconds(gpu_named(origin.gpu).fitted())
+        carried = origin.seconds * row.seconds(gpu) / there.seconds(gpu_of(origin))
     return Judged(
         step,
         row.seconds(gpu),
+        torch_s(row),
         None if anchor is None else _paced(row, counted(anchor), gpu),
         anchor,
         carried,
@@ -67,19 +71,39 @@ def judge(step: Step, others: Sequence[Step]) -> Judged:
     )
 
 
+def torch_s(row: Counted) -> float:
+    """Return the time of `row` by `torch.distributed._tools.RuntimeEstimator`'s cost model, given the data sheet.
+
+    An operator takes the longer of half its operations at 75 % of the peak and its bytes at the bandwidth
+    (`torch/utils/_runtime_estimation.py`, torch 2.13, which counts multiply-adds); the optimizer is its bytes.
+    """
+    step, spec = row.step, gpu_named(row.step.gpu).spec
+    peak, wide = 0.75 * spec.peaks[step.precision], 1.0 if step.precision in ("fp32", "tf32") else 0.5
+
+    def operator_s(operator: Operator) -> float:
+        moved = operator.traffic_bytes * (1.0 if operator.fp32 else wide)
+        return max(operator.flops / 2 / peak, moved / spec.memory_bandwidth)
+
+    kernels_s = sum(operator_s(operator) * count for phase in row.phases for operator, count in phase.items())
+    size_bytes = sum(parameter.size_bytes for parameter in row.parameters)
+    return step.accumulation * kernels_s + optimizer_of(step).passes * size_bytes / spec.memory_bandwidth
+
+
 def _paced(row: Counted, anchor: Counted, gpu: AchievedGpu) -> float:
     """Return the time of `row` at the pace at which `anchor` was measured, as `--one-gpu-step` and `--pace-of` do."""
     given = [Anchor("step", anchor.step.seconds)]
-    pace = pace_of(anchor.works_s(gpu), sum(anchor.host_s), given, keep_optimizer=True, place=anchor.step.source)
+    pace = pace_of(anchor.works_s(gpu), sum(anchor.host_s()), given, keep_optimizer=True, place=anchor.step.source)
     forward, backward, optimizer = row.works_s(gpu)
     device = forward * pace.phases[0] + backward * pace.phases[1] + optimizer
-    return max(device, sum(row.host_s) * pace.host)
+    return max(device, sum(row.host_s()) * pace.host)
 
 
 def _anchors(step: Step, other: Step) -> bool:
     """Whether `other` is another row of the same GPU: another batch, precision or model, not the same run twice."""
-    same = (step.model, step.precision, step.batch_size, step.length, step.fused_attention)
-    theirs = (other.model, other.precision, other.batch_size, other.length, other.fused_attention)
+    same, theirs = (
+        (each.model, each.precision, each.batch_size, each.length, each.fused_attention, each.optimizer)
+        for each in (step, other)
+    )
     return other.gpu == step.gpu and same != theirs
 
 
@@ -131,6 +155,37 @@ def _kind(step: Step) -> str:
     return step.model.split("-")[0].rstrip("0123456789_xd")
 
 
+def _beside(judged: Sequence[Judged]) -> list[str]:
+    """Return for each group of steps both rooflines, how often ours is nearer, and how many are inside the band."""
+    low, high = ROOFLINE_BAND
+    lines = []
+    for name, of in _GROUPS.items():
+        some = [each for each in judged if of(each.step)]
+        if not some:
+            continue
+        ours, torch = ([abs(each.error(getattr(each, by)) or 0.0) for each in some] for by in ("roofline", "torch"))
+        nearer = sum(a < b for a, b in zip(ours, torch, strict=True)) / len(some)
+        inside = sum(low <= math.log(each.step.seconds / each.roofline) <= high for each in some) / len(some)
+        lines.append(
+            f"| {name} | {len(some)} | {median(ours):.1%} | {median(torch):.1%} | {nearer:.0%} | {inside:.0%} |"
+        )
+    return lines
+
+
+def _eager_transformer(step: Step) -> bool:
+    return not step.fused and step.model.startswith(("plain", "gpt2", "vit", "bert"))
+
+
+_GROUPS: dict[str, Callable[[Step], bool]] = {
+    "all": lambda step: True,
+    "eager mode": lambda step: not step.fused,
+    "transformers, 16 bits, eager mode": lambda step: _eager_transformer(step) and step.precision == "amp",
+    "transformers, tf32, eager mode": lambda step: _eager_transformer(step) and step.precision == "tf32",
+    "transformers, fp32, eager mode": lambda step: _eager_transformer(step) and step.precision == "fp32",
+    "fused by hand": lambda step: step.fused,
+}
+
+
 def _summary(judged: Sequence[Judged]) -> list[str]:
     lines = []
     columns: list[tuple[str, Callable[[Judged], float | None]]] = [
@@ -164,6 +219,7 @@ def _row(judged: Judged) -> str:
         f"{step.precision}, b{step.batch_size}",
         f"{step.seconds * 1e3:.1f}",
         percent(judged.roofline),
+        percent(judged.torch),
         percent(judged.anchored),
         anchor,
         percent(judged.carried),
@@ -173,9 +229,10 @@ def _row(judged: Judged) -> str:
 
 
 _SUMMARY = "| | steps | median error | 90th percentile | within 20 % |\n|---|--:|--:|--:|--:|"
+_BESIDE = "| | steps | median error | torch's roofline | ours nearer | inside the band |\n|---|--:|--:|--:|--:|--:|"
 _ROWS = (
-    "| source | GPU | model | precision, batch | published ms | roofline | anchored | on | carried | from |\n"
-    "|---|---|---|---|--:|--:|--:|---|--:|---|"
+    "| source | GPU | model | precision, batch | published ms | roofline | torch's | anchored | on | carried | from |\n"
+    "|---|---|---|---|--:|--:|--:|--:|---|--:|---|"
 )
 
 
@@ -184,6 +241,9 @@ def page(judged: Sequence[Judged]) -> str:
     first = [each for each in judged if each.step.fitted]
     second = [each for each in judged if not each.step.fitted]
     tables = {
+        "SECOND_BESIDE": "\n".join([_BESIDE, *_beside(second)]),
+        "FIRST_BESIDE": "\n".join([_BESIDE, *_beside(first)]),
+        "BAND": "{:.2f} to {:.2f}".format(*map(math.exp, ROOFLINE_BAND)),
         "SECOND_SUMMARY": "\n".join([_SUMMARY, *_summary(second)]),
         "FIRST_SUMMARY": "\n".join([_SUMMARY, *_summary(first)]),
         "SECOND": "\n".join([_ROWS, *map(_row, second)]),

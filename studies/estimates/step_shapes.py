@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 from unittest import mock
@@ -14,13 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from ddpexec.capturing import counting
-from ddpexec.capturing.shapes import shape_of
+from ddpexec.capturing.checkpointing import checkpoint_layers, layers_of
+from ddpexec.capturing.shapes import training_shape
+from ddpexec.ddp.parameters import collect
 from ddpexec.models import bert, build, gpt2
 from ddpexec.models.resnet import ResNet
 from ddpexec.models.training import Batch, TrainingModel, classifier
-from ddpsim.workload.estimate import ModelShape
+from ddpsim.bucketing import Parameter
 from ddpsim.workload.operators import Operator
 from studies.estimates.one_gpu_steps import Step
+from studies.estimates.plain_models import VITS, WRITTEN_OUT, plain
 
 _VOCABULARY = 30522
 _BERT = {"bert-base": (768, 12, 12), "bert-large": (1024, 16, 24)}
@@ -44,34 +48,63 @@ class QuestionAnswering(nn.Module):
         return self.outputs(x)  # type: ignore[no-any-return]
 
 
-def shape(step: Step) -> ModelShape:
-    """Return the operators of one forward and backward of `step`.
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The operators of one forward and backward, equal ones together.
 
-    Arithmetic and traffic are a constant and a share of the batch size, so that two batches give all.
+    Attributes:
+        forward, backward: with how often each occurs.
+        parameters: of the model.
     """
-    small, large = (_counted(step.model, step.length, step.fused_attention, size) for size in (2, 4))
 
-    def at(few: Operator, many: Operator) -> Operator:
-        slope = (many.flops - few.flops) / 2, (many.traffic_bytes - few.traffic_bytes) / 2
-        more = step.batch_size - 2
-        return replace(few, flops=few.flops + slope[0] * more, traffic_bytes=few.traffic_bytes + slope[1] * more)
-
-    return replace(
-        small,
-        batch_size=step.batch_size,
-        forward=tuple(map(at, small.forward, large.forward)),
-        backward=tuple(map(at, small.backward, large.backward)),
-    )
+    forward: Counter[Operator]
+    backward: Counter[Operator]
+    parameters: tuple[Parameter, ...]
 
 
 @cache
-def _counted(model: str, length: int, fused: bool, batch_size: int) -> ModelShape:
+def kernels(step: Step) -> Kernels:
+    """Return the operators of one micro-batch of `step`, those of autocast where it was on.
+
+    Layers are alike, so that one and two of them give all.
+    """
     with torch.device("meta"):
-        built = _built(model, length)
-    if fused or (not length and model != "vit-b16"):
-        return shape_of(built, batch_size)
-    with _apart(masked=model.startswith("bert")):
-        return shape_of(built, batch_size)
+        built = _built(step.model, step.length)
+    layers = len(layers_of(built.module) or ())
+    if not layers:
+        return _counted(step, 0)
+    one, two = _counted(step, 1), _counted(step, 2)
+    forward, backward = (_times(getattr(one, phase), getattr(two, phase), layers) for phase in ("forward", "backward"))
+    return Kernels(forward, backward, tuple(collect(built.module).policy))
+
+
+def _times(one: Counter[Operator], two: Counter[Operator], layers: int) -> Counter[Operator]:
+    """Return what `layers` layers do, from what one and two of them do."""
+    added = {operator: two[operator] - one[operator] for operator in {*one, *two}}
+    found = {operator: one[operator] + (layers - 1) * more for operator, more in added.items()}
+    return Counter({operator: count for operator, count in found.items() if count})
+
+
+def _counted(step: Step, layers: int) -> Kernels:
+    def make() -> TrainingModel:
+        made = _built(step.model, step.length)
+        if step.checkpointed:
+            checkpoint_layers(made.module)
+        if layers:
+            del layers_of(made.module)[layers:]  # type: ignore[index]
+        return made
+
+    apart = not step.fused_attention and bool(step.length or step.model.startswith("vit"))
+    with _apart(masked=step.model.startswith("bert")) if apart else nullcontext():
+        with torch.device("meta"):
+            model = make()
+        shape = training_shape(model, step.batch_size, make if step.precision == "amp" and not step.fused else None)
+    phases = shape.amp if shape.amp is not None else shape
+    forward, backward = (
+        Counter(replace(operator, gradients=(), fixed_bytes=0.0) for operator in phase)
+        for phase in (phases.forward, phases.backward)
+    )
+    return Kernels(forward, backward, shape.parameters)
 
 
 def _built(model: str, length: int) -> TrainingModel:
@@ -85,7 +118,7 @@ def _built(model: str, length: int) -> TrainingModel:
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
         return built
-    return build(model, "meta")
+    return plain(model, length) if model in (*WRITTEN_OUT, *VITS) else build(model, torch.get_default_device().type)
 
 
 def _question_answering(name: str, length: int) -> TrainingModel:

@@ -15,7 +15,11 @@ from ddpsim.doubts.spreads import DDP_HOST, PACE
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
+from ddpsim.workload.anchors import Anchor
+from ddpsim.workload.estimate import TERM_SHARES, ModelShape, estimate
 from ddpsim.workload.files import load_workload
+from ddpsim.workload.gpus import gpu_named
+from ddpsim.workload.optimizers import optimizer_named
 
 MACHINE = load_topology("dgx-1v")
 PRIORS = Calibration.priors("nccl")
@@ -34,7 +38,33 @@ def test_each_cause_that_nobody_measured_is_one_doubt():
     assert names(options=Options(comm="noop")) == own | {"devices that differ"}
     captured = replace(MODEL, estimated=False)
     assert names(captured) == names() - own | {"captured pace", "DDP's host costs", "copies into buckets"}
-    assert [pace_of(w) for w in (replace(MODEL, provenance={}), MODEL, captured)] == list(PACE)
+    by_user = replace(MODEL, provenance={"scaled_to": "given by the user"})
+    counted = replace(MODEL, provenance={TERM_SHARES: {}})
+    kinds = (replace(MODEL, provenance={}), counted, MODEL, by_user, captured)
+    assert [pace_of(each) for each in kinds] == list(PACE)
+
+
+def test_a_step_that_was_given_is_known_whatever_fills_it():
+    """Alone it is the given step; beside seven others it is never below that, less the noise of its measurement."""
+    shape = ModelShape.of(MODEL, load_workload("resnet50").operators)
+    for step_s in (0.03, 0.1, 0.2):
+        given = estimate(shape, gpu_named("V100"), "fp32", Anchor("step", step_s), optimizer_named("sgd"))
+        alone = predict(given, MACHINE, gpus_per_node=1, options=Options(comm="noop"))
+        assert alone.local_s == pytest.approx(step_s, rel=0.02)
+        together = predict(given, MACHINE)
+        assert together.low_s >= alone.local_s * math.exp(PACE["measured"].low) * 0.999
+        assert "host launches" not in {doubt.name for doubt in together.doubts} or step_s > 0.1
+
+
+def test_a_step_longer_than_host_and_device_is_the_devices_and_may_be_the_hosts():
+    shape = ModelShape.of(MODEL, load_workload("resnet50").operators)
+    plain = estimate(shape, gpu_named("V100").fitted(), "fp32", None, optimizer_named("sgd"))
+    phases = (plain.forward, plain.backward, plain.optimizer)
+    host_s, device_s = (sum(float(getattr(p, clock)[0]) for p in phases) for clock in ("host_s", "device_s"))
+    given_s = 1.2 * max(host_s, device_s)
+    given = estimate(shape, gpu_named("V100").fitted(), "fp32", Anchor("step", given_s), optimizer_named("sgd"))
+    assert sum(float(p.device_s[0]) for p in (given.forward, given.backward, given.optimizer)) == pytest.approx(given_s)
+    assert sum(float(p.host_s[0]) for p in (given.forward, given.backward, given.optimizer)) == pytest.approx(host_s)
 
 
 def test_a_constant_that_was_measured_or_given_leaves_the_doubt_of_priors():

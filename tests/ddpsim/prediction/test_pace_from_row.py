@@ -9,7 +9,10 @@ from ddpsim.prediction.pace_from_row import MeasuredStep, anchored_to_row, repac
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
+from ddpsim.workload.anchors import Anchor
+from ddpsim.workload.estimate import ModelShape, estimate
 from ddpsim.workload.files import load_workload
+from ddpsim.workload.gpus import gpu_named
 
 MACHINE = load_topology("p3.16xlarge")
 
@@ -44,7 +47,20 @@ def test_a_row_that_is_mostly_communication_leaves_the_pace_as_unsure_as_it_was(
     paced = anchored_to_row(source, MeasuredStep(1.05 * taken, slow))
     assert paced.provenance["row_floor_share"] > 0.5
     assert pace_of(paced) == pace_of(source) == "roofline"
-    assert pace_of(anchored_to_row(load_workload("resnet50"), MeasuredStep(0.24, MACHINE, nodes=2))) == "anchored"
+    assert pace_of(anchored_to_row(load_workload("resnet50"), MeasuredStep(0.24, MACHINE, nodes=2))) == "measured"
+
+
+def test_a_step_of_several_micro_batches_is_the_optimizers_in_an_estimate_and_in_a_row():
+    """On one GPU without DDP's costs both are given the same time and have the same computation."""
+    source = load_workload("resnet50")
+    whole_s = 4 * 0.1
+    paced = anchored_to_row(source, MeasuredStep(whole_s, MACHINE, gpus_per_node=1), Options(accumulate=4))
+    step_s, *_ = predict(paced, MACHINE, gpus_per_node=1, options=Options(accumulate=4), band=False).step_s
+    assert step_s == pytest.approx(whole_s, rel=1e-3)
+    shape = ModelShape.of(source, source.operators)
+    given = estimate(shape, gpu_named("V100"), "fp32", Anchor("step", whole_s), accumulate=4)
+    compute_s, row_s = ((each.forward.device_s + each.backward.device_s)[0] for each in (given, paced))
+    assert row_s == pytest.approx(compute_s, rel=0.05)
 
 
 def test_a_cpus_capture_on_gpus_needs_a_backend():

@@ -24,9 +24,13 @@ def test_a_phase_gives_its_pace_to_the_rest_unless_the_step_is_known_too():
 
 
 def test_a_host_bound_step_is_met_by_the_host():
-    bound = pace(Anchor("step", 0.24), host=0.12)
-    assert bound.host == pytest.approx(2)
+    bound = pace(Anchor("step", 0.11), host=0.12)
+    assert bound.host == pytest.approx(0.11 / 0.12)
     assert bound.phases == (1, 1, 1)
+    # Longer than host and device are: the device's.
+    long = pace(Anchor("step", 0.26), host=0.12)
+    assert long.host == 1
+    assert long.phases == pytest.approx((3, 3, 1))
     # A faster host than the prior is needed where the device alone would meet the time.
     assert pace(Anchor("step", 0.11), host=0.1).host == 1
     assert pace(Anchor("step", 0.05), host=0.1).host == pytest.approx(0.5)

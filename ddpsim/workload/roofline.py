@@ -1,0 +1,116 @@
+"""A roofline of operators: the longest of arithmetic, memory traffic and a kernel's minimum, and what each term is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from ddpsim.bucketing import Parameter
+from ddpsim.errors import UnknownNameError
+from ddpsim.workload.gpus import AchievedGpu
+from ddpsim.workload.operators import NARROW, TERMS, Operator
+from ddpsim.workload.optimizers import OPTIMIZERS, Optimizer
+from ddpsim.workload.products import share_of_waves
+
+WINOGRAD = 2.25
+"""By so much fewer multiplications a 3x3 convolution in fp32 may do with than are counted (Lavin and Gray 2016)."""
+
+WAVES, MINIMUM, OPTIMIZER_TERM = "waves", "minimum", "optimizer"
+SWITCHES = (*TERMS, WAVES, MINIMUM, OPTIMIZER_TERM)
+"""What can be left out of an estimate: kernels of a term, what products lose to tiles and waves, the least time of a
+kernel, the optimizer."""
+
+
+def operator_s(operator: Operator, gpu: AchievedGpu, precision: str) -> float:
+    """Return the device's time of one operator: the longest of its traffic, its arithmetic and a kernel's minimum."""
+    narrow = precision in NARROW and not operator.fp32
+    traffic = operator.traffic_bytes / 2 if narrow else operator.traffic_bytes
+    traffic *= gpu.achieved.traffic_factor(operator.kind, precision)
+    return max(traffic / gpu.achieved_Bps, arithmetic_s(operator, gpu, precision), gpu.achieved.kernel_s)
+
+
+def arithmetic_s(operator: Operator, gpu: AchievedGpu, precision: str) -> float:
+    """Return the time of an operator's arithmetic alone."""
+    if not operator.flops:
+        return 0.0
+    attention = operator.term == "attention" and ("attention", precision) in gpu.achieved.shares
+    flops = gpu.achieved_flops("attention" if attention else operator.kind, precision)
+    if operator.product is not None and gpu.achieved.multiprocessors is not None:
+        flops *= share_of_waves(operator.product, gpu.achieved.multiprocessors)
+    return operator.flops / flops
+
+
+def roofline_s(
+    phases: Sequence[Sequence[Operator]], gpu: AchievedGpu, precision: str, without: Collection[str] = ()
+) -> list[list[float]]:
+    """Return the device's time of each operator of each phase, those of the terms in `without` left out.
+
+    Raises:
+        UnknownNameError: no such term.
+    """
+    for name in without:
+        if name not in SWITCHES:
+            raise UnknownNameError.among("term", name, SWITCHES, place="without")
+    priced = gpu
+    if WAVES in without:
+        priced = AchievedGpu(gpu.spec, replace(priced.achieved, multiprocessors=None))
+    if MINIMUM in without:
+        priced = AchievedGpu(gpu.spec, replace(priced.achieved, kernel_s=0.0))
+    return [
+        [0.0 if (each.term or "pointwise") in without else operator_s(each, priced, precision) for each in phase]
+        for phase in phases
+    ]
+
+
+def shares_of_terms(
+    phases: Sequence[Sequence[Operator]],
+    gpu: AchievedGpu,
+    precision: str,
+    works: Sequence[Sequence[float]],
+    without: Collection[str] = (),
+) -> Mapping[str, float]:
+    """Return the share of a step's device time of each term, the largest first.
+
+    Those of `waves` and `minimum` are contained in the others: by so much the step would be shorter without them.
+
+    Args:
+        phases: of forward and backward.
+        works: of these phases and the optimizer, in seconds.
+        without: as `roofline_s` takes it.
+    """
+    whole = sum(map(sum, works))
+    seconds = dict.fromkeys(TERMS, 0.0)
+    for phase, times in zip(phases, works, strict=False):
+        for operator, time in zip(phase, times, strict=True):
+            seconds[operator.term or "pointwise"] += time
+    seconds[OPTIMIZER_TERM] = sum(works[2])
+    before = sum(map(sum, works[:2]))
+    for name in (WAVES, MINIMUM):
+        less = roofline_s(phases, gpu, precision, {*without, name})
+        seconds[name] = before - sum(map(sum, less))
+    shares = {name: round(time / whole, 4) for name, time in seconds.items()}
+    return dict(sorted(((name, share) for name, share in shares.items() if share > 0), key=lambda pair: -pair[1]))
+
+
+def floors_s(
+    phases: Sequence[Sequence[Operator]],
+    gpu: AchievedGpu,
+    precision: str,
+    optimizer: Optimizer,
+    parameters: Sequence[Parameter],
+) -> list[float]:
+    """Return what forward, backward and optimizer take at least, whatever stays in caches and however it is fused."""
+    peak, fewer = gpu.peak_flops[precision], {"conv": WINOGRAD} if precision == "fp32" else {}
+    arithmetic = [sum(each.flops / fewer.get(each.kind, 1.0) for each in phase) / peak for phase in phases]
+    size_bytes = sum(parameter.size_bytes for parameter in parameters)
+    moved = min(optimizer.passes, OPTIMIZERS["sgd"].passes) * size_bytes
+    return [*arithmetic, moved / gpu.memory_Bps]
+
+
+def arithmetic_share(
+    phases: Sequence[Sequence[Operator]], gpu: AchievedGpu, precision: str, works: Sequence[Sequence[float]]
+) -> float:
+    """Return the share of a step that its arithmetic bounds, on the device's clock rather than its memory's."""
+    operators = zip((*phases[0], *phases[1]), (*works[0], *works[1]), strict=True)
+    bound = sum(work for operator, work in operators if arithmetic_s(operator, gpu, precision) >= work)
+    return round(bound / sum(map(sum, works)), 3)

@@ -1,0 +1,83 @@
+"""What eager mode dispatches under autocast, held against bytes counted by hand."""
+
+import torch
+from torch import nn
+
+from ddpexec.capturing.checkpointing import checkpoint_layers
+from ddpexec.capturing.edges import Edges
+from ddpexec.capturing.live import own_bytes
+from ddpexec.capturing.shapes import training_shape
+from ddpexec.models.training import Batch, TrainingModel
+
+SAMPLES, WIDTH = 8, 32
+
+
+def two_products():
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH))
+
+
+def one_product():
+    return nn.Linear(WIDTH, WIDTH)
+
+
+class Stack(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layers = nn.ModuleList(layer() for _ in range(3))
+        self.norm, self.dropout = nn.LayerNorm(WIDTH), nn.Dropout(0.1)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + self.dropout(layer(x))
+        return self.norm(x)
+
+
+def shape(layer, *, checkpointed=False):
+    def make():
+        def batch(size, device, generator):
+            return Batch((torch.zeros(size, WIDTH, device=device),), ())
+
+        module = Stack(layer)
+        if checkpointed:
+            checkpoint_layers(module)
+        return TrainingModel("stack", module, SAMPLES, "row", batch, lambda output, batch: output.sum())
+
+    with torch.device("meta"):
+        model = make()
+    return training_shape(model, SAMPLES, make)
+
+
+def of(operators, term):
+    return [operator for operator in operators if operator.term == term]
+
+
+def test_casts_widths_and_dropout_are_those_of_a_gpu():
+    forward = shape(one_product).amp.forward
+    rows, weight, bias = SAMPLES * WIDTH, WIDTH * WIDTH, WIDTH
+    # Each layer casts weight, bias and the fp32 stream to 16 bits: 4 bytes read and 2 written of each element.
+    assert sum(each.traffic_bytes for each in of(forward, "casts")) == 3 * 6 * (rows + weight + bias)
+    # A product reads and writes 16 bits.
+    assert {each.traffic_bytes for each in of(forward, "products")} == {2.0 * (rows + weight + bias + rows)}
+    # Dropout is one kernel: 16 bits read and written, and a mask of bytes.
+    assert [each.traffic_bytes for each in of(forward, "dropout")] == [(2 + 2 + 1) * rows] * 3
+    # The stream stays in fp32: a sum reads it and the layer's 16 bits.
+    adds = [each.traffic_bytes for each in of(forward, "pointwise")]
+    assert adds[:3] == [(4 + 2 + 4) * rows] * 3
+    assert of(forward, "products")[0].product == (1, SAMPLES, WIDTH, WIDTH)
+
+
+def test_checkpointed_layers_run_again_in_backward():
+    """All but a layer's last product, which torch does not compute again as nothing needs its result."""
+    plain, again = shape(two_products), shape(two_products, checkpointed=True)
+    assert plain.amp.forward == again.amp.forward
+    of_first = sum(each.flops for each in of(plain.amp.forward, "products")) / 2
+    backward, longer = (sum(each.flops for each in counted.amp.backward) for counted in (plain, again))
+    assert longer == backward + of_first
+
+
+def test_what_crosses_to_an_operator_is_what_was_made_before_and_is_still_read():
+    made = [torch.empty(size) for size in (1, 10, 100, 1000)]
+    edges = Edges(own_bytes)
+    for number, read in enumerate(([], [0], [1], [0, 2])):
+        edges.note(number, [made[index] for index in read], [made[number]])
+    assert edges.crossing(4) == [4 * bytes_ for bytes_ in (0, 1, 1 + 10, 1 + 100)]
