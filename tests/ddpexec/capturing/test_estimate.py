@@ -145,6 +145,7 @@ def test_a_gpu_by_options_travels_with_the_workload(tmp_path, capsys):
     changed = estimated(tmp_path, "--gpu", "A100", "--memory-bandwidth", "2039GB/s")
     assert gpu_of(changed.device, changed.provenance).memory_Bps == 2.039e12
     (tmp_path / "w.json").unlink()
+    capsys.readouterr()
     for wrong in (by_options[2:], by_options[:2], ["--gpu", "A1000"], ["--peak", "fp64=1T"], ["--memory", "96"]):
         assert estimated(tmp_path, *wrong) is None
         assert len(capsys.readouterr().err.splitlines()) == 1
