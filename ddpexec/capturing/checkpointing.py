@@ -17,8 +17,9 @@ def layers_of(module: nn.Module) -> nn.ModuleList | nn.Sequential | None:
     """Return the longest list of modules of one class within `module`; None where there is none of two and more."""
     found: nn.ModuleList | nn.Sequential | None = None
     for each in module.modules():
-        alike = isinstance(each, nn.ModuleList | nn.Sequential) and len({type(layer) for layer in each}) == 1
-        if alike and len(each) >= _LAYERS and (found is None or len(each) > len(found)):
+        if not isinstance(each, nn.ModuleList | nn.Sequential) or len({type(layer) for layer in each}) != 1:
+            continue
+        if len(each) >= max(_LAYERS, 1 + (0 if found is None else len(found))):
             found = each
     return found
 

@@ -145,8 +145,7 @@ def estimate(
     parameters = tuple(replace(p, dtype=_dtype(p, precision), device="cuda:0") for p in shape.parameters)
     own = optimizer_of_kind(shape.optimizer_kind)
     used, targets = optimizer or OPTIMIZER, [anchors] if isinstance(anchors, Anchor) else list(anchors or ())
-    counted, eager = shape, gpu
-    shape, gpu = as_run(shape, gpu, precision), gpu if shape.compiler is None else gpu.fused()
+    counted, shape, gpu = shape, as_run(shape, gpu, precision), gpu if shape.compiler is None else gpu.fused()
     phases = (shape.forward, shape.backward)
     works = roofline_s(phases, gpu, precision, without)
     update = used.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s)
@@ -169,7 +168,7 @@ def estimate(
     workload = _workload(shape, gpu, precision, parameters, timeline, targets)
     provenance = _provenance(shape, gpu, precision, targets, pace, optimizer)
     if shape.compiler is not None:
-        provenance = {**provenance, COMPILED_AS: _compiled_as(counted, eager, precision, timeline, pace).document()}
+        provenance = {**provenance, COMPILED_AS: _compiled_as(counted, gpu, precision, timeline, pace).document()}
     if gpu.achieved.eager:
         provenance[TERM_SHARES] = shares_of_terms(phases, gpu, precision, works, without)
     if without:
@@ -198,12 +197,9 @@ def as_run(shape: ModelShape, gpu: AchievedGpu, precision: str) -> ModelShape:
 def _compiled_as(
     counted: ModelShape, gpu: AchievedGpu, precision: str, priced: Timeline, pace: RooflineFactors
 ) -> CompiledAs:
-    """Return how the step that was `priced` differs from the one that was `counted`, in eager mode at the same pace."""
-    run = as_run(replace(counted, compiler=None), gpu, precision)
-    works = [*roofline_s((run.forward, run.backward), gpu, precision), []]
-    eager = Timeline(works, [o.gradients for o in run.backward], priced.optimizer_host_s, priced.host_factor)
-    if gpu.achieved.eager:
-        eager.launch_s = (EAGER_LAUNCH_S, EAGER_LAUNCH_S)
+    """Return how the step that was `priced` differs from the one that was `counted`, at the same shares and pace."""
+    works = [*roofline_s((counted.forward, counted.backward), gpu, precision), []]
+    eager = Timeline(works, [o.gradients for o in counted.backward], priced.optimizer_host_s, priced.host_factor)
     device_s = [sum(work) * factor for work, factor in zip(works, pace.phases, strict=True)]
     return CompiledAs(
         str(counted.compiler),

@@ -101,7 +101,7 @@ def _counted(step: Step, layers: int) -> Kernels:
         shape = training_shape(model, step.batch_size, make if step.precision == "amp" and not step.fused else None)
     phases = shape.amp if shape.amp is not None else shape
     forward, backward = (
-        Counter(replace(operator, gradients=(), fixed_bytes=0.0) for operator in phase)
+        Counter(replace(operator, gradients=(), fixed_bytes=0.0, edge_bytes=0.0) for operator in phase)
         for phase in (phases.forward, phases.backward)
     )
     return Kernels(forward, backward, shape.parameters)

@@ -19,7 +19,7 @@ from studies.estimates.one_gpu_steps import steps
 EVERY = steps()
 
 
-@pytest.mark.parametrize("step", [s for s in EVERY if s.source == "sandeep"], ids=lambda step: step.precision)
+@pytest.mark.parametrize("step", [s for s in EVERY if s.source == "summerquest-xu"], ids=lambda step: step.precision)
 def test_the_page_says_what_the_estimator_does(step):
     assert _row(judge(step, EVERY)) in PAGE.read_text(encoding="utf-8")
 
@@ -37,18 +37,18 @@ def test_attention_that_was_not_one_kernel_is_counted_apart():
 
 def test_an_anchor_is_never_the_step_that_is_judged():
     for step in EVERY:
-        judged = judge(step, EVERY) if step.source == "sandeep" else None
+        judged = judge(step, EVERY) if step.source == "summerquest-xu" else None
         if judged is not None:
             assert judged.anchor.gpu == step.gpu
             assert judged.anchor.seconds != step.seconds
             assert judged.origin.gpu != step.gpu
 
 
-def test_the_shares_in_force_are_near_the_best_for_convolutions():
-    rows = [counted(step) for step in EVERY if step.fitted and step.model == "resnet50" and step.source == "lambda"]
+def test_the_shares_in_force_are_near_the_best():
+    rows = [counted(step) for step in EVERY if step.source in ("summerquest-chen", "summerquest-li")]
     assert loss(rows, EAGER) < 0.15
-    found, launch_s = fit(rows, EAGER, rounds=2)
-    assert loss(rows, found, launch_s) <= loss(rows, EAGER, launch_s) + 0.001
+    found, launch_s = fit(rows, EAGER, rounds=1)
+    assert loss(rows, found, launch_s) <= loss(rows, EAGER, 15e-6) + 0.001
 
 
 def test_torchs_roofline_is_torchs_own_functions_given_the_data_sheet(monkeypatch):

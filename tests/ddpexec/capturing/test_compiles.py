@@ -16,6 +16,7 @@ from ddpexec.capturing.capture import Capture, CaptureSettings  # noqa: E402
 from ddpexec.capturing.compiles import compiled  # noqa: E402
 from ddpexec.capturing.estimate import estimate_module, estimate_step  # noqa: E402
 from ddpsim.workload.fusing import INDUCTOR, INDUCTOR_GRAPHS, CompiledAs  # noqa: E402
+from ddpsim.workload.gpus import gpu_named  # noqa: E402
 from tests.ddpexec.capturing.gpt2_steps import SMALL, gelu_in_parts, training  # noqa: E402
 
 
@@ -66,7 +67,8 @@ class Chain(nn.Module):
 def test_an_estimate_of_what_inductor_compiles_is_priced_as_compiled(mode: str, compiler: str) -> None:
     plain, module, x = Chain(), Chain(), torch.ones(1 << 14, 64)
     module.compile(mode=mode)
-    eager, found = (estimate_module(each, x, "V100") for each in (plain, module))
+    same_shares = gpu_named("V100").fitted().fused()
+    eager, found = (estimate_module(each, x, same_shares) for each in (plain, module))
     said = CompiledAs.of(found.provenance)
     assert said is not None
     assert said.compiler == compiler
