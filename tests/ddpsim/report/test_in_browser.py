@@ -98,13 +98,14 @@ def test_the_verdict_is_seen_first(opened: Page, plan_page: Path) -> None:
 def test_pointing_at_a_bucket_tells_its_bytes_and_times(opened: Page, timeline: dict[str, Any]) -> None:
     place = that_waits(timeline)
     choose(opened, place)
-    opened.mouse("Moved", *at_bucket(opened, 7))
-    told, seventh = opened.run(TOLD), bucket(timeline, place, 7)
-    assert told.startswith("Bucket 7 (torch's default)")
-    assert f"{seventh['size_bytes']:,} B" in told
-    assert f"ready at {ms(seventh['ready_us'])}" in told
-    assert f"{ms(seventh['finished_us'] - seventh['wire_us'])} on the wire" in told
-    assert f"waited {ms(seventh['started_us'] - seventh['ready_us'])} for its turn" in told
+    last = len(timeline["choices"][place]["steps"][0]["buckets"]) - 1
+    opened.mouse("Moved", *at_bucket(opened, last))
+    told, times = opened.run(TOLD), bucket(timeline, place, last)
+    assert told.startswith(f"Bucket {last} (torch's default)")
+    assert f"{times['size_bytes']:,} B" in told
+    assert f"ready at {ms(times['ready_us'])}" in told
+    assert f"{ms(times['finished_us'] - times['wire_us'])} on the wire" in told
+    assert f"waited {ms(times['started_us'] - times['ready_us'])} for its turn" in told
 
 
 def test_pointing_at_the_computation_names_the_phase(opened: Page, timeline: dict[str, Any]) -> None:
