@@ -38,8 +38,12 @@ class Interrupts:
     def noted(self) -> Iterator[None]:
         """Raise `Stopped` for SIGINT within the block, and note it; one that is ignored stays so."""
 
-        def note(number: int, _frame: FrameType | None) -> None:
+        def note(number: int, frame: FrameType | None) -> None:
             self.came = True
+            if _importing(frame):
+                # What is imported in C clears errors that are not its own: raised there, this one is lost.
+                os.write(2, b"error: interrupted\n")
+                os._exit(128 + number)
             raise Stopped(number)
 
         main = threading.current_thread() is threading.main_thread()
@@ -86,6 +90,13 @@ def _handling(handler: _Handler | signal.Handlers) -> Iterator[None]:
     finally:
         for number, former in previous.items():
             signal.signal(number, former)
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Return whether `frame` runs within an import."""
+    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return frame is not None
 
 
 @contextlib.contextmanager

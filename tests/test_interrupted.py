@@ -22,6 +22,17 @@ sys.argv = [package, *words]
 runpy.run_module(package, run_name="__main__")
 """
 """Runs a package's command, which gets a signal where it imports a module."""
+CLEARING = RUN.replace(
+    "            os.kill(os.getpid(), 2)\n",
+    """\
+            try:
+                os.kill(os.getpid(), 2)
+                len(name)
+            except BaseException:
+                pass
+""",
+)
+"""The same where what imports clears each error, as C does that asks for an attribute."""
 
 PREDICT = ("predict", "--workload", "mlp", "--topology", "dgx-1v")
 FIRST = ("dataclasses", "ddpsim.cli", "ddpsim.errors", "ddpsim.stopping", "enum", "threading", "typing")
@@ -29,8 +40,8 @@ FIRST = ("dataclasses", "ddpsim.cli", "ddpsim.errors", "ddpsim.stopping", "enum"
 CAPTURE = ("capture", "--model", "mlp", "-o", "/dev/null")
 
 
-def interrupted(package: str, imported: str, words: tuple[str, ...]) -> tuple[int, str, str]:
-    ended = subprocess.run([sys.executable, "-c", RUN, package, imported, *words], capture_output=True, text=True)
+def interrupted(package: str, imported: str, words: tuple[str, ...], program: str = RUN) -> tuple[int, str, str]:
+    ended = subprocess.run([sys.executable, "-c", program, package, imported, *words], capture_output=True, text=True)
     return ended.returncode, ended.stdout, ended.stderr
 
 
@@ -56,3 +67,12 @@ def own_module(command: str) -> str:
 )
 def test_an_interrupt_in_an_import(package: str, imported: str, words: tuple[str, ...]) -> None:
     assert interrupted(package, imported, words) == (130, "", "error: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("package", "imported", "words"),
+    [("ddpsim", "numpy", PREDICT), ("ddpsim", "simpy.core", PREDICT), ("ddpexec", "torch.nn", CAPTURE)],
+    ids=lambda given: given if isinstance(given, str) else given[0],
+)
+def test_an_interrupt_that_an_import_clears(package: str, imported: str, words: tuple[str, ...]) -> None:
+    assert interrupted(package, imported, words, CLEARING) == (130, "", "error: interrupted\n")

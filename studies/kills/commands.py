@@ -21,6 +21,7 @@ MODEL = ("--workload", "mlp", "--topology", "dgx-1v")
 RUN = ("run", "--model", "mlp", "--device", "cpu", "--iterations", "3", "--out", "{out}")
 CAMPAIGN = """name: short
 iterations: 2
+max_step: 60s
 microbench: {minbytes: 64K, maxbytes: 64K, stepfactor: 16, load_seconds: 0.2}
 networks:
   pair: {ranks: 2, rate: 1gbit}
