@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -34,6 +35,10 @@ AGAIN = "run again"
 
 settings.register_profile("tests", deadline=None, max_examples=examples(100))
 settings.load_profile("tests")
+
+# A shell's background job starts with SIGINT ignored, and every command that a test interrupts would inherit it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

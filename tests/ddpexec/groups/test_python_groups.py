@@ -48,7 +48,7 @@ def trained(kind: Any, group: Any, options: dict[str, Any], prepare: Callable[[A
         indices = torch.randint(0, 10, (5,), generator=torch.Generator().manual_seed(10 * step + rank))
         with ddp.no_sync() if step == 1 else warnings.catch_warnings():
             ddp(indices, "find_unused_parameters" in options and step == rank).square().sum().backward()
-        taken += [torch.zeros(()) if p.grad is None else p.grad.to_dense() for p in ddp.parameters()]
+        taken += [torch.zeros(()) if p.grad is None else p.grad.to_dense().clone() for p in ddp.parameters()]
     return taken + [tensor.clone() for tensor in ddp.state_dict().values()]
 
 
