@@ -73,6 +73,8 @@ def _refused(template: NodeTemplate) -> str:
 def _outwards(template: NodeTemplate, paths: Paths, gpus: Sequence[str]) -> Iterator[PairTransport]:
     for gpu in gpus:
         routes = [(paths[gpu, nic.name], nic) for nic in template.nics if KINDS[paths.distance(gpu, nic.name)] != "DIS"]
+        if not routes:
+            continue  # no link leads from it to a NIC: it has no way out
         route, nic = min(routes, key=lambda pair: (KINDS.index(pair[0].kind), -pair[0].bandwidth))
         kind = nic_kind(nic.kind)
         how = "through host memory" if route.staged else "with GPUDirect"

@@ -81,3 +81,10 @@ def test_groups_hold_every_pair_once() -> None:
     groups = groups_document(pair_transports(template, gpus, False))
     assert sorted(tuple(pair) for group in groups for pair in group["pairs"]) == sorted(combinations(gpus, 2))
     assert len({(group["transport"], group["route_kind"], group["bandwidth_Bps"]) for group in groups}) == len(groups)
+
+
+def test_a_card_that_no_link_joins_to_a_nic_has_no_way_out() -> None:
+    text = PAIR.format("A100", "roce").replace("gpus: [0, 1], nics", "gpus: [], nics")
+    nvlinks = "  nvlink: {bandwidth: 25GB/s, pairs: [[0, 1, 1]]}\n"
+    template = parse_topology(text + nvlinks, "x.yaml").groups[0].template
+    assert [pair.name for pair in pair_transports(template, ["gpu0", "gpu1"], network=True)] == [NVLINK]
