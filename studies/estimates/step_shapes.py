@@ -22,6 +22,7 @@ from ddpexec.models import bert, build, gpt2
 from ddpexec.models.resnet import ResNet
 from ddpexec.models.training import Batch, TrainingModel, classifier
 from ddpsim.bucketing import Parameter
+from ddpsim.workload.estimate import ModelShape
 from ddpsim.workload.operators import Operator
 from studies.estimates.one_gpu_steps import Step
 from studies.estimates.plain_models import VITS, WRITTEN_OUT, plain
@@ -85,7 +86,13 @@ def _times(one: Counter[Operator], two: Counter[Operator], layers: int) -> Count
     return Counter({operator: count for operator, count in found.items() if count})
 
 
-def _counted(step: Step, layers: int) -> Kernels:
+def shape(step: Step, layers: int = 0) -> ModelShape:
+    """Return one micro-batch of `step` operator by operator, counted under autocast too where it was on.
+
+    Args:
+        layers: to keep; 0 keeps all.
+    """
+
     def make() -> TrainingModel:
         made = _built(step.model, step.length)
         if step.checkpointed:
@@ -98,13 +105,17 @@ def _counted(step: Step, layers: int) -> Kernels:
     with _apart(masked=step.model.startswith("bert")) if apart else nullcontext():
         with torch.device("meta"):
             model = make()
-        shape = training_shape(model, step.batch_size, make if step.precision == "amp" and not step.fused else None)
-    phases = shape.amp if shape.amp is not None else shape
+        return training_shape(model, step.batch_size, make if step.precision == "amp" and not step.fused else None)
+
+
+def _counted(step: Step, layers: int) -> Kernels:
+    found = shape(step, layers)
+    phases = found.amp if found.amp is not None else found
     forward, backward = (
         Counter(replace(operator, gradients=(), fixed_bytes=0.0, edge_bytes=0.0) for operator in phase)
         for phase in (phases.forward, phases.backward)
     )
-    return Kernels(forward, backward, shape.parameters)
+    return Kernels(forward, backward, found.parameters)
 
 
 def _built(model: str, length: int) -> TrainingModel:

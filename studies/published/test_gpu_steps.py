@@ -13,7 +13,7 @@ from ddpsim.simulation.setting import ADDED
 from studies.published.gpu_page import DEFAULT_MB, TARGET, advice, in_reach, order, overhead_error, sweeps
 from studies.published.gpu_steps import Judged, judged
 from studies.published.gpu_systems import SYSTEMS, cases, systems
-from studies.published.step_workloads import transformer
+from studies.published.step_workloads import counted, transformer
 
 FOUND = {system.name: system for system in systems()}
 
@@ -43,6 +43,16 @@ def test_a_transformer_has_the_parameters_that_its_page_states(name: str, parame
     ready = found.gradient_ready_s[0]
     assert (ready[:-1] > ready[1:]).all()
     assert ready[0] == pytest.approx(float(found.backward.device_s[0]))
+
+
+@pytest.mark.parametrize("precision", ["amp", "fp32"])
+def test_a_model_of_the_one_gpu_study_takes_the_step_that_was_timed(precision: str) -> None:
+    pytest.importorskip("torch", reason="needs the extra `exec`")
+    group = {"model": "resnet50", "precision": precision, "batch_per_gpu": "64"}
+    found = counted("resnet50", group, "A100", one_s=0.1)
+    phases = (found.forward, found.backward, found.optimizer)
+    assert sum(float(phase.device_s[0]) for phase in phases) == pytest.approx(0.1)
+    assert len(found.parameters) == 161
 
 
 def test_the_caps_of_a_machine_that_had_no_part_in_the_fit_come_in_order(rtx: list[Judged]) -> None:
