@@ -71,7 +71,7 @@ def test_every_node_joins_the_same_meeting(cluster: dict[str, str]) -> None:
 
 
 def test_the_traces_of_all_nodes_come_to_one_folder(cluster: dict[str, str], tmp_path: Path) -> None:
-    # Node n leaves what rank n wrote, as if each had a disk of its own; run.json is the first's.
+    # Both nodes see one local folder, and copy the same files at the same time; run.json is the first's.
     trace = example_trace(2)
     for rank in range(2):
         write_rank(trace, rank, cluster["LOG"])
@@ -80,6 +80,20 @@ def test_the_traces_of_all_nodes_come_to_one_folder(cluster: dict[str, str], tmp
     assert started(cluster)[1].endswith("--master-port 29500 train.py --epochs 1")
     write_run(trace, f"{cluster['OUT']}/trace")
     assert read_trace(f"{cluster['OUT']}/trace").iterations == trace.iterations
+
+
+def test_nodes_that_see_one_folder_gather_it_at_the_same_time(tmp_path: Path) -> None:
+    local, out = tmp_path / "local", tmp_path / "out"
+    (local / "deep").mkdir(parents=True)
+    out.mkdir()
+    names = ["run.json", "deep/rank0.json", *(f"rank{number}.json" for number in range(40))]
+    for name in names:
+        (local / name).write_text(name * 1000)
+    command = ["bash", str(HERE / "gather.sh"), str(local), str(out)]
+    nodes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [(node.communicate()[1], node.returncode) for node in nodes] == [("", 0)] * 4
+    assert sorted(str(path.relative_to(out)) for path in out.rglob("*.json*")) == sorted(names)
+    assert all((out / name).read_text() == name * 1000 for name in names)
 
 
 def test_a_folder_that_all_nodes_see_is_not_copied_onto_itself(cluster: dict[str, str]) -> None:
