@@ -55,8 +55,11 @@ def trained(net: nn.Module, batch: Any, kind: Any, **options: Any) -> Made:
 def measured_bytes(make: Callable[..., Made], view: bool) -> int:
     """Return the most that tensors held at once in a step under torch's DDP, as its profiler saw the allocator."""
     gc.collect()  # what is freed meanwhile would count
+    # Without the first broadcast: now and then gloo's thread is the last that holds its copy of all parameters, and
+    # what that thread frees the profiler does not see.
+    wrap = partial(nn.parallel.DistributedDataParallel, gradient_as_bucket_view=view, init_sync=False)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        _, step = make(partial(nn.parallel.DistributedDataParallel, gradient_as_bucket_view=view))
+        _, step = make(wrap)
         for _ in range(3):
             step()
         with torch.profiler.record_function("counted"):
