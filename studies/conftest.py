@@ -1,5 +1,5 @@
 """What tests of the studies share with all tests."""
 
-from tests.conftest import pytest_collection_finish
+from tests.conftest import pytest_collection_finish, pytest_configure
 
-__all__ = ["pytest_collection_finish"]
+__all__ = ["pytest_collection_finish", "pytest_configure"]

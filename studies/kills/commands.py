@@ -26,7 +26,7 @@ microbench: {minbytes: 64K, maxbytes: 64K, stepfactor: 16, load_seconds: 0.2}
 networks:
   pair: {ranks: 2, rate: 1gbit}
 runs:
-  - {network: pair, workload: mlp, wire_over_backward: 0.2}
+  - {network: pair, model: mlp, batch_size: 2}
 """
 
 
