@@ -70,7 +70,7 @@ class UnevenInputs(Joinable):
 
     def divide_by(self, ranks: int) -> None:
         """Divide the coming sums by `ranks`."""
-        self.reducer.divide_by(ranks)
+        self.reducer.divisor = ranks
 
 
 class ShadowHook(JoinHook):
@@ -82,13 +82,14 @@ class ShadowHook(JoinHook):
     def main_hook(self) -> None:
         """Take part in one iteration with gradients of zero."""
         ddp = self._ddp
+        ddp.executor.check_finished()
         ddp.reducer.rebuild()
         if ddp.buffers_due(after_forward=False):
             ddp.buffer_sync.synchronise(common_rank(ddp, candidate=False))
         synced = backward_is_synced(ddp, joined=True)
         ddp.require_forward_param_sync = synced
         if synced:
-            ddp.reducer.shadow()
+            ddp.executor.shadow()
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """Give every rank the model of the rank that trained longest."""

@@ -49,8 +49,8 @@ def logging_data(ddp: Wrapped) -> dict[str, str | int]:
         data |= {"rebuilt_bucket_sizes": sizes, "rebuilt_per_bucket_param_indices": groups}
     if reducer.hooked:
         data["comm_hook"] = reducer.hook_name
-    if reducer.failure is not None:
-        data |= {"has_error": 1, "error": str(reducer.failure)}
+    if ddp.executor.failure:
+        data |= {"has_error": 1, "error": ddp.executor.failure}
     for variable in ("MASTER_PORT", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "TORCH_DISTRIBUTED_DEBUG"):
         data[variable.lower()] = os.environ.get(variable, "N/A")
     if communicator.backend == "gloo":

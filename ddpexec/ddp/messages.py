@@ -52,9 +52,9 @@ def never_began(rank: int) -> NeverReadyError:
     )
 
 
-def broken_off(rank: int, failure: Exception | None) -> ExecutionError:
+def broken_off(rank: int, failure: str) -> ExecutionError:
     """Return the error for a backward that had all its gradients, but ended in `failure` before they were reduced."""
-    reason = "" if failure is None else f": {failure}"
+    reason = f": {failure}" if failure else ""
     return ExecutionError(
         f"{_UNFINISHED} that the previous backward on rank {rank} broke off before its gradients were reduced{reason}",
         remedy="mend what that backward raised, then wrap the module anew",

@@ -1,38 +1,37 @@
-"""The reducer: gradient hooks in, allreduces out, gradients back, over whatever buckets a plan asks for.
+"""The reducer: DDP's buckets, sent as their gradients come, written back when backward has ended, rebuilt between.
 
-When a bucket may be launched is decided by `ddpsim.bucketing.LaunchQueue` alone; the plan itself, and when it gives way
-to another, is `PlanInForce`'s.
+When a bucket may be launched is decided by `ddpsim.bucketing.LaunchQueue` alone, when buckets are rebuilt by
+`ddpsim.order.OrderPolicy`, what lies in each by `ddpsim.bucketing`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
-from torch.autograd import Variable
-from torch.utils.hooks import RemovableHandle
+from torch import Tensor, nn
 
-from ddpexec.ddp import messages
-from ddpexec.ddp.gradient_hooks import hook_gradients, remove
-from ddpexec.ddp.graph_search import gradient_accumulator, reachable
+from ddpexec.ddp.averaging import averaging
+from ddpexec.ddp.buckets import AnyBucket, Buckets
+from ddpexec.ddp.comm_hooks import Hook
+from ddpexec.ddp.consensus import first_times, gather_times
+from ddpexec.ddp.in_flight import InFlight
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.ddp.plan_in_force import PlanInForce
 from ddpexec.ddp.reducer_options import ReducerOptions
-from ddpexec.ddp.runtime_stats import TimerEvent
-from ddpexec.ddp.used import StaticGraph
-from ddpexec.errors import ExecutionError
+from ddpexec.ddp.runtime_stats import RuntimeStats, TimerEvent
+from ddpexec.ddp.used import UsedMap
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.timing.observe import Observer
-from ddpsim.bucketing import BucketPlan
-from ddpsim.bucketing.launch import MarkedTwiceError
-from ddpsim.order import OrderPolicy
+from ddpsim.bucketing import BucketPlan, LaunchQueue, rebuilt_plan
+from ddpsim.bucketing.drop import remapped, skipped_buckets
+from ddpsim.order import Arrivals, OrderPolicy
 
 
-class Reducer(PlanInForce):
-    """Reduces the gradients of one model.
+class Reducer:
+    """Reduces the gradients of one model by buckets; an `Executor` says which gradients have come.
 
     Args:
         model: its parameters, in registration order.
@@ -40,7 +39,14 @@ class Reducer(PlanInForce):
         communicator: where allreduces go.
         options: see `ReducerOptions`.
         order: when to rebuild the buckets, and in which order.
-        observer: takes the moments of each gradient and bucket; None takes none.
+        observer: takes the moments of each bucket; None takes none.
+
+    Attributes:
+        iteration: forwards whose gradients are reduced, so far.
+        arrival, unused: registration indices of the last backward: as gradients came, and those that did not.
+        launch_order: numbers of the buckets, as the last backward launched them.
+        used: which parameters ranks used.
+        stats: times of sampled iterations.
     """
 
     def __init__(
@@ -52,150 +58,181 @@ class Reducer(PlanInForce):
         order: OrderPolicy,
         observer: Observer | None = None,
     ) -> None:
-        super().__init__(model, plan, communicator, options, order, observer)
+        self.model, self.communicator, self.options, self.order = model, communicator, options, order
+        self._made = Buckets(model, options, communicator.rank)
+        self.buckets = self._made.all
+        self.in_flight = InFlight(self._made, communicator, observer)
+        self.used, self.stats = UsedMap(model, communicator), RuntimeStats(model.devices)
+        self.divisor, self.iteration = communicator.world_size, 0
         self.launch_order: list[int] = []
-        self.arrival: list[int] = []
-        self.static: StaticGraph | None = None
-        self._nowhere: frozenset[int] = frozenset()
-        # Held, so that the nodes live as long as the reducer and are the ones met in every graph.
-        self._nodes = {gradient_accumulator(parameter): i for i, parameter in enumerate(model.tensors)}
-        self.expecting = self._unfinished = self._started = self._unused_marked = False
-        if options.static_graph:
-            self.set_static_graph()
-        self.handles: list[RemovableHandle] = []
-        self.observe(observer)
+        self.arrival: Sequence[int] = []
+        self.unused: Sequence[int] = []
+        self.dropped: frozenset[int] = frozenset()
+        self.hook_name = ""
+        self._graph_static, self._averages = True, False
+        self._before_write_back: Callable[[], None] | None = None
+        self._futures: list[torch.futures.Future[Any]] = []
+        self._context: Hashable = None
+        self._install(plan)
+
+    def _install(self, plan: BucketPlan) -> None:
+        self.plan, self._mapped = plan, frozenset[int]()
+        self._made.install(plan)
+        self._lie_in(plan.groups())
+
+    def _lie_in(self, groups: Sequence[Sequence[int]]) -> None:
+        self._groups, self._queue, self._eager = groups, LaunchQueue(groups), self._made.eager
+
+    # ---- told from outside
 
     def observe(self, observer: Observer | None) -> None:
-        """Let `observer` take the moments from the next backward on; None takes none."""
-        self.observer = self.in_flight.observer = observer
-        hook = self._gradient if observer is None else functools.partial(self._observed_gradient, observer)
-        remove(self.handles)
-        self.handles[:] = hook_gradients(self.model, hook)
+        """Let `observer` take the moments of buckets from the next backward on; None takes none."""
+        self.in_flight.observer = observer
 
-    # ---- before forward and before backward
+    @property
+    def hooked(self) -> bool:
+        """Whether a communication hook reduces the buckets."""
+        return self.in_flight.hook is not None
+
+    def use_hook(self, hook: Hook, state: object, name: str = "") -> None:
+        """Let `hook(state, bucket)` reduce each bucket; `name` is what logging data call it, else its own."""
+        self.in_flight.hook = hook, state
+        self.hook_name = name or getattr(hook, "__qualname__", str(hook))
+
+    def average_after(self, dtype: torch.dtype | None, before_write_back: Callable[[], None] | None = None) -> None:
+        """Sum buckets, in `dtype` where given, before they are divided by the number of ranks, as torch's hooks do.
+
+        `before_write_back` is called once all buckets are launched, before the first is written back.
+        """
+        self.use_hook(averaging(self.communicator, dtype), None)
+        self._averages, self._before_write_back = True, before_write_back
+
+    def step_each_bucket(self, step: Callable[[Sequence[nn.Parameter]], None]) -> None:
+        """Call `step` with the parameters of each bucket once it is written back, summed and then divided."""
+        self.average_after(None)
+        self.in_flight.after_bucket = step
+
+    def take_over(self, former: Reducer) -> None:
+        """Go on with the sampling rate and the user's communication hook of `former`."""
+        self.stats.rate = former.stats.rate
+        if former.in_flight.hook is not None and not former._averages and not self._averages:
+            self.use_hook(*former.in_flight.hook, former.hook_name)
+
+    def leave_out(self, parameters: Collection[int]) -> None:
+        """Expect no gradient of `parameters` from the coming backward, on no rank.
+
+        The others move up into the memory of the first buckets where that is asked.
+        """
+        self.dropped = frozenset(parameters)
+        if self.options.remap_dropped and self.dropped != self._mapped:
+            groups = remapped(self.model.policy, self.plan.groups(), self.dropped)
+            self._mapped = self.dropped
+            self._made.remap(groups)
+            self._lie_in([group for group in groups if group])
+
+    def await_also(self, futures: Iterable[torch.futures.Future[Any]]) -> None:
+        """Wait for `futures` at the end of the coming backward."""
+        self._futures += futures
+
+    def _get_local_used_map(self) -> Tensor | None:  # this and the next: of torch's C++ reducer, by these names
+        return self.used.summed
+
+    def _ddp_graph_static(self) -> bool:
+        return self._graph_static
+
+    # ---- before forward
 
     def start_iteration(self) -> None:
         """Count a forward that will be reduced."""
         self.iteration += 1
         self.stats.begin(self.iteration)
 
-    def set_static_graph(self) -> None:
-        """Count, in the first backward, how often each gradient comes; from then on expect the same.
-
-        Raises:
-            ExecutionError: the first iteration has begun.
-        """
-        if self.iteration:
-            what = "set_static_graph() should be called before training loop starts"
-            raise self._fail(ExecutionError(what, remedy="give static_graph=True"))
-        self.options.static_graph = True
-        self.static = StaticGraph(self.model, self.communicator.rank)
-
-    def check_finished(self) -> None:
-        """Raise unless the previous backward reduced everything it began to reduce."""
-        rank = self.communicator.rank
-        if self.static is not None and self.static.waiting and not self._started:
-            raise self._fail(messages.never_began(rank))
-        if self._unfinished:
-            missing, options = self._queue.missing(), self.options
-            if not missing:
-                raise messages.broken_off(rank, self.failure)
-            found, static = options.find_unused_parameters, options.static_graph
-            raise self._fail(messages.never_ready(rank, missing, self.model.names, find_unused=found, static=static))
-
     def rebuild(self) -> bool:
         """Rebuild the buckets where the order policy says so; all ranks come to the same answer."""
-        self.check_finished()
-        return super().rebuild()
+        if not self.order.due():
+            return False
+        communicator, device = self.communicator, self.model.tensors[0].device
+        exchange = first_times if self.order.consensus == "rank0" and not self.options.searching else gather_times
+        gather = functools.partial(exchange, communicator=communicator, device=device)
+        words = functools.partial(communicator.gather_objects, device=device)
+        order = self.order.confer(self.plan.groups(), gather, words)
+        if order is not None:
+            self._install(rebuilt_plan(self.model.policy, self.options.caps, order))
+        return order is not None
 
-    def prepare_backward(self, outputs: Iterable[Tensor]) -> None:
-        """Expect gradients; look for parameters that `outputs` do not depend on, where that was asked for."""
+    def expect_context(self, context: Hashable) -> None:
+        """Take what is known of the batch of the coming iteration."""
+        self._context = context
+        self.order.coming(context)
+
+    # ---- what the executor says
+
+    def coming(self, unused: Sequence[int]) -> None:
+        """Expect a backward, in which the parameters of these registration indices will get no gradient."""
         self.stats.note(TimerEvent.BACKWARD)
-        self.expecting = True
-        self._started = self._unused_marked = False
-        self.arrival = []
-        if self.static is not None:
-            self.static.restart()
-        elif self.options.find_unused_parameters:
-            with torch.autograd.profiler.record_function("search_unused_parameters"):
-                found = reachable(outputs, self._nodes)
-            unused = [index for index in range(len(self.model.tensors)) if index not in found]
-            self.graph_static &= self.iteration == 1 or unused == self.unused
-            self.unused = unused
-        else:
-            self.unused = sorted(self.dropped)
-        self._nowhere = self.dropped if self.options.remap_dropped else frozenset()
-        self._visits = self.static is not None or self.options.find_unused_parameters
-        self._queue.reset(self._skipped())
+        if self.options.searching:
+            self._graph_static &= self.iteration == 1 or list(unused) == self.unused
+        self.unused, self.arrival = list(unused), []
+        # What ranks search for may differ among them; what drop says, and what the option promises, does not.
+        common = self.unused if self.options.skip_all_reduce_unused_params else self.dropped
+        self._queue.reset(skipped_buckets(self._groups, common) if common else [])
         self.in_flight.works = []
 
-    @property
-    def counting(self) -> bool:
-        """Whether a static graph is in its first backward, in which gradients are only counted."""
-        return self.static is not None and self.static.counting
+    def began(self, unused: Sequence[int]) -> None:
+        """Take the gradients of `unused` as they are, and launch the buckets that are complete with them."""
+        nowhere = self.dropped if self.options.remap_dropped else frozenset()
+        self.unused = list(unused)
+        waited = [index for index in unused if index not in nowhere]
+        for index in waited:
+            if (eager := self._eager[index]) is not None:
+                eager[0].fill(eager[1], self._divisor)
+        self._launch(self._queue.start(waited))
 
-    def backward_started(self) -> None:
-        """Reduce at the end of the outermost backward, where gradients are only counted until then."""
-        if self.expecting and self.counting and not self._started:
-            self._queue_callback()
-
-    def shadow(self) -> None:
-        """Take part with gradients of zero in a backward that the ranks with input reduce."""
-        sent = self.in_flight.shadow()
-        if self.options.searching:
-            self.used.reduce(sent)
-            self.used.finish(keep=False)
-        self.observe_order(())
-
-    # ---- hooks
-
-    def _observed_gradient(self, observer: Observer, index: int, parameter: Tensor) -> None:
-        begin = observer.now()
-        self._gradient(index, parameter)
-        observer.hooks[index] = begin, observer.now()
-
-    def _gradient(self, index: int, parameter: Tensor) -> None:
-        # The path of every gradient of every step: few lookups, no call that is not needed.
-        if not self._started:
-            if not self.expecting:
-                if self.options.find_unused_parameters:
-                    self.used.mark(index, parameter)
-                return
-            self._start()
-        if self._visits and not self._visit(index, parameter):
-            return
-        self.arrival.append(index)
+    def take(self, index: int) -> None:
+        """Take a gradient, and launch the buckets that are complete with it."""
         if (eager := self._eager[index]) is not None:
             eager[0].fill(eager[1], self._divisor)
-        try:
-            launchable = self._queue.ready(index)
-        except MarkedTwiceError as error:
-            name = self.model.names[index]
-            raise self._fail(messages.ready_twice(self.communicator.rank, index, name)) from error
-        if launchable:
+        if launchable := self._queue.ready(index):
             self._launch(launchable)
 
-    def _visit(self, index: int, parameter: Tensor) -> bool:
-        """Note that a parameter was used; return whether its gradient is complete with that."""
-        self.used.mark(index, parameter)
-        if self.static is None:
-            return True
-        try:
-            return self.static.visit(index)
-        except ExecutionError as error:
-            raise self._fail(error) from None
+    def ended(self, arrival: Sequence[int], *, counted: bool) -> bool:
+        """Write the gradients back, if all buckets are launched; return whether they are."""
+        if not self._queue.launched_all:
+            return False
+        if counted:
+            self.used.reduce(len(self.in_flight.works))
+        self.stats.note(TimerEvent.COMPUTED)
+        if self._before_write_back is not None:
+            self._before_write_back()
+        observer, options = self.in_flight.observer, self.options
+        begin = observer.now() if observer is not None else None
+        some = options.find_unused_parameters or options.static_graph or self.dropped
+        self.launch_order = self.in_flight.finish(self._untouched if some else None)
+        with naming_the_lost(self.communicator, "the buffer hook's synchronisation", others_code=True):
+            for future in self._futures:
+                future.wait()
+        self.used.finish(keep=options.static_graph)
+        self.arrival, self._futures = arrival, []
+        if not options.static_graph or arrival:
+            self._observe_order(arrival)
+        self.stats.note(TimerEvent.COMMUNICATED)
+        if observer is not None:
+            observer.finished(begin)
+        return True
 
-    def _start(self) -> None:
-        if self.counting:
-            return
-        self._queue_callback()
-        if not self._unused_marked:
-            self._unused_marked = self._unfinished = True
-            unused = [index for index in self.unused if index not in self._nowhere]
-            for index in unused:
-                if (eager := self._eager[index]) is not None:
-                    eager[0].fill(eager[1], self._divisor)
-            self._launch(self._queue.start(unused))
+    def shadow(self, *, counted: bool) -> None:
+        """Send gradients of zero, and leave this rank's own alone."""
+        sent = self.in_flight.shadow()
+        if counted or self.options.searching:
+            self.used.reduce(sent)
+            self.used.finish(keep=self.options.static_graph)
+        self._observe_order(())
+
+    def missing(self) -> Sequence[int]:
+        """Return the parameters for want of whose gradients not all buckets were launched."""
+        return self._queue.missing()
+
+    # ---- of one backward
 
     @property
     def _divisor(self) -> int | None:
@@ -208,60 +245,12 @@ class Reducer(PlanInForce):
         if numbers and self.options.searching and self._queue.launched_all:
             self.used.reduce(len(self.in_flight.works))
 
-    # ---- end of backward
+    def _untouched(self, bucket: AnyBucket) -> set[int]:
+        """Return the bucket's parameters that no rank gave a gradient."""
+        return self.used.untouched(bucket.indices) | self.dropped.intersection(bucket.indices)
 
-    def _queue_callback(self) -> None:
-        self._started = True
-        Variable._execution_engine.queue_callback(self._backward_ended)
-
-    def _backward_ended(self) -> None:
-        self._started = False
-        if not self.expecting:
-            return
-        try:
-            if self.counting:
-                self._reduce_at_end()
-            if self._unfinished and self._queue.launched_all:
-                self._finish()
-        except Exception as error:
-            self.note_failure(error)
-            raise
-
-    def _reduce_at_end(self) -> None:
-        """Reduce everything after the first backward of a static graph."""
-        assert self.static is not None
-        self.unused = self.static.finish_counting()
-        self._unused_marked = self._unfinished = True
-        for bucket in self.buckets:
-            for place, index in enumerate(bucket.indices):
-                if bucket.eager[place]:
-                    bucket.fill(place, self._divisor)
-                self._queue.ready(index)
-            self._launch([bucket.number])
-        self.used.reduce(len(self.in_flight.works))
-
-    def _finish(self) -> None:
-        self.stats.note(TimerEvent.COMPUTED)
-        if self._before_write_back is not None:
-            self._before_write_back()
-        begin = self.observer.now() if self.observer is not None else None
-        self.launch_order = self.in_flight.finish(self._untouched if self._visits or self.dropped else None)
-        with naming_the_lost(self.communicator, "the buffer hook's synchronisation", others_code=True):
-            for future in self._futures:
-                future.wait()
-        self.used.finish(keep=self.static is not None)
-        if self.static is None or self.arrival:
-            self.observe_order(self.arrival)
-        self._futures = []
-        self.expecting = self._unfinished = False
-        self.stats.note(TimerEvent.COMMUNICATED)
-        if self.observer is not None:
-            self.observer.finished(begin)
-
-    def remove_hooks(self) -> None:
-        """Take the gradient hooks away; nothing is reduced any more."""
-        remove(self.handles)
-
-    def _fail(self, error: ExecutionError) -> ExecutionError:
-        self.note_failure(error)
-        return error
+    def _observe_order(self, arrival: Iterable[int]) -> None:
+        """Tell the order policy of one synced backward."""
+        arrivals = Arrivals(self.communicator.rank, self.iteration, tuple(arrival), context=self._context)
+        self.order.observe(arrivals)
+        self.expect_context(None)

@@ -12,17 +12,19 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from ddpexec.ddp.buffers import BufferSynchroniser
+from ddpexec.ddp.executor import Executor
 from ddpexec.ddp.logging_data import logging_data
 from ddpexec.ddp.parameters import BROADCAST_BYTES
 from ddpexec.ddp.reducer import Reducer
 from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.ddp.wrapped import Wrapped
-from ddpexec.errors import OptionError
+from ddpexec.errors import ExecutionError, OptionError
 
 
 class TorchMethods:
     """Mixed into our `DistributedDataParallel`; see torch's class for what each is for."""
 
+    executor: Executor
     reducer: Reducer
     buffer_sync: BufferSynchroniser
     clone_outputs: bool
@@ -106,7 +108,7 @@ class TorchMethods:
                 remedy="give dist.BuiltinCommHookType.ALLREDUCE or FP16_COMPRESS",
             )
         self.register_comm_hook(self.process_group, hooks[comm_hook_type.name])
-        self.reducer.name_hook(str(comm_hook_type))
+        self.reducer.hook_name = str(comm_hook_type)
 
     def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
         if sample_rate < 1:
@@ -114,7 +116,7 @@ class TorchMethods:
                 f"DDP runtime logging sample rate should be equal or greater than 1, it is {sample_rate}",
                 remedy="give after how many iterations one is sampled",
             )
-        self.reducer.sample_every(sample_rate)
+        self.reducer.stats.rate = sample_rate
 
     def _default_broadcast_coalesced(
         self, bufs: Sequence[Tensor] | None = None, bucket_size: int | None = None, authoritative_rank: int = 0
@@ -149,8 +151,14 @@ class TorchMethods:
         if self.static_graph:
             warnings.warn("You've set static_graph to be True, no need to set it again.", stacklevel=2)
             return
-        self.reducer.set_static_graph()
-        self.reducer.follow(self.order_policy(self.reducer.model))
+        if self.reducer.iteration:
+            what = "set_static_graph() should be called before training loop starts"
+            error = ExecutionError(what, remedy="give static_graph=True")
+            self.executor.note_failure(error)
+            raise error
+        self.reducer.options.static_graph = True
+        self.executor.set_static_graph()
+        self.reducer.order = self.order_policy(self.reducer.model)
 
     def _update_process_group(self: Wrapped, new_process_group: Any) -> None:
         self.use_process_group(new_process_group)
@@ -159,7 +167,7 @@ class TorchMethods:
         self.clone_outputs = val
 
     def _check_reducer_finalized(self) -> None:
-        self.reducer.check_finished()
+        self.executor.check_finished()
 
     def _remove_autograd_hooks(self) -> None:
-        self.reducer.remove_hooks()
+        self.executor.remove_hooks()

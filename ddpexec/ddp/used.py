@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import torch
 from torch import Tensor
@@ -15,12 +15,20 @@ from ddpexec.groups.process_groups import Communicator, Work, wait
 class UsedMap:
     """The parameters used since the last reduction: on this rank, and after `reduce` on any.
 
-    `summed`: by how many ranks each parameter was used in the last iteration; None before.
+    Args:
+        model: its parameters.
+        communicator: of the ranks.
+        send: sums a tensor over the ranks that train, given its place among the iteration's; None is `communicator`'s.
+
+    Attributes:
+        summed: by how many ranks each parameter was used in the last iteration; None before.
     """
 
-    def __init__(self, model: ModelParameters, communicator: Communicator) -> None:
+    def __init__(
+        self, model: ModelParameters, communicator: Communicator, send: Callable[[Tensor, int], Work] | None = None
+    ) -> None:
         self._count = len(model.tensors)
-        self._communicator = communicator
+        self._communicator, self._send = communicator, send or communicator.all_reduce
         self._device = communicator.device_for(model.tensors[0].device)
         self._used: set[int] = set()
         self._sum: tuple[Tensor, Work] | None = None
@@ -38,7 +46,7 @@ class UsedMap:
         used = torch.zeros(self._count, dtype=torch.int32, pin_memory=self._device.type == "cuda")
         used[list(self._used)] = 1
         used = used.to(self._device, non_blocking=True)
-        self._sum = used, self._communicator.all_reduce(used, position)
+        self._sum = used, self._send(used, position)
 
     def untouched(self, indices: Collection[int]) -> set[int]:
         """Return those of `indices` that no rank used; asks the other ranks only where this one used not all."""

@@ -10,6 +10,7 @@ from torch import nn
 
 from ddpexec.ddp.buffers import BufferSynchroniser
 from ddpexec.ddp.comm_hooks import Hook
+from ddpexec.ddp.executor import Executor
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.reducer import Reducer
 from ddpexec.groups.process_groups import Communicator
@@ -25,6 +26,7 @@ class Wrapped(Protocol):
     output_device: Any
     communicator: Communicator
     process_group: dist.ProcessGroup
+    executor: Executor
     reducer: Reducer
     buffer_sync: BufferSynchroniser
     parameters_to_ignore: set[str]

@@ -17,6 +17,7 @@ from ddpexec.ddp.buffers import BufferSynchroniser
 from ddpexec.ddp.comm_hooks import Hook, check_hook
 from ddpexec.ddp.compiling import call, uncompiled, uncompiled_itself
 from ddpexec.ddp.drop import LayerDrop
+from ddpexec.ddp.executor import Executor
 from ddpexec.ddp.graph_search import tensors_in, tie
 from ddpexec.ddp.joining import UnevenInputs, backward_is_synced, common_rank
 from ddpexec.ddp.mixed import MixedPrecision
@@ -181,7 +182,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
             if self.reducer.hooked:
                 raise construction.hook_twice(self.mixed is not None)
         except (TypeError, ValueError, RuntimeError) as error:
-            self.reducer.note_failure(error)
+            self.executor.note_failure(error)
             raise
         self.reducer.use_hook(hook, state)
 
@@ -189,6 +190,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         """Let `observer` take the moments of each iteration from the next forward on; None takes none."""
         self.observer = observer
         self.reducer.observe(observer)
+        self.executor.observe(observer)
 
     def buffers_due(self, *, after_forward: bool) -> bool:
         """Whether buffers are synchronised before, or after, this forward."""
@@ -216,8 +218,13 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         self.reducer = Reducer(model, plan, self.communicator, self._options, self.order_policy(model), observer)
         if self.mixed is not None:
             self.reducer.average_after(self.mixed.reduce_dtype, before_write_back=self.mixed.restore)
-        # Hooks hold the reducer, its buckets and its graph: they go with this module, as torch's do.
-        self._release = weakref.finalize(self, gradient_hooks.remove, self.reducer.handles)
+        options = self._options
+        self.executor = Executor(
+            model, self.reducer, self.reducer.used, self.communicator.rank, static_graph=options.static_graph,
+            find_unused=options.find_unused_parameters, observer=observer,
+        )  # fmt: skip
+        # Hooks hold the executor, its buckets and its graph: they go with this module, as torch's do.
+        self._release = weakref.finalize(self, gradient_hooks.remove, self.executor.handles)
         self._release.atexit = False
         self._optimizers_taken_over = False
         self.buffer_sync = BufferSynchroniser(self.module, self.communicator, self.parameters_to_ignore)
@@ -243,7 +250,16 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
     def __getstate__(self) -> dict[str, Any]:
         if self.process_group is not dist.group.WORLD or len(self.communicator.groups) > 1:
             raise construction.only_default_group()
-        dropped = ("process_group", "communicator", "reducer", "buffer_sync", "observer", "device_mesh", "_release")
+        dropped = (
+            "process_group",
+            "communicator",
+            "executor",
+            "reducer",
+            "buffer_sync",
+            "observer",
+            "device_mesh",
+            "_release",
+        )
         return {name: value for name, value in self.__dict__.items() if name not in dropped}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -264,6 +280,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
             self.reducer.start_iteration()
         self.notify_join()
         if torch.is_grad_enabled():
+            self.executor.check_finished()
             self.reducer.rebuild()
             if self.drop is not None:
                 coming = self.reducer.iteration + (not self.require_backward_grad_sync)
@@ -292,14 +309,14 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         if self.buffers_due(after_forward=True):
             self._synchronise_buffers()
         synced = torch.is_grad_enabled() and self.require_backward_grad_sync
-        if self.mixed is not None and not (synced or self.reducer.expecting):
+        if self.mixed is not None and not (synced or self.executor.expecting):
             self.mixed.restore()
         searching = self._options.searching
         if synced:
-            self.reducer.prepare_backward(tensors_in(output) if searching else ())
+            self.executor.expect(tensors_in(output) if searching else (), self.reducer.dropped)
         self.require_forward_param_sync = synced
-        if searching or self.reducer.counting:
-            return tie(output, self.reducer.backward_started, clone=self.clone_outputs)
+        if searching or self.executor.counting:
+            return tie(output, self.executor.backward_started, clone=self.clone_outputs)
         return output
 
     def _synchronise_buffers(self) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 from torch import nn
 from torch.distributed.algorithms.join import Join, JoinHook
 
+from ddpexec.ddp.executor import Executor
 from ddpexec.ddp.joining import UnevenInputs, backward_is_synced, common_rank
 from ddpexec.ddp.parameters import broadcast_state
 from ddpexec.errors import OptionError
-from ddpexec.schedules.executor import Executor
+from ddpexec.schedules.interpreter import Interpreter
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule, averages
 
@@ -20,6 +21,7 @@ class UnevenSteps(UnevenInputs):
 
     module: nn.Module
     executor: Executor
+    interpreter: Interpreter
     drop = None
 
     def join(self, *arguments: Any, **options: Any) -> Join:
@@ -28,7 +30,7 @@ class UnevenSteps(UnevenInputs):
         Raises:
             OptionError: a scheme whose ranks do more in a step than send gradients.
         """
-        check_joinable(self.executor.schedule)
+        check_joinable(self.interpreter.schedule)
         return super().join(*arguments, **options)
 
     def join_hook(self, **kwargs: Any) -> JoinHook:  # type: ignore[override]
@@ -38,7 +40,7 @@ class UnevenSteps(UnevenInputs):
 
     def divide_by(self, ranks: int) -> None:
         """Divide the coming sums by `ranks`."""
-        self.executor.divide_by(ranks)
+        self.interpreter.divide_by(ranks)
 
     @property
     def require_backward_grad_sync(self) -> bool:
@@ -66,7 +68,7 @@ class _Shadow(JoinHook):
     def post_hook(self, is_last_joiner: bool) -> None:
         """Give every rank the model of the rank that trained longest."""
         made = self._made
-        made.executor.complete()
+        made.interpreter.complete()
         source = common_rank(made, candidate=is_last_joiner)
         broadcast_state(made.module, made.communicator, (), buffers=True, source=source)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,16 +13,17 @@ from torch.utils.hooks import RemovableHandle
 
 from ddpexec.ddp.buffers import BufferSynchroniser
 from ddpexec.ddp.comm_hooks import Hook, check_hook
-from ddpexec.ddp.gradient_hooks import hook_gradients, remove
-from ddpexec.ddp.graph_search import tie
+from ddpexec.ddp.executor import Executor
+from ddpexec.ddp.gradient_hooks import remove
+from ddpexec.ddp.graph_search import tensors_in, tie
 from ddpexec.ddp.joining import backward_is_synced, common_rank
 from ddpexec.ddp.options import check_module, hook_twice
 from ddpexec.ddp.parameters import broadcast_state, collect, verify
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.schedules.executor import Executor
 from ddpexec.schedules.forward_points import ForwardPoints
+from ddpexec.schedules.interpreter import Interpreter
 from ddpexec.schedules.joining import UnevenSteps
 from ddpexec.schedules.kept import Kept, load_state, state_of
 from ddpexec.schedules.lanes import Lanes
@@ -95,6 +95,7 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         UnevenSteps.__init__(self)
         self.module, self.observer = module, observer
         self.executor: Executor = None  # type: ignore[assignment]
+        self.interpreter: Interpreter = None  # type: ignore[assignment]
         self.optimizer: ScheduledOptimizer = None  # type: ignore[assignment]
         self._serving: Server | None
         if mixed_precision is not None:
@@ -122,7 +123,7 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         self._learning = Learning(len(model.tensors), learn) if learn else None
         self._hooks: list[RemovableHandle] = []
         self._install(self._planner.first(learns=bool(learn)))
-        announced = self.executor.in_forward or bool(learn)
+        announced = self.interpreter.in_forward or bool(learn)
         self._points = ForwardPoints(module, model, self._forward_point) if announced else None
         self._synchroniser = BufferSynchroniser(module, self.communicator, ()) if broadcast_buffers else None
         self._local, self._hooked, self._serving = False, False, None
@@ -148,11 +149,12 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
             source = 0 if self._local else common_rank(self, candidate=True)
         if not self._local:
             self.synchronise_buffers(source)
-        settled = not self._local and self.executor.iteration % self._step_iterations == 0
+        settled = not self._local and self.interpreter.iteration % self._step_iterations == 0
         if self._learning is not None and self._learning.done and settled:
             self._replan(self._learning)
         begin = observer.now() if observer is not None else None
-        self.executor.begin(local=self._local)
+        self.executor.check_finished()
+        self.interpreter.begin(local=self._local)
         if self._learning is not None:
             self._learning.begin()
         if self._points is not None:
@@ -164,8 +166,14 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
             self._learning.returned()
         if observer is not None:
             observer.module(begin)
+        searching = self.executor.searching
+        if self._local:
+            self.executor.expect_none()
+        else:
+            self.executor.expect(tensors_in(output) if searching else ())
         # Under a reentrant checkpoint the first gradients come in a backward within backward, which ends before it.
-        return tie(output, self.executor.backward_started, clone=True) if self._static_graph else output
+        tied = searching or self._static_graph
+        return tie(output, self.executor.backward_started, clone=True) if tied else output
 
     def register_comm_hook(self, state: object, hook: Hook) -> None:
         """Let `hook(state, bucket)` reduce each bucket of gradients; it returns a future of the reduced flat tensor.
@@ -180,7 +188,7 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
             raise OptionError(what, place="communication hook", remedy=remedy)
         if self._hooked:
             raise hook_twice()
-        self.executor.carrier.use_hook(hook, state)
+        self.interpreter.carrier.use_hook(hook, state)
         self._hooked = True
 
     @contextmanager
@@ -208,7 +216,7 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
 
     def complete(self) -> None:
         """Carry out what is still to be carried out, so that the parameters are those after the last step."""
-        self.executor.complete()
+        self.interpreter.complete()
 
     @property
     def serves(self) -> bool:
@@ -227,7 +235,7 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         `end`, after which all may go on.
         """
         self.complete()
-        return state_of(self.executor, self._server() if self.serves else None)
+        return state_of(self.interpreter, self._server() if self.serves else None)
 
     def load_scheme_state_dict(self, state: Kept) -> None:
         """Take what `scheme_state_dict` returned on this rank, after the module's and the optimizer's own state.
@@ -239,17 +247,17 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
             what, remedy = "the schedule is still to be made", "give `learn=0`, or load once it has learned"
             raise OptionError(what, place="scheme's state", remedy=remedy)
         self.complete()
-        load_state(self.executor, self._server() if self.serves else None, state)
+        load_state(self.interpreter, self._server() if self.serves else None, state)
 
     def _server(self) -> Server:
         if self._serving is None:
-            self._serving = self.executor.carrier.server(self.schedule, self._make_optimizer)
+            self._serving = self.interpreter.carrier.server(self.schedule, self._make_optimizer)
         return self._serving
 
     def end(self) -> None:
         """Carry out what is pending, and let servers go, where there are any; nothing is trained after it."""
         self.complete()
-        self.executor.carrier.end()
+        self.interpreter.carrier.end()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients of all parameters."""
@@ -264,7 +272,7 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         if self.schedule.sharding.servers:
             what = "gradients have left for the servers when they could be clipped"
             raise OptionError(what, place=f"scheme {self.schedule.scheme}", remedy="clip none, or use another scheme")
-        gradients = self.executor.stepper.gather()
+        gradients = self.interpreter.stepper.gather()
         squares = torch.stack([gradient.norm() ** 2 for gradient in gradients]).sum()
         if self.schedule.sharding.optimizer > 1 and self.communicator.world_size > 1 and not self.communicator.noop:
             with naming_the_lost(self.communicator, "the sum of gradients' norms"):
@@ -289,13 +297,20 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         """Carry `schedule` out from the coming iteration on; optimizers keep what they know."""
         check_agreement(schedule, self.communicator, self.device)
         self.schedule = schedule
-        former: Sequence[Update] = self.executor.stepper.updates if self.executor is not None else ()
-        self.executor = Executor(
+        former: Sequence[Update] = self.interpreter.stepper.updates if self.interpreter is not None else ()
+        self.interpreter = Interpreter(
             schedule, self.model, self.communicator, self._lanes, self._make_optimizer,
-            find_unused=self._find_unused, static_graph=self._static_graph, observer=self.observer,
+            some_unused=self._find_unused, static_graph=self._static_graph, observer=self.observer,
         )  # fmt: skip
-        self._hook_gradients()
-        updates = self.executor.stepper.updates
+        told = self.interpreter.check_settled if schedule.update == "before_use" else None
+        remove(self._hooks)
+        self.executor = Executor(
+            self.model, self.interpreter, self.interpreter.used, self.communicator.rank,
+            find_unused=self._find_unused, static_graph=self._static_graph,
+            told=told if self._learning is None else self._learning.gradient, observer=self.observer,
+        )  # fmt: skip
+        self._hooks[:] = self.executor.handles
+        updates = self.interpreter.stepper.updates
         if self.optimizer is None:
             self.optimizer = ScheduledOptimizer(updates, self._step, self.complete, self._forget)
         else:
@@ -313,21 +328,13 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
     def _forward_point(self, indices: Sequence[int]) -> bool:
         if self._learning is not None and torch.is_grad_enabled():
             self._learning.forward(indices)
-        return self.executor.forward(indices)
-
-    def _hook_gradients(self) -> None:
-        """Have autograd call the executor for each gradient, and what learns when they come."""
-        take = self.executor.gradient if self.observer is None else self.executor.observed_gradient
-        if self._learning is not None:
-            take = functools.partial(_learn, self._learning.gradient, take)
-        remove(self._hooks)
-        self._hooks[:] = hook_gradients(self.model, take)
+        return self.interpreter.forward(indices)
 
     def _step(self) -> None:
-        self.executor.step()
+        self.interpreter.step()
 
     def _forget(self) -> None:
-        self.executor.forget()
+        self.interpreter.forget()
 
     def _before_state(self, *_: Any) -> None:
         self.complete()
@@ -335,11 +342,6 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
 
 def _name_of(scheme: str | Scheme) -> str:
     return scheme if isinstance(scheme, str) else scheme.name
-
-
-def _learn(learn: Callable[[int], None], take: Callable[[int, Tensor], None], index: int, parameter: Tensor) -> None:
-    learn(index)
-    take(index, parameter)
 
 
 def _end(handles: Iterable[list[RemovableHandle]], lanes: Lanes) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
-from torch.autograd import Variable
 
 from ddpexec.ddp import messages
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.ddp.used import StaticGraph
+from ddpexec.ddp.used import UsedMap
 from ddpexec.errors import ExecutionError
-from ddpexec.groups.process_groups import Communicator, wait
+from ddpexec.groups.process_groups import Communicator, Work
 from ddpexec.schedules.carrier import Carrier
 from ddpexec.schedules.lanes import Lanes
 from ddpexec.schedules.memory import Flat
@@ -26,8 +24,8 @@ from ddpsim.schedules.points import BACKWARD_END, Kind, points
 from ddpsim.schedules.schedule import TRAINERS, Schedule, parameters_at
 
 
-class Executor:
-    """Carries one schedule out, iteration by iteration.
+class Interpreter:
+    """Carries one schedule out, iteration by iteration; an `Executor` says which gradients have come.
 
     Args:
         schedule: checked, and the same on every rank.
@@ -35,12 +33,13 @@ class Executor:
         communicator: of the ranks.
         lanes: of the run.
         make_optimizer: makes an instance of some parameters.
-        find_unused: whether parameters may have no gradient: ranks then tell each other which.
-        static_graph: whether every backward visits each parameter as often as the first does.
-        observer: takes the moments of each gradient, message and update; None takes none.
+        some_unused: whether parameters may have no gradient: ranks then tell each other which.
+        static_graph: whether those are the same in every iteration.
+        observer: takes the moments of each message and update; None takes none.
 
     Attributes:
         in_forward: whether anything is waited for or launched where forward uses a parameter.
+        used: which parameters ranks used.
     """
 
     def __init__(
@@ -51,13 +50,12 @@ class Executor:
         lanes: Lanes,
         make_optimizer: MakeOptimizer,
         *,
-        find_unused: bool,
+        some_unused: bool,
         static_graph: bool,
         observer: Observer | None,
     ) -> None:
         self.schedule, self._model, self._communicator = schedule, model, communicator
-        self._observer, self._find_unused = observer, find_unused and not static_graph
-        self._static = StaticGraph(model, communicator.rank) if static_graph else None
+        self._observer, self._searching, self._static = observer, some_unused and not static_graph, static_graph
         self.memory = MessageMemory(schedule, model, communicator)
         self.carrier = Carrier(schedule, self.memory, communicator, lanes, observer)
         self._queue, self._flying = queue_of(schedule), self.carrier.flying
@@ -70,34 +68,27 @@ class Executor:
         self.stepper = Stepper(schedule, model, self.memory, self.carrier, self._queue, make_optimizer, observer)
         self.in_forward = bool(self._in_forward) or schedule.update == "before_use"
         self.iteration = 0
-        self._used: set[int] = set()
         trainers = schedule.groups.get(TRAINERS)
         self._trainers = None if trainers is None else lanes.of("main", rings=False, ranks=trainers)
-        self._seen: set[int] = set()
+        self.used = UsedMap(model, communicator, self._sum_trainers if self._trainers else None)
         self._forwarded: set[int] = set()
-        self._local = self._open = self._started = False
+        self._unused: Sequence[int] = ()
+        self._local = self._open = False
         # Servers have updated by what they were sent, and chunks that were left out are kept: no more can be added.
         self._once = schedule.update == "elsewhere" or any(m.sparse or m.chunks is not None for m in schedule)
         self._unstepped = False
 
-    # ---- the points of an iteration
+    # ---- forward
 
     def begin(self, *, local: bool) -> None:
         """Begin an iteration at its forward; a `local` one sends nothing."""
-        if self._static is not None and self._static.waiting:
-            raise messages.never_began(self._communicator.rank)
-        if self._open and self._started:
-            raise messages.broken_off(self._communicator.rank, None)
         if self._unstepped and not local:
             what = f"gradients of scheme {self.schedule.scheme} were sent, and no step was taken"
             raise ExecutionError(what, remedy="leave them out by `no_sync`, give `every`, or step after each backward")
-        self._local, self._started, self._open = local, False, True
-        self._seen, self._forwarded = set(), set()
+        self._local, self._open, self._forwarded = local, True, set()
         if self._observer is not None:
             self._observer.scheduled()
         self.stepper.restore()
-        if self._static is not None:
-            self._static.restart()
         if not local:
             self.stepper.pass_over(first=not self.iteration)
             self.iteration += 1
@@ -120,38 +111,33 @@ class Executor:
                     self.carrier.launch(launchable)
         return held_up
 
-    def observed_gradient(self, index: int, parameter: Tensor) -> None:
-        """Take a gradient that has just been accumulated, and note when."""
-        assert self._observer is not None
-        begin = self._observer.now()
-        self.gradient(index, parameter)
-        self._observer.hooks[index] = begin, self._observer.now()
+    def check_settled(self, index: int) -> None:
+        """Raise where a gradient comes of a parameter whose update is still to be carried out.
 
-    def gradient(self, index: int, parameter: Tensor) -> None:
-        """Take a gradient that has just been accumulated."""
-        # The path of every gradient of every step: few lookups, no call that is not needed.
-        if not self._open:
-            return
-        if index in self.stepper.pending:
-            raise self._used_early(index)
-        if self._find_unused:
-            self._used.add(index)
-        if self._local or (self._static is not None and not self._static.visit(index)):
-            return
-        if not self._started:
-            self.backward_started()
-        if index in self._seen:
-            raise messages.ready_twice(self._communicator.rank, index, self._model.names[index])
-        self._seen.add(index)
-        self._take(index)
+        Raises:
+            ExecutionError: forward used it without telling.
+        """
+        if self._open and index in self.stepper.pending:
+            raise ExecutionError(
+                f"forward used {self._model.called(index, self._communicator.rank)} before its update was carried out",
+                remedy="call the module that owns it, or wrap the module whose forward uses it",
+            )
 
-    def backward_started(self) -> None:
-        """Note that the backward of an iteration that sends gradients has begun."""
-        if self._open and not self._local and not self._started:
-            self._started = True
-            Variable._execution_engine.queue_callback(self._backward_ended)
+    # ---- what the executor says
 
-    def _take(self, index: int) -> None:
+    def coming(self, unused: Sequence[int]) -> None:
+        """Expect a backward, in which the parameters of these registration indices will get no gradient."""
+        self._unused = unused
+
+    def began(self, unused: Sequence[int]) -> None:
+        """Take it that the gradients of `unused` are not to be waited for."""
+        self._unused = unused
+        if self.in_forward:  # their pending updates need the buffers that this iteration fills
+            self.forward(unused)
+        for index in unused:
+            self.take(index)
+
+    def take(self, index: int) -> None:
         """Take a gradient, or none, into its buffer, and launch what comes after it."""
         if (flat := self._flat.get(index)) is not None and not self.iteration % flat.every:
             if flat.filled:  # let it be filled anew, once no message carries it any more
@@ -160,8 +146,56 @@ class Executor:
                     self.carrier.wait(flat.numbers)
             if (place := flat.eager.get(index)) is not None:
                 flat.bucket.fill(place, flat.summed_over)
-        if launchable := self._queue.passed(self._gradient_points[index]):
+        if launchable := self._queue.ready(self._gradient_points[index]):
             self.carrier.launch(launchable)
+
+    def ended(self, arrival: Sequence[int], *, counted: bool) -> bool:
+        """Wait for what is to be waited for before the optimizer's step; return that all is done.
+
+        Raises:
+            NeverReadyError: gradients that did not come although no parameter may be unused.
+        """
+        if self._observer is not None:
+            begin = self._observer.now()
+        # What forward left out is passed now: its pending updates need the buffers that this iteration fills.
+        if self.in_forward:
+            self.forward(range(len(self._model.tensors)))
+        came = set(range(len(self._model.tensors)) if counted else (*arrival, *self._unused))
+        for index in self._sparse - came:  # pushed as no rows
+            self.carrier.launch(self._queue.passed(self._gradient_points[index]))
+        if missing := [index for index in self._flat if index not in came]:
+            rank, names = self._communicator.rank, self._model.names
+            raise messages.never_ready(rank, missing, names, find_unused=self._searching, static=self._static)
+        self._open, self._forwarded = False, set()
+        self._unstepped = self._once and any(self.iteration % message.every == 0 for message in self.schedule)
+        if self._searching or counted:
+            self._exchange_used()
+        self.carrier.launch(self._queue.passed(BACKWARD_END))
+        self.carrier.wait(awaited := self._queue.waits(BACKWARD_END))
+        for number in awaited:
+            message = self.schedule.messages[number]
+            if message.op.reduces and not message.sparse:
+                self.memory.flat_of(message).write_back()
+        self.stepper.reduced(self._sent)
+        if self._observer is not None:
+            self._observer.finished(begin)
+        return True
+
+    def shadow(self, *, counted: bool) -> None:
+        """Take part in an iteration with gradients of zero, and leave this rank's own alone."""
+        self._drop_gradients()
+        self.begin(local=False)
+        self.coming(())
+        for index in self._flat:
+            self.take(index)
+        self.ended(list(self._flat), counted=counted)
+        self._drop_gradients()
+
+    def missing(self) -> Sequence[int]:
+        """Return nothing: what is missing is said where backward ends."""
+        return ()
+
+    # ---- the optimizer's step
 
     def step(self) -> None:
         """Update what is reduced, or note that it is to be updated before it is next used."""
@@ -196,94 +230,35 @@ class Executor:
         self.stepper.resume(stepped)
         self._queue.resume(self.iteration)
 
-    # ---- gradients
-
     def divide_by(self, ranks: int) -> None:
         """Divide the sums of the coming backward by `ranks`, where no communication hook does as it likes."""
         if not self.carrier.hooked:
             for flat in self.memory.flats:
                 flat.summed_over = ranks
 
-    def shadow(self) -> None:
-        """Take part in an iteration with gradients of zero, and leave this rank's own alone."""
-        self._drop_gradients()
-        self.begin(local=False)
-        self._started = True
-        for index in self._flat:
-            self._seen.add(index)
-            self._take(index)
-        self._backward_ended()
-        self._drop_gradients()
+    # ---- gradients
 
     def _drop_gradients(self) -> None:
         self.stepper.forget()
         for tensor in self._model.tensors:
             tensor.grad = None
 
-    def _used_early(self, index: int) -> ExecutionError:
-        return ExecutionError(
-            f"forward used {self._model.called(index, self._communicator.rank)} before its update was carried out",
-            remedy="call the module that owns it, or wrap the module whose forward uses it",
-        )
-
-    def _backward_ended(self) -> None:
-        if self._observer is not None:
-            begin = self._observer.now()
-        # What forward left out is passed now: its pending updates need the buffers that this iteration fills.
-        if self.in_forward:
-            self.forward(range(len(self._model.tensors)))
-        self._push_nothing()
-        counted = self._static is not None and self._static.counting
-        if self._static is not None and counted:
-            self._static.finish_counting()
-        if missing := [index for index in self._flat if index not in self._seen]:
-            if not self._find_unused and self._static is None:
-                rank, names = self._communicator.rank, self._model.names
-                raise messages.never_ready(rank, missing, names, find_unused=False, static=False)
-            for index in missing:
-                self._take(index)
-        self._open, self._forwarded = False, set()
-        self._unstepped = self._once and any(self.iteration % message.every == 0 for message in self.schedule)
-        if self._find_unused or counted:
-            self._exchange_used()
-        self.carrier.launch(self._queue.passed(BACKWARD_END))
-        self.carrier.wait(awaited := self._queue.waits(BACKWARD_END))
-        self._end_flats(awaited)
-        if self._observer is not None:
-            self._observer.finished(begin)
-
     @property
     def _sent(self) -> list[Flat]:
         """The gradients that this iteration sums."""
         return [flat for flat in self.memory.flats if self.iteration % flat.every == 0]
 
-    def _push_nothing(self) -> None:
-        """Push sparse gradients that did not come, as no rows."""
-        for index in self._sparse.difference(self._seen):
-            self.carrier.launch(self._queue.passed(self._gradient_points[index]))
-
-    def _end_flats(self, awaited: Sequence[int]) -> None:
-        for number in awaited:
-            message = self.schedule.messages[number]
-            if message.op.reduces and not message.sparse:
-                self.memory.flat_of(message).write_back()
-        self.stepper.reduced(self._sent)
-
     def _exchange_used(self) -> None:
         if self.schedule.update == "elsewhere" or not self._sent:
             return
-        # Of this iteration, or of one before it of the same step.
-        self._used.update(index for index, tensor in enumerate(self._model.tensors) if tensor.grad is not None)
-        used = torch.zeros(len(self._model.tensors), dtype=torch.int32)
-        used[list(self._used)] = 1
-        work = (
-            self._trainers.launch(Operation.ALLREDUCE, used, ())
-            if self._trainers is not None
-            else self._communicator.all_reduce(used, 0)
-        )
-        wait(work, self._communicator, "the exchange of what was used")
-        unused = {index for index, count in enumerate(used.tolist()) if not count}
+        for index, tensor in enumerate(self._model.tensors):  # of this iteration, or of one before it of the same step
+            self.used.mark(index, tensor)
+        self.used.reduce(0)
         for flat in self.memory.flats:
             # Of chunks it is not this iteration's gradients alone that are sent: each has its turn.
-            flat.untouched = () if self.memory.in_chunks(flat) else unused.intersection(flat.indices)
-        self._used.clear()
+            flat.untouched = () if self.memory.in_chunks(flat) else self.used.untouched(flat.indices)
+        self.used.finish(keep=False)
+
+    def _sum_trainers(self, used: Tensor, _: int) -> Work:
+        assert self._trainers is not None
+        return self._trainers.launch(Operation.ALLREDUCE, used, ())
