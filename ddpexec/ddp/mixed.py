@@ -22,7 +22,7 @@ class MixedPrecision:
         ignored: names of the parameters and buffers that stay as they are.
     """
 
-    def __init__(self, config: Any, module: nn.Module, ignored: Collection[str]) -> None:
+    def __init__(self, config: Any, module: nn.Module, ignored: Collection[str] = ()) -> None:
         if config.param_dtype is None:
             raise OptionError("mixed_precision without param_dtype", remedy="give the dtype to compute in")
         self.dtype: torch.dtype = config.param_dtype

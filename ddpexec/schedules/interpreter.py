@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ddpexec.ddp import messages
+from ddpexec.ddp.mixed import MixedPrecision
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.used import UsedMap
 from ddpexec.errors import ExecutionError
@@ -35,6 +36,7 @@ class Interpreter:
         make_optimizer: makes an instance of some parameters.
         some_unused: whether parameters may have no gradient: ranks then tell each other which.
         static_graph: whether those are the same in every iteration.
+        mixed: lowers the parameters' precision until backward has ended; None leaves it.
         observer: takes the moments of each message and update; None takes none.
 
     Attributes:
@@ -52,11 +54,13 @@ class Interpreter:
         *,
         some_unused: bool,
         static_graph: bool,
+        mixed: MixedPrecision | None,
         observer: Observer | None,
     ) -> None:
         self.schedule, self._model, self._communicator = schedule, model, communicator
         self._observer, self._searching, self._static = observer, some_unused and not static_graph, static_graph
-        self.memory = MessageMemory(schedule, model, communicator)
+        self._mixed = mixed
+        self.memory = MessageMemory(schedule, model, communicator, None if mixed is None else mixed.dtype)
         self.carrier = Carrier(schedule, self.memory, communicator, lanes, observer)
         self._queue, self._flying = queue_of(schedule), self.carrier.flying
         self._flat = {index: flat for flat in self.memory.flats for index in flat.indices}
@@ -171,6 +175,8 @@ class Interpreter:
         if self._searching or counted:
             self._exchange_used()
         self.carrier.launch(self._queue.passed(BACKWARD_END))
+        if self._mixed is not None:
+            self._mixed.restore()
         self.carrier.wait(awaited := self._queue.waits(BACKWARD_END))
         for number in awaited:
             message = self.schedule.messages[number]

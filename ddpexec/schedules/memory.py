@@ -25,6 +25,7 @@ class Flat:
         sharded: whether the parameters lie in a buffer too, of which this rank updates its part.
         late: whether gradients are taken after backward. A single one is then given back as a view of the buffer:
             what divides it by the ranks is the one pass over it.
+        dtype: in which gradients come and are sent; None is their parameters'.
 
     Attributes:
         eager: by registration index, the places of gradients that are copied in one by one, as they come.
@@ -45,19 +46,21 @@ class Flat:
         *,
         sharded: bool,
         late: bool = False,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self.number, self.indices = number, indices
         self.tensors = [model.tensors[index] for index in indices]
         first = self.tensors[0]
         elements = sum(tensor.numel() for tensor in self.tensors)
-        part = part_elements(elements, first.element_size(), ranks)
+        part = part_elements(elements, (dtype or first.dtype).itemsize, ranks)
         size = sum(model.policy[index].size_bytes for index in indices)
         self.bucket = FlatBucket(
             number,
             Bucket(indices, size, None),
             model.tensors,
-            as_view=late and len(indices) == 1 and not sharded,
+            as_view=late and len(indices) == 1 and not sharded and dtype is None,
             batched=False,
+            dtype=dtype,
             called=lambda index: model.called(index, rank),
             least=part * ranks,
         )

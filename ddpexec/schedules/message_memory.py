@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from ddpexec.ddp.parameters import ModelParameters
@@ -30,14 +31,17 @@ class MessageMemory:
         schedule: checked.
         model: whose parameters the messages carry.
         communicator: of the ranks.
+        dtype: in which gradients come and are sent; None is their parameters'.
 
     Raises:
         OptionError: messages whose parameters cannot lie together; one is named.
     """
 
-    def __init__(self, schedule: Schedule, model: ModelParameters, communicator: Communicator) -> None:
+    def __init__(
+        self, schedule: Schedule, model: ModelParameters, communicator: Communicator, dtype: torch.dtype | None = None
+    ) -> None:
         self.parameters, self._backend = model.tensors, communicator.backend
-        self.flats = _flats(schedule, model, communicator)
+        self.flats = _flats(schedule, model, communicator, dtype)
         self._flats = {flat.indices: flat for flat in self.flats}
         self.averaged = _averaged(schedule, model)
         self._averaged = {each.indices: each for each in self.averaged}
@@ -141,7 +145,9 @@ def _of_ranks(schedule: Schedule) -> list[Message]:
     return [message for message in schedule if message.group != SERVERS]
 
 
-def _flats(schedule: Schedule, model: ModelParameters, communicator: Communicator) -> list[Flat]:
+def _flats(
+    schedule: Schedule, model: ModelParameters, communicator: Communicator, dtype: torch.dtype | None
+) -> list[Flat]:
     """Return the memory that the messages of `schedule` carry.
 
     Raises:
@@ -163,7 +169,8 @@ def _flats(schedule: Schedule, model: ModelParameters, communicator: Communicato
             raise OptionError(what, place=place, remedy="give both the same parameters in the same order")
         owner |= dict.fromkeys(indices, message.id)
         rank, ranks = communicator.rank, communicator.world_size
-        flats[indices] = Flat(len(flats), indices, model, ranks, rank, sharded=sharded, late=indices in late)
+        late_here = indices in late
+        flats[indices] = Flat(len(flats), indices, model, ranks, rank, sharded=sharded, late=late_here, dtype=dtype)
         flats[indices].summed_over = schedule.groups.get(message.group, ranks)
         if message.group == SERVERS:
             flats[indices].summed_over = 1 if schedule.asynchronous else ranks - schedule.sharding.servers

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from typing import Any
 
 import torch
 
@@ -20,7 +21,7 @@ from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
 from ddpsim.operations import Operation
 from ddpsim.schedules import schemes
-from ddpsim.schedules.schedule import Schedule, message_document
+from ddpsim.schedules.schedule import Schedule, averages, message_document
 from ddpsim.schedules.scheme import Scheme
 from ddpsim.schedules.schemes import without_overlap
 from ddpsim.schedules.setup import Setup
@@ -40,6 +41,10 @@ class Planner:
         every: of how many iterations the last one sends gradients.
         accumulate: iterations of a step of the optimizer.
         find_unused: whether parameters may have no gradient.
+        mixed_precision: torch's, in whose `param_dtype` gradients are sent; None leaves them in their parameters'.
+
+    Raises:
+        OptionError: a scheme that others carry out, or `every` and `accumulate` that do not go together.
     """
 
     def __init__(
@@ -55,8 +60,9 @@ class Planner:
         every: int,
         accumulate: int,
         find_unused: bool,
+        mixed_precision: Any = None,
     ) -> None:
-        self._find_unused = find_unused
+        self._find_unused, self._mixed = find_unused, mixed_precision
         self._scheme, self._model, self._communicator = scheme, model, communicator
         self._make_optimizer, self._overlap = make_optimizer, overlap
         self._every, self._accumulate = every, accumulate
@@ -106,8 +112,11 @@ class Planner:
         return self._made(replace(setup, buckets=self.plan.groups()))
 
     def _setup(self) -> Setup:
+        sent = self._model.policy
+        if self._mixed is not None:
+            sent = tuple(replace(each, dtype=str(self._mixed.param_dtype).removeprefix("torch.")) for each in sent)
         return Setup(
-            parameters=self._model.policy,
+            parameters=sent,
             buckets=self.plan.groups(),
             world_size=self._communicator.world_size,
             every=self._every,
@@ -124,6 +133,8 @@ class Planner:
         _check_sparse(made, self._model)
         if any(message.sparse for message in made):
             check_optimizer(self._make_optimizer)
+        if self._mixed is not None:
+            check_mixable(made, self._accumulate, self._mixed)
         return made if self._overlap else without_overlap(made)
 
 
@@ -137,6 +148,28 @@ def check_agreement(schedule: Schedule, communicator: Communicator, device: torc
     common = {"update": schedule.update, "sharding": asdict(schedule.sharding), "outer": outer}
     rows = [json.dumps({**message_document(message), **common}) for message in schedule]
     agree(rows, [f"message {number} ({message.id})" for number, message in enumerate(schedule)], communicator, device)
+
+
+def check_mixable(schedule: Schedule, accumulate: int, mixed: Any) -> None:
+    """Refuse `mixed_precision` where weights are read or changed, or gradients added, while they are lowered.
+
+    Raises:
+        OptionError: it says which of these the scheme does.
+    """
+    narrow = mixed.reduce_dtype in (None, mixed.param_dtype)
+    reasons = {
+        "updates parameters in the midst of forward": schedule.update == "before_use",
+        "has servers update by what they are sent": schedule.update == "elsewhere",
+        "keeps a part of the parameters on a rank": keeps_parts(schedule),
+        "averages parameters": any(map(averages, schedule)),
+        "adds what it has not sent to later gradients": any(message.chunks is not None for message in schedule),
+        "adds gradients of several iterations": accumulate > 1,
+        "sums in the type that gradients come in, not in `reduce_dtype`": not narrow,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            remedy = "use torch.autocast, or `ddp`, `naive` or `flat` with one dtype for parameters and sums"
+            raise OptionError(f"mixed_precision: it {reason}", place=f"scheme {schedule.scheme}", remedy=remedy)
 
 
 def _ranks_per_node(world_size: int) -> int:

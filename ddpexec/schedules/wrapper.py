@@ -17,7 +17,9 @@ from ddpexec.ddp.executor import Executor
 from ddpexec.ddp.gradient_hooks import remove
 from ddpexec.ddp.graph_search import tensors_in, tie
 from ddpexec.ddp.joining import backward_is_synced, common_rank
-from ddpexec.ddp.options import check_module, hook_twice
+from ddpexec.ddp.mixed import MixedPrecision
+from ddpexec.ddp.option_types import check_objects
+from ddpexec.ddp.options import check_module, hook_twice, not_with_mixed_precision
 from ddpexec.ddp.parameters import broadcast_state, collect, verify
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
@@ -59,7 +61,8 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         accumulate: iterations of a step of the optimizer, where more send gradients than the last; None is `every`.
         find_unused_parameters: whether parameters may have no gradient in an iteration.
         static_graph: whether every backward uses the same parameters equally often, as torch's class means it.
-        mixed_precision: refused: gradients are sent in their parameters' types.
+        mixed_precision: torch's `_MixedPrecision`, where the scheme takes it: gradients come and are sent in its
+            `param_dtype`.
         broadcast_buffers: whether rank 0's buffers are broadcast before a forward.
         comm: `noop` sends nothing after construction.
         learn: iterations that are trained as by DDP first, in which rank 0 learns when gradients come and when forward
@@ -98,10 +101,9 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         self.interpreter: Interpreter = None  # type: ignore[assignment]
         self.optimizer: ScheduledOptimizer = None  # type: ignore[assignment]
         self._serving: Server | None
-        if mixed_precision is not None:
-            what = "mixed_precision: a scheme sends gradients in their parameters' own types"
-            remedy = "use torch.autocast, or ddpexec.DistributedDataParallel"
-            raise OptionError(what, place=f"scheme {_name_of(scheme)}", remedy=remedy)
+        check_objects(mixed_precision=mixed_precision)
+        if mixed_precision is not None and find_unused_parameters:
+            raise not_with_mixed_precision("find_unused_parameters=True")
         group = process_group or torch.distributed.group.WORLD
         if group is None:
             raise OptionError("no process group", remedy="call torch.distributed.init_process_group first")
@@ -114,7 +116,7 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         self._planner = Planner(
             scheme_named(scheme) if isinstance(scheme, str) else scheme, model, self.communicator, make_optimizer,
             caps=caps or BucketCaps(), plan=plan, overlap=overlap, every=every, accumulate=accumulate or every,
-            find_unused=find_unused_parameters or static_graph,
+            find_unused=find_unused_parameters or static_graph, mixed_precision=mixed_precision,
         )  # fmt: skip
         self._step_iterations = accumulate or every
         self._make_optimizer, self._find_unused = make_optimizer, find_unused_parameters
@@ -122,7 +124,9 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         self._lanes = Lanes(self.communicator)
         self._learning = Learning(len(model.tensors), learn) if learn else None
         self._hooks: list[RemovableHandle] = []
-        self._install(self._planner.first(learns=bool(learn)))
+        first = self._planner.first(learns=bool(learn))
+        self._mixed = None if mixed_precision is None else MixedPrecision(mixed_precision, module)
+        self._install(first)
         announced = self.interpreter.in_forward or bool(learn)
         self._points = ForwardPoints(module, model, self._forward_point) if announced else None
         self._synchroniser = BufferSynchroniser(module, self.communicator, ()) if broadcast_buffers else None
@@ -138,7 +142,11 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         observer = self.observer
         if not torch.is_grad_enabled():
             self.complete()
-            return self.module(*inputs, **kwargs)
+            inputs, kwargs = self._lowered(inputs, kwargs)
+            output = self.module(*inputs, **kwargs)
+            if self._mixed is not None:
+                self._mixed.restore()
+            return output
         source = 0
         if self._join_config.enable:
             if self._learning is not None:
@@ -157,6 +165,7 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         self.interpreter.begin(local=self._local)
         if self._learning is not None:
             self._learning.begin()
+        inputs, kwargs = self._lowered(inputs, kwargs)
         if self._points is not None:
             self._forward_point(self._points.at_start)
         output = self.module(*inputs, **kwargs)
@@ -175,6 +184,12 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         tied = searching or self._static_graph
         return tie(output, self.executor.backward_started, clone=True) if tied else output
 
+    def _lowered(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self._mixed is None:
+            return inputs, kwargs
+        self._mixed.lower()
+        return self._mixed.cast(inputs, kwargs)
+
     def register_comm_hook(self, state: object, hook: Hook) -> None:
         """Let `hook(state, bucket)` reduce each bucket of gradients; it returns a future of the reduced flat tensor.
 
@@ -186,14 +201,16 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         if self._learning is not None:
             what, remedy = "the schedule is still to be made", "give `learn=0`, or register once it has learned"
             raise OptionError(what, place="communication hook", remedy=remedy)
-        if self._hooked:
-            raise hook_twice()
+        if self._hooked or self._mixed is not None:
+            raise hook_twice(self._mixed is not None)
         self.interpreter.carrier.use_hook(hook, state)
         self._hooked = True
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Send nothing: gradients add up for an iteration outside; a step would be taken with this rank's alone."""
+        if self._mixed is not None:
+            raise not_with_mixed_precision("no_sync()")
         before, self._local = self._local, True
         try:
             yield
@@ -300,7 +317,7 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         former: Sequence[Update] = self.interpreter.stepper.updates if self.interpreter is not None else ()
         self.interpreter = Interpreter(
             schedule, self.model, self.communicator, self._lanes, self._make_optimizer,
-            some_unused=self._find_unused, static_graph=self._static_graph, observer=self.observer,
+            some_unused=self._find_unused, static_graph=self._static_graph, mixed=self._mixed, observer=self.observer,
         )  # fmt: skip
         told = self.interpreter.check_settled if schedule.update == "before_use" else None
         remove(self._hooks)
@@ -338,10 +355,6 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
 
     def _before_state(self, *_: Any) -> None:
         self.complete()
-
-
-def _name_of(scheme: str | Scheme) -> str:
-    return scheme if isinstance(scheme, str) else scheme.name
 
 
 def _end(handles: Iterable[list[RemovableHandle]], lanes: Lanes) -> None:

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
+from torch.nn.parallel.distributed import _MixedPrecision  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
@@ -22,6 +23,7 @@ from tests.ddpexec.schedules.training import CAPS, OPTIMIZERS, apart, mine  # no
 
 SUMS = ("naive", "flat", "ddp", "priority", "horovod", "multiworker-mirrored")
 OTHERS = ("priority:256B", "dear", "zero1", "zero2", "gradientflow")
+LOWERED = ("naive", "flat", "ddp", "horovod", "multiworker-mirrored")
 AVERAGES = ("averaging:2", "slowmo:2", "local-sgd:2")
 STEPS = 6
 
@@ -63,7 +65,6 @@ def weights(rank: int, scheme: str, feature: str = "", **options: Any) -> list[A
 FEATURES: dict[str, dict[str, Any]] = {
     "static_graph": {"static_graph": True},
     "comm hook": {"find_unused_parameters": True},
-    "mixed_precision": {"find_unused_parameters": True, "mixed_precision": object()},
 }
 
 
@@ -91,6 +92,56 @@ def test_a_feature_changes_no_weight_or_is_refused_with_the_reason(schemes: tupl
                 assert isinstance(outcome, str), (scheme, feature)
                 assert f"scheme {scheme.partition(':')[0]}" in outcome
                 assert "; use" in outcome or "; give" in outcome
+
+
+def lowered(rank: int) -> dict[str, float | str]:
+    """Return by scheme how far it ends from DDP under mixed precision, or what refused it."""
+    found: dict[str, float | str] = {}
+    expected: list[Any] = []
+    for scheme in ("", *SUMS, *OTHERS, *AVERAGES, "ddp, sums in fp32"):
+        name, _, wide = scheme.partition(",")
+        config = _MixedPrecision(torch.bfloat16, torch.float32 if wide else torch.bfloat16, None)
+        model = nn.Sequential(nn.Linear(6, 9), nn.LayerNorm(9), nn.Tanh(), nn.Linear(9, 3))
+        with torch.no_grad():
+            for number, parameter in enumerate(model.parameters()):
+                parameter.copy_(torch.linspace(-1, 1, parameter.numel()).view_as(parameter) / (1 + number))
+        before = [tensor.dtype for tensor in model.state_dict().values()]
+        try:
+            made: Any
+            if name:
+                made = ScheduledDataParallel(model, name, OPTIMIZERS["sgd"], caps=CAPS, mixed_precision=config)
+                optimizer = made.optimizer
+            else:
+                made = DistributedDataParallel(model, mixed_precision=config)
+                optimizer = OPTIMIZERS["sgd"](list(model.parameters()))
+        except OptionError as error:
+            found[scheme] = str(error)
+            continue
+        for step in range(STEPS):
+            inputs, targets = mine(step, rank)
+            with torch.no_grad():
+                assert made(inputs).dtype == torch.bfloat16
+            output = made(inputs)
+            assert output.dtype == torch.bfloat16
+            nn.functional.mse_loss(output.double(), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        made.eval()
+        assert [tensor.dtype for tensor in model.state_dict().values()] == before
+        weights_now = [parameter.detach().clone() for parameter in model.parameters()]
+        expected = expected or weights_now
+        found[scheme] = apart(weights_now, expected)
+    return found
+
+
+def test_mixed_precision_ends_where_ddps_does_or_is_refused() -> None:
+    for found in ranks.run(2, lowered, timeout_s=110):
+        for scheme, outcome in found.items():
+            if scheme in ("", *LOWERED):
+                assert outcome == 0, (scheme, outcome)
+            else:
+                assert str(outcome).startswith("scheme"), (scheme, outcome)
+                assert "mixed_precision: it " in str(outcome)
 
 
 def uneven(rank: int, made: Any, optimizer: Any, by_initial: bool) -> list[Any]:
