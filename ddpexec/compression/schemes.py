@@ -6,15 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from ddpexec.compression.adaptive import Adaptive, adaptive_hook
 from ddpexec.compression.codecs import OneBitCodec, TopKCodec
 from ddpexec.compression.feedback import ErrorFeedback, feedback_hook
+from ddpexec.compression.powersgd import powersgd_hook, powersgd_state
 from ddpsim import compression
-
-START_ITERATION = 10
-"""PowerSGD's first compressed iteration here: after the rebuild of the buckets, which its state would not outlive."""
 
 
 def hook_for(
@@ -22,20 +20,13 @@ def hook_for(
 ) -> tuple[Any, Callable[..., Any]]:
     """Return (state, hook) for `register_comm_hook`, by a name that `ddpsim.compression.scheme` reads.
 
-    fp16, bf16 and PowerSGD are torch's own hooks; signs, top-k and adaptive precision come with error feedback, and the
-    last finds the bits that its name gives a prediction by itself. Without `feedback` schemes that would keep their
-    errors forget them, for comparison.
+    fp16 and bf16 are torch's own hooks, PowerSGD is torch's behind `powersgd_hook`; signs, top-k and adaptive precision
+    come with error feedback, and the last finds the bits that its name gives a prediction by itself. Without `feedback`
+    schemes that would keep their errors forget them, for comparison.
     """
     scheme = compression.scheme(name)
     if isinstance(scheme, compression.PowerSGD):
-        state = powerSGD_hook.PowerSGDState(
-            process_group,
-            matrix_approximation_rank=scheme.rank,
-            start_powerSGD_iter=START_ITERATION,
-            min_compression_rate=compression.MIN_COMPRESSION_RATE,
-            use_error_feedback=feedback,
-        )
-        return state, powerSGD_hook.powerSGD_hook
+        return powersgd_state(scheme.rank, process_group, feedback), powersgd_hook
     if isinstance(scheme, compression.OneBit):
         return ErrorFeedback(OneBitCodec(), process_group, feedback), feedback_hook
     if isinstance(scheme, compression.TopK):

@@ -74,6 +74,8 @@ SCHEMES: dict[str, Callable[[Pick], str]] = {
     ),
     "onebit": lambda pick: "compression=onebit",
     "topk": lambda pick: f"compression=topk:{pick.choice((0.1, 0.5))}",
+    "powersgd": lambda pick: "compression=powersgd:1",
+    "adaptive": lambda pick: "compression=adaptive",
     "half": lambda pick: f"compression={pick.choice(('none', 'fp16', 'bf16'))}",
     "not here": lambda pick: pick.choice(("dataparallel", "zero0", "zero3", "zero1:deepspeed", "zero2:deepspeed")),
 }
@@ -83,7 +85,7 @@ SERVING = ("parameter-server", "parallax")
 ONCE = (*SERVING, "gradientflow")
 STEPS_ANNOUNCED = (*ONCE, "averaging", "slowmo", "local-sgd")
 """Those that have to be told how many iterations a step has: others know a step when it is taken."""
-UNITS, HOOKS = ("fsdp2", "hsdp"), ("onebit", "topk", "half")
+UNITS, HOOKS = ("fsdp2", "hsdp"), ("onebit", "topk", "powersgd", "adaptive", "half")
 EXACT, SINGLE, HALF, COMPLEX = torch.float64, torch.float32, torch.bfloat16, torch.complex64
 TOLERANCES = {EXACT: 1e-9, SINGLE: 2e-5, COMPLEX: 2e-5, HALF: 0.03}
 """How far weights of around one may end from the reference after a handful of steps, by the coarsest dtype in a model.
@@ -92,8 +94,10 @@ Sums of three or four ranks round in another order; bfloat16 has eight bits, of 
 """
 REAL = ((EXACT,), (SINGLE,), (EXACT, SINGLE))
 ALL = (*REAL, (EXACT,), (EXACT,), (EXACT, COMPLEX), (EXACT, HALF))
-# Units are of one dtype. One bit is a sign, which rounding chooses where a gradient is nearly made up for.
-DTYPES = {"fsdp2": ((EXACT,), (SINGLE,)), "hsdp": ((EXACT,), (SINGLE,)), "onebit": ((EXACT,),)}
+# Units are of one dtype. One bit is a sign, which rounding chooses where a gradient is nearly made up for; so is a
+# level, and the column that a matrix of rounding errors is made to.
+_ROUNDED = ("onebit", "powersgd", "adaptive")
+DTYPES = {"fsdp2": ((EXACT,), (SINGLE,)), "hsdp": ((EXACT,), (SINGLE,)), **dict.fromkeys(_ROUNDED, ((EXACT,),))}
 ROUNDED = {"compression=fp16": 2e-3, "compression=bf16": 2e-2}
 """Where gradients are rounded before they are summed."""
 
@@ -225,7 +229,7 @@ def _sparse(pick: Pick, family: str) -> bool | None:
     """Return whether an embedding has sparse gradients; None is no embedding."""
     if family == "parallax":
         return True
-    some = 0.3 if family in ("onebit", "topk") else 0.0 if family == "half" else 0.04
+    some = 0.3 if family in ("onebit", "topk", "adaptive") else 0.0 if family in ("half", "powersgd") else 0.04
     return True if pick.random() < some else pick.choice((None, False))
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 pytest.importorskip("torch")
 
+from studies.fresh import seed
 from studies.weights.__main__ import study
 from studies.weights.cases import SCHEMES, case_of
 
-SEED = random.SystemRandom().randrange(1 << 20)
-COUNT, PARTS = 105, 5
+SEED = seed()
+COUNT, PARTS = 115, 5
 
 
 @pytest.mark.timeout(600)

@@ -12,13 +12,14 @@ from unittest import mock
 import torch.distributed as dist
 from torch import Tensor
 
-from ddpexec.compression import hook_for
+from ddpexec.compression import hook_for, powersgd
 from ddpexec.ddp import flat
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.schedules.fully_sharded import FullySharded
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpsim.errors import InputError
 from studies.weights.cases import HOOKS, OPTIMIZERS, UNITS, Case
+from studies.weights.lossy import PowerSGD
 from studies.weights.models import loss_of
 
 Weights = list[Tensor]
@@ -46,7 +47,8 @@ class Outcome:
 def trained(case: Case, rank: int) -> Outcome:
     """Return how `rank` ends `case`."""
     warnings.simplefilter("ignore")
-    with mock.patch.object(flat, "EAGER_BYTES", case.eager_bytes):
+    first = mock.patch.object(powersgd, "START_ITERATION", PowerSGD.FIRST)
+    with mock.patch.object(flat, "EAGER_BYTES", case.eager_bytes), first:
         try:
             run = _run_of(case, rank)
         except (InputError, ValueError) as error:
