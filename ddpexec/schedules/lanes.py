@@ -33,7 +33,7 @@ class Lane:
     """
 
     def __init__(self, groups: Sequence[dist.ProcessGroup], *, rings: bool) -> None:
-        self.group = groups[0]
+        self.group, self.groups = groups[0], groups
         self._threads = [_Thread(groups[k : k + 2]) for k in range(0, len(groups), 2)] if rings else []
         self._handed = 0
 
@@ -62,6 +62,16 @@ class Lane:
         """End the threads once they have carried out what was handed in."""
         for thread in self._threads:
             thread.close()
+
+    def destroy(self) -> None:
+        """Destroy the groups, once the threads have ended."""
+        self.close()
+        for thread in self._threads:
+            thread.join()
+        for group in self.groups:
+            dist.destroy_process_group(group)
+        # gloo's threads and sockets go with the last name of a group.
+        del self.group, self.groups, self._threads
 
 
 class Lanes:
@@ -93,9 +103,15 @@ class Lanes:
         return sum(lane.sent_bytes for lane in self._lanes.values())
 
     def close(self) -> None:
-        """End what the lanes have running."""
+        """End what the lanes have running; their groups stay until torch's default group is destroyed."""
         for lane in self._lanes.values():
             lane.close()
+
+    def destroy(self) -> None:
+        """End what the lanes have running, and destroy their groups; every rank does."""
+        for lane in self._lanes.values():
+            lane.destroy()
+        self._lanes.clear()
 
 
 class _Thread:
@@ -105,7 +121,8 @@ class _Thread:
         self._group, self.ring = groups[0], Ring(groups)
         self._jobs: queue.SimpleQueue[tuple[torch.futures.Future[Any], Callable[[], None]] | None] = queue.SimpleQueue()
         self._failure: Exception | None = None
-        threading.Thread(target=self._work, name="ddpexec lane", daemon=True).start()
+        self._thread = threading.Thread(target=self._work, name="ddpexec lane", daemon=True)
+        self._thread.start()
 
     def launch(self, operation: Operation, tensor: Tensor, after: Sequence[Work], not_before_s: float) -> Work:
         future: torch.futures.Future[Any] = torch.futures.Future()
@@ -127,6 +144,9 @@ class _Thread:
 
     def close(self) -> None:
         self._jobs.put(None)
+
+    def join(self) -> None:
+        self._thread.join()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

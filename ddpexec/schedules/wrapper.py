@@ -135,10 +135,13 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         handles.append(module.register_state_dict_pre_hook(self._before_state))  # type: ignore[no-untyped-call]
         handles.append(module.register_load_state_dict_pre_hook(self._before_state))  # type: ignore[no-untyped-call]
         # Hooks of gradients hold the executor and its memory: they go with this module.
-        weakref.finalize(self, _end, [handles, self._hooks], self._lanes).atexit = False
+        self._end = weakref.finalize(self, _end, [handles, self._hooks], self._lanes)
+        self._end.atexit = False
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module; what it needs of the last iteration comes in before."""
+        if not self._end.alive:
+            raise OptionError("this wrapper has been closed", remedy="train the module in a new one")
         observer = self.observer
         if not torch.is_grad_enabled():
             self.complete()
@@ -234,6 +237,17 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
     def complete(self) -> None:
         """Carry out what is still to be carried out, so that the parameters are those after the last step."""
         self.interpreter.complete()
+
+    def close(self) -> None:
+        """Bring the weights up to date, take all hooks off the module, and destroy this wrapper's process groups.
+
+        Every rank closes where it closes at all. A wrapper that is merely dropped leaves its groups to the program's
+        `destroy_process_group()`: ranks drop it at moments of their own, and NCCL destroys groups together.
+        """
+        if self._end.alive:
+            self.complete()
+            self._end()
+            self._lanes.destroy()
 
     @property
     def serves(self) -> bool:

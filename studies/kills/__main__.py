@@ -22,7 +22,8 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         wrong = trials(given.count, given.seed, Path(folder), partial(print, flush=True), given.only)
-    print(f"seed {given.seed}: {given.count} trials ({', '.join(counted(given.count))}), {len(wrong)} wrong")
+    print(counted(given.count, given.seed, given.only))
+    print(f"seed {given.seed}: {given.count} trials, {len(wrong)} wrong")
     return 1 if wrong else 0
 
 

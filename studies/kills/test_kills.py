@@ -1,7 +1,8 @@
-"""A hundred trials of a fresh seed: nothing is lost, nobody is left, and one message is said."""
+"""Trials of a fresh seed: nothing is lost, nobody is left, and one message is said. `STUDIES_KILLS` says how many."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from studies.kills.trials import trials
 SEED = seed()
 QUICK = [name for name, command in COMMANDS.items() if command.same]
 SLOW = [name for name, command in COMMANDS.items() if not command.same and not command.lab]
-TRIALS, PARTS = 100, 10
+TRIALS, PARTS = int(os.environ.get("STUDIES_KILLS", 100)), 10
 
 
 @pytest.mark.timeout(1800)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,13 +164,10 @@ def trials(
     Args:
         only: names of `COMMANDS`; None is all that this machine can run, those that take a minute less often.
     """
-    names = possible() if only is None else list(only)
-    weights = [1 if COMMANDS[name].lab else 4 for name in names]
     wholes: dict[str, Expected] = {}
     wrong: list[str] = []
     for number in range(count):
-        random = Random(f"{seed} {number}")
-        [name], action = random.choices(names, weights), ACTIONS[number % len(ACTIONS)]
+        name, action, random = drawn(number, seed, only)
         if name not in wholes:
             wholes[name] = expected(name, folder / "whole" / name)
         found = trial(name, action, wholes[name], folder / str(number), random)
@@ -179,9 +177,20 @@ def trials(
     return wrong
 
 
-def counted(count: int) -> Sequence[str]:
-    """Return how often each action is tried in `count` trials."""
-    return [f"{action}: {len(range(position, count, len(ACTIONS)))}" for position, action in enumerate(ACTIONS)]
+def drawn(number: int, seed: int, only: Sequence[str] | None = None) -> tuple[str, str, Random]:
+    """Return the command and the action of a trial, and what else is drawn for it."""
+    names = possible() if only is None else list(only)
+    random = Random(f"{seed} {number}")
+    [name] = random.choices(names, [1 if COMMANDS[name].lab else 4 for name in names])
+    return name, ACTIONS[number % len(ACTIONS)], random
+
+
+def counted(count: int, seed: int, only: Sequence[str] | None = None) -> str:
+    """Return a table of how often each action is tried on each command."""
+    tried = Counter(drawn(number, seed, only)[:2] for number in range(count))
+    names = [name for name in COMMANDS if any(tried[name, action] for action in ACTIONS)]
+    lines = [f"{'command':16}" + "".join(f"{action:>10}" for action in ACTIONS)]
+    return "\n".join([*lines, *(f"{n:16}" + "".join(f"{tried[n, action]:10}" for action in ACTIONS) for n in names)])
 
 
 def _before_our_code(said: str) -> bool:

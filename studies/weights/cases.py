@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -167,7 +168,12 @@ class Case:
         """How far weights may be from the reference's."""
         if self.scheme in ROUNDED:
             return ROUNDED[self.scheme]
-        return max(TOLERANCES[dtype] for dtype in self.dtypes)
+        coarsest = max(TOLERANCES[dtype] for dtype in self.dtypes)
+        if self.family != "slowmo":
+            return coarsest
+        # What an average is rounded by goes into the slow momentum, and from there into each further step.
+        momentum = re.search(r"momentum=([\d.]+)", self.scheme)
+        return coarsest / (1 - float(momentum[1] if momentum else 0.5))
 
     def __str__(self) -> str:
         others = {k: v for k, v in vars(self).items() if k not in ("number", "world", "scheme", "options", "family")}
