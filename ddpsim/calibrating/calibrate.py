@@ -22,6 +22,7 @@ from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.nccl.versions import OLD
 from ddpsim.collectives.priors import PRIORS
 from ddpsim.errors import CalibrationError, UnknownNameError
+from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.measured import MeasuredTable
 from ddpsim.topology.graph import Topology
 
@@ -112,9 +113,9 @@ def calibrate(
     found, calibration = fit_samples(samples, start)
     judged = misfit(samples, found.residuals)
     judged.refuse(accepted=accept_misfit)
-    if start.backend == "nccl":
+    if start.backend in GPU_BACKENDS:
         version = max(sample.version for sample in samples)
-        calibration = calibration.with_values({"nccl.version": version}, source="the tables' version")
+        calibration = calibration.with_values({f"{start.backend}.version": version}, source="the tables' version")
     measured = np.concatenate([sample.measured for sample in samples])
     fitted = predicted(samples, replace(calibration, curves=()))
     folds: list[list[list[int]]] = []
@@ -228,8 +229,11 @@ def _priors(tables: Sequence[MeasuredTable], topology: Topology, backend: str | 
         backend, place = next(iter(named.items()), (topology.backend, place))
     if backend not in PRIORS:
         raise UnknownNameError.among("backend", backend, PRIORS, place=place)
-    if backend == "nccl" and topology.backend != "nccl":
-        raise CalibrationError(f"NCCL needs GPUs, {topology.name} has none", place=place, remedy="name their machine")
+    if backend == "nccl" and topology.backend == "rccl":
+        backend = topology.backend  # as in torch, where nccl is RCCL on AMD's GPUs
+    if backend in GPU_BACKENDS and topology.backend != backend:
+        what = f"{backend.upper()} needs {'GPUs' if backend == 'nccl' else 'AMD GPUs'}, {topology.name} has none"
+        raise CalibrationError(what, place=place, remedy="name their machine")
     return Calibration.priors(backend)
 
 

@@ -13,6 +13,7 @@ from statistics import median
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import CalibrationError
+from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.measured import MeasuredTable
 from ddpsim.units import counted, format_time
 
@@ -58,7 +59,7 @@ def latencies_held(start: Calibration) -> Calibration:
 
 def host_floor_s(sample: Sample, start: Calibration) -> float | None:
     """Return the time that a table's short collectives take on the host; None of a table timed on the device."""
-    if start.backend != "nccl" or sample.placement.nodes > 1 or sample.isolated:
+    if start.backend not in GPU_BACKENDS or sample.placement.nodes > 1 or sample.isolated:
         return None
     short = list(_short(sample, start))
     if len(short) < 2:

@@ -18,6 +18,7 @@ from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.collectives.transport import Transport
 from ddpsim.errors import CalibrationError, InputError
 from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.measured import Conditions, MeasuredTable
 from ddpsim.topology.graph import Placement, Topology
 
@@ -104,7 +105,7 @@ class Sample:
     def _back_to_back(self) -> list[float]:
         """Return the times without an idle stream's start; no less than half of them is left."""
         backend = self.table.header.get("backend", self.placement.topology.backend)
-        start_s = _ISOLATED_S if self.isolated and backend == "nccl" else 0.0
+        start_s = _ISOLATED_S if self.isolated and backend in GPU_BACKENDS else 0.0
         times: list[float] = np.maximum(self.undisturbed - start_s, self.undisturbed / 2).tolist()
         return times
 
@@ -132,7 +133,10 @@ class Sample:
                 gpus_per_process=self.gpus_per_process,
             ),
         )
-        return self._corrected(transport, calibration, calibration["nccl.isolated_s"] if self.isolated else 0.0)
+        return self._corrected(transport, calibration, self._isolated_s(calibration))
+
+    def _isolated_s(self, calibration: Calibration) -> float:
+        return calibration[f"{calibration.backend}.isolated_s"] if self.isolated else 0.0
 
     def _corrected(self, transport: Transport, calibration: Calibration, start_s: float) -> Transport:
         """Return `transport` corrected by the rows of this machine, which took `start_s` less, where there are any."""

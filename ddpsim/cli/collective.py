@@ -40,9 +40,9 @@ class Asked:
     factor: Annotated[
         int | None, typer.Option("-f", metavar="F", help="Whole factor from one size to the next. [2]")
     ] = None
-    backend: Annotated[str | None, typer.Option(metavar="nccl|gloo", help="[nccl; gloo on a machine without GPUs]")] = (
-        None
-    )
+    backend: Annotated[
+        str | None, typer.Option(metavar="nccl|gloo|rccl", help="[nccl, on AMD's GPUs RCCL; gloo without GPUs]")
+    ] = None
     algorithm: Annotated[str, typer.Option(metavar="auto|ring|tree|...", help="Allreduce algorithm.")] = "auto"
     fidelity: Annotated[str, typer.Option(metavar="flow|steps|closed", help="Detail of the network simulation.")] = (
         "flow"
@@ -84,8 +84,9 @@ def collective(
 
 
 def _predict(operation: Operation, topology: str, asked: Asked, given: ConstantOptions, output: Output) -> None:
-    from ddpsim.collectives.execute import Collectives, correcting_curve
+    from ddpsim.collectives.execute import Collectives, correcting_curve, library_of
     from ddpsim.jobs.collective import CollectiveOptions
+    from ddpsim.jobs.job_options import GPU_BACKENDS
     from ddpsim.measured import Conditions
     from ddpsim.topology.spec import load_topology
     from ddpsim.topology.transports import nic_advice
@@ -95,10 +96,10 @@ def _predict(operation: Operation, topology: str, asked: Asked, given: ConstantO
     rows = _measured(operation, asked)
     sizes = _sizes(asked) if rows is None else [row.size_bytes for row in rows.rows]
     placement = _placed(machine, asked.nodes, asked.gpus_per_node, rows)
-    backend, algorithm = asked.backend or machine.backend, asked.algorithm
+    backend, algorithm = library_of(placement, asked.backend or machine.backend), asked.algorithm
     constants = given.calibration_in_force(backend)
     stated = Conditions() if rows is None else Conditions.of(rows)
-    if algorithm == "auto" and backend == "nccl":
+    if algorithm == "auto" and backend in GPU_BACKENDS:
         algorithm = stated.algorithm
     collectives = Collectives(
         None,
@@ -125,7 +126,7 @@ def _predict(operation: Operation, topology: str, asked: Asked, given: ConstantO
     if asked.plot:
         _draw(found, asked.plot)
     correcting = 0 if curve is None else len(curve.points)
-    for line in nic_advice(machine) if backend == "nccl" and placement.nodes > 1 else ():
+    for line in nic_advice(machine) if backend in GPU_BACKENDS and placement.nodes > 1 else ():
         note(f"advice: {line}")
     document = {"operation": str(operation), "rows": found, "correcting_rows": correcting}
     output.emit(document, lambda: _text(operation, found, placement, correcting))

@@ -35,7 +35,7 @@ def pipeline(
     from ddpsim.workload.files import load_workload
 
     model, machine = load_workload(workload), load_topology(topology)
-    backend = "gloo" if model.one_clock else "nccl"
+    backend = "gloo" if model.one_clock else machine.backend
     step = pipelined(model, place(machine, nodes, gpus_per_node), given, constants.calibration_in_force(backend))
     output.emit(step.document(), lambda: _text(step, given))
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ddpsim.planning.by_scheme import SchemeReport
     from ddpsim.planning.rows import PlanReport, PlanRow
     from ddpsim.prediction.models import Model
+    from ddpsim.topology.graph import Topology
 
 
 @expand
@@ -91,7 +92,7 @@ def plan(
             caps,
             options,
             gpus_per_node,
-            given.calibration_in_force(options.backend_for(model.source)),
+            given.calibration_in_force(_backend(model, machines, options)),
         )
         for model in models.values()
     ]
@@ -120,6 +121,11 @@ def _apart(models: Sequence[Model]) -> dict[str, Model]:
     return {model.name if names.count(name) > 1 else name: model for name, model in zip(names, models, strict=True)}
 
 
+def _backend(model: Model, machines: Sequence[Topology], options: Options) -> str:
+    """Return the backend of the first machine, whose constants `--set` names."""
+    return options.on(model.source, machines[0]).backend_for(model.source)
+
+
 def _chosen(
     schemes: Sequence[str],
     models: Mapping[str, Model],
@@ -145,7 +151,7 @@ def _chosen(
                 nodes=node_counts,
                 options=options,
                 gpus_per_node=gpus_per_node,
-                calibration=given.calibration_in_force(options.backend_for(model.source)),
+                calibration=given.calibration_in_force(_backend(model, machines, options)),
                 progress=Progress(f"schemes for {name}"),
                 executor=crew,
             )

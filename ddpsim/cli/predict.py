@@ -74,7 +74,7 @@ def predict(
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         options=replace(options, plan=read_plan(plan, model.parameters)),
-        calibration=given.calibration_in_force(options.backend_for(model)),
+        calibration=given.calibration_in_force(options.on(model, machine).backend_for(model)),
         progress=Progress("iterations"),
     )
     if trace:

@@ -83,8 +83,9 @@ def _samples(measured: Sequence[str], machines: Sequence[str], nodes: str | None
     samples = []
     for each, machine, count in zip(tables, places, _each(node_counts, len(tables), "nodes"), strict=True):
         if machine.backend != "nccl":
-            what = f"{machine.name} has no GPUs; the constants of NCCL alone are pooled"
-            raise CalibrationError(what, place="topology", remedy="use `ddpsim calibrate` for gloo")
+            has = "no GPUs" if machine.backend == "gloo" else "AMD's GPUs"
+            what = f"{machine.name} has {has}; the constants of NCCL alone are pooled"
+            raise CalibrationError(what, place="topology", remedy=f"use `ddpsim calibrate` for {machine.backend}")
         if each.header.get("backend", "nccl") != "nccl":
             what = f"a table of {each.header['backend']}; the constants of NCCL alone are pooled"
             raise CalibrationError(what, place=each.name, remedy="use `ddpsim calibrate` for gloo")

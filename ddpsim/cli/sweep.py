@@ -85,7 +85,8 @@ def sweep(
     moved = model.name != asked.source.name
     caps = swept_caps(bucket_cap_mb, options) or [options.caps]
     node_counts = [None] if nodes is None else counts(nodes, "nodes")
-    question = Question(model, machine, gpus_per_node, given.calibration_in_force(options.backend_for(model)))
+    backend = options.on(model, machine).backend_for(model)
+    question = Question(model, machine, gpus_per_node, given.calibration_in_force(backend))
     base = replace(options, caps=caps[0], plan=read_plan(plan, model.parameters))
     points = points_of(node_counts, caps, base)
     with keeping(by, len(points), out, report) as done:
@@ -102,7 +103,7 @@ def sweep(
             labels,
             workload=model,
             machine=question.topology,
-            backend=options.backend_for(model),
+            backend=backend,
             calibration=question.calibration,
             notes=sorted(done.told),
             command=made_by(context),

@@ -12,6 +12,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from ddpsim.collectives.channel_search import best_rings, doubled, fewest_rings, nic_echo, speeds_of
+from ddpsim.collectives.mesh_rings import mesh_rings
 from ddpsim.collectives.ring_search import Ring, RingSearch
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.topology.node import NETWORK, Link, NodeTemplate
@@ -80,7 +81,7 @@ class Channels:
         network: whether the rings pass through NICs to other nodes.
         sustained_bandwidth: bytes per second that all rings together carry at most, shared evenly among them; not
             rounded down to NCCL's list of speeds.
-        given: whether the rings were stated rather than found.
+        given: whether the rings were stated, or are a mesh's, rather than found.
     """
 
     rings: tuple[Channel, ...]
@@ -166,7 +167,7 @@ def _find(
     capacities = {link.name: link.bandwidth for link in template.links}
     nics = tuple(nic.name for nic in template.nics) if network else ()
     sm = template.gpus[0].sm
-    given = _stated(template.rings, template, gpus, network)
+    given = _stated(template.rings, template, gpus, network) or mesh_rings(template, paths, network=network)
     if given:
         rings = given
         speed = template.ring_bandwidth or _even_speed(rings, paths, capacities)

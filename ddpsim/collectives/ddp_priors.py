@@ -5,7 +5,8 @@ The microbenchmark of ddpexec measures each of them; `ddpsim.simulation.costs` s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from ddpsim.collectives.constant import Constant
 from ddpsim.gpus.table import GpuSpec
@@ -24,7 +25,7 @@ _ESTIMATE = "estimate: NVIDIA/nccl issue 1433 reports more, and the V100 table c
 KERNEL_S = 2.5e-6
 """The shortest a CUDA kernel runs on the device."""
 
-DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
+_OF_LIBRARIES: Mapping[str, tuple[Constant, ...]] = {
     "gloo": (
         Constant("gloo.ddp.hook_s", 3.0e-6, "s", f"{_MEASURED}: post-accumulate hook, stamp and small copy"),
         Constant("gloo.ddp.launch_s", 48e-6, "s", f"{_MEASURED}: dist.all_reduce(async_op=True) takes 26 to 70 us"),
@@ -106,6 +107,16 @@ DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
         Constant("nccl.ddp.net_slowdown", 1.1, "1", f"{_ESTIMATE}; {_UNDER_LOAD}"),
     ),
 }
+
+
+def _of_rccl() -> Iterator[Constant]:
+    """Yield what DDP costs on AMD's GPUs: NCCL's priors, as nothing of AMD's is measured; xGMI counts as NVLink."""
+    for constant in _OF_LIBRARIES["nccl"]:
+        name = constant.name.replace("nccl.", "rccl.", 1)
+        yield replace(constant, name=name, source=f"as NCCL's: {constant.source}")
+
+
+DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {**_OF_LIBRARIES, "rccl": tuple(_of_rccl())}
 
 _HOPPER = {"pace_spread": 0.003, "shared_compute_slowdown": 1.003}
 _DEVICES: Mapping[int, Mapping[str, float]] = {9: _HOPPER, 10: _HOPPER}

@@ -13,7 +13,6 @@ from ddpsim.collectives.calibration import Calibration, Curve
 from ddpsim.collectives.curve import Correction, CurveTransport, every_matching, matching
 from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.collectives.gloo.ways import GlooWays
-from ddpsim.collectives.nccl import versions as nccl_versions
 from ddpsim.collectives.nccl.layout import Layout, joined_by_nvlink
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.ways import NcclWays
@@ -26,10 +25,11 @@ from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import Choice, Transport, alone_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
-from ddpsim.jobs.job_options import Backend
+from ddpsim.jobs.job_options import GPU_BACKENDS, Backend
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
+from ddpsim.topology.hardware import gcn_of
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
@@ -53,6 +53,7 @@ def make_transport(
         UnknownNameError: a backend or algorithm that is not modelled.
         CalibrationError: a calibration of another backend.
     """
+    backend = library_of(placement, backend)
     if calibration is not None and calibration.backend != backend:
         raise CalibrationError(
             f"the calibration is of {calibration.backend}, the process group is {backend}",
@@ -70,7 +71,7 @@ def make_transport(
         as_measured = replace(together, gpus_per_process=curve.gpus_per_process)
         return _physical(placement, backend, calibration, as_measured)
 
-    start_s = transport.calibration["nccl.isolated_s"] if options.isolated and backend == "nccl" else 0.0
+    start_s = transport.calibration[f"{backend}.isolated_s"] if options.isolated and backend in GPU_BACKENDS else 0.0
     return CurveTransport(transport, tuple(Correction.of(curve, measured(curve)) for curve in curves), start_s)
 
 
@@ -91,18 +92,39 @@ def _measured_by(backend: str, algorithm: str) -> str:
     return "auto" if (backend, algorithm) == ("gloo", "ring") else algorithm
 
 
+def library_of(placement: Placement, backend: str) -> str:
+    """Return the library that a backend is on a placement: `nccl` is RCCL on AMD's GPUs, as in torch.
+
+    Raises:
+        InputError: RCCL on other GPUs, or nodes of both vendors.
+    """
+    if backend not in GPU_BACKENDS:
+        return backend
+    amd = {bool(gcn_of(gpu.model)) for each in placement.classes for gpu in each.template.gpus[:1]}
+    if amd == {True}:
+        return "rccl"
+    what, remedy = "nodes of AMD's GPUs and of others have no library in common", "use gloo"
+    if amd == {False}:
+        if backend != "rccl":
+            return backend
+        machine = placement.topology
+        what = f"RCCL needs AMD's GPUs, {machine.name} has {machine.compute_device}"
+        remedy = f"use {machine.backend}, or leave it out"
+    raise InputError(what, place="backend", remedy=remedy)
+
+
 def _physical(
     placement: Placement, backend: str, calibration: Calibration | None, options: CollectiveOptions
 ) -> Transport:
     """Return the transport as the constants have it, whatever rows there are of this machine."""
-    if backend == "nccl" and placement.topology.compute_device == "cpu":
-        raise InputError("NCCL needs GPUs", place="backend", remedy="use gloo")
+    if backend in GPU_BACKENDS and placement.topology.compute_device == "cpu":
+        raise InputError(f"{backend.upper()} needs GPUs", place="backend", remedy="use gloo")
     if backend in BACKENDS and is_pattern(options.algorithm):
         return PatternTransport(placement, ways_of(placement, backend, calibration), options.algorithm)
     if backend == "gloo":
         return GlooTransport(placement, calibration, options)
-    if backend == "nccl":
-        version = calibration["nccl.version"] if calibration else nccl_versions.CURRENT
+    if backend in GPU_BACKENDS:
+        version = (calibration or Calibration.priors(backend))[f"{backend}.version"]
         return NcclTransport(_layout(placement, int(version), options.expand), calibration, options)
     if backend == "mpi":
         raise InputError("no MPI transport is modelled", place="backend", remedy="use nccl or gloo")
@@ -117,10 +139,10 @@ def _layout(placement: Placement, version: int, expand: bool) -> Layout:
 
 def ways_of(placement: Placement, backend: str, calibration: Calibration | None) -> RankWays:
     """Return the ways between any two ranks of a placement over a backend."""
-    constants = calibration or Calibration.priors(backend)
+    constants = calibration or Calibration.priors(library_of(placement, backend))
     if backend == "gloo":
         return GlooWays(Wiring(placement, expand=True), constants)
-    return NcclWays(joined_by_nvlink(placement, int(constants["nccl.version"])), constants)
+    return NcclWays(joined_by_nvlink(placement, int(constants[f"{constants.backend}.version"])), constants)
 
 
 class Collectives:

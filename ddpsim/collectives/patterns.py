@@ -23,6 +23,7 @@ from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.operations import Operation
 from ddpsim.strict import whole_number
 from ddpsim.topology.graph import Placement
+from ddpsim.topology.node import GPU_LINKS
 
 
 def _two_level(placement: Placement) -> Schedule:
@@ -67,7 +68,7 @@ def _blink(placement: Placement) -> Schedule:
     places = {gpu: number for number, gpu in enumerate(gpus)}
     links: dict[tuple[int, int], int] = {}
     for link in placement.classes[0].template.links:
-        if link.kind == "nvlink" and link.source in places and link.target in places:
+        if link.kind in GPU_LINKS and link.source in places and link.target in places:
             ends = places[link.source], places[link.target]
             links[ends] = links.get(ends, 0) + link.count
     if per_node == 1:

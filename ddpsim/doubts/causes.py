@@ -25,6 +25,7 @@ from ddpsim.doubts.spreads import (
     Spread,
     fusing,
 )
+from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.simulation import Options
 from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.costs import DOUBT, Costs, at_end
@@ -149,7 +150,7 @@ def _collective(
     measured = collectives.covers(calibration, placement, backend, algorithm)
     several = "two nodes" if placement.nodes == 2 or not measured else f"{placement.nodes} nodes"
     where = several if placement.nodes > 1 else "one node"
-    tests = "nccl-tests" if backend == "nccl" else "`ddpexec microbench`"
+    tests = {"nccl": "nccl-tests", "rccl": "rccl-tests"}.get(backend, "`ddpexec microbench`")
     return Doubt(f"allreduce over {collectives.family(placement, backend)}", f"{tests} on {where}", low, high, left)
 
 
@@ -157,7 +158,7 @@ def _far_gpus(
     placement: Placement, backend: str, calibration: Calibration | None, algorithm: str, sizes: Sequence[int]
 ) -> list[Doubt]:
     """Return the doubt of which GPUs of its nodes a job gets, where some are farther from the NIC than others."""
-    if backend != "nccl" or collectives.covers(calibration, placement, backend, algorithm):
+    if backend not in GPU_BACKENDS or collectives.covers(calibration, placement, backend, algorithm):
         return []
     wire = far_from_nics(placement, calibration, sizes, algorithm)
     if wire is None:

@@ -9,7 +9,7 @@ from ddpsim.collectives.bands import Band, band_factors
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import correcting_curve, make_transport
 from ddpsim.collectives.nccl.layout import Layout, joined_by_nvlink
-from ddpsim.collectives.nccl.loads import HOST, NVSWITCH, PCIE
+from ddpsim.collectives.nccl.loads import HOST, NVSWITCH, PCIE, XGMI
 from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.collectives.transport import Transport
 from ddpsim.doubts.spreads import COLLECTIVES, LATENCY_BOUND, Spread
@@ -37,6 +37,8 @@ def family(placement: Placement, backend: str) -> str:
         return TCP if TCP in names else THROUGH_HOST if HOST in groups else min(names)
     if HOST in groups:
         return THROUGH_HOST
+    if XGMI in groups:
+        return "xGMI"
     return "NVSwitch" if NVSWITCH in groups else "PCIe peer-to-peer" if PCIE in groups else "NVLink"
 
 

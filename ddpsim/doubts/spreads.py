@@ -50,6 +50,7 @@ _STAGED = Spread(-0.28, 1.26, _TABLES, "through host memory or TCP")
 COLLECTIVES = {
     "NVLink": (_DIRECT, _IN_NODE),
     "NVSwitch": (_DIRECT, _IN_NODE),
+    "xGMI": (_DIRECT, _IN_NODE),
     "PCIe peer-to-peer": (_DIRECT, _IN_NODE),
     "InfiniBand or RoCE": (_DIRECT, _DIRECT),
     "EFA": (_DIRECT, _DIRECT),

@@ -48,6 +48,7 @@ class GpuSpec(BaseModel):
         driver: words that its driver's name has; the entry with the most of them is the GPU.
         architecture: `Ampere`, ...
         sm: compute capability times ten, 86 for 8.6.
+        gcn: AMD's name of the architecture, `gfx942`; None for another vendor's GPU.
         memory, memory_bandwidth: of the device, in bytes and bytes per second.
         multiprocessors: enabled ones.
         peaks: dense operations per second by precision; 16-bit ones accumulate in fp32, as torch does.
@@ -66,6 +67,7 @@ class GpuSpec(BaseModel):
     driver: list[str] = []
     architecture: str | None = None
     sm: Annotated[int, Field(ge=10, le=999)] | None = None
+    gcn: Annotated[str, Field(pattern=r"^gfx[0-9]{2}[0-9a-f]{1,2}$")] | None = None
     memory: Size | None = None
     memory_bandwidth: Bandwidth
     multiprocessors: Annotated[int, Field(ge=1)] | None = None

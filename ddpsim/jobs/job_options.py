@@ -14,7 +14,10 @@ from ddpsim.options.option import Option
 from ddpsim.options.text import factors, probabilities
 from ddpsim.order.consensus import Consensus
 
-Backend = Literal["nccl", "gloo"]
+Backend = Literal["nccl", "gloo", "rccl"]
+GPU_BACKENDS: tuple[Backend, ...] = ("nccl", "rccl")
+"""Those whose collectives are kernels of the GPU: NCCL, and what `nccl` is on AMD's GPUs."""
+
 Sync = Literal["last", "every"]
 DropBuckets = Literal["mixed", "aligned", "remapped"]
 
@@ -60,7 +63,9 @@ class JobOptions:
     find_unused_parameters: Annotated[
         bool, Option("As torch's option: assignment `unused`, a search and a bitmap each iteration.")
     ] = False
-    backend: Annotated[Backend | None, Option("Process group backend. [nccl on GPUs, gloo on CPUs]")] = None
+    backend: Annotated[
+        Backend | None, Option("Process group backend; nccl is RCCL on AMD's GPUs. [nccl on GPUs, gloo on CPUs]")
+    ] = None
     accumulate: Annotated[
         int, Option("Micro-batches a step: their gradients add up.", "N", also=("no_sync_every",))
     ] = 1

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Self
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
 from ddpsim.errors import InputError
 from ddpsim.jobs.collective import CollectiveOptions, Fidelity
 from ddpsim.jobs.job import Job
+from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.straggling import Straggling
 from ddpsim.options.checks import at_least_one, positive
 from ddpsim.options.input_stage import InputStage, input_stage
@@ -17,6 +18,7 @@ from ddpsim.options.option import Option
 from ddpsim.options.text import percentage, phase_factors
 
 if TYPE_CHECKING:
+    from ddpsim.topology.graph import Cluster
     from ddpsim.workload import Workload
 
 NO_INPUT, RECORDED_INPUT = "none", "recorded"
@@ -152,8 +154,11 @@ class Options(Job):
                 stage to be taken from it where it has none.
         """
         self.input_of(workload)
-        if self.backend == "nccl" and workload.on_cpu:
-            what, remedy = f"NCCL needs GPUs, {workload.name} computes on a CPU", "use gloo, or a workload of a GPU"
+        if self.backend in GPU_BACKENDS and workload.on_cpu:
+            what, remedy = (
+                f"{self.backend.upper()} needs GPUs, {workload.name} computes on a CPU",
+                "use gloo, or a workload of a GPU",
+            )
             raise InputError(what, place="backend", remedy=remedy)
         if self.scale_host != 1.0 and workload.one_clock:
             what = f"{workload.name} has no host time apart from its computation, on {workload.device_label}"
@@ -179,6 +184,19 @@ class Options(Job):
     def backend_for(self, workload: Workload) -> str:
         """Return the backend in force."""
         return self.backend or ("gloo" if workload.one_clock else "nccl")
+
+    def on(self, workload: Workload, machine: Cluster) -> Self:
+        """Return the options with the library that `nccl` is on a machine: RCCL on AMD's GPUs, as in torch.
+
+        Raises:
+            InputError: RCCL asked for on other GPUs.
+        """
+        if self.backend == "rccl" and machine.backend != "rccl":
+            what = f"RCCL needs AMD's GPUs, {machine.name} has {machine.compute_device}"
+            raise InputError(what, place="backend", remedy=f"use {machine.backend}, or leave it out")
+        if machine.backend == "rccl" and self.backend_for(workload) == "nccl":
+            return replace(self, backend="rccl")
+        return self
 
     @property
     def straggling_drawn(self) -> Straggling | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import make_transport, ways_of
+from ddpsim.collectives.execute import library_of, make_transport, ways_of
 from ddpsim.collectives.transport import Connection
 from ddpsim.errors import InputError
 from ddpsim.jobs.pipeline import Pipeline
@@ -76,7 +76,7 @@ def pipelined(
     Raises:
         InputError: more stages than layers, or ranks that the stages do not divide.
     """
-    backend = "gloo" if workload.one_clock else "nccl"
+    backend = "gloo" if workload.one_clock else library_of(placement, "nccl")
     per_copy = max(given.stages, given.tensor_ranks)
     if placement.world_size % per_copy:
         what = f"{per_copy} ranks a copy do not divide {placement.world_size} ranks"

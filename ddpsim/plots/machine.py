@@ -21,6 +21,7 @@ _ROWS = {
 }  # fmt: skip
 _LINKS = {
     "nvlink": "#54a24b",
+    "xgmi": "#54a24b",
     "pcie": "0.55",
     "host_bridge": "0.35",
     "socket": "#e45756",

@@ -10,6 +10,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl.paths_taken import PathsTaken, paths_taken
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Effect, Ends
+from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.markup import summary_card
 from ddpsim.prediction.document import flat
 from ddpsim.prediction.memory import Memory, capacity_bytes
@@ -190,7 +191,7 @@ class Prediction:
     @property
     def transports(self) -> PathsTaken | None:
         """What NCCL moves bytes by, and what other choices would give; None where it moves none."""
-        moved = self.options.comm == "real" and self.options.backend_for(self.workload) == "nccl"
+        moved = self.options.comm == "real" and self.options.backend_for(self.workload) in GPU_BACKENDS
         return paths_taken(self.placement, self.calibration) if moved else None
 
     @property

@@ -67,7 +67,8 @@ class SimulatedRun:
         """
         placement = place(topology, nodes, gpus_per_node)
         _refuse_many_periods(placement, options)
-        return cls(replayed_on(topology, workload, options), placement, options, calibration, brief)
+        replayed = replayed_on(topology, workload, options)
+        return cls(replayed, placement, options.on(replayed, topology), calibration, brief)
 
     def traced_path(self) -> Simulated:
         """Return a trace with its longest path; of a brief run another is simulated for that."""

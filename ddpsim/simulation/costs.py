@@ -17,7 +17,7 @@ from ddpsim.collectives.calibration_file import calibration_from
 from ddpsim.collectives.codec_priors import CODEC_PRIORS
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.ddp_priors import DDP_PRIORS, KERNEL_S, devices_of
-from ddpsim.collectives.nccl.loads import HOST, NET, NVLINK, NVSWITCH, PCIE
+from ddpsim.collectives.nccl.loads import HOST, NET, NVLINK, NVSWITCH, PCIE, XGMI
 from ddpsim.compression import Roofline
 from ddpsim.errors import CalibrationError
 from ddpsim.files import named, read_text
@@ -119,7 +119,7 @@ class Costs:
         tail_share: share of a compute kernel's time that it takes longer by for lack of a multiprocessor, however few
             are taken: the blocks that find none make one wave more.
         nvlink_slowdown, pcie_slowdown, staged_slowdown, net_slowdown: factors on the time of a collective whose slowest
-            hops are NVLinks, PCIe from card to card, host memory, or between nodes, while some rank computes.
+            hops are NVLinks or xGMI, PCIe from card to card, host memory, or between nodes, while some rank computes.
         codecs: what was measured or given of `ddpsim.collectives.codec_priors`, by name (`fp16_Bps`).
         given: names of what was measured or given, and so stands in place of what is derived.
     """
@@ -223,6 +223,7 @@ class Costs:
         by_group = {
             NVLINK: self.nvlink_slowdown,
             NVSWITCH: self.nvlink_slowdown,
+            XGMI: self.nvlink_slowdown,
             PCIE: self.pcie_slowdown,
             HOST: self.staged_slowdown,
             NET: self.net_slowdown,

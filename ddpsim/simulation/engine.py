@@ -126,6 +126,7 @@ def run_job(
             options that do not fit the workload.
     """
     options.check(workload)
+    options = options.on(workload, placement.topology)
     backend = options.backend_for(workload)
     costs = Costs.of(backend, calibration, gpu_of(workload.gpu, workload.provenance))
     kinds = kinds_of(workload, placement, options, workloads or {}, costs)

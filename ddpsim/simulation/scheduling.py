@@ -11,6 +11,7 @@ from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
 from ddpsim.errors import InputError
+from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.schedules.schedule import Schedule
@@ -38,7 +39,7 @@ def check_one_process(schedule: Schedule, placement: Placement, backend: str, wo
     if placement.nodes > 1:
         what = f"its ranks are threads of one process, {placement.nodes} nodes are asked for"
         raise InputError(what, place=place, remedy="ask for one node, or take `ddp`")
-    if workload.one_clock or backend != "nccl":
+    if workload.one_clock or backend not in GPU_BACKENDS:
         what = f"it moves parameters and gradients between GPUs, not by {backend}"
         raise InputError(what, place=place, remedy="use a workload of a GPU and `backend=nccl`, or take `ddp`")
 

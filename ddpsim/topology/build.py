@@ -6,13 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations, count
 
 from ddpsim.errors import TopologyError, UnknownNameError
-from ddpsim.topology.hardware import (
-    PCIE_X16_BANDWIDTH,
-    gpu_facts,
-    known_models,
-    nvlink_bandwidth,
-    socket_bandwidth,
-)
+from ddpsim.topology.gpu_links import gpu_links
+from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts, known_models, socket_bandwidth
 from ddpsim.topology.nic_kinds import nic_kind
 from ddpsim.topology.node import Cpu, Gpu, Link, Nic, NodeTemplate, both_ways, check_reachable, check_ring
 from ddpsim.topology.schema import BranchSpec, NicsSpec, NodeSpec, PcieSpec, ProcessesSpec, RootBranchSpec
@@ -35,7 +30,7 @@ def build_node(name: str, spec: NodeSpec, place: str) -> NodeTemplate:
     if spec.processes is not None:
         links = [*_loopback(spec.processes, nics), *_ports(spec, nics)]
     else:
-        links += _nvlinks(spec, gpus, place)
+        links += gpu_links(spec, gpus, place)
         links += _PcieWalk(spec, gpus, nics, place).links()
     check_reachable(links, gpus, place)
     known = _vertices(gpus, nics)
@@ -146,30 +141,6 @@ def _sockets(spec: NodeSpec) -> Iterator[Link]:
     bandwidth = spec.cpu.bandwidth or socket_bandwidth(spec.cpu.vendor, spec.cpu.model)
     for first, second in combinations(range(spec.cpu.sockets), 2):
         yield from both_ways(_cpu(first), _cpu(second), "socket", bandwidth, spec.cpu.delay)
-
-
-def _nvlinks(spec: NodeSpec, gpus: tuple[Gpu, ...], place: str) -> Iterator[Link]:
-    one = nvlink_bandwidth(gpus[0].sm)
-    if spec.nvlink is not None:
-        seen: set[frozenset[int]] = set()
-        for number, (first, second, links) in enumerate(spec.nvlink.pairs):
-            where = f"{place}.nvlink.pairs.{number}"
-            pair = frozenset((first, second))
-            if max(pair) >= len(gpus) or len(pair) == 1 or pair in seen or links < 1:
-                raise TopologyError(
-                    f"[{first}, {second}, {links}] is no pair of different GPUs below {len(gpus)}, named once",
-                    place=where,
-                    remedy="write [first, second, links]",
-                )
-            seen.add(pair)
-            bandwidth = links * (spec.nvlink.bandwidth or one)
-            yield from both_ways(gpus[first].vertex, gpus[second].vertex, "nvlink", bandwidth, spec.nvlink.delay, links)
-    if spec.nvswitch is not None:
-        links = spec.nvswitch.links_per_gpu
-        bandwidth = links * (spec.nvswitch.bandwidth or one)
-        switch = Vertex.numbered(VertexKind.NVSWITCH, 0)
-        for gpu in gpus:
-            yield from both_ways(gpu.vertex, switch, "nvlink", bandwidth, spec.nvswitch.delay, links)
 
 
 class _PcieWalk:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ddpsim.strict import whole_number
 from ddpsim.topology.bounds import MOST_GPUS, MOST_SOCKETS
+from ddpsim.topology.node import GPU_LINKS
 
 _PLACED = ("switches", "slots")
 _STATED = ("rings", "trees", "ring_bandwidth", "tree_bandwidth")
@@ -33,9 +34,10 @@ def changed(machine: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
         if key not in changes:
             node.pop(key, None)
     gpus, nics = counts
-    if isinstance(nvlink := node.get("nvlink"), dict) and "nvlink" not in changes:
-        pairs = [pair for pair in nvlink.get("pairs", ()) if max(pair[:2]) < gpus]
-        node["nvlink"] = {**nvlink, "pairs": pairs} if pairs else None
+    for key in GPU_LINKS:
+        if isinstance(joined := node.get(key), dict) and joined.get("pairs") and key not in changes:
+            pairs = [pair for pair in joined["pairs"] if max(pair[:2]) < gpus]
+            node[key] = {**joined, "pairs": pairs} if pairs else None
     placed = not isinstance(node.get("pcie"), dict) or (isinstance(pcie, dict) and any(key in pcie for key in _PLACED))
     if isinstance(own, dict) and not placed:
         node["pcie"] = _placed(node["pcie"], gpus, nics, _sockets(node))

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ddpsim.errors import TopologyError
+from ddpsim.topology.hardware import gcn_of
 from ddpsim.topology.node import Degradation, Link, NodeTemplate, both_ways
 from ddpsim.topology.vertices import SPINE, Vertex, VertexKind
 
@@ -165,8 +166,13 @@ class Cluster:
 
     @property
     def backend(self) -> str:
-        """The backend of process groups on it where none is asked for: `nccl`, `gloo` on nodes without GPUs."""
-        return "gloo" if self.compute_device == "cpu" else "nccl"
+        """The backend of process groups on it where none is asked for: `nccl`, which on AMD's GPUs is `rccl`.
+
+        On nodes without GPUs `gloo`.
+        """
+        if self.compute_device == "cpu":
+            return "gloo"
+        return "rccl" if gcn_of(self.compute_device) else "nccl"
 
     def fingerprint(self) -> str:
         """Return 16 hexadecimal digits of the hardware: names, sources and confidence do not change it."""

@@ -8,7 +8,7 @@ from typing import Any
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import DegradedLink, Fabric
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
-from ddpsim.topology.node import NETWORK, Link, Nic, NodeTemplate
+from ddpsim.topology.node import GPU_LINKS, NETWORK, Link, Nic, NodeTemplate
 from ddpsim.topology.vertices import VertexKind
 from ddpsim.topology.yaml_text import write_mapping
 from ddpsim.units import format_bandwidth
@@ -91,13 +91,15 @@ def _processes(template: NodeTemplate, links: dict[str, Link]) -> dict[str, obje
 
 
 def _nvlinks(template: NodeTemplate) -> dict[str, object]:
-    pairs = [link for link in template.links if link.kind == "nvlink" and link.source < link.target]
+    pairs = [link for link in template.links if link.kind in GPU_LINKS and link.source < link.target]
     switched = [link for link in pairs if link.target_kind == VertexKind.NVSWITCH]
     direct = [link for link in pairs if link.target_kind != VertexKind.NVSWITCH]
     found: dict[str, object] = {}
     if direct:
         one = {"bandwidth": format_bandwidth(direct[0].bandwidth / direct[0].count)} | _delay(direct[0])
-        found["nvlink"] = one | {"pairs": [[_number(link.source), _number(link.target), link.count] for link in direct]}
+        found[direct[0].kind] = one | {
+            "pairs": [[_number(link.source), _number(link.target), link.count] for link in direct]
+        }
     if switched:
         link = switched[0]
         one = {"links_per_gpu": link.count, "bandwidth": format_bandwidth(link.bandwidth / link.count)}

@@ -15,8 +15,8 @@ AnyCluster = TypeVar("AnyCluster", bound=Cluster)
 NIC = "nic"
 """Every NIC of every node."""
 
-KINDS = ("nvlink", "pcie", "host_bridge", "socket")
-"""Links inside a node that are named by their kind, all of that kind at once; of NVLinks the rate is one's."""
+KINDS = ("nvlink", "xgmi", "pcie", "host_bridge", "socket")
+"""Links inside a node that are named by their kind, all of that kind at once; of NVLinks and xGMI the rate is one's."""
 
 
 def with_link_rate(topology: AnyCluster, link: str, rate: float) -> AnyCluster:
@@ -24,7 +24,7 @@ def with_link_rate(topology: AnyCluster, link: str, rate: float) -> AnyCluster:
 
     Args:
         topology: the machine.
-        link: `nic` for all NICs, `nic0` for one of each node, a kind of link (`nvlink`, `pcie`, `host_bridge`,
+        link: `nic` for all NICs, `nic0` for one of each node, a kind of link (`nvlink`, `xgmi`, `pcie`, `host_bridge`,
             `socket`), or a link's own name, `gpu0-gpu3` or `leaf0-spine0`.
         rate: of a port, of one NVLink, of a link.
 

@@ -17,6 +17,9 @@ from ddpsim.topology.vertices import OUTSIDE, Vertex, VertexKind
 if TYPE_CHECKING:
     import networkx as nx
 
+GPU_LINKS = ("nvlink", "xgmi")
+"""Kinds of links from GPU to GPU, or to a switch between GPUs, by vendor; for both libraries they are one kind."""
+
 NETWORK = OUTSIDE.name
 """The vertex outside a node template that its NICs are plugged into."""
 
@@ -27,8 +30,8 @@ class Link:
 
     Attributes:
         name: `source>target`.
-        kind: nvlink, pcie (below a switch), host_bridge (into a socket), socket (between sockets), nic (a NIC's port),
-            network (between switches), loopback (between processes of one machine).
+        kind: nvlink, xgmi (AMD's), pcie (below a switch), host_bridge (into a socket), socket (between sockets), nic (a
+            NIC's port), network (between switches), loopback (between processes of one machine).
         bandwidth: bytes per second in this direction, all parallel links together, effective as NCCL counts it.
         latency_s: one-way delay beyond what a transport's constants contain.
         count: parallel links.

@@ -1,4 +1,4 @@
-"""Routes between the devices of a node, as NCCL chooses them.
+"""Routes between the devices of a node, as NCCL chooses them; xGMI counts as NVLink does, as in RCCL.
 
 Source: NCCL 2.30 `src/graph/paths.cc`: fewest links first, then most bandwidth; through another GPU only by NVLink and
 only one; peer-to-peer up to PXB, else through host memory; to a NIC directly up to PXB, else through host memory, or by
@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from ddpsim.errors import TopologyError
 from ddpsim.topology.hardware import INTEL_P2P_OVERHEAD, gpu_facts
-from ddpsim.topology.node import Link, NodeTemplate
+from ddpsim.topology.node import GPU_LINKS, Link, NodeTemplate
 from ddpsim.topology.vertices import VertexKind
 
 KINDS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")
@@ -205,8 +205,8 @@ def _may_pass(before: tuple[Link, ...], link: Link) -> bool:
     if link.target_kind == VertexKind.NETWORK or link.source_kind == VertexKind.NIC:
         return not before and link.target_kind != VertexKind.NETWORK
     if link.source_kind == VertexKind.GPU and before:
-        one_nvlink = len(before) == 1 and before[0].kind == "nvlink" and before[0].source_kind == VertexKind.GPU
-        return one_nvlink and link.kind == "nvlink" and link.target_kind == VertexKind.GPU
+        one_nvlink = len(before) == 1 and before[0].kind in GPU_LINKS and before[0].source_kind == VertexKind.GPU
+        return one_nvlink and link.kind in GPU_LINKS and link.target_kind == VertexKind.GPU
     return True
 
 
@@ -220,7 +220,7 @@ def _kind(links: tuple[Link, ...]) -> str:
         into = {link.target for link in links if link.target_kind == VertexKind.PCIE}
         switches = into | {link.source for link in links if link.source_kind == VertexKind.PCIE}
         return "PXB" if len(switches) > 1 else "PIX"
-    if "nvlink" in kinds:
+    if kinds & set(GPU_LINKS):
         return "NVB" if len(links) > 1 and links[0].target_kind == VertexKind.GPU else "NVL"
     return "LOC"
 

@@ -104,6 +104,15 @@ class NvswitchSpec(Spec):
     delay: Time = 0.0
 
 
+class XgmiSpec(Spec):
+    """AMD's xGMI between GPUs: `mesh`, links of each GPU to each other, or `pairs` as NVLink has them."""
+
+    mesh: Links | None = None
+    pairs: Annotated[list[Annotated[list[Index], Field(min_length=3, max_length=3)]], Field(min_length=1)] | None = None
+    bandwidth: Bandwidth | None = None
+    delay: Time = 0.0
+
+
 class BranchSpec(Spec):
     """A PCIe switch, or a socket's slots: devices, the switches below, and the bandwidth upwards."""
 
@@ -166,6 +175,7 @@ class NodeSpec(Spec):
     processes: ProcessesSpec | None = None
     nvlink: NvlinkSpec | None = None
     nvswitch: NvswitchSpec | None = None
+    xgmi: XgmiSpec | None = None
     pcie: PcieSpec | None = None
     cpu: CpuSpec = CpuSpec()
     nics: list[NicsSpec] = []

@@ -18,7 +18,7 @@ from ddpsim.topology.node import Nic, NodeTemplate
 from ddpsim.topology.paths import KINDS, Paths, Route, find_paths
 from ddpsim.units import counted, format_bandwidth
 
-NVLINK, PCIE, HOST, NET = "P2P over NVLink", "P2P over PCIe", "host memory (SHM)", "NET"
+NVLINK, XGMI, PCIE, HOST, NET = "P2P over NVLink", "P2P over xGMI", "P2P over PCIe", "host memory (SHM)", "NET"
 NETWORK = "another node"
 """What stands in a pair for whatever GPU the network leads to."""
 
@@ -52,7 +52,7 @@ def pair_transports(template: NodeTemplate, gpus: Sequence[str], network: bool) 
 
 def _between(template: NodeTemplate, route: Route) -> PairTransport:
     kinds = {link.kind for link in route.links}
-    name = HOST if route.staged else NVLINK if kinds == {"nvlink"} else PCIE
+    name = HOST if route.staged else NVLINK if kinds == {"nvlink"} else XGMI if kinds == {"xgmi"} else PCIE
     why = _refused(template) if route.staged else ""
     return PairTransport(route.source, route.target, name, route.kind, route.bandwidth, why)
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from ddpsim.collectives.nccl.costs import EntryCosts
 from ddpsim.collectives.nccl.layout import Layout
+from ddpsim.collectives.nccl.shape import Entry
 from ddpsim.collectives.nccl.transport import NcclTransport
-from ddpsim.collectives.nccl.tuning import Entry, best, time_us
+from ddpsim.collectives.nccl.tuning import best, time_us
 from ddpsim.collectives.nccl.versions import CURRENT, LL, LL128, RING
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.topology.graph import Link, NodeGroup, Topology

@@ -14,7 +14,8 @@ def test_the_table_spans_volta_to_blackwell():
         assert gpu.sources
         assert gpu.memory
         assert gpu.kind in names(), "a form is of a GPU in the table"
-        assert ("bf16" in gpu.peaks) == (gpu.sm >= 80)
+        assert (gpu.sm is None) == (gpu.gcn is not None), "a GPU is one vendor's"
+        assert ("bf16" in gpu.peaks) == (gpu.sm is None or gpu.sm >= 80)
 
 
 @pytest.mark.parametrize("name", names())
@@ -28,7 +29,10 @@ def test_a_file_bears_its_gpus_name_and_its_driver_is_recognised(name):
 @pytest.mark.parametrize("name", names())
 def test_machines_take_what_a_gpu_implies_from_its_file(name):
     spec, facts = shipped_gpu(name), gpu_facts(name)
-    assert (facts.sm, facts.nvlinks, facts.peer_to_peer) == (spec.sm, spec.nvlinks, spec.peer_to_peer)
+    # HIP calls 94 the compute capability of a gfx942.
+    sm = spec.sm if spec.gcn is None else int(spec.gcn[3:5])
+    assert (facts.sm, facts.nvlinks, facts.peer_to_peer) == (sm, spec.nvlinks, spec.peer_to_peer)
+    assert facts.gcn == (spec.gcn or "")
     assert spec.pcie in (facts.pcie, None)
 
 
@@ -55,6 +59,9 @@ def test_a_card_without_peer_to_peer_says_from_where_that_is_known():
         ("Quadro RTX 6000", "QuadroRTX6000"),
         ("NVIDIA RTX 6000 Ada Generation", "RTX6000Ada"),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTXPRO6000-Server"),
+        ("AMD Instinct MI300X", "MI300X"),
+        ("AMD Instinct MI300X VF", "MI300X"),
+        ("AMD Instinct MI250X", "MI250X"),
     ],
 )
 def test_drivers_names(driver, name):

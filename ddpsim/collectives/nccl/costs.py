@@ -12,12 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ddpsim.collectives.nccl import pieces as nccl_pieces
 from ddpsim.collectives.nccl.layout import Layout
-from ddpsim.collectives.nccl.loads import HOST, NET, NVLINK, NVSWITCH, Pattern
-from ddpsim.collectives.nccl.tuning import Entry, generation, ll_max, tree_max
-from ddpsim.collectives.nccl.versions import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE
+from ddpsim.collectives.nccl.loads import GROUPS, HOST, NET, NVLINK, NVSWITCH, Pattern
+from ddpsim.collectives.nccl.shape import Entry
+from ddpsim.collectives.nccl.tuning import generation, ll_max, tree_max
+from ddpsim.collectives.nccl.versions import ALL_PAIRS, LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE
 from ddpsim.operations import Operation
 
 _THREADS = {LL: 512, LL128: 640, SIMPLE: 512}
@@ -84,12 +86,12 @@ class EntryCosts:
     """Costs of NCCL's entries on a layout.
 
     Args:
-        get: constants by name, without `nccl.`.
+        get: constants by name, without `nccl.` or `rccl.`.
     """
 
     def __init__(self, layout: Layout, get: Mapping[str, float]) -> None:
         self.layout, self._get = layout, get
-        self._hopper = generation(layout.shape.sm) >= generation(90)
+        self._hopper = not layout.shape.gcn and generation(layout.shape.sm) >= generation(90)
         self._latency_factor = get["hopper.latency"] if self._hopper else 1.0
         self._rates: dict[tuple[str, str], dict[str, float]] = {}
         self._hops: dict[str, tuple[list[list[float]], float]] = {}
@@ -100,6 +102,8 @@ class EntryCosts:
         channels = self._channels(entry, size_bytes)
         rates = self._link_rates(entry)
         links = min(rates.values()) / self.share(operation)
+        if algorithm == ALL_PAIRS:
+            return Cost(entry, channels, self._get["pairs.start_s"], links)
         latency_s = self._latency_s(algorithm, protocol, operation)
         if algorithm in (NVLS, NVLS_TREE):
             cut = self._cut(entry, channels, size_bytes)
@@ -108,11 +112,12 @@ class EntryCosts:
         latency_s += self.start_s(protocol)
         sent = operation.sent(self.layout.ranks) if algorithm == RING else 2.0
         limits = [links, channels * self._channel_rate(protocol) / sent]
-        if protocol == LL:
+        amd = bool(self.layout.shape.gcn)
+        if protocol == LL and not amd:
             place = "net" if self.layout.nodes > 1 else "hopper" if self._hopper else "node"
             limits.append(ll_max(self.layout.shape) * 1e9 * self._get[f"ll_max_share.{place}"] / sent)
         ends, net_ends = min(limits[1:]), math.inf
-        if algorithm == TREE and protocol != LL and self.layout.nodes > 1:
+        if algorithm == TREE and protocol != LL and self.layout.nodes > 1 and not amd:
             net_ends = tree_max(self.layout.shape, protocol) * 1e9 / sent
             limits.append(net_ends)
         rate = least(limits)
@@ -128,6 +133,12 @@ class EntryCosts:
         hops = (2 * (self.layout.per_node - 1), inner), (2 * self.layout.depth, outer)
         return replace(cost, latency_s=latency_s + nccl_pieces.tree_fill_s(size_bytes / cut, *hops, rate), pieces=cut)
 
+    @cached_property
+    def groups(self) -> tuple[str, ...]:
+        """Kinds of hops that its constants know: NCCL's know no xGMI, RCCL's no NVLink."""
+        sm = self.layout.shape.sm
+        return tuple(group for group in GROUPS if f"efficiency.{efficient_as(group, sm)}.{SIMPLE}" in self._get)
+
     def share(self, operation: Operation) -> float:
         """Return the part of an allreduce's bytes that a ring carries for an operation."""
         ranks = self.layout.ranks
@@ -135,7 +146,7 @@ class EntryCosts:
 
     def _channel_rate(self, protocol: str) -> float:
         """Return the bytes per second that one channel's threads move."""
-        factors = _CHANNEL_FACTORS.get(protocol)
+        factors = None if self.layout.shape.gcn else _CHANNEL_FACTORS.get(protocol)
         return self._get[f"channel.{protocol}"] * (factors[generation(self.layout.shape.sm)] if factors else 1.0)
 
     def _link_rates(self, entry: Entry) -> Mapping[str, float]:
@@ -201,7 +212,9 @@ class EntryCosts:
     def pattern(self, entry: Entry) -> Pattern:
         """Return what `entry` loads."""
         layout = self.layout
-        return {RING: layout.ring, TREE: layout.tree, NVLS: layout.nvls, NVLS_TREE: layout.nvls_tree}[entry.algorithm]
+        others = {TREE: layout.tree, NVLS: layout.nvls, NVLS_TREE: layout.nvls_tree}
+        # On a mesh rings load every link alike, as sending each to each does.
+        return others.get(entry.algorithm, layout.ring)
 
     def efficiency(self, group: str, protocol: str) -> float:
         """Return the part of a link's bytes that are the message's, of a port's also what its transport carries."""
@@ -217,6 +230,8 @@ class EntryCosts:
         """Return the part of a link's rate that `entry` reaches."""
         in_switch = entry.algorithm in (NVLS, NVLS_TREE) and group == NVSWITCH
         part = self._get["nvls.efficiency"] if in_switch else 1.0
+        if entry.algorithm == ALL_PAIRS:
+            part = self._get["pairs.efficiency"]
         return part * self.efficiency(group, entry.protocol)
 
     def start_s(self, protocol: str) -> float:

@@ -7,15 +7,29 @@ from dataclasses import replace
 from itertools import chain as joined
 
 from ddpsim.collectives.channels import Channel, Channels, find_channels
-from ddpsim.collectives.nccl.loads import GROUPS, HOST, NET, NVLINK, NVSWITCH, Load, Pattern, route_group, route_loads
-from ddpsim.collectives.nccl.tuning import InSwitch, Shape, table, time_us
+from ddpsim.collectives.nccl.loads import (
+    DIRECT,
+    GROUPS,
+    HOST,
+    NET,
+    NVLINK,
+    NVSWITCH,
+    Load,
+    Pattern,
+    route_group,
+    route_loads,
+)
+from ddpsim.collectives.nccl.shape import InSwitch, Shape
+from ddpsim.collectives.nccl.tuning import table, time_us
 from ddpsim.collectives.routes import PlacedLink, Wiring
 from ddpsim.collectives.switch_search import MOST_HEADS, find_switch_graph
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.network.fairness import LinkId
 from ddpsim.operations import Operation
 from ddpsim.topology.domains import MNNVL_FROM, by_domain
+from ddpsim.topology.gpu_links import MESHED, is_mesh
 from ddpsim.topology.graph import Link, NodeTemplate, Placement
+from ddpsim.topology.hardware import gcn_of
 from ddpsim.topology.nic_kinds import least_share, nic_kind
 from ddpsim.topology.paths import KINDS, Route
 from ddpsim.topology.vertices import VertexKind
@@ -243,6 +257,7 @@ class Layout:
         near = KINDS.index(slowest.kind) <= KINDS.index("NVB")
         # Before Hopper not through another GPU.
         nic_near = KINDS.index(slowest.nic_kind) <= KINDS.index("PXN" if sm >= 90 else "PXB")
+        gcn = gcn_of(templates[0].gpus[0].model)
         vendors = {template.cpu.vendor for template in templates}
         return Shape(
             ranks=self.ranks,
@@ -251,16 +266,22 @@ class Layout:
             channel_bandwidth=slowest.channel_bandwidth / 1e9,
             tree_bandwidth=slowest.tree_intra_bandwidth / 1e9,
             sm=sm,
-            nvlink=self.hop in (NVLINK, NVSWITCH),
+            nvlink=self.hop in DIRECT,
             nic_latency_us=self.nic_latency_s * 1e6 if version >= _LATENCY_KNOWN_FROM else 0.0,
             amd=vendors == {"amd"},
             mixed=len(vendors) > 1,
-            ll128=sm >= 70 and near and nic_near and version >= 2005,
+            ll128=self._ll128(gcn, near and nic_near) if gcn else sm >= 70 and near and nic_near and version >= 2005,
             simple_only=self._simple_only or (self.nodes > 1 and any(map(_keeps_no_order, templates))),
             nvls=self._in_switch(sm, version),
             x86=all(template.cpu.arch == "x86_64" for template in templates),
             version=version,
+            gcn=gcn,
+            mesh=all(map(is_mesh, templates)) and self.per_node == MESHED,
         )
+
+    def _ll128(self, gcn: str, near: bool) -> bool:
+        """Return whether RCCL runs LL128: between nodes of meshed boards (`ll128Enabled` of its models)."""
+        return near and self.nodes > 1 and gcn.startswith(("gfx94", "gfx95"))
 
     def _in_switch(self, sm: int, version: int) -> InSwitch | None:
         """Return the in-switch reduction of the node whose is slowest; None where some node has none."""

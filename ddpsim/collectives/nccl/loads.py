@@ -11,10 +11,12 @@ from ddpsim.topology.graph import Link, NodeTemplate
 from ddpsim.topology.paths import Route
 from ddpsim.topology.vertices import VertexKind
 
-NVLINK, NVSWITCH, PCIE, HOST, NET = "nvlink", "nvswitch", "pcie", "host", "net"
-GROUPS = (NVLINK, NVSWITCH, PCIE, HOST, NET)
-"""Kinds of hops that differ in efficiency, the slowest last: NVLink from GPU to GPU, NVLink through a switch,
-peer-to-peer over PCIe, through host memory, to another node."""
+NVLINK, NVSWITCH, XGMI, PCIE, HOST, NET = "nvlink", "nvswitch", "xgmi", "pcie", "host", "net"
+GROUPS = (NVLINK, NVSWITCH, XGMI, PCIE, HOST, NET)
+"""Kinds of hops that differ in efficiency, the slowest last: NVLink from GPU to GPU, NVLink through a switch, AMD's
+xGMI, peer-to-peer over PCIe, through host memory, to another node."""
+DIRECT = (NVLINK, NVSWITCH, XGMI)
+"""Those that no PCIe link is part of."""
 
 _GROUP_OF = {"nic": NET, "network": NET}
 
@@ -59,6 +61,8 @@ def route_loads(route: Route) -> Iterator[tuple[Link, str, float]]:
     for link, load in route.loads():
         if link.kind == "nvlink":
             yield link, NVSWITCH if link.at(VertexKind.NVSWITCH) else NVLINK, load
+        elif link.kind == XGMI:
+            yield link, XGMI, load
         else:
             yield link, _GROUP_OF.get(link.kind, HOST if route.staged else PCIE), load
 

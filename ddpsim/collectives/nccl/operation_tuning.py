@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from ddpsim.collectives.nccl.tuning import Entry, Shape, bus_share, ring_bandwidth, table
+from ddpsim.collectives.nccl import rccl
+from ddpsim.collectives.nccl.shape import Entry, Shape
+from ddpsim.collectives.nccl.tuning import bus_share, ring_bandwidth, table
 from ddpsim.collectives.nccl.versions import RING, Release, release
 from ddpsim.operations import Operation
 
@@ -30,16 +32,23 @@ def operation_table(shape: Shape, operation: Operation) -> tuple[Entry, ...]:
             RING,
             entry.protocol,
             _operation_latency_us(known, shape, entry, operation),
-            ring_bandwidth(known, shape, entry.protocol) / bus_share(shape) / operation.sent(shape.ranks),
+            _bus_bandwidth(known, shape, entry) / operation.sent(shape.ranks),
         )
         for entry in table(shape)
         if entry.algorithm == RING
     )
 
 
+def _bus_bandwidth(known: Release, shape: Shape, entry: Entry) -> float:
+    believed = entry.bandwidth if shape.gcn else ring_bandwidth(known, shape, entry.protocol)
+    return believed / bus_share(shape)
+
+
 def _operation_latency_us(known: Release, shape: Shape, ring: Entry, operation: Operation) -> float:
-    base_us = known.base[RING][ring.protocol]
+    base_us = rccl.BASE_US[ring.protocol] if shape.gcn else known.base[RING][ring.protocol]
     if not operation.rooted:
         return base_us + (ring.latency_us - base_us) / 2
+    if shape.gcn:
+        return base_us + rccl.hop_us(shape, ring.protocol)
     hop_us = known.net if shape.nodes > 1 else known.nvlink if shape.nvlink else known.pci
     return base_us + hop_us[RING][ring.protocol]

@@ -21,6 +21,7 @@ from ddpsim.topology.transports import (
     NETWORK,
     NVLINK,
     PCIE,
+    XGMI,
     PairTransport,
     groups_document,
     nic_advice,
@@ -113,8 +114,8 @@ def paths_taken(placement: Placement, calibration: Calibration | None = None) ->
     """
     if placement.world_size == 1 or placement.topology.compute_device == "cpu":
         return None
-    constants = calibration or Calibration.priors("nccl")
-    trays, placement = placement, joined_by_nvlink(placement, int(constants["nccl.version"]))
+    constants = calibration or Calibration.priors(placement.topology.backend)
+    trays, placement = placement, joined_by_nvlink(placement, int(constants[f"{constants.backend}.version"]))
     several = placement.nodes > 1
     pairs = [
         pair for each in placement.classes for pair in pair_transports(each.template, placement.gpus(each), several)
@@ -140,13 +141,13 @@ def _inside(trays: Placement, placement: Placement, calibration: Calibration | N
         apart = replace(trays.topology, nvlink_domain=None)
         over_nics = _busbw(place(apart, trays.nodes // placement.nodes, trays.gpus_per_node), calibration)
         others.append(Alternative("NVLink inside a tray alone", "NCCL_MNNVL_ENABLE=0", over_nics))
-    names = tuple(name for name in (HOST, PCIE, NVLINK) if name in taken)
+    names = tuple(name for name in (HOST, PCIE, XGMI, NVLINK) if name in taken)
     return Stretch(names, _busbw(place(topology, 1, gpus), calibration), tuple(others))
 
 
 def _peer_to_peer(topology: Cluster, taken: set[str]) -> Iterator[tuple[str, str, Cluster]]:
     """Yield the other choices inside a node: a name, what brings it about, the machine with it."""
-    if taken & {NVLINK, PCIE}:
+    if taken & {NVLINK, XGMI, PCIE}:
         yield "P2P off", "NCCL_P2P_DISABLE=1", _changed(topology, lambda node: replace(node, peer_to_peer="LOC"))
     if HOST in taken:
         yield "P2P everywhere", _allowing(topology), _changed(topology, lambda node: replace(node, peer_to_peer="SYS"))
@@ -165,7 +166,7 @@ def other_reach(placement: Placement) -> tuple[str, str, Cluster] | None:
         return None
     pairs = [pair for each in placement.classes for pair in pair_transports(each.template, placement.gpus(each), False)]
     taken = {pair.name for pair in pairs}
-    if not taken or NVLINK in taken:
+    if not taken or taken & {NVLINK, XGMI}:
         return None
     _, setting, changed = next(_peer_to_peer(topology, taken))
     return f"if peer-to-peer {'does not work' if PCIE in taken else 'is allowed everywhere'}", setting, changed
@@ -209,7 +210,7 @@ def _changed(topology: Cluster, change: Callable[[NodeTemplate], NodeTemplate]) 
 
 
 def _busbw(placement: Placement, calibration: Calibration | None) -> float:
-    constants = (calibration or Calibration.priors("nccl")).constants
+    constants = (calibration or Calibration.priors(placement.topology.backend)).constants
     values = tuple((name, constant.value) for name, constant in constants.items())
     return _found(placement.topology, placement.nodes, placement.gpus_per_node, values)
 
@@ -217,11 +218,11 @@ def _busbw(placement: Placement, calibration: Calibration | None) -> float:
 @lru_cache(maxsize=256)
 def _found(topology: Cluster, nodes: int, gpus: int, values: tuple[tuple[str, float], ...]) -> float:
     """Return the bus bandwidth, found once for equal arguments: rows of a sweep ask for the same."""
-    priors = Calibration.priors("nccl")
+    priors = Calibration.priors(topology.backend)
     known = {name: value for name, value in values if name in priors.constants}
     calibration = priors.with_values(known, source="in force")
     placement = place(topology, nodes, gpus)
-    layout = Layout(placement, int(calibration["nccl.version"]))
+    layout = Layout(placement, int(calibration[f"{priors.backend}.version"]))
     time_s = NcclTransport(layout, calibration, CollectiveOptions(isolated=False)).allreduce_s(_SIZE_BYTES)
     return 2 * (placement.world_size - 1) / placement.world_size * _SIZE_BYTES / time_s
 

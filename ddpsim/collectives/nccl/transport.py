@@ -1,4 +1,4 @@
-"""NCCL: rings, trees and in-switch reduction over the channels of a placement, with protocols as NCCL picks them."""
+"""NCCL and RCCL: rings, trees and in-switch reduction over a placement's channels, with protocols as they pick them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ddpsim.collectives.nccl import switch_steps as nccl_switch_steps
 from ddpsim.collectives.nccl import tree_steps as nccl_tree_steps
 from ddpsim.collectives.nccl.costs import Cost, EntryCosts, most
 from ddpsim.collectives.nccl.layout import Layout
-from ddpsim.collectives.nccl.loads import GROUPS, NET
+from ddpsim.collectives.nccl.loads import NET
 from ddpsim.collectives.nccl.operation_tuning import operation_table
-from ddpsim.collectives.nccl.tuning import Entry
-from ddpsim.collectives.nccl.versions import LL, NVLS, NVLS_TREE, RING, SIMPLE, TREE
+from ddpsim.collectives.nccl.shape import Entry
+from ddpsim.collectives.nccl.versions import ALL_PAIRS, LL, NVLS, NVLS_TREE, RING, SIMPLE, TREE
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.transport import ByOperation, Choice, Steps
 from ddpsim.errors import TopologyError, UnknownNameError
@@ -25,7 +25,7 @@ from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.operations import Operation
 
-ALGORITHMS = (RING, TREE, NVLS, NVLS_TREE)
+ALGORITHMS = (RING, TREE, NVLS, NVLS_TREE, ALL_PAIRS)
 
 _SHARPNESS = 30.0
 """How firmly the cheaper of NCCL's entries is taken: near a crossover the time is between those of both.
@@ -47,7 +47,7 @@ _P2P_LL_BYTES = 16384
 
 
 class NcclTransport(ByOperation):
-    """Predicts NCCL's collectives on a placement.
+    """Predicts NCCL's collectives on a placement, on AMD's GPUs RCCL's.
 
     Args:
         layout: the placement's channels.
@@ -59,7 +59,6 @@ class NcclTransport(ByOperation):
         TopologyError: an algorithm that the machine cannot run.
     """
 
-    backend = "nccl"
     streams_per_group = 1
 
     def __init__(
@@ -72,10 +71,11 @@ class NcclTransport(ByOperation):
         if algorithm not in ("auto", *ALGORITHMS):
             known = ("auto", *ALGORITHMS, *PATTERNS)
             raise UnknownNameError.among("algorithm", algorithm, known, place="algorithm")
-        self.calibration = calibration or Calibration.priors("nccl")
+        self.backend = "rccl" if layout.shape.gcn else "nccl"
+        self.calibration = calibration or Calibration.priors(self.backend)
         self.layout = layout
         self._options = options
-        self._get = {name.removeprefix("nccl."): c.value for name, c in self.calibration.constants.items()}
+        self._get = {name.removeprefix(f"{self.backend}."): c.value for name, c in self.calibration.constants.items()}
         self._cost = EntryCosts(layout, self._get)
         self._entries = layout.entries
         self._allowed = [i for i, e in enumerate(layout.entries) if algorithm in ("auto", e.algorithm)]
@@ -163,7 +163,7 @@ class NcclTransport(ByOperation):
         factor = self._joined_s(costs, size_bytes) / cost.time_s(size_bytes)
         if operation.rooted:
             return self._chain(operation, cost, factor, size_bytes)
-        if cost.entry.algorithm == RING:
+        if cost.entry.algorithm in (RING, ALL_PAIRS):
             return nccl_steps.ring(self._timing(cost, factor, operation), self._stepped(), size_bytes, operation)
         timing, cut, window = self._timing(cost, factor), cost.pieces, nccl_pieces.window(cost.entry.protocol)
         if cost.entry.algorithm != TREE:
@@ -199,17 +199,18 @@ class NcclTransport(ByOperation):
 
     def _timing(self, cost: Cost, factor: float, operation: Operation = Operation.ALLREDUCE) -> nccl_steps.Timing:
         algorithm, protocol = cost.entry.algorithm, cost.entry.protocol
-        ring, switch = algorithm == RING, algorithm in (NVLS, NVLS_TREE)
+        ring, switch, pairs = algorithm in (RING, ALL_PAIRS), algorithm in (NVLS, NVLS_TREE), algorithm == ALL_PAIRS
         start_s = self._get["nvls.start_s"] if switch else self._cost.start_s(protocol)
+        start_s = self._get["pairs.start_s"] if pairs else start_s
         share = operation.sent(self.layout.ranks)
         scale = factor if ring else factor * cost.slack
         return nccl_steps.Timing(
             start_s=start_s * factor,
-            hop_s=0.0 if switch else self._cost.hop_s(algorithm, protocol) * factor,
+            hop_s=0.0 if switch or pairs else self._cost.hop_s(algorithm, protocol) * factor,
             net_s=self._cost.net_s(algorithm, protocol) * factor,
             rate=cost.rate * share / factor if ring else cost.ends / scale,
             net_rate=min(cost.ends, cost.net_ends) / scale,
-            load_factors={group: scale / self._cost.reached(cost.entry, group) for group in GROUPS},
+            load_factors={group: scale / self._cost.reached(cost.entry, group) for group in self._cost.groups},
         )
 
     def _joined_s(self, costs: list[tuple[Cost, float]], size_bytes: int) -> float:

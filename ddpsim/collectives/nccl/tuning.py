@@ -1,16 +1,18 @@
 """NCCL's own cost model: what it believes each algorithm and protocol costs, by which it picks one.
 
 Source: NCCL's `src/graph/tuning.cc` (`ncclTopoTuneModel`, `ncclTopoGetAlgoTime`); `versions` has the constants.
-It selects; it does not predict well. Times inside are microseconds, bandwidths GB/s, as there.
+It selects; it does not predict well. Times inside are microseconds, bandwidths GB/s, as there. On AMD's GPUs it is
+RCCL's, of the same structure with other figures (`rccl`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
+from ddpsim.collectives.nccl import rccl
+from ddpsim.collectives.nccl.shape import Entry, InSwitch, Shape
 from ddpsim.collectives.nccl.versions import (
     CURRENT,
     LL,
@@ -24,69 +26,6 @@ from ddpsim.collectives.nccl.versions import (
     Release,
     release,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class InSwitch:
-    """A reduction in the switch has some channels, each of so many GB/s inside the node and at the NIC."""
-
-    channels: int
-    inside: float
-    across: float
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """A shape is what NCCL's model looks at when it chooses.
-
-    Attributes:
-        ranks, nodes: p and n.
-        channels: C; of the rings.
-        channel_bandwidth: GB/s of one of them.
-        tree_bandwidth: GB/s of one tree channel inside the node.
-        sm: compute capability of the slowest GPU, 70 for 7.0.
-        nvlink: whether hops inside a node are by NVLink.
-        nic_latency_us: the card's, from its plugin or XML, where NCCL asks for it (2.13 and later).
-        amd: whether all hosts are AMD's.
-        mixed: whether hosts are of several vendors.
-        ll128: whether paths allow LL128.
-        simple_only: whether the network's plugin, or NCCL_PROTO, rules out the other protocols.
-        nvls: what the node's switch reduces by; None where it does not.
-        x86: whether hosts are Intel's or AMD's.
-        version: as major * 1000 + minor.
-    """
-
-    ranks: int
-    nodes: int
-    channels: int
-    channel_bandwidth: float
-    tree_bandwidth: float
-    sm: int
-    nvlink: bool
-    nic_latency_us: float = 0.0
-    amd: bool = False
-    mixed: bool = False
-    ll128: bool = True
-    simple_only: bool = False
-    nvls: InSwitch | None = None
-    x86: bool = True
-    version: int = CURRENT
-
-    @property
-    def per_node(self) -> int:
-        """Ranks a node."""
-        return self.ranks // self.nodes
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An entry is a line of NCCL's table: algorithm, protocol, latency in us, algorithm bandwidth in GB/s."""
-
-    algorithm: str
-    protocol: str
-    latency_us: float
-    bandwidth: float
-
 
 # By generation (0 Volta, 1 Ampere, 2 Hopper, 3 Blackwell), then [one node, two, more].
 _LL_MAX = ((39.0, 39.0, 20.4), (87.7, 22.5, 19.0), (141.0, 45.0, 35.0), (141.0, 45.0, 35.0))
@@ -113,11 +52,13 @@ def generation(sm: int) -> int:
 @lru_cache(maxsize=256)
 def table(shape: Shape) -> tuple[Entry, ...]:
     """Return every algorithm and protocol NCCL may use on `shape`, with what it believes of each."""
-    return tuple(_entries(shape))
+    return tuple(rccl.entries(shape) if shape.gcn else _entries(shape))
 
 
 def time_us(entry: Entry, shape: Shape, size_bytes: int) -> float:
     """Return what NCCL believes an allreduce of `size_bytes` takes by `entry`."""
+    if shape.gcn:
+        return rccl.time_us(entry, shape, size_bytes)
     if shape.version < _TUNED_FROM and (entry.protocol == LL) != (size_bytes <= _OLD_LL_BYTES * shape.ranks):
         return math.inf
     if shape.version == _TREES_FROM and (entry.algorithm == TREE) != (size_bytes <= tree_threshold(shape)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-RING, TREE, NVLS, NVLS_TREE = "ring", "tree", "nvls", "nvls_tree"
+RING, TREE, NVLS, NVLS_TREE, ALL_PAIRS = "ring", "tree", "nvls", "nvls_tree", "all_pairs"
 LL, LL128, SIMPLE = "ll", "ll128", "simple"
 PROTOCOLS = (LL, LL128, SIMPLE)
 

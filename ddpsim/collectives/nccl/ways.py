@@ -1,11 +1,11 @@
-"""NCCL's ways between any two GPUs: its routes, at the Simple protocol's efficiencies and latencies."""
+"""NCCL's and RCCL's ways between any two GPUs: its routes, at the Simple protocol's efficiencies and latencies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.nccl.loads import GROUPS, HOST, NET, NVLINK, NVSWITCH, route_loads
+from ddpsim.collectives.nccl.loads import DIRECT, GROUPS, HOST, NET, route_loads
 from ddpsim.collectives.nccl.versions import SIMPLE
 from ddpsim.collectives.routes import PlacedLink, Wiring
 from ddpsim.collectives.transport import Connection
@@ -17,19 +17,22 @@ from ddpsim.topology.paths import Paths, find_paths
 class NcclWays:
     """Finds the ways between GPUs of a placement, which between nodes lead through the NIC nearest to each."""
 
-    backend = "nccl"
     protocol = SIMPLE
     streams_per_group = 1
 
     def __init__(self, placement: Placement, calibration: Calibration) -> None:
         self.calibration, self._placement = calibration, placement
+        self.backend = calibration.backend
         self._wiring = Wiring(placement, expand=True)
         self.capacities: dict[LinkId, float] = {}
         self._found: dict[int, Paths] = {}
 
+    def _get(self, name: str) -> float:
+        return self.calibration[f"{self.backend}.{name}"]
+
     def start_s(self, size_bytes: int) -> float:
         """Return the protocol's start."""
-        return self.calibration["nccl.start.simple_s"]
+        return self._get("start.simple_s")
 
     def connection(self, source: int, target: int) -> Connection:
         """Return the way from one rank to another."""
@@ -37,15 +40,15 @@ class NcclWays:
         loads: dict[LinkId, float] = {}
         for placed, group, load in way:
             self.capacities[placed.name] = placed.link.bandwidth
-            efficiency = self.calibration[f"nccl.efficiency.{group}.{SIMPLE}"]
+            efficiency = self._get(f"efficiency.{group}.{SIMPLE}")
             loads[placed.name] = loads.get(placed.name, 0.0) + load / efficiency
         return Connection(self._hop_s(max((group for _, group, _ in way), key=GROUPS.index)), loads)
 
     def _hop_s(self, group: str) -> float:
-        kind = group if group in (NVLINK, NVSWITCH, NET) else "pcie"
+        kind = group if group in (*DIRECT, NET) else "pcie"
         nics = [nic.latency_s for each in self._placement.classes for nic in each.template.nics]
-        card_s = max(nics, default=0.0) * self.calibration[f"nccl.nic.latency.{SIMPLE}"] if group == NET else 0.0
-        return self.calibration[f"nccl.ring.hop.{kind}.{SIMPLE}_s"] + card_s
+        card_s = max(nics, default=0.0) * self._get(f"nic.latency.{SIMPLE}") if group == NET else 0.0
+        return self._get(f"ring.hop.{kind}.{SIMPLE}_s") + card_s
 
     def _way(self, source: int, target: int) -> Iterator[tuple[PlacedLink, str, float]]:
         (here, first), (there, second) = map(self._gpu, (source, target))

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.collectives.nccl.tuning import InSwitch, Shape, best, ll_max, table, time_us, tree_max
+from ddpsim.collectives.nccl.shape import InSwitch, Shape
+from ddpsim.collectives.nccl.tuning import best, ll_max, table, time_us, tree_max
 from ddpsim.collectives.nccl.versions import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE
 
 DGX1V = Shape(ranks=8, nodes=1, channels=6, channel_bandwidth=20.0, tree_bandwidth=20.0, sm=70, nvlink=True)

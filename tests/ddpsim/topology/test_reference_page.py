@@ -7,7 +7,7 @@ from ddpsim.topology.graph import Topology
 from ddpsim.topology.nic_kinds import NIC_KINDS
 from ddpsim.topology.schema import FabricSpec, NodeSpec
 from ddpsim.topology.spec import parse_topology
-from ddpsim.topology.transports import HOST, NVLINK, PCIE
+from ddpsim.topology.transports import HOST, NVLINK, PCIE, XGMI
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "topology.md"
 
@@ -55,5 +55,5 @@ def test_the_kinds_of_nics_are_those_of_the_code() -> None:
 
 def test_the_transports_are_those_that_are_shown() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    for name in (NVLINK, PCIE, HOST):
+    for name in (NVLINK, XGMI, PCIE, HOST):
         assert f"| {name} |" in text
