@@ -1,0 +1,1 @@
+"""RCCL on AMD's boards beside public tables."""
