@@ -125,7 +125,10 @@ def _asked(machine: Topology, gpus: str | None, nodes: int | None) -> Topology:
 @expand
 def import_(
     file: Annotated[
-        str, typer.Argument(metavar="FILE|-", help="`nvidia-smi topo -m`, or NCCL's topology XML; - is standard input.")
+        str,
+        typer.Argument(
+            metavar="FILE|-", help="`nvidia-smi topo -m`, `rocm-smi --showtopo`, or NCCL's XML; - is standard input."
+        ),
     ],
     output: Output,
     gpu: Annotated[
@@ -137,7 +140,7 @@ def import_(
     ] = None,
     out: Annotated[str | None, typer.Option("--out", "-o", metavar="FILE.yaml", help="[standard output]")] = None,
 ) -> None:
-    """Take a machine in from `nvidia-smi topo -m` or NCCL's XML; prints its YAML."""
+    """Take a machine in from `nvidia-smi topo -m`, `rocm-smi --showtopo` or NCCL's XML; prints its YAML."""
     from ddpsim.files import named
     from ddpsim.topology.dump import document_of, dump_topology
     from ddpsim.topology.importers import import_topology

@@ -30,7 +30,10 @@ class Given:
     nccl_tests: Annotated[
         str | None, Option("nccl-tests or microbenchmark table of the machine, with `topology` or `topo`.", "LOG")
     ] = None
-    topo: Annotated[str | None, Option("What `nvidia-smi topo -m` printed on a node, or NCCL's XML.", "FILE")] = None
+    topo: Annotated[
+        str | None,
+        Option("What `nvidia-smi topo -m` or `rocm-smi --showtopo` printed on a node, or NCCL's XML.", "FILE"),
+    ] = None
     flight_recorder: Annotated[
         str | None, Option("Folder of NCCL's flight recorder dumps (TORCH_FR_BUFFER_SIZE).", "DIR")
     ] = None

@@ -86,7 +86,9 @@ def machine_of(
 
 
 def _imported(path: str, device: str) -> Topology:
-    text = read_text(path, TopologyError, "give what `nvidia-smi topo -m` printed, or NCCL's XML")
+    text = read_text(
+        path, TopologyError, "give what `nvidia-smi topo -m` or `rocm-smi --showtopo` printed, or NCCL's XML"
+    )
     gpu = kind_of(device).lower() if device not in ("cpu", "GPU") else None
     return import_topology(text, named(path), gpu=gpu, name=Path(path).name.partition(".")[0] or "imported")
 

@@ -6,10 +6,11 @@ from ddpsim.errors import TopologyError
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.nccl_xml import read_nccl_xml
 from ddpsim.topology.nvidia_smi import read_topo_matrix
+from ddpsim.topology.rocm_smi import TITLE, read_showtopo
 
 
 def import_topology(text: str, place: str, *, gpu: str | None = None, name: str = "imported") -> Topology:
-    """Return the node that NCCL's topology XML or the matrix of `nvidia-smi topo -m` describes.
+    """Return the node that NCCL's topology XML, `nvidia-smi topo -m` or `rocm-smi --showtopo` describes.
 
     Args:
         text: the whole file.
@@ -18,14 +19,16 @@ def import_topology(text: str, place: str, *, gpu: str | None = None, name: str 
         name: of the topology.
 
     Raises:
-        TopologyError: neither format, malformed (with its line), or `gpu` is needed.
+        TopologyError: none of these formats, malformed (with its line), or `gpu` is needed.
     """
     if text.lstrip().startswith("<"):
         return read_nccl_xml(text, place, gpu=gpu, name=name)
+    if TITLE in text:
+        return read_showtopo(text, place, gpu=gpu, name=name)
     if "GPU0" in text:
         return read_topo_matrix(text, place, gpu=gpu, name=name)
     raise TopologyError(
-        "neither NCCL topology XML nor a matrix of `nvidia-smi topo -m`",
+        "neither NCCL topology XML nor a matrix of `nvidia-smi topo -m` or `rocm-smi --showtopo`",
         place=place,
         remedy="give one of them, whole",
     )

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from ddpsim.errors import TopologyError
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.layouts import gpu_choices, gpu_model
+from ddpsim.topology.matrix_text import Words, check_rows, plain_lines
 from ddpsim.topology.nccl_xml import UNKNOWN_NIC_MBPS
 from ddpsim.topology.spec import topology_from_document
 from ddpsim.units import format_bandwidth
 
-_WORD = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS")
+_WORDS = Words(re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS"), "X, NV#, PIX, PXB, PHB, NODE, SYS")
 _DEVICE = re.compile(r"GPU\d+|NIC\d+|mlx\d+_\w+|\w*(?:ib|efa|rdma|bnxt|hfi|hsi|irdma|roce)\w*\d+")
-_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _MOST_LINKS = {4: "P100", 6: "V100", 12: "A100", 18: "H100"}
 _NEAR = {"switch": {"PIX"}, "outer": {"PIX", "PXB"}, "socket": {"PIX", "PXB", "PHB", "NODE"}}
 
@@ -67,30 +67,18 @@ class _Matrix:
 
 
 def _read(text: str, place: str) -> _Matrix:
-    lines = [_ESCAPE.sub("", line) for line in text.splitlines()]
+    lines = plain_lines(text)
     start = next((number for number, line in enumerate(lines) if line.split()[:1] == ["GPU0"]), None)
     if start is None:
         raise TopologyError(
             "no header line with GPU0 in it", place=place, remedy="give the output of `nvidia-smi topo -m`"
         )
     devices = _header(lines[start])
-    words: dict[tuple[str, str], str] = {}
-    affinity: dict[str, str] = {}
-    for number, line in enumerate(lines[start + 1 :], start + 2):
-        cells = line.split()
-        if not cells or cells[0] not in devices:
-            continue
-        row = cells[1 : len(devices) + 1]
-        _check_row(cells[0], row, devices, f"{place}: line {number}")
-        words |= {(cells[0], other): word for other, word in zip(devices, row, strict=True) if other != cells[0]}
-        affinity[cells[0]] = cells[len(devices) + 1] if len(cells) > len(devices) + 1 else ""
+    words, rest = _WORDS.read(lines, start, devices, place)
     gpus = [device for device in devices if device.startswith("GPU")]
-    for device in gpus:
-        if device not in affinity:
-            raise TopologyError(f"no row for {device}", place=place, remedy="give the whole matrix")
-    _check_symmetric(gpus, words, place)
+    check_rows(gpus, words, list(rest), place)
     nics = sorted((device for device in devices if device not in gpus), key=_natural)
-    return _Matrix(gpus, nics, words, affinity)
+    return _Matrix(gpus, nics, words, {device: cells[0] if cells else "" for device, cells in rest.items()})
 
 
 def _header(line: str) -> list[str]:
@@ -100,29 +88,6 @@ def _header(line: str) -> list[str]:
             break
         devices.append(cell)
     return devices
-
-
-def _check_row(device: str, row: list[str], devices: list[str], where: str) -> None:
-    for other, word in zip(devices, row, strict=False):
-        if not _WORD.fullmatch(word):
-            raise TopologyError(
-                f"{word!r} between {device} and {other}", place=where, remedy="known: X, NV#, PIX, PXB, PHB, NODE, SYS"
-            )
-    if len(row) < len(devices):
-        raise TopologyError(
-            f"the row of {device} has {len(row)} of {len(devices)} columns", place=where, remedy="give the whole line"
-        )
-
-
-def _check_symmetric(gpus: list[str], words: dict[tuple[str, str], str], place: str) -> None:
-    for first in gpus:
-        for second in gpus:
-            if first < second and words[first, second] != words[second, first]:
-                raise TopologyError(
-                    f"{first} to {second} is {words[first, second]}, the other way {words[second, first]}",
-                    place=place,
-                    remedy="give the matrix as printed",
-                )
 
 
 def _document(matrix: _Matrix, place: str, gpu: str | None, name: str) -> dict[str, object]:
