@@ -61,7 +61,7 @@ def test_two_fours_of_cards_are_joined_inside_a_four_alone() -> None:
     joined = {(link.source, link.target) for link in links if link.kind == "xgmi"}
     assert len(joined) == 2 * 12
     assert ("gpu0", "gpu4") not in joined
-    with pytest.raises(TopologyError, match="say `gpu`, e.g. mi210"):
+    with pytest.raises(TopologyError, match="nothing tells which GPU has 8"):
         import_topology(text, "-")
 
 
