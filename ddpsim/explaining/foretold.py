@@ -122,7 +122,7 @@ def foretell(
     Raises:
         InputError: as `predict`.
     """
-    calibration = with_costs(machine.calibration, backend, basis.costs)
+    calibration = with_costs(machine.calibration, machine.library(backend), basis.costs)
     options = Options(
         plan=custom_plan(basis.parameters, basis.groups) if is_whole(basis) else None,
         # Without buffers the option changes nothing, and is none to advise.

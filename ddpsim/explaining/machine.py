@@ -21,6 +21,7 @@ from ddpsim.workload.gpus import kind_of
 _ASSUMED = {
     "A100": "dgx-a100", "A800": "dgx-a100", "V100": "dgx-1v", "H100": "dgx-h100", "H200": "hgx-h200",
     "B200": "dgx-b200", "L40S": "8xl40s-pcie", "RTX4090": "8xrtx4090", "RTXPRO6000": "8xrtxpro6000",
+    "MI250X": "mi250x-4", "MI300X": "mi300x-8", "MI325X": "mi325x-8", "MI355X": "mi355x-8",
 }  # fmt: skip
 """Shipped machines by their GPU, for a trace whose machine nobody names: its wires are then the trace's."""
 
@@ -47,6 +48,14 @@ class Machine:
     calibration: Calibration | None
     assumed: str = ""
     one_size: CurvePoint | None = None
+
+    def library(self, backend: str) -> str:
+        """Return the library that a backend is on this machine: `nccl` is RCCL on AMD's GPUs, as torch's traces say."""
+        return _library(self.topology, backend)
+
+
+def _library(topology: Topology, backend: str) -> str:
+    return topology.backend if backend == "nccl" and topology.backend == "rccl" else backend
 
 
 def machine_of(
@@ -116,7 +125,7 @@ def _assumed(world_size: int, device: str, splits: Sequence[Split], backend: str
         raise TraceError(what, place="topology", remedy="give --topology, or --topo with `nvidia-smi topo -m`")
     known = load_topology(name)
     nodes, per_node = _placed(known, world_size)
-    priors = Calibration.priors(backend)
+    priors = Calibration.priors(_library(known, backend))
     points = _points(splits)
     assumed = f"no machine is given: {name} is assumed"
     if not points:
