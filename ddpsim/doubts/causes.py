@@ -10,6 +10,7 @@ import numpy as np
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts import collectives
+from ddpsim.doubts.collisions import collisions
 from ddpsim.doubts.devices import far_from_nics
 from ddpsim.doubts.doubt import Doubt
 from ddpsim.doubts.spreads import (
@@ -68,6 +69,7 @@ def doubts_of(
     if placement.world_size > 1 and options.comm == "real":
         found.append(_collective(placement, backend, calibration, options.algorithm, sizes))
         found += _far_gpus(placement, backend, calibration, options.algorithm, sizes)
+        found += _collisions(placement, backend, calibration, options.algorithm, sizes)
     constants = _constants(backend, calibration)
     found += _measured_costs(constants)
     found += _encoding(constants, workload, options)
@@ -165,6 +167,19 @@ def _far_gpus(
         return []
     high = Assumptions(calibration, wire_factor=wire.high)
     return [Doubt("GPUs far from the NIC", "`visible_devices` of the job in the machine's file", None, high)]
+
+
+def _collisions(
+    placement: Placement, backend: str, calibration: Calibration | None, algorithm: str, sizes: Sequence[int]
+) -> list[Doubt]:
+    """Return the doubt of flows that switches put onto one way to the spine; calibrated tables have them in them."""
+    if backend not in GPU_BACKENDS or collectives.covers(calibration, placement, backend, algorithm):
+        return []
+    wire = collisions(placement, sizes)
+    if wire is None:
+        return []
+    high = Assumptions(calibration, wire_factor=wire.high)
+    return [Doubt("ECMP collisions", "`routing: adaptive` in the machine's file, where switches do", None, high)]
 
 
 def _measured_costs(constants: Calibration) -> list[Doubt]:

@@ -64,6 +64,14 @@ Families that the tables cannot tell apart share a spread: with one or two sites
 and scores worse on a site that had no part.
 """
 
+COLLISIONS = Spread(
+    0.0,
+    math.log(1.4),
+    "ECMP by itself costs an AllReduce up to 40 % beside hashing of queue pairs (Meta, A RoCE network for distributed "
+    "AI training at scale, SIGCOMM 2024); links of 100 Gb/s reach about 70 (Baidu Intelligent Cloud, hash collisions)",
+)
+"""Of a collective that crosses a spine over Ethernet whose switches hash each flow onto a way."""
+
 MEASURED_COLLECTIVE = 0.05
 """Half the band of an allreduce between rows measured on the same machine: the accuracy page's rows left out."""
 

@@ -28,6 +28,7 @@ class Fabric:
             from `oversubscription`.
         oversubscription: bandwidth of a leaf's NICs over that of its trunk; 1 never blocks.
         trunk_latency_s: one-way delay of a trunk.
+        routing: `adaptive`, or `ecmp` by a hash of each flow; None is what its cards' switches usually do.
         fused: where a node stands for several of an NVLink domain: how many, and the NICs of each.
     """
 
@@ -36,7 +37,9 @@ class Fabric:
     trunk_bandwidth: float | None = None
     oversubscription: float = 1.0
     trunk_latency_s: float = 0.0
-    # Not in the representation, on which the fingerprints of calibrations rest: no file has it.
+    # Not in the representation, on which the fingerprints of calibrations rest.
+    routing: str | None = field(default=None, repr=False)
+    # No file has it.
     fused: tuple[int, int] | None = field(default=None, repr=False)
 
     def leaf(self, node: int, nic: int) -> str:

@@ -204,6 +204,8 @@ def _fabric(fabric: Fabric) -> dict[str, object]:
         document["oversubscription"] = fabric.oversubscription
     if fabric.trunk_latency_s:
         document["trunk_delay"] = _time(fabric.trunk_latency_s)
+    if fabric.routing is not None:
+        document["routing"] = fabric.routing
     return document
 
 

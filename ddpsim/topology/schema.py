@@ -195,6 +195,7 @@ class FabricSpec(Spec):
     trunk: Bandwidth | None = None
     trunk_delay: Time = 0.0
     oversubscription: Annotated[float, Field(gt=0, strict=False)] = 1.0
+    routing: Literal["adaptive", "ecmp"] | None = None
 
 
 class NvlinkDomainSpec(Spec):

@@ -144,7 +144,9 @@ def _domain(spec: NvlinkDomainSpec | None) -> NvlinkDomain | None:
 def _fabric(spec: FabricSpec | None, groups: tuple[NodeGroup, ...]) -> Fabric:
     if spec is None:
         return Fabric("flat" if all(group.template.nics for group in groups) else "none")
-    return Fabric(spec.kind, spec.nodes_per_leaf, spec.trunk, spec.oversubscription, spec.trunk_delay)
+    return Fabric(
+        spec.kind, spec.nodes_per_leaf, spec.trunk, spec.oversubscription, spec.trunk_delay, routing=spec.routing
+    )
 
 
 def _degraded(spec: DegradedSpec, place: str) -> DegradedLink:
