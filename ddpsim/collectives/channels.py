@@ -15,6 +15,7 @@ from ddpsim.collectives.channel_search import best_rings, doubled, fewest_rings,
 from ddpsim.collectives.mesh_rings import mesh_rings
 from ddpsim.collectives.ring_search import Ring, RingSearch
 from ddpsim.errors import TopologyError, UnknownNameError
+from ddpsim.topology.hardware import gcn_of, xgmi_bandwidth
 from ddpsim.topology.node import NETWORK, Link, NodeTemplate
 from ddpsim.topology.paths import KINDS, Paths, Route, farther, find_paths
 
@@ -172,7 +173,7 @@ def _find(
         rings = given
         speed = template.ring_bandwidth or _even_speed(rings, paths, capacities)
     else:
-        search = RingSearch(paths, capacities, gpus, nics, echo=nic_echo(sm))
+        search = RingSearch(paths, _counted(template), gpus, nics, echo=nic_echo(sm))
         fewest = fewest_rings(paths, gpus)
         found = best_rings(search, speeds_of(sm, network), max_channels, cross_nic=cross_nic, fewest=fewest)
         rings, speed = (found.rings, found.speed) if found else ([], 0.0)
@@ -195,6 +196,15 @@ def _find(
         sustained_bandwidth=_sustained(shared_loads(channels), capacities),
         given=bool(given),
     )
+
+
+def _counted(template: NodeTemplate) -> dict[str, float]:
+    """Return what the search counts each link as: xGMI no more than RCCL does, whatever it carries."""
+    most = xgmi_bandwidth(gcn_of(template.gpus[0].model))
+    return {
+        link.name: min(link.bandwidth, most * link.count) if link.kind == "xgmi" else link.bandwidth
+        for link in template.links
+    }
 
 
 def _channel(ring: Ring, speed: float, paths: Paths) -> Channel:

@@ -14,6 +14,7 @@ from ddpsim.collectives.nccl.loads import (
     NET,
     NVLINK,
     NVSWITCH,
+    XGMI,
     Load,
     Pattern,
     route_group,
@@ -80,7 +81,8 @@ class Layout:
         self.least_nic_share = min((least_share(nic.kind, nic.bandwidth) for nic in nics), default=0.0)
         self.nic_latency_s = max((nic.latency_s for nic in nics), default=0.0)
         routes = (route for found in self._channels for ring in found.rings for route in ring.routes)
-        self.hop = max(map(route_group, routes), key=GROUPS.index, default=NVLINK)
+        own = XGMI if gcn_of(placement.classes[0].template.gpus[0].model) else NVLINK
+        self.hop = max(map(route_group, routes), key=GROUPS.index, default=own)
         self.shape = self._shape(version)
         self.entries = table(self.shape)
         self._believed: dict[int, tuple[float, ...]] = {}

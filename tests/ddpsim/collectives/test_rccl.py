@@ -11,6 +11,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.channels import find_channels
 from ddpsim.collectives.execute import Collectives, make_transport
 from ddpsim.collectives.nccl.rccl import ALL_PAIRS_BYTES
+from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.transport import Transport
 from ddpsim.errors import CalibrationError, InputError, TopologyError
 from ddpsim.jobs.collective import CollectiveOptions
@@ -77,6 +78,30 @@ def test_every_operation_takes_a_time_that_grows_with_its_bytes(name: str, nodes
     ours = transport(name, nodes)
     times = [ours.time_s(operation, size * MIB) for size in (16, 64, 256, 1024)]
     assert 0 < times[0] < times[1] < times[2] < times[3]
+
+
+@pytest.mark.parametrize("name", ["mi300x-8", "mi355x-8", "mi250x-4"])
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, 2), (1, 3), (1, 4), (2, 1), (2, 3), (3, 4), (64, 1), (64, 8)])
+def test_parts_of_nodes_and_many_nodes_have_rings(name: str, nodes: int, gpus: int) -> None:
+    ours = make_transport(load_topology(name).place(nodes, gpus), "nccl", None, CollectiveOptions(isolated=False))
+    assert ours.time_s(Operation.ALLREDUCE, MIB) < ours.time_s(Operation.ALLREDUCE, 256 * MIB) < 0.1
+
+
+def test_a_search_counts_xgmi_as_rccl_does_and_the_bytes_go_at_what_the_link_carries() -> None:
+    # Six rings of 24 GB/s: two over each way of each of the three pairs that a GPU has of four.
+    slow, fast = (
+        make_transport(load_topology(name).place(1, 4), "nccl", None, CollectiveOptions(isolated=False))
+        for name in ("mi300x-8", "mi355x-8")
+    )
+    size = 4096 * MIB
+    assert slow.time_s(Operation.ALLREDUCE, size) / fast.time_s(Operation.ALLREDUCE, size) == pytest.approx(
+        1.2, rel=0.02
+    )
+
+
+@pytest.mark.parametrize("pattern", sorted(PATTERNS))
+def test_patterns_that_no_library_picks_run_over_xgmi(pattern: str) -> None:
+    assert 0 < transport("mi300x-8", 2, algorithm=pattern).time_s(Operation.ALLREDUCE, 64 * MIB) < 0.1
 
 
 @pytest.mark.parametrize("size", [MIB, 64 * MIB])
