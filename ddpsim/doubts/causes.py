@@ -14,6 +14,7 @@ from ddpsim.doubts.collisions import collisions
 from ddpsim.doubts.devices import far_from_nics
 from ddpsim.doubts.doubt import Doubt
 from ddpsim.doubts.spreads import (
+    AMD_SOFTWARE,
     BESIDE,
     COPIES,
     DDP_HOST,
@@ -35,6 +36,7 @@ from ddpsim.workload import Workload
 from ddpsim.workload.anchors import GIVEN, MOSTLY_COMMUNICATION, RooflineFactors
 from ddpsim.workload.estimate import TERM_SHARES
 from ddpsim.workload.fusing import CompiledAs
+from ddpsim.workload.gpus import gpu_of
 
 HOST_COSTS = ("hook_s", "launch_s", "finish_s", "forward_s", "buffer_s", "search_s", "graph_s", "broadcast_s")
 
@@ -113,6 +115,8 @@ def _pace(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
         device, host = fusing(compiled)
         eager = replace(now, compute=math.exp(device.high), host=math.exp(host.high))
         yield Doubt("what torch.compile saves", _CAPTURE, None, eager)
+    if workload.estimated and how != "anchored" and (gpu := gpu_of(workload.gpu, workload.provenance)) and gpu.spec.gcn:
+        yield Doubt("AMD's software", _CAPTURE, None, replace(now, compute=math.exp(AMD_SOFTWARE.high)))
     if workload.estimated and not workload.one_clock:
         low, high = (replace(now, host=math.exp(end)) for end in (HOST_LAUNCH.low, HOST_LAUNCH.high))
         yield Doubt("host launches", _CAPTURE, low, high)

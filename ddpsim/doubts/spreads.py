@@ -88,6 +88,14 @@ PACE = {
 }
 """By how a workload's device time is known."""
 
+AMD_SOFTWARE = Spread(
+    0.0,
+    math.log((478.73 / 989.4) / (215.79 / 1307.4)),
+    "GPT-2 XL in bf16 by torch.compile: 216 of 1307 TFLOP/s on MI300X, 479 of 989 on H100, October 2024 "
+    "(ROCm/TransformerEngine issue 72)",
+)
+"""Of a step estimated for a GPU of AMD at the shares of peak of NVIDIA's: of the one row known, early software's."""
+
 HOST_LAUNCH = Spread(
     -math.log(2), math.log(1.5), "eager-mode operators take 15 to 45 us of the host where 30 are taken"
 )

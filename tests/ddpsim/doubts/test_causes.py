@@ -12,6 +12,7 @@ from ddpsim.collectives.constant import GIVEN
 from ddpsim.doubts.causes import doubts_of, pace_of
 from ddpsim.doubts.constants import doubt_of
 from ddpsim.doubts.spreads import DDP_HOST, PACE
+from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
@@ -111,3 +112,15 @@ def test_a_constant_has_the_doubt_of_what_is_known_of_it():
     assert doubt_of(PRIORS.constants["nccl.version"]) == (None, None)
     slow = replace(PRIORS.constants["nccl.ddp.compute_slowdown"], value=1.1, fitted=True)
     assert doubt_of(slow) == pytest.approx((1 + 0.1 * math.exp(-0.27), 1 + 0.1 * math.exp(0.27)))
+
+
+def test_a_step_estimated_for_a_gpu_of_amd_may_be_slower_by_what_one_was():
+    amd, nvidia = (Model.of("resnet50").on(load_topology(name)) for name in ("mi300x-8", "dgx-h100"))
+    machine = load_topology("mi300x-8").place()
+    found = {d.name: d for d in doubts_of(amd, machine, Options(backend="rccl"), None, [1 << 20])}
+    doubt = found["AMD's software"]
+    assert doubt.low is None
+    assert doubt.high.compute == pytest.approx(2.9, abs=0.05)
+    assert "AMD's software" not in {d.name for d in doubts_of(nvidia, MACHINE.place(), Options(), None, [1 << 20])}
+    captured = replace(amd, estimated=False)
+    assert "AMD's software" not in {d.name for d in doubts_of(captured, machine, Options(), None, [1 << 20])}
