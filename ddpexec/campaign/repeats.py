@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from ddpsim.validation.result import BucketError, Compared, Term, Validation
+from ddpsim.validation.result import BucketError, ComparedQuantity, ErrorTerm, Validation
 
 
 def averaged(runs: Sequence[Validation]) -> Validation:
@@ -24,8 +24,8 @@ def averaged(runs: Sequence[Validation]) -> Validation:
     )
     buckets = zip(*(run.buckets for run in runs), strict=False)
     return Validation(
-        iterations=Compared.of(step_s, first.iterations.predicted_s),
-        overhead=Compared.of(overhead_s, first.overhead.predicted_s),
+        iterations=ComparedQuantity.of(step_s, first.iterations.predicted_s),
+        overhead=ComparedQuantity.of(overhead_s, first.overhead.predicted_s),
         local_source="run" if timed else "prediction",
         buckets=tuple(_bucket(each, step_s) for each in buckets),
         terms=tuple(_terms(runs, step_s)),
@@ -52,10 +52,10 @@ def _bucket(runs: Sequence[BucketError], step_s: float) -> BucketError:
     return BucketError(first.index, first.size_bytes, measured, first.predicted, errors)
 
 
-def _terms(runs: Sequence[Validation], step_s: float) -> Iterator[Term]:
+def _terms(runs: Sequence[Validation], step_s: float) -> Iterator[ErrorTerm]:
     by_name = [{term.name: term for term in run.terms} for run in runs]
     for name in by_name[0]:
         if all(name in terms for terms in by_name):
             measured_s = fmean(terms[name].measured_s for terms in by_name)
             predicted_s = fmean(terms[name].predicted_s for terms in by_name)
-            yield Term(name, measured_s, predicted_s, (predicted_s - measured_s) / step_s)
+            yield ErrorTerm(name, measured_s, predicted_s, (predicted_s - measured_s) / step_s)

@@ -27,7 +27,7 @@ class CampaignPart(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class SlowLink(CampaignPart):
+class SlowLinkSpec(CampaignPart):
     """The node whose link has another rate."""
 
     node: Index
@@ -40,7 +40,7 @@ class NetworkSpec(CampaignPart):
     ranks: Annotated[int, Field(ge=2)]
     rate: Bandwidth
     delay: Time = 0.0
-    slow: SlowLink | None = None
+    slow: SlowLinkSpec | None = None
     trunk: Bandwidth | None = None
 
     @property

@@ -32,7 +32,7 @@ _WHERE = {"forward": "after_forward", "gap": "after_backward", "end": "after_opt
 
 
 @dataclass(slots=True)
-class Counted:
+class StepCounts:
     """What a step was seen to do.
 
     Attributes:
@@ -78,7 +78,7 @@ class StepCounter(TorchDispatchMode):
         self, module: nn.Module, *, real: bool = False, as_is: bool = False, original: nn.Module | None = None
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.counted, self.live = Counted(), LiveBytes(as_is=as_is)
+        self.counted, self.live = StepCounts(), LiveBytes(as_is=as_is)
         self._original, self._intermediates = original or module, Intermediates()
         self._edges = Edges(own_bytes if as_is else fp32_bytes)
         self.parameters = collect(module)

@@ -15,7 +15,7 @@ from ddpexec.capturing.own_step import Factory
 from ddpexec.capturing.shapes import Note, OwnShape, model_shape, module_shape, step_shape
 from ddpexec.models import MODELS
 from ddpsim.errors import InputError, WorkloadError
-from ddpsim.prediction.carry import Carried, carried
+from ddpsim.prediction.carry import ConvertedWorkload, carried
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import Anchor, RooflineFactors
 from ddpsim.workload.estimate import ModelShape, estimate
@@ -76,7 +76,9 @@ def estimate_model(
     return estimate(shape, found, precision, anchors, optimizer, pace, accumulate, without)
 
 
-def carry_model(source: Workload, gpu: AchievedGpu, model: str | None = None, precision: str | None = None) -> Carried:
+def carry_model(
+    source: Workload, gpu: AchievedGpu, model: str | None = None, precision: str | None = None
+) -> ConvertedWorkload:
     """Return the recorded `source` as `gpu` would run it, by the operators of its model where that is shipped.
 
     Args:

@@ -29,7 +29,7 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Need(Generic[Moment]):
+class FirstUse(Generic[Moment]):
     """A need is when forward first needs a parameter.
 
     Attributes:
@@ -87,7 +87,7 @@ class ForwardCalls(Generic[Moment]):
         """End the forward: calls from here on, as those of a checkpoint in backward, are not noted."""
         self._seen = None
 
-    def needs(self, called: Mapping[int, Moment], gradients: Collection[int]) -> list[Need[Moment] | None]:
+    def needs(self, called: Mapping[int, Moment], gradients: Collection[int]) -> list[FirstUse[Moment] | None]:
         """Return when a forward first needs each parameter, by registration index; None where it does not.
 
         The call of its owner, or where that is not called the nearest call around it; of a parameter with several
@@ -99,13 +99,13 @@ class ForwardCalls(Generic[Moment]):
             gradients: registration indices of the parameters that backward reached.
         """
         turns = {number: turn for turn, number in enumerate(called)}
-        found: list[Need[Moment] | None] = []
+        found: list[FirstUse[Moment] | None] = []
         for index, places in enumerate(self._places):
             near = [(place, next(number for number in place.chain if number in called)) for place in places]
             if index not in gradients:
                 near = [(place, number) for place, number in near if place.leaf and number == place.chain[0]]
             first = min(near, key=lambda pair: turns[pair[1]], default=None)
-            found.append(None if first is None else Need(called[first[1]], first[1] != first[0].chain[0]))
+            found.append(None if first is None else FirstUse(called[first[1]], first[1] != first[0].chain[0]))
         return found
 
     def _hook(self, number: int) -> Callable[[nn.Module, Any], None]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddpexec.capturing.forward_calls import Need
+from ddpexec.capturing.forward_calls import FirstUse
 from ddpexec.capturing.stamps import NANOSECOND, Stamp
 from ddpsim.workload.forward_use import ForwardUse, median_use
 
@@ -18,7 +18,7 @@ class StampedForward:
 
     start: Stamp
     end: Stamp
-    needs: Sequence[Need[Stamp] | None]
+    needs: Sequence[FirstUse[Stamp] | None]
 
     @property
     def host_s(self) -> float:

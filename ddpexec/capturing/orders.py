@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ddpexec.ddp.parameters import collect
-from ddpexec.models.changing import SAMPLES, Case, Changing, changing
+from ddpexec.models.changing import SAMPLES, Case, DynamicModel, changing
 from ddpsim.workload.order_trace import Context, OrderTrace
 from ddpsim.workload.profile import Phase, Workload
 
@@ -50,7 +50,7 @@ def record_orders(name: str, *, ranks: int = 4, steps: int = 300, seed: int = 0)
 
 
 class _Recorder:
-    def __init__(self, model: Changing, ranks: int, seed: int) -> None:
+    def __init__(self, model: DynamicModel, ranks: int, seed: int) -> None:
         self.model, self.ranks = model, ranks
         self.tensors = list(model.parameters())
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)

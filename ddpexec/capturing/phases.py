@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ddpsim.errors import WorkloadError
 
 
-class Listener(Protocol):
+class PhaseListener(Protocol):
     """What is told of a step, in this order."""
 
     def on_forward(self, inputs: Sequence[object]) -> None:
@@ -39,7 +39,7 @@ class Phases:
         listener: is told.
     """
 
-    def __init__(self, module: nn.Module, parameters: Sequence[Tensor], listener: Listener) -> None:
+    def __init__(self, module: nn.Module, parameters: Sequence[Tensor], listener: PhaseListener) -> None:
         self._module, self._parameters, self._listener = module, parameters, listener
         self._steps = 0
         self._forward = self._backward = self._inside = False

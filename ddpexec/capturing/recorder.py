@@ -27,7 +27,7 @@ CALL_ITERATIONS = 3
 
 
 @dataclass(slots=True)
-class Record:
+class IterationStamps:
     """A record holds the stamps of one iteration."""
 
     forward: Stamp | None = None
@@ -39,7 +39,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class RecordedTimes:
     """What a workload needs of the recorded iterations; see `ddpsim.workload.Workload`."""
 
     forward: Phase
@@ -67,8 +67,8 @@ class Recorder:
         self.device = self._parameters[0].device
         self.precision = "fp32"
         self.batch_size: int | None = None
-        self._records: list[Record] = []
-        self._current = Record()
+        self._records: list[IterationStamps] = []
+        self._current = IterationStamps()
         self._phases = Phases(module, self._parameters, self)
         self._calls = ForwardCalls(module, self._parameters, self._stamp)
         self._pass = DevicePass(self.device) if self.device.type == "cuda" else None
@@ -112,7 +112,7 @@ class Recorder:
         self._phases.end_step()
         assert record.forward is not None
         self._records.append(record)
-        self._current = Record()
+        self._current = IterationStamps()
         if self._pass is not None:
             self._pass.end_iteration()
         return record.end.host_s - record.forward.host_s
@@ -128,7 +128,7 @@ class Recorder:
             self._calls.remove()
             self._pass.start()
 
-    def times(self, skip: int, count: int) -> Times:
+    def times(self, skip: int, count: int) -> RecordedTimes:
         """Return the times of `count` iterations after the first `skip`."""
         records = self._records[skip : skip + count]
         use = None
@@ -148,7 +148,7 @@ class Recorder:
         forward = phase("forward", "forward", "backward")
         use_s, use_how = self._forward_use(records, skip + count, forward)
         how = "" if use is None else ", CUDA events; busy time and waits from the profiler, in iterations of their own"
-        return Times(
+        return RecordedTimes(
             forward,
             phase("backward", "backward", "backward_end"),
             phase("optimizer", "backward_end", "end"),
@@ -160,7 +160,9 @@ class Recorder:
             how,
         )
 
-    def _forward_use(self, timed: Sequence[Record], after: int, forward: Phase) -> tuple[ForwardUse | None, str]:
+    def _forward_use(
+        self, timed: Sequence[IterationStamps], after: int, forward: Phase
+    ) -> tuple[ForwardUse | None, str]:
         stamped = self._records[after : after + CALL_ITERATIONS] if self.device.type == "cuda" else timed
         whole = [_forward(record) for record in timed]
         device_s = float(np.median([end.device_since(start) for start, end in whole]))
@@ -204,7 +206,7 @@ class Recorder:
             self._pass.mark(phase)
 
 
-def _forward(record: Record) -> tuple[Stamp, Stamp]:
+def _forward(record: IterationStamps) -> tuple[Stamp, Stamp]:
     assert record.forward is not None
     assert record.backward is not None
     return record.forward, record.backward

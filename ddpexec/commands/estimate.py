@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Optional, TypedDict
 import typer
 
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
-from ddpsim.cli.expand import Only, expand
+from ddpsim.cli.expand import OnlyFields, expand
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 
@@ -37,7 +37,7 @@ class _Assumed(TypedDict):
 
 @expand
 def estimate(
-    job: Annotated[Options, Only(("accumulate", "optimizer", "clip_gradients", "jitter"), _HELP)],
+    job: Annotated[Options, OnlyFields(("accumulate", "optimizer", "clip_gradients", "jitter"), _HELP)],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Workload file to write, - is stdout; with --all a folder.")
     ],

@@ -49,13 +49,13 @@ def order_run(
     from ddpexec.running.orders import TORCH, Arm, measured, run_orders
     from ddpsim import shipped
     from ddpsim.files import json_text, write_whole
-    from ddpsim.orderbench.machines import Machine, caps_for
+    from ddpsim.orderbench.machines import BenchMachine, caps_for
     from ddpsim.topology.spec import load_topology
     from ddpsim.workload.order_trace import load_order_trace
 
     path = Path(trace) if os.path.exists(trace) else shipped.find("order trace", trace)
     recorded = load_order_trace(path)
-    machine = Machine(load_topology(topology), wire_over_backward)
+    machine = BenchMachine(load_topology(topology), wire_over_backward)
     caps = caps_for(recorded, buckets)
     arms = [Arm(TORCH), *(_arm(text) for text in arm or _ARMS)]
     with launched("order-run", "gloo", "cpu") as rank:

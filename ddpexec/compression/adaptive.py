@@ -14,7 +14,7 @@ CODECS: dict[int, Codec] = {1: OneBitCodec(), 8: LinearCodec(), 16: HalfCodec()}
 """Bits an element to codec; 32 is an allreduce of the gradients as they are."""
 
 
-class Adaptive(ErrorFeedback):
+class AdaptiveState(ErrorFeedback):
     """The state of `adaptive_hook` knows with how many bits each bucket is written now.
 
     Every so many iterations the *reduced* gradient of a bucket, which is the same on all ranks, is written with 1, 8
@@ -101,7 +101,7 @@ def _told(outcome: Tensor, arrived: torch.cuda.Event) -> int:
     return next((bits for bits, good in zip(CODECS, borne, strict=True) if finite and good), 32)
 
 
-def adaptive_hook(state: Adaptive, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+def adaptive_hook(state: AdaptiveState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Reduce a bucket with the bits in force, and return a future of the mean gradient."""
     flat = bucket.buffer()
     if flat.is_sparse:

@@ -45,8 +45,8 @@ def measure(
     return fit(works, times)
 
 
-def _action(scheme: compression.Scheme, flat: Tensor, layout: FlatLayout) -> Callable[[], object]:
-    if isinstance(scheme, compression.Half):
+def _action(scheme: compression.CompressionScheme, flat: Tensor, layout: FlatLayout) -> Callable[[], object]:
+    if isinstance(scheme, compression.HalfPrecision):
         dtype = torch.float16 if scheme.name == "fp16" else torch.bfloat16
         return lambda: flat.copy_(flat.to(dtype).div_(1))
     if isinstance(scheme, compression.OneBit):

@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from ddpexec.compression.adaptive import Adaptive, adaptive_hook
+from ddpexec.compression.adaptive import AdaptiveState, adaptive_hook
 from ddpexec.compression.codecs import OneBitCodec, TopKCodec
 from ddpexec.compression.feedback import ErrorFeedback, feedback_hook
 from ddpexec.compression.powersgd import powersgd_hook, powersgd_state
@@ -31,8 +31,8 @@ def hook_for(
         return ErrorFeedback(OneBitCodec(), process_group, feedback), feedback_hook
     if isinstance(scheme, compression.TopK):
         return ErrorFeedback(TopKCodec(scheme.density), process_group, feedback), feedback_hook
-    if isinstance(scheme, compression.Adaptive):
-        return Adaptive(process_group=process_group, feedback=feedback), adaptive_hook
+    if isinstance(scheme, compression.AdaptivePrecision):
+        return AdaptiveState(process_group=process_group, feedback=feedback), adaptive_hook
     hooks = {
         "none": default_hooks.allreduce_hook,
         "fp16": default_hooks.fp16_compress_hook,

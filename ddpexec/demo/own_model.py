@@ -30,7 +30,7 @@ class Experts(nn.Module):
         return out.view_as(x)
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention, then a perceptron or experts."""
 
     def __init__(self, number: int) -> None:
@@ -48,13 +48,13 @@ class Block(nn.Module):
         return x + fed
 
 
-class Language(nn.Module):
+class LanguageModel(nn.Module):
     """Its output is tied to its embedding."""
 
     def __init__(self) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(TOKENS, WIDTH)
-        self.blocks = nn.Sequential(*(Block(number) for number in range(LAYERS)))
+        self.blocks = nn.Sequential(*(TransformerBlock(number) for number in range(LAYERS)))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
         self.head.weight = self.words.weight
 
@@ -70,7 +70,7 @@ def perceptron() -> nn.Module:
 
 def training() -> tuple[nn.Module, Callable[[], None]]:
     """Return the model and its step, as `python -m ddpexec estimate --step` takes them."""
-    model = Language()
+    model = LanguageModel()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     tokens = torch.randint(VOCABULARY, (BATCH, TOKENS))
 

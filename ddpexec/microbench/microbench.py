@@ -37,7 +37,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MicrobenchRow:
     """Holds the median seconds and the wrong elements of allreduces of `size_bytes` float32 bytes in place."""
 
     size_bytes: int
@@ -102,7 +102,7 @@ def measure_allreduce(
     sizes_bytes: Sequence[int],
     progress: Progress = lambda line: None,
     stages: Stages | None = None,
-) -> list[Row]:
+) -> list[MicrobenchRow]:
     """Measure every size; every rank gets the same rows.
 
     The sizes are gone through in rounds, so that seconds in which the machine is slow spoil some repetitions of each
@@ -124,7 +124,7 @@ def measure_allreduce(
         left_s = (time.monotonic() - begin) * (_ROUNDS - number - 1)
         left = f", about {left_s:.0f} s left" if left_s > 1 else ""
     times_s = [statistics.median([s for each in rounds for s in each[place]]) for place in range(len(tensors))]
-    return [Row(*row) for row in zip(sizes_bytes, times_s, first["wrong"], strict=True)]
+    return [MicrobenchRow(*row) for row in zip(sizes_bytes, times_s, first["wrong"], strict=True)]
 
 
 def _first(launched: Launched, tensors: Sequence[torch.Tensor]) -> dict[str, list[int]]:
@@ -159,7 +159,7 @@ def _once(launched: Launched, tensor: torch.Tensor) -> Span:
 
 
 def _document(
-    launched: Launched, rows: Sequence[Row], costs: dict[str, float], workload: Workload | None
+    launched: Launched, rows: Sequence[MicrobenchRow], costs: dict[str, float], workload: Workload | None
 ) -> dict[str, object]:
     results = [_result(row, launched.communicator.world_size) for row in rows]
     return {
@@ -184,7 +184,7 @@ def _config(launched: Launched, workload: Workload | None) -> dict[str, object]:
     }
 
 
-def _result(row: Row, world_size: int) -> dict[str, object]:
+def _result(row: MicrobenchRow, world_size: int) -> dict[str, object]:
     algorithm = row.size_bytes / row.time_s / 1e9
     figures = {
         "time": round(row.time_s * 1e6, 3),

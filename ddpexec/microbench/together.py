@@ -17,18 +17,20 @@ _WARM_UP, _REPEATS = 1, 5
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class ConcurrentAllreduces:
     """Allreduces of `sizes_bytes` float32 bytes, launched in this order: median seconds until the last has ended."""
 
     sizes_bytes: tuple[int, ...]
     time_s: float
 
 
-def measure_together(launched: Launched, sizes_bytes: Sequence[int]) -> Together:
+def measure_together(launched: Launched, sizes_bytes: Sequence[int]) -> ConcurrentAllreduces:
     """Measure them on the main process group, which queues those that it does not keep in flight."""
     tensors = [torch.zeros(size // 4, device=launched.device) for size in sizes_bytes]
     spans = [_once(launched, tensors) for _ in range(_WARM_UP + _REPEATS)]
-    return Together(tuple(sizes_bytes), statistics.median(last_to_last(spans[_WARM_UP:], launched.communicator)))
+    return ConcurrentAllreduces(
+        tuple(sizes_bytes), statistics.median(last_to_last(spans[_WARM_UP:], launched.communicator))
+    )
 
 
 def _once(launched: Launched, tensors: Sequence[torch.Tensor]) -> Span:

@@ -39,7 +39,7 @@ class Case:
         return cls(samples, torch.randint(CLASSES, (SAMPLES,), generator=generator), context)
 
 
-class Block(nn.Module):
+class ResidualMlp(nn.Module):
     """Adds a two-layer perceptron of what it is given to it."""
 
     def __init__(self, hidden: int = 2 * WIDTH) -> None:
@@ -54,10 +54,10 @@ class Block(nn.Module):
 
 
 def _blocks(count: int) -> nn.ModuleList:
-    return nn.ModuleList([Block() for _ in range(count)])
+    return nn.ModuleList([ResidualMlp() for _ in range(count)])
 
 
-class Changing(nn.Module):
+class DynamicModel(nn.Module):
     """The base of these models: `forward(case)` returns the loss.
 
     Attributes:
@@ -83,7 +83,7 @@ class Changing(nn.Module):
         return nn.functional.cross_entropy(self.leave(value), case.classes)
 
 
-class LayerDrop(Changing):
+class StochasticDepth(DynamicModel):
     """Leaves each block out with a chance of its own, from 0 at the bottom to a half at the top (stochastic depth,
     Huang et al., 2016); every rank draws for itself."""
 
@@ -101,7 +101,7 @@ class LayerDrop(Changing):
         return self.loss(value, case)
 
 
-class EarlyExit(Changing):
+class EarlyExit(DynamicModel):
     """Leaves by the exit that a batch's difficulty, its context, asks for; blocks and exits above it go unused."""
 
     CONTEXTS = 5
@@ -119,7 +119,7 @@ class EarlyExit(Changing):
         return nn.functional.cross_entropy(self.exits[case.context](value), case.classes)
 
 
-class MixtureOfExperts(Changing):
+class MixtureOfExperts(DynamicModel):
     """Sends each of a few groups of samples to one of eight experts, in three layers; most stay unused on a rank."""
 
     EXPERTS, GROUPS, LAYERS = 8, 4, 3
@@ -144,7 +144,7 @@ class MixtureOfExperts(Changing):
         return self.loss(value, case)
 
 
-class MultiBranch(Changing):
+class MultiBranch(DynamicModel):
     """Runs four branches one after another, in an order that the batch's context gives; all are used."""
 
     BRANCHES, DEPTH = 4, 3
@@ -163,7 +163,7 @@ class MultiBranch(Changing):
         return self.loss(total, case)
 
 
-class MultiTask(Changing):
+class MultiTask(DynamicModel):
     """Trains one of six heads on a trunk; the task is the context, and the other heads go unused."""
 
     CONTEXTS, DEPTH = 6, 2
@@ -180,7 +180,7 @@ class MultiTask(Changing):
         return self.loss(self.heads[case.context](value), case)
 
 
-class Checkpointing(Changing):
+class Checkpointing(DynamicModel):
     """Computes again, in backward, as many segments as a batch's length, its context, asks for."""
 
     SEGMENTS = 3
@@ -198,7 +198,7 @@ class Checkpointing(Changing):
         return self.loss(value, case)
 
 
-class DynamicDepth(Changing):
+class DynamicDepth(DynamicModel):
     """Passes a block only where its router says so of the batch's mean (mixture of depths); no context tells which."""
 
     KNOWN = False
@@ -217,9 +217,9 @@ class DynamicDepth(Changing):
         return self.loss(value, case)
 
 
-CHANGING: Mapping[str, Callable[[], Changing]] = MappingProxyType(
+CHANGING: Mapping[str, Callable[[], DynamicModel]] = MappingProxyType(
     {
-        "layer-drop": LayerDrop,
+        "layer-drop": StochasticDepth,
         "early-exit": EarlyExit,
         "experts": MixtureOfExperts,
         "branches": MultiBranch,
@@ -231,7 +231,7 @@ CHANGING: Mapping[str, Callable[[], Changing]] = MappingProxyType(
 """Name to class."""
 
 
-def changing(name: str, seed: int = 0) -> Changing:
+def changing(name: str, seed: int = 0) -> DynamicModel:
     """Return the model called `name`, its parameters drawn from `seed`.
 
     Raises:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ddpexec.netlab.network import LabNetwork, Wire
+from ddpexec.netlab.network import LabNetwork, LinkDirection
 from ddpexec.netlab.tun import MAX_PACKET_BYTES, destination, size_on_wire
 
 FRAME_BYTES = 1514
@@ -28,7 +28,7 @@ READS_AT_ONCE = 4
 
 
 @dataclass(slots=True)
-class Wires:
+class LinkQueues:
     """When packets leave each wire: a queue a wire, first come first served, cut through from wire to wire.
 
     Attributes:
@@ -36,7 +36,7 @@ class Wires:
         free_s: when each wire will have sent all it accepted so far.
     """
 
-    wires: Sequence[Wire]
+    wires: Sequence[LinkDirection]
     free_s: list[float] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,12 +71,12 @@ class Forwarder:
     def __init__(
         self,
         descriptors: Sequence[int],
-        wires: Sequence[Wire],
+        wires: Sequence[LinkDirection],
         routes: Mapping[tuple[int, int], tuple[int, ...]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._descriptors, self._routes, self._clock = list(descriptors), routes, clock
-        self._wires = Wires(wires)
+        self._wires = LinkQueues(wires)
         self._hosts = {descriptor: host for host, descriptor in enumerate(descriptors)}
         self._events: list[tuple[float, int, float, int, tuple[int, ...], bytes]] = []
         self._count = 0
@@ -130,7 +130,7 @@ def describe(network: LabNetwork, descriptors: Sequence[int]) -> str:
 def main() -> None:
     """Forward until killed, ahead of ordinary processes where the system allows it."""
     document = json.loads(sys.stdin.readline())
-    wires = [Wire(*wire) for wire in document["wires"]]
+    wires = [LinkDirection(*wire) for wire in document["wires"]]
     routes = {(source, target): tuple(path) for source, target, path in document["routes"]}
     forwarder = Forwarder(document["descriptors"], wires, routes)
     with contextlib.suppress(PermissionError, OSError):

@@ -6,7 +6,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 
-from ddpexec.netlab.network import LabNetwork, Wire
+from ddpexec.netlab.network import LabNetwork, LinkDirection
 from ddpsim.errors import InputError
 
 BURST_S = 1e-3
@@ -105,7 +105,7 @@ def _keep_order(namespace: str, device: str) -> None:
     _run(["ip", "netns", "exec", namespace, "sh", "-c", steer])
 
 
-def _shape(namespace: str, device: str, wire: Wire) -> None:
+def _shape(namespace: str, device: str, wire: LinkDirection) -> None:
     burst = burst_bytes(wire.rate)
     tc = ["tc", "-n", namespace, "qdisc", "add", "dev", device]
     rate = ["rate", f"{wire.rate * 8:.0f}bit", "burst", str(burst), "latency", f"{QUEUE_S * 1e3:.0f}ms"]

@@ -28,7 +28,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class LinkDirection:
     """One direction of a cable: `rate` in bytes/s of whole packets, `delay_s` on top of the time to send them."""
 
     source: str
@@ -47,7 +47,7 @@ class LabNetwork:
 
     hosts: tuple[Host, ...]
     switches: tuple[str, ...]
-    wires: tuple[Wire, ...]
+    wires: tuple[LinkDirection, ...]
     routes: Mapping[tuple[int, int], tuple[int, ...]] = field(init=False, repr=False)
     """Indices of the wires from host to host, by their indices."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpexec.netlab.network import Host, LabNetwork, Wire
+from ddpexec.netlab.network import Host, LabNetwork, LinkDirection
 from ddpsim.errors import TopologyError
 from ddpsim.topology.build import build_node
 from ddpsim.topology.cluster import Topology
@@ -79,7 +79,9 @@ def lab_network(topology: Topology, nodes: int | None = None, gpus_per_node: int
     wires = []
     for source, target, link in topology.graph(placement.nodes).edges(data="link"):
         if link.kind in ("nic", "network"):
-            wires.append(Wire(_host_or_switch(source), _host_or_switch(target), link.bandwidth, link.latency_s))
+            wires.append(
+                LinkDirection(_host_or_switch(source), _host_or_switch(target), link.bandwidth, link.latency_s)
+            )
     switches = {end for wire in wires for end in (wire.source, wire.target)} - {host.name for host in hosts}
     return LabNetwork(tuple(hosts), tuple(sorted(switches)), tuple(wires))
 

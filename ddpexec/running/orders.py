@@ -116,11 +116,11 @@ def _wrapped(arm: Arm, module: nn.Module, trace: OrderTrace, caps: BucketCaps, w
     if arm.policy != ORACLE:
         return DistributedDataParallel(module, rebuild=arm.policy, predictor=arm.predictor, consensus=whose, **common)
     made = DistributedDataParallel(module, rebuild="never", **common)
-    made.reducer.order = Foretold(trace)
+    made.reducer.order = OracleRebuild(trace)
     return made
 
 
-class Foretold(OrderPolicy):
+class OracleRebuild(OrderPolicy):
     """Rebuilds before every iteration for what the trace will bring, and asks nobody; the rebuild itself takes time."""
 
     def __init__(self, trace: OrderTrace) -> None:

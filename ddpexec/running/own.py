@@ -12,7 +12,7 @@ from ddpexec.capturing.own_step import own_step
 from ddpexec.capturing.phases import Phases, batch_size_of
 from ddpexec.ddp.parameters import collect
 from ddpexec.errors import OptionError
-from ddpexec.running.slower import Slower
+from ddpexec.running.slower import SlowedModule
 from ddpexec.timing.clock import Moment
 from ddpexec.timing.observe import Note, Observer, note_backward
 
@@ -20,7 +20,7 @@ from ddpexec.timing.observe import Note, Observer, note_backward
 class OwnStamps:
     """Takes the moments of one iteration, from the start of its forward."""
 
-    def __init__(self, observer: Observer, slower: Slower | None, index: int) -> None:
+    def __init__(self, observer: Observer, slower: SlowedModule | None, index: int) -> None:
         self._observer, self._slower, self._index = observer, slower, index
         self._note: Note | None = None
         self._began: Moment | None = None

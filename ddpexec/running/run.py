@@ -22,7 +22,7 @@ from ddpexec.models import TrainingModel
 from ddpexec.running.demand import check_capacity
 from ddpexec.running.own import OwnStamps, OwnTraining
 from ddpexec.running.settings import DISCARDED, Settings
-from ddpexec.running.slower import Slower
+from ddpexec.running.slower import SlowedModule
 from ddpexec.running.stock import StockWatch, buckets_of, hook_cost_s
 from ddpexec.running.subject import subject_of
 from ddpexec.running.wrapping import Wrapping
@@ -245,7 +245,7 @@ class Run:
         loss.backward()  # type: ignore[no-untyped-call]
         note_backward(note, begin, self.observer.now())
 
-    def _slower(self) -> Slower | None:
+    def _slower(self) -> SlowedModule | None:
         factor = self.settings.slowness(self.rank)
         if factor == 1 or self.subject.timed:
             return None
@@ -253,4 +253,4 @@ class Run:
             raise OptionError(
                 "a model on a GPU cannot be made slower", place="straggler", remedy="run timed layers: `workload`"
             )
-        return Slower(self.subject.model.module, self.parameters.tensors, self.observer, factor)
+        return SlowedModule(self.subject.model.module, self.parameters.tensors, self.observer, factor)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ddpexec.timing.observe import Observer
 
 
-class Slower:
+class SlowedModule:
     """Stretches forward, each gradient's part of backward, and the optimizer by `factor`, by busy waiting.
 
     Construct it before the module is wrapped, so that its hook on a gradient comes before the reducer's.

@@ -19,7 +19,7 @@ from ddpsim.workload import Workload
 
 
 @dataclass(slots=True)
-class Subject:
+class TrainingSubject:
     """What is trained: a model, its optimizer and what makes one of some parameters, and the device it is on."""
 
     model: TrainingModel | OwnTraining
@@ -32,19 +32,19 @@ class Subject:
 
 def subject_of(
     name: str | None, step: str | None, workload: Workload | None, device: torch.device, settings: Settings, rank: int
-) -> Subject:
+) -> TrainingSubject:
     """Return what is trained: the step of a user's own, else the layers of a workload, else the model of a name.
 
     Raises:
         OptionError: none of them is given.
     """
     if step is not None:
-        return Subject(OwnTraining(step, device), None, device, False)
+        return TrainingSubject(OwnTraining(step, device), None, device, False)
     if workload is not None:
         slowness = settings.slowness(rank)
         timed = timed_model(workload, device=device, rank=rank, seed=settings.seed, scale_compute=slowness)
-        return Subject(timed.model, timed.optimizer, device, True, timed.replay, timed.make_optimizer)
+        return TrainingSubject(timed.model, timed.optimizer, device, True, timed.replay, timed.make_optimizer)
     if name is None:
         raise OptionError("neither `model`, `step` nor `workload` is given", remedy="give one, e.g. `model=resnet50`")
     model = build(name, device)
-    return Subject(model, model.make_optimizer(), device, False)
+    return TrainingSubject(model, model.make_optimizer(), device, False)

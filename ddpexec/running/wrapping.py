@@ -18,7 +18,7 @@ from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.running.own import OwnTraining
 from ddpexec.running.settings import DISCARDED, Settings
-from ddpexec.running.subject import Subject
+from ddpexec.running.subject import TrainingSubject
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan
@@ -37,7 +37,7 @@ class Wrapping:
     """
 
     settings: Settings
-    subject: Subject
+    subject: TrainingSubject
     parameters: ModelParameters
     communicator: Communicator
     groups: list[dist.ProcessGroup]

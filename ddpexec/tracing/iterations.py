@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ddpexec.timing.clock import Moment
 from ddpexec.timing.observe import Note, Observer, note_backward
 from ddpexec.tracing.settings import TraceSettings
-from ddpexec.tracing.subjects import Subject
+from ddpexec.tracing.subjects import TracedModule
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Iterations:
         stamping: whether the present step is stamped.
     """
 
-    def __init__(self, subject: Subject, observer: Observer, settings: TraceSettings) -> None:
+    def __init__(self, subject: TracedModule, observer: Observer, settings: TraceSettings) -> None:
         self._subject, self._observer, self._settings = subject, observer, settings
         self.closed: list[Note] = observer.notes
         self.step, self.index = -1, -1

@@ -19,7 +19,7 @@ from torch.utils.data import dataloader
 from ddpexec.ddp.compiling import uncompiled
 
 
-class Listener(Protocol):
+class LoopListener(Protocol):
     """What is told of a loop."""
 
     def on_root(self, module: nn.Module, inputs: tuple[Any, ...]) -> nn.Module | None:
@@ -53,7 +53,7 @@ class LoopHooks:
     A forward without gradients, of a module in evaluation, or within backward (a checkpoint's), is none.
     """
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: LoopListener) -> None:
         self._listener = listener
         self._undo: list[Callable[[], object]] = []
         self._backward = self._forward = False

@@ -17,7 +17,7 @@ SUMMARY = "summary-rank{}.jsonl"
 
 
 @dataclass(slots=True)
-class Recorded:
+class BufferedIterations:
     """Stamped iterations that no file holds yet."""
 
     iterations: list[Iteration] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Rotation:
         discard_trace(folder, rank, world_size)
         remove(folder / SUMMARY.format(rank))
 
-    def write(self, recorded: Recorded, provenance: Mapping[str, object]) -> None:
+    def write(self, recorded: BufferedIterations, provenance: Mapping[str, object]) -> None:
         """Write what is recorded as the newest file, and clear it.
 
         Raises:

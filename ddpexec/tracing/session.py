@@ -20,10 +20,10 @@ from ddpexec.timing.observe import Note, Observer
 from ddpexec.timing.records import Records
 from ddpexec.tracing.exchange import Exchange, Words
 from ddpexec.tracing.iterations import Iterations
-from ddpexec.tracing.rotation import SUMMARY, Recorded, Rotation
+from ddpexec.tracing.rotation import SUMMARY, BufferedIterations, Rotation
 from ddpexec.tracing.settings import TraceSettings
-from ddpexec.tracing.subjects import Subject, subject_of
-from ddpexec.tracing.summary import Interval, Watcher
+from ddpexec.tracing.subjects import TracedModule, subject_of
+from ddpexec.tracing.summary import RankInterval, Watcher
 from ddpsim.trace.records import Iteration
 
 _ALONE = "gloo"
@@ -41,10 +41,10 @@ class Session:
         backend = dist.get_backend() if known else _ALONE
         self._backend = "nccl" if "nccl" in backend and self.device.type == "cuda" else "gloo"
         self.observer = Observer(clock_of(self.device, self._backend, 1))
-        self.subject: Subject = subject_of(root, self.observer)
+        self.subject: TracedModule = subject_of(root, self.observer)
         self.iterations = Iterations(self.subject, self.observer, settings)
         self._rotation = Rotation(folder, self.rank, self.world_size, self._backend, settings.files)
-        self._recorded, self._pending = Recorded(), list[Note]()
+        self._recorded, self._pending = BufferedIterations(), list[Note]()
         self._in_interval, self._step_s = list[Iteration](), list[float]()
         self._first_step, self._steps_in_file = 0, 0
         self._due: tuple[int, int] | None = None
@@ -109,7 +109,7 @@ class Session:
         """Tell of the interval that ends before the iteration `index`, the first of `step`."""
         number, first = self._first_step // self._settings.interval, self._first_step
         mine = [it for it in self._in_interval if it.index < index]
-        told = Interval(number, first, max(1, step - first), self._step_s[: step - first], mine).words()
+        told = RankInterval(number, first, max(1, step - first), self._step_s[: step - first], mine).words()
         self.exchange.tell(number, {**told, "time": _moment(time.time())})
         self._first_step, self._due = step, None
         del self._step_s[: step - first]

@@ -21,7 +21,7 @@ from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
 
 
-class Subject(Protocol):
+class TracedModule(Protocol):
     """A module whose steps are traced.
 
     Attributes:
@@ -60,7 +60,7 @@ class Subject(Protocol):
         """Return what is known of how the job was asked for, by the names of a job's options."""
 
 
-def subject_of(root: nn.Module, observer: Observer) -> Subject:
+def subject_of(root: nn.Module, observer: Observer) -> TracedModule:
     """Return the subject of a training loop that calls `root`: the outermost of its modules that is known."""
     for module in root.modules():
         if isinstance(module, nn.parallel.DistributedDataParallel):

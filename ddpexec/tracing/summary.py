@@ -26,7 +26,7 @@ PHASES = ("forward_s", "backward_compute_s", "optimizer_s", "input_s")
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class RankInterval:
     """What one rank knows of an interval.
 
     Attributes:

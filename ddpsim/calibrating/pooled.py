@@ -98,7 +98,7 @@ def thinned(sample: Sample) -> Sample:
 def _fitted(samples: Sequence[Sample], near: Mapping[str, float] | None) -> Fit:
     start = documented()
     priors = {name: Prior(c.value, c.log_std) for name, c in start.constants.items() if c.log_std is not None}
-    memories = [Remembered(sample, tuple(priors), start) for sample in samples]
+    memories = [CachedTimes(sample, tuple(priors), start) for sample in samples]
 
     def predict(values: Mapping[str, float]) -> Vector:
         calibration = start.with_values(values, source="trial")
@@ -112,7 +112,7 @@ def _parts(samples: Sequence[Sample], rows: Vector) -> Iterator[Vector]:
     yield from np.split(rows, ends[:-1])
 
 
-class Remembered:
+class CachedTimes:
     """A sample's times, each row's by the constants that it can depend on: a Jacobian asks for most of them many times.
 
     Constants of NCCL's choice are not fitted here, so that a row's entries stay the same.

@@ -9,7 +9,7 @@ import typer
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
-from ddpsim.cli.expand import Only, expand
+from ddpsim.cli.expand import OnlyFields, expand
 from ddpsim.cli.options import PlanFile, WorkloadName, read_plan, refuse_beside_plan
 from ddpsim.cli.output import Output, table
 from ddpsim.jobs.job import Job
@@ -24,7 +24,7 @@ def buckets(
     workload: WorkloadName,
     job: Annotated[
         Job,
-        Only(
+        OnlyFields(
             (
                 *(each.field for each in declared(BucketCaps)),
                 *("assignment", "find_unused_parameters", "drop", "drop_buckets"),

@@ -28,7 +28,7 @@ OPERATIONS = "allreduce|reduce_scatter|all_gather|broadcast|reduce|sendrecv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CollectiveRequest:
     """What is asked of a collective's times, whichever the operation."""
 
     nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None
@@ -55,7 +55,7 @@ class Asked:
 
 
 @expand
-def allreduce(topology: TopologyName, asked: Asked, given: ConstantOptions, output: Output) -> None:
+def allreduce(topology: TopologyName, asked: CollectiveRequest, given: ConstantOptions, output: Output) -> None:
     """Predict allreduce times, in nccl-tests' columns.
 
     Beside a measured table: of its ranks, launched as it was measured.
@@ -69,7 +69,7 @@ def allreduce(topology: TopologyName, asked: Asked, given: ConstantOptions, outp
 def collective(
     topology: TopologyName,
     op: Annotated[str, typer.Option(metavar=OPERATIONS, help="Which operation.")],
-    asked: Asked,
+    asked: CollectiveRequest,
     given: ConstantOptions,
     output: Output,
 ) -> None:
@@ -83,7 +83,9 @@ def collective(
     _predict(Operation.named(op), topology, asked, given, output)
 
 
-def _predict(operation: Operation, topology: str, asked: Asked, given: ConstantOptions, output: Output) -> None:
+def _predict(
+    operation: Operation, topology: str, asked: CollectiveRequest, given: ConstantOptions, output: Output
+) -> None:
     from ddpsim.collectives.execute import Collectives, correcting_curve, library_of
     from ddpsim.jobs.collective import CollectiveOptions
     from ddpsim.jobs.job_options import GPU_BACKENDS
@@ -132,7 +134,7 @@ def _predict(operation: Operation, topology: str, asked: Asked, given: ConstantO
     output.emit(document, lambda: _text(operation, found, placement, correcting))
 
 
-def _measured(operation: Operation, asked: Asked) -> MeasuredTable | None:
+def _measured(operation: Operation, asked: CollectiveRequest) -> MeasuredTable | None:
     """Return the table of the operation; its sizes are predicted, so that options on them are refused.
 
     Raises:
@@ -179,7 +181,7 @@ def _priors(backend: str, version: int | None) -> Calibration | None:
     return start.with_values({"nccl.version": version}, source="the table's")
 
 
-def _sizes(asked: Asked) -> list[int]:
+def _sizes(asked: CollectiveRequest) -> list[int]:
     from ddpsim.units import nccl_sizes, parse_nccl_size
 
     first = parse_nccl_size("8" if asked.begin is None else asked.begin, "-b")

@@ -27,7 +27,7 @@ from ddpsim.workers.asked import Workers
 if TYPE_CHECKING:
     from ddpsim.planning.comparison import Comparison
     from ddpsim.planning.comparison_row import ComparisonRow
-    from ddpsim.planning.goal import Goal
+    from ddpsim.planning.goal import RateGoal
 
 
 @expand
@@ -94,7 +94,7 @@ def compare(
     a comparison is stopped lies beside -o or --report, and the same command goes on from there.
     """
     from ddpsim.options.rates import link_rates, share
-    from ddpsim.planning.compare import Comparing
+    from ddpsim.planning.compare import ComparisonRequest
     from ddpsim.planning.prices import machine_names, prices_of
     from ddpsim.topology.spec import load_topology
 
@@ -106,7 +106,7 @@ def compare(
     machines = [(name, load_topology(name)) for name in topology]
     known = prices_of(price or [], prices, machine_names((name, machine.name) for name, machine in machines))
     caps = swept_caps(bucket_cap_mb, options)
-    asked = Comparing.of(
+    asked = ComparisonRequest.of(
         workload,
         topology,
         nodes=[None] if nodes is None else counts(nodes, "nodes"),
@@ -162,8 +162,8 @@ def draw(found: Comparison, path: str) -> None:
 
 def _goal(
     deadline: str | None, samples_per_second: float | None, samples_per_epoch: float | None, epochs: float
-) -> Goal | None:
-    from ddpsim.planning.goal import Goal
+) -> RateGoal | None:
+    from ddpsim.planning.goal import RateGoal
     from ddpsim.units import parse_duration
 
     for name, value in (
@@ -176,5 +176,5 @@ def _goal(
     if deadline is not None and samples_per_second is not None:
         raise InputError("`deadline` and `samples_per_second` are both given", remedy="keep one")
     if deadline is not None:
-        return Goal.by(parse_duration(deadline, "deadline"), samples_per_epoch, epochs)
-    return None if samples_per_second is None else Goal(samples_per_second)
+        return RateGoal.by(parse_duration(deadline, "deadline"), samples_per_epoch, epochs)
+    return None if samples_per_second is None else RateGoal(samples_per_second)

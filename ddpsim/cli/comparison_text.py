@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ddpsim.planning.break_even import BreakEven
     from ddpsim.planning.comparison import Comparison
     from ddpsim.planning.comparison_row import ComparisonRow
-    from ddpsim.planning.goal import Goal
+    from ddpsim.planning.goal import RateGoal
 
 Column = tuple[str, Callable[["ComparisonRow"], object]]
 _WHAT = {
@@ -231,7 +231,7 @@ def _ranked(found: Comparison, best: ComparisonRow, fitting: Sequence[Comparison
         yield from near
 
 
-def _reached(best: ComparisonRow, goal: Goal | None) -> Iterator[str]:
+def _reached(best: ComparisonRow, goal: RateGoal | None) -> Iterator[str]:
     """Yield what the best row comes to in the terms of the goal, and whether its whole band meets it."""
     if goal is not None:
         sure = "its whole band meets it" if goal.met_by(best.samples_per_s[1]) else "the slow end misses it"

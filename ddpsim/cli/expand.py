@@ -17,7 +17,7 @@ from ddpsim.options.option import Declared, build, declared
 
 
 @dataclass(frozen=True, slots=True)
-class Only:
+class OnlyFields:
     """Mark in the annotation of a parameter: these fields alone are options of the command.
 
     Attributes:
@@ -33,7 +33,7 @@ class _Group:
     """A parameter that is a dataclass, and which of its fields the command takes."""
 
     kind: Any
-    only: Only | None
+    only: OnlyFields | None
     taken: Container[str]
 
     @classmethod
@@ -42,7 +42,7 @@ class _Group:
         kind, *marks = get_args(annotation) if hasattr(annotation, "__metadata__") else (annotation,)
         if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
             return None
-        only = next((mark for mark in marks if isinstance(mark, Only)), None)
+        only = next((mark for mark in marks if isinstance(mark, OnlyFields)), None)
         return cls(kind, only, taken)
 
     @property

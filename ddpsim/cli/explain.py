@@ -11,7 +11,7 @@ from ddpsim.cli.destination import STANDARD_OUTPUT
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note
 from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
-from ddpsim.explaining.given import Given
+from ddpsim.explaining.given import RunFacts
 from ddpsim.workers.asked import FEW, Workers
 
 _WORTH_A_PROCESS = 20 << 20
@@ -23,7 +23,7 @@ def explain(
     traces: Annotated[
         str, typer.Argument(metavar="TRACES", help="Folder of rank traces, of torch.profiler or ddpexec; or one file.")
     ],
-    given: Given,
+    given: RunFacts,
     by: Workers,
     output: Output,
     context: typer.Context,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpsim.cli.output import ms, percent, table
-from ddpsim.explaining.against import Against
+from ddpsim.explaining.against import RunComparison
 from ddpsim.explaining.explanation import Explanation
 from ddpsim.units import MIB, counted, format_time
 
@@ -33,7 +33,7 @@ def text(found: Explanation) -> str:
     return "\n\n".join(block for block in blocks if block)
 
 
-def changes(since: Against) -> str:
+def changes(since: RunComparison) -> str:
     """Return what changed since an earlier run as text; a change that the steps do not show surely has a `?`."""
     rows = [
         (

@@ -18,11 +18,11 @@ from ddpsim.stopping import Stopped, stopping_on_signals
 
 if TYPE_CHECKING:
     from ddpsim.workers.asked import Workers
-    from ddpsim.workers.crew import Crew
-    from ddpsim.workers.journal import Entry, Journal
+    from ddpsim.workers.crew import WorkerPool
+    from ddpsim.workers.journal import Journal, JournalEntry
     from ddpsim.workers.kept import Task
 
-Part = Callable[[Mapping[int, "Entry"]], str]
+Part = Callable[[Mapping[int, "JournalEntry"]], str]
 """Returns the text of a file that holds what is done alone."""
 
 
@@ -41,7 +41,7 @@ class _Stage:
     total: int
     out: str | None
     part: Part | None
-    found: dict[int, Entry] = field(default_factory=dict)
+    found: dict[int, JournalEntry] = field(default_factory=dict)
 
     def write(self, journal: Path | None) -> None:
         """Write what is done, in whole lines, and say how much that is and where it lies."""
@@ -57,7 +57,7 @@ class _Stage:
 
 
 @dataclass(slots=True)
-class Keeping:
+class ResumableCommand:
     """What a command has computed so far, and who computes the rest.
 
     Attributes:
@@ -66,12 +66,14 @@ class Keeping:
         told: the notes of all entries.
     """
 
-    crew: Crew | None
+    crew: WorkerPool | None
     journal: Journal | None
     told: set[str] = field(default_factory=set)
     _stages: list[_Stage] = field(default_factory=list)
 
-    def computed(self, task: Task[Any], what: str, out: str | None = None, part: Part | None = None) -> list[Entry]:
+    def computed(
+        self, task: Task[Any], what: str, out: str | None = None, part: Part | None = None
+    ) -> list[JournalEntry]:
         """Return the entries of a task; where it ends early, or what follows does, those that are done are written.
 
         Args:
@@ -118,7 +120,7 @@ class Keeping:
 
 
 @contextmanager
-def keeping(by: Workers, points: int, *files: str | None) -> Iterator[Keeping]:
+def keeping(by: Workers, points: int, *files: str | None) -> Iterator[ResumableCommand]:
     """Yield what computes `points` of them and keeps what is done beside the first of `files` that is one.
 
     Raises:
@@ -130,10 +132,10 @@ def keeping(by: Workers, points: int, *files: str | None) -> Iterator[Keeping]:
     beside = next((each for each in files if each is not None and each != STANDARD_OUTPUT), None)
     try:
         with stopping_on_signals():
-            done: Keeping | None = None
+            done: ResumableCommand | None = None
             try:
                 with by.crew(points) as crew, journal_beside(beside) as journal:
-                    done = Keeping(crew, journal)
+                    done = ResumableCommand(crew, journal)
                     yield done
             except (InputError, Stopped):
                 if done is not None:

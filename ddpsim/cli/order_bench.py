@@ -21,7 +21,7 @@ from ddpsim.options.text import numbers
 from ddpsim.order.consensus import Consensus
 
 if TYPE_CHECKING:
-    from ddpsim.orderbench import Row
+    from ddpsim.orderbench import OrderBenchRow
     from ddpsim.workload.order_trace import OrderTrace
 
 PREDICTORS = ("last", "mean", "exponential", "branch", "context")
@@ -83,7 +83,7 @@ def order_bench(
     Intervals are of 90 %. Kendall's tau is of what was expected and what came, unused parameters counted.
     """
     check_destination(plot)
-    from ddpsim.orderbench import Bench, Machine, bench
+    from ddpsim.orderbench import Bench, BenchMachine, bench
     from ddpsim.topology.spec import load_topology
 
     calibration = given.calibration_in_force("gloo")
@@ -91,7 +91,7 @@ def order_bench(
     machines = [load_topology(name) for name in topology or ["lab-flat"]]
     asked = Bench(
         traces=[trace.first(steps) for trace in _traces(traces, generated or [])],
-        machines=[Machine(each, ratio, calibration) for each in machines for ratio in ratios],
+        machines=[BenchMachine(each, ratio, calibration) for each in machines for ratio in ratios],
         predictors=predictor or PREDICTORS,
         policies=policy or POLICIES,
         consensus=_consensus(consensus),
@@ -150,7 +150,7 @@ def _consensus(text: str) -> Consensus:
     raise UnknownNameError.among("consensus", text, CONSENSUS, place="consensus")
 
 
-def _text(rows: Sequence[Row]) -> str:
+def _text(rows: Sequence[OrderBenchRow]) -> str:
     lines = [
         (
             row.trace, row.machine, row.policy, row.predictor,

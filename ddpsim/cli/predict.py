@@ -25,7 +25,7 @@ from ddpsim.jobs.simulated import Options
 
 if TYPE_CHECKING:
     from ddpsim.planning.bound import Bound
-    from ddpsim.prediction.otherwise import Otherwise
+    from ddpsim.prediction.otherwise import ConditionalStep
     from ddpsim.prediction.path import CriticalPath
     from ddpsim.prediction.prediction import Prediction
     from ddpsim.trace.metrics import BucketSummary
@@ -126,7 +126,7 @@ def warn_of_pace(prediction: Prediction, told: set[str]) -> None:
     note_once(prediction.notes, told)
 
 
-def _text(prediction: Prediction, bound: Bound, path: CriticalPath, other: Otherwise | None) -> str:
+def _text(prediction: Prediction, bound: Bound, path: CriticalPath, other: ConditionalStep | None) -> str:
     from ddpsim.units import counted, format_size, format_time
 
     summary, workload = prediction.summary, prediction.workload
@@ -170,7 +170,7 @@ def _pace(prediction: Prediction) -> str:
     return f"pace of {prediction.workload.device_label}{kept}"
 
 
-def _times(prediction: Prediction, other: Otherwise | None) -> list[str]:
+def _times(prediction: Prediction, other: ConditionalStep | None) -> list[str]:
     """Return the line on the step, the optimizer's where gradients are accumulated, and what it trains a second."""
     from ddpsim.units import format_time
 
@@ -192,7 +192,7 @@ def _band(prediction: Prediction) -> str:
     return "" if low == high else f"  (10th to 90th percentile {low} to {high})"
 
 
-def _other(other: Otherwise | None) -> str:
+def _other(other: ConditionalStep | None) -> str:
     """Return the step of the other case in words; nothing where there is none."""
     from ddpsim.units import format_time
 

@@ -10,7 +10,7 @@ from ddpsim.cli.plan_text import memory_cell
 from ddpsim.units import counted
 
 if TYPE_CHECKING:
-    from ddpsim.planning.by_scheme import Choice, SchemeReport, SchemeRow
+    from ddpsim.planning.by_scheme import SchemeChoice, SchemeReport, SchemeRow
 
 _HEADER = (
     "machine", "nodes", "ranks", "scheme", "step ms", "80 % band", "exposed ms", "gain", "its band", "memory GiB",
@@ -37,7 +37,7 @@ def _verdict(report: SchemeReport) -> Iterator[str]:
         yield f"not ranked: {', '.join(dict.fromkeys(each.topology.name for each in found))}: {why}"
 
 
-def _advice(choice: Choice) -> Iterator[str]:
+def _advice(choice: SchemeChoice) -> Iterator[str]:
     best = choice.best
     where = f"on {best.prediction.topology.name}, {counted(best.prediction.nodes, 'node')}"
     if not choice.keep_ddp:

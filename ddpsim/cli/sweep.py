@@ -33,7 +33,7 @@ from ddpsim.workers.asked import Workers
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps
-    from ddpsim.workers.journal import Entry
+    from ddpsim.workers.journal import JournalEntry
 
 _SHOWN = ("nodes", "world_size", "iteration_s", "exposed_comm_s", "overlap_ratio", "scaling_efficiency")
 _HEADER = ("nodes", "ranks", "cap MiB", "iteration ms", "exposed ms", "hidden", "efficiency")
@@ -71,7 +71,7 @@ def sweep(
     For example --nodes 1,2,4 --bucket-cap-mb 1,5,25,100. What is done before a sweep is stopped lies beside -o or
     --report, and the same command goes on from there.
     """
-    from ddpsim.planning.sweep import Question, points_of
+    from ddpsim.planning.sweep import SweepRequest, points_of
     from ddpsim.prediction.models import Model
     from ddpsim.topology.spec import load_topology
 
@@ -86,7 +86,7 @@ def sweep(
     caps = swept_caps(bucket_cap_mb, options) or [options.caps]
     node_counts = [None] if nodes is None else counts(nodes, "nodes")
     backend = options.on(model, machine).backend_for(model)
-    question = Question(model, machine, gpus_per_node, given.calibration_in_force(backend))
+    question = SweepRequest(model, machine, gpus_per_node, given.calibration_in_force(backend))
     base = replace(options, caps=caps[0], plan=read_plan(plan, model.parameters))
     points = points_of(node_counts, caps, base)
     with keeping(by, len(points), out, report) as done:
@@ -115,7 +115,7 @@ def sweep(
     )
 
 
-def _lines(entries: Mapping[int, Entry]) -> str:
+def _lines(entries: Mapping[int, JournalEntry]) -> str:
     return "".join(f"{entries[position].document}\n" for position in sorted(entries))
 
 
@@ -140,7 +140,7 @@ def _caps_text(caps: BucketCaps, plan: str | None) -> str:
     return ",".join(map(str, given)) if isinstance(given, list) else str(given)
 
 
-def _text(entries: Sequence[Entry], labels: Sequence[str], *, moved: bool) -> str:
+def _text(entries: Sequence[JournalEntry], labels: Sequence[str], *, moved: bool) -> str:
     documents = [json.loads(entry.document) for entry in entries]
     accumulates = any(document["accumulate"] != 1 for document in documents)
     rows = []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ddpsim.cli.output import table
 
 if TYPE_CHECKING:
-    from ddpsim.collectives.nccl.paths_taken import PathsTaken
+    from ddpsim.collectives.nccl.paths_taken import ChosenPaths
     from ddpsim.topology.graph import Topology
     from ddpsim.topology.transports import PairTransport
 
@@ -15,7 +15,7 @@ _SHOWN = 2
 """Pairs named before the rest is counted; chosen by hand, for one line."""
 
 
-def transports_of(machine: Topology, nodes: int | None) -> PathsTaken | None:
+def transports_of(machine: Topology, nodes: int | None) -> ChosenPaths | None:
     """Return the transports over `nodes` nodes; where None, over the machine's own, two where one could be many."""
     from ddpsim.collectives.nccl.paths_taken import paths_taken
 
@@ -23,7 +23,7 @@ def transports_of(machine: Topology, nodes: int | None) -> PathsTaken | None:
     return paths_taken(machine.place(own if nodes is None else nodes))
 
 
-def transports_text(paths: PathsTaken) -> str:
+def transports_text(paths: ChosenPaths) -> str:
     """Return the transports of pairs that are alike in a line each, then what they and other choices give."""
     from ddpsim.topology.transports import grouped
     from ddpsim.units import format_bandwidth

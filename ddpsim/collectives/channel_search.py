@@ -39,7 +39,7 @@ _FEW_CHANNELS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRings:
     """Rings of equal speed, and how far they had to go."""
 
     rings: list[Ring]
@@ -59,9 +59,9 @@ class Found:
 
 def best_rings(
     search: RingSearch, speeds: Sequence[float], most: int, *, cross_nic: bool, fewest: int = 1
-) -> Found | None:
+) -> FoundRings | None:
     """Return at least `fewest` rings with the greatest product of number and speed; the higher speed where equal."""
-    best: Found | None = None
+    best: FoundRings | None = None
     for speed in speeds:
         for limits in _levels(search, cross_nic=cross_nic):
             if best and not best.worth(speed, limits):
@@ -70,7 +70,7 @@ def best_rings(
                 continue
             rings = search.pack(speed, most, limits)
             if len(rings) >= fewest and (best is None or len(rings) * speed > best.total * (1 + 1e-9)):
-                best = Found(rings, speed, limits)
+                best = FoundRings(rings, speed, limits)
     return best
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
-from ddpsim.collectives.interpolation import Rows
+from ddpsim.collectives.interpolation import MonotoneTable
 from ddpsim.collectives.scaled import TransportAround, fitted, fitted_steps
 from ddpsim.collectives.transport import Steps, Transport
 from ddpsim.network.fairness import Demand
@@ -30,7 +30,7 @@ class Correction:
     """
 
     operation: Operation
-    rows: Rows
+    rows: MonotoneTable
     measured: Transport
 
     @classmethod
@@ -39,7 +39,7 @@ class Correction:
         points = {point.size_bytes: point for point in monotone(curve.points)}.values()
         sizes, operation = [point.size_bytes for point in points], curve.operation
         modelled_s = [measured.time_s(operation, size) for size in sizes]
-        return cls(operation, Rows.of(sizes, [point.time_s for point in points], modelled_s), measured)
+        return cls(operation, MonotoneTable.of(sizes, [point.time_s for point in points], modelled_s), measured)
 
     def corrected_s(self, inner: Transport, operation: Operation, size_bytes: int) -> float:
         """Return what the rows make of the time that `inner` says an operation takes."""

@@ -12,17 +12,17 @@ import simpy
 from ddpsim.collectives.calibration import Calibration, Curve
 from ddpsim.collectives.curve import Correction, CurveTransport, every_matching, matching
 from ddpsim.collectives.gloo.transport import GlooTransport
-from ddpsim.collectives.gloo.ways import GlooWays
+from ddpsim.collectives.gloo.ways import GlooPaths
 from ddpsim.collectives.nccl.layout import Layout, joined_by_nvlink
 from ddpsim.collectives.nccl.transport import NcclTransport
-from ddpsim.collectives.nccl.ways import NcclWays
+from ddpsim.collectives.nccl.ways import NcclPaths
 from ddpsim.collectives.patterns import PatternTransport, is_pattern
-from ddpsim.collectives.rank_ways import RankWays
-from ddpsim.collectives.routes import Wiring
+from ddpsim.collectives.rank_ways import RankPaths
+from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.scaled import ScaledTransport
 from ddpsim.collectives.schedules import MOST_IN_ALL, refuse_too_many
 from ddpsim.collectives.steps import carry_out
-from ddpsim.collectives.transport import Choice, Transport, alone_s
+from ddpsim.collectives.transport import AlgorithmChoice, Transport, alone_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
 from ddpsim.jobs.job_options import GPU_BACKENDS, Backend
@@ -137,12 +137,12 @@ def _layout(placement: Placement, version: int, expand: bool) -> Layout:
     return Layout(placement, version, expand=expand)
 
 
-def ways_of(placement: Placement, backend: str, calibration: Calibration | None) -> RankWays:
+def ways_of(placement: Placement, backend: str, calibration: Calibration | None) -> RankPaths:
     """Return the ways between any two ranks of a placement over a backend."""
     constants = calibration or Calibration.priors(library_of(placement, backend))
     if backend == "gloo":
-        return GlooWays(Wiring(placement, expand=True), constants)
-    return NcclWays(joined_by_nvlink(placement, int(constants[f"{constants.backend}.version"])), constants)
+        return GlooPaths(PlacementLinks(placement, expand=True), constants)
+    return NcclPaths(joined_by_nvlink(placement, int(constants[f"{constants.backend}.version"])), constants)
 
 
 class Collectives:
@@ -190,7 +190,7 @@ class Collectives:
         """Whether what follows a pattern is sends one behind the other, of which the network is told: gloo's."""
         return self.transport.backend == "gloo" and self._fidelity == "flow"
 
-    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> Choice:
+    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:
         """Return algorithm, protocol and channels of an operation of `size_bytes`."""
         return self.transport.choice(size_bytes, operation)
 

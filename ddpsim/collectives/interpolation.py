@@ -23,7 +23,7 @@ three at half or at double (`python -m studies.accuracy.by_hand`).
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class MonotoneTable:
     """Measured rows rise in size, and are made to rise in time.
 
     Attributes:
@@ -39,7 +39,7 @@ class Rows:
     slopes: tuple[float, ...]
 
     @classmethod
-    def of(cls, sizes_bytes: Sequence[int], times_s: Sequence[float], models_s: Sequence[float]) -> Rows:
+    def of(cls, sizes_bytes: Sequence[int], times_s: Sequence[float], models_s: Sequence[float]) -> MonotoneTable:
         """Return the rows of these bytes, seconds measured and seconds modelled."""
         sizes, times, models = (tuple(map(math.log, each)) for each in (sizes_bytes, times_s, models_s))
         return cls(sizes, times, models, _slopes(sizes, times))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from ddpsim.collectives.schedules import Builder, Schedule, from_root
+from ddpsim.collectives.schedules import Builder, TransferSchedule, from_root
 
 
-def two_level(nodes: int, per_node: int) -> Schedule:
+def two_level(nodes: int, per_node: int) -> TransferSchedule:
     """Return reduce-scatter inside each node, a ring across nodes for each part, all-gather inside.
 
     Rank r is GPU r mod m of node r // m.
@@ -25,7 +25,7 @@ def two_level(nodes: int, per_node: int) -> Schedule:
     return builder.build()
 
 
-def decomposed(sizes: Sequence[int]) -> Schedule:
+def decomposed(sizes: Sequence[int]) -> TransferSchedule:
     """Return reduce-scatters level by level, then all-gathers back: ranks are digits, the first level's the fastest.
 
     With the sizes GPUs in a node and nodes it is `two_level` (BlueConnect, Cho et al. 2019, of which any number of
@@ -60,7 +60,9 @@ def decomposed_s(sizes: Sequence[int], size_bytes: float, alphas_s: Sequence[flo
     return total_s
 
 
-def along_trees(nodes: int, per_node: int, root: int, trees: Sequence[Sequence[int | None]], pieces: int) -> Schedule:
+def along_trees(
+    nodes: int, per_node: int, root: int, trees: Sequence[Sequence[int | None]], pieces: int
+) -> TransferSchedule:
     """Return sums up trees in each node to one root, around the nodes' roots, and down again: Blink's three phases.
 
     Args:
@@ -90,7 +92,7 @@ def along_trees(nodes: int, per_node: int, root: int, trees: Sequence[Sequence[i
     return builder.build()
 
 
-def two_level_tree(trees: Sequence[Sequence[int | None]], per_node: int, pieces: int = 8) -> Schedule:
+def two_level_tree(trees: Sequence[Sequence[int | None]], per_node: int, pieces: int = 8) -> TransferSchedule:
     """Return reduce-scatter inside each node, trees across nodes for each part, all-gather inside.
 
     Args:

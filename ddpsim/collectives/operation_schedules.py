@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ddpsim.collectives.schedules import Builder, Schedule, Transfer
+from ddpsim.collectives.schedules import Builder, Transfer, TransferSchedule
 from ddpsim.operations import Operation
 
 
-def scattering_ring(ranks: int, segments: int = 1) -> Schedule:
+def scattering_ring(ranks: int, segments: int = 1) -> TransferSchedule:
     """Return a reduce-scatter around a ring: rank r ends with the sum of part r, `segments` chunks to a part."""
     return _half_ring(ranks, segments, lambda rank, step: rank - step - 1, reduce=True)
 
 
-def gathering_ring(ranks: int, segments: int = 1) -> Schedule:
+def gathering_ring(ranks: int, segments: int = 1) -> TransferSchedule:
     """Return an all-gather around a ring of parts of which rank r has part r, `segments` chunks to a part."""
     return _half_ring(ranks, segments, lambda rank, step: rank - step, reduce=False)
 
@@ -26,7 +26,7 @@ def half_ring_s(ranks: int, size_bytes: float, alpha_s: float, beta: float) -> f
     return (ranks - 1) * (alpha_s + size_bytes / ranks * beta)
 
 
-def chain(ranks: int, pieces: int = 1, *, reduce: bool) -> Schedule:
+def chain(ranks: int, pieces: int = 1, *, reduce: bool) -> TransferSchedule:
     """Return a broadcast from rank 0 along the ring, or the sum of all along it into rank 0, in pieces that follow."""
     builder = Builder(ranks, pieces)
     for piece in range(pieces):
@@ -42,12 +42,14 @@ def chain_s(ranks: int, pieces: int, size_bytes: float, alpha_s: float, beta: fl
     return (ranks - 1) * (alpha_s + piece_s) + (pieces - 1) * piece_s
 
 
-def shift(ranks: int) -> Schedule:
+def shift(ranks: int) -> TransferSchedule:
     """Return one whole message from each rank to the next, all at once."""
-    return Schedule(ranks, 1, tuple(Transfer(rank, (rank + 1) % ranks, 0, 1, False, ()) for rank in range(ranks)))
+    return TransferSchedule(
+        ranks, 1, tuple(Transfer(rank, (rank + 1) % ranks, 0, 1, False, ()) for rank in range(ranks))
+    )
 
 
-def around(operation: Operation, ranks: int, pieces: int = 1) -> Schedule:
+def around(operation: Operation, ranks: int, pieces: int = 1) -> TransferSchedule:
     """Return an operation around a ring, other than an allreduce; `pieces` is of a rooted one."""
     if operation.rooted:
         return chain(ranks, pieces, reduce=operation.reduces)
@@ -56,7 +58,7 @@ def around(operation: Operation, ranks: int, pieces: int = 1) -> Schedule:
     return scattering_ring(ranks) if operation.reduces else gathering_ring(ranks)
 
 
-def _half_ring(ranks: int, segments: int, part: Callable[[int, int], int], *, reduce: bool) -> Schedule:
+def _half_ring(ranks: int, segments: int, part: Callable[[int, int], int], *, reduce: bool) -> TransferSchedule:
     builder = Builder(ranks, ranks * segments)
     for step in range(ranks - 1):
         for segment in range(segments):

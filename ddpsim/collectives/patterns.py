@@ -14,9 +14,9 @@ from functools import cached_property
 from ddpsim.collectives import level_schedules, schedules
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.packing import packed_trees
-from ddpsim.collectives.rank_ways import RankWays
-from ddpsim.collectives.schedules import Schedule
-from ddpsim.collectives.transport import ByOperation, Choice, Connection, Lane, Steps
+from ddpsim.collectives.rank_ways import RankPaths
+from ddpsim.collectives.schedules import TransferSchedule
+from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, ChannelSchedule, Connection, Steps
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.errors import InputError, TopologyError
 from ddpsim.network.fairness import Demand, LinkId
@@ -26,12 +26,12 @@ from ddpsim.topology.graph import Placement
 from ddpsim.topology.node import GPU_LINKS
 
 
-def _two_level(placement: Placement) -> Schedule:
+def _two_level(placement: Placement) -> TransferSchedule:
     _check_levels(placement, "two-level")
     return level_schedules.two_level(placement.nodes, placement.gpus_per_node)
 
 
-def _two_level_tree(placement: Placement) -> Schedule:
+def _two_level_tree(placement: Placement) -> TransferSchedule:
     _check_levels(placement, "two-level-tree")
     pair = double_binary_tree(placement.nodes)
     return level_schedules.two_level_tree([tree.parents for tree in pair], placement.gpus_per_node)
@@ -42,12 +42,12 @@ def _check_levels(placement: Placement, name: str) -> None:
         raise TopologyError(f"{name} on one node", place="algorithm", remedy="use ring, or several `nodes`")
 
 
-def _parameter_server(placement: Placement) -> Schedule:
+def _parameter_server(placement: Placement) -> TransferSchedule:
     hosts = [placement.rank_of(node, 0) for node in range(placement.nodes)]
     return schedules.parameter_server_beside(placement.world_size, hosts)
 
 
-def _blueconnect(placement: Placement) -> Schedule:
+def _blueconnect(placement: Placement) -> TransferSchedule:
     """Return the two levels, nodes and the GPUs in them; of one node or one GPU a node the only one there is.
 
     BlueConnect (Cho et al. 2019) takes more levels, of switches, and channels of its own in each, which are not built.
@@ -55,7 +55,7 @@ def _blueconnect(placement: Placement) -> Schedule:
     return level_schedules.decomposed([size for size in (placement.gpus_per_node, placement.nodes) if size > 1])
 
 
-def _blink(placement: Placement) -> Schedule:
+def _blink(placement: Placement) -> TransferSchedule:
     """Trees over the NVLinks between GPUs; where none joins them directly, each GPU is the root of a part of its own.
 
     Raises:
@@ -85,7 +85,7 @@ def _blink(placement: Placement) -> Schedule:
 _PIECES = 8
 """Into which each tree's share is cut, as for trees across nodes: more fill the pipe, and cost small messages."""
 
-_SCHEDULES: Mapping[str, Callable[[Placement], Schedule]] = {
+_SCHEDULES: Mapping[str, Callable[[Placement], TransferSchedule]] = {
     "two-level": _two_level,
     "two-level-tree": _two_level_tree,
     "halving-doubling": lambda placement: schedules.halving_doubling(placement.world_size),
@@ -110,7 +110,7 @@ def _servers(algorithm: str) -> int | None:
     return whole_number(servers) if name == "parameter-server" else None
 
 
-def _schedule_of(placement: Placement, algorithm: str) -> Schedule:
+def _schedule_of(placement: Placement, algorithm: str) -> TransferSchedule:
     servers = _servers(algorithm)
     if servers is None:
         return _SCHEDULES[algorithm](placement)
@@ -139,14 +139,14 @@ class PatternTransport(ByOperation):
         TopologyError: more ranks than are expanded, or two-level on one node.
     """
 
-    def __init__(self, placement: Placement, ways: RankWays, algorithm: str) -> None:
+    def __init__(self, placement: Placement, ways: RankPaths, algorithm: str) -> None:
         ranks = placement.world_size
         if ranks > _MOST_RANKS:
             raise TopologyError(f"{algorithm} on {ranks} ranks", place="algorithm", remedy=f"{_MOST_RANKS} at most")
         # Of several nodes BlueConnect is not built: what runs is said.
         is_alias = algorithm == "blueconnect" and placement.nodes > 1
         self._ways, self._algorithm = ways, "two-level" if is_alias else algorithm
-        self._schedule = _schedule_of(placement, algorithm) if ranks > 1 else Schedule(1, 1, ())
+        self._schedule = _schedule_of(placement, algorithm) if ranks > 1 else TransferSchedule(1, 1, ())
         self._connections = {
             pair: ways.connection(*pair)
             for pair in dict.fromkeys((t.source, t.target) for t in self._schedule.transfers)
@@ -177,9 +177,9 @@ class PatternTransport(ByOperation):
         """Bytes per second of every link on the way of some transfer."""
         return self._ways.capacities
 
-    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> Choice:
+    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:
         """Return the pattern."""
-        return Choice(self._algorithm, self._ways.protocol, 1)
+        return AlgorithmChoice(self._algorithm, self._ways.protocol, 1)
 
     def demand(self, operation: Operation, size_bytes: int) -> Demand:
         """Return the longest chain's latency and all the bytes of the schedule at the rate of its steps.
@@ -224,11 +224,11 @@ class PatternTransport(ByOperation):
         return Demand(start_s + self._latency_s(), size_bytes, self._loads(self._schedule), self._rate)
 
     @cached_property
-    def _halves(self) -> Mapping[bool, Schedule]:
+    def _halves(self) -> Mapping[bool, TransferSchedule]:
         """The half of the schedule that sums, under True, and the half that hands out."""
         return {reduce: schedules.half(self._schedule, reduce=reduce) for reduce in (True, False)}
 
-    def _loads(self, schedule: Schedule) -> dict[LinkId, float]:
+    def _loads(self, schedule: TransferSchedule) -> dict[LinkId, float]:
         """Return bytes on each link for a byte of the message."""
         loads: dict[LinkId, float] = {}
         for transfer in schedule.transfers:
@@ -253,8 +253,10 @@ class PatternTransport(ByOperation):
         env.run(carry_out(Network(env, self.capacities), Steps(0.0, (lane,))))
         return float(_PROBE_BYTES / env.now)
 
-    def _lane(self, schedule: Schedule, size_bytes: int, connection: Callable[[int, int], Connection]) -> Lane:
-        return Lane(schedule, size_bytes / schedule.chunks, connection, _WINDOW)
+    def _lane(
+        self, schedule: TransferSchedule, size_bytes: int, connection: Callable[[int, int], Connection]
+    ) -> ChannelSchedule:
+        return ChannelSchedule(schedule, size_bytes / schedule.chunks, connection, _WINDOW)
 
     def _latency_s(self) -> float:
         ends: list[float] = []

@@ -10,7 +10,7 @@ from ddpsim.collectives.transport import Connection
 from ddpsim.network.fairness import LinkId
 
 
-class RankWays(Protocol):
+class RankPaths(Protocol):
     """Finds the ways between ranks of a placement in which every node has links of its own."""
 
     @property

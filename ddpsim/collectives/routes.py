@@ -22,7 +22,7 @@ class PlacedLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Wiring:
+class PlacementLinks:
     """Knows the links of a placement, and what each carries.
 
     Attributes:

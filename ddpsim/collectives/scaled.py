@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.transport import ByOperation, Choice, Connection, Lane, Steps, Transport
+from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, ChannelSchedule, Connection, Steps, Transport
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.operations import Operation
 
@@ -54,7 +54,7 @@ def _scaled_transfers(steps: Steps, latency: float, size: float) -> Steps:
     return replace(steps, lanes=tuple(lanes))
 
 
-def _scaled_connection(lane: Lane, latency: float, size: float) -> Callable[[int, int], Connection]:
+def _scaled_connection(lane: ChannelSchedule, latency: float, size: float) -> Callable[[int, int], Connection]:
     def connection(source: int, target: int) -> Connection:
         found = lane.connection(source, target)
         loads = {link: load * size for link, load in found.loads.items()}
@@ -95,7 +95,7 @@ class TransportAround(ByOperation):
         """Kinds of hops of NCCL's ring."""
         return self.inner.hops
 
-    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> Choice:
+    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:
         """Return how an operation of `size_bytes` is carried out."""
         return self.inner.choice(size_bytes, operation)
 

@@ -51,7 +51,7 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class TransferSchedule:
     """Transfers in an order in which they can be carried out one by one.
 
     Attributes:
@@ -90,12 +90,12 @@ class Builder:
             before = self.arrived.get((target, chunk), []) if reduce else []
             self.arrived[target, chunk] = [*before, number]
 
-    def build(self) -> Schedule:
+    def build(self) -> TransferSchedule:
         """Return the transfers so far."""
-        return Schedule(self.ranks, self.chunks, tuple(self.transfers))
+        return TransferSchedule(self.ranks, self.chunks, tuple(self.transfers))
 
 
-def ring(ranks: int, segments: int = 1) -> Schedule:
+def ring(ranks: int, segments: int = 1) -> TransferSchedule:
     """Return reduce-scatter then all-gather around a ring, `segments` chunks to each rank's part.
 
     2(p-1) steps, in each of which every rank sends S/p bytes to the next (Patarasuk and Yuan 2009).
@@ -109,7 +109,7 @@ def ring(ranks: int, segments: int = 1) -> Schedule:
     return builder.build()
 
 
-def half(schedule: Schedule, *, reduce: bool) -> Schedule:
+def half(schedule: TransferSchedule, *, reduce: bool) -> TransferSchedule:
     """Return the part of an allreduce's schedule that sums, or the part after it that hands sums out."""
     kept = [number for number, transfer in enumerate(schedule.transfers) if transfer.reduce is reduce]
     place = {number: index for index, number in enumerate(kept)}
@@ -121,7 +121,7 @@ def half(schedule: Schedule, *, reduce: bool) -> Schedule:
     return replace(schedule, transfers=tuple(transfers))
 
 
-def periodic_ring(positions: int, steps: int, segments: int = 1) -> Schedule:
+def periodic_ring(positions: int, steps: int, segments: int = 1) -> TransferSchedule:
     """Return the part of a ring that one of several nodes alike sees, its last position sending into its first.
 
     In a ring over n alike nodes of m ranks each node does what every other does; what enters from the node before is
@@ -142,7 +142,7 @@ def periodic_ring(positions: int, steps: int, segments: int = 1) -> Schedule:
         for segment in range(segments)
         for rank in range(positions)
     ]
-    return Schedule(positions, segments, tuple(transfers))
+    return TransferSchedule(positions, segments, tuple(transfers))
 
 
 def ring_s(ranks: int, size_bytes: float, alpha_s: float, beta: float, gamma: float = 0.0) -> float:
@@ -151,7 +151,7 @@ def ring_s(ranks: int, size_bytes: float, alpha_s: float, beta: float, gamma: fl
     return 2 * (ranks - 1) * alpha_s + 2 * share * beta + share * gamma
 
 
-def halving_doubling(ranks: int) -> Schedule:
+def halving_doubling(ranks: int) -> TransferSchedule:
     """Return recursive halving (reduce-scatter) and doubling (all-gather).
 
     Where p is not a power of two, the ranks beyond the largest one first fold into partners and are sent the result.
@@ -185,7 +185,7 @@ def halving_doubling_s(ranks: int, size_bytes: float, alpha_s: float, beta: floa
     return time_s + (2 * (alpha_s + size_bytes * beta) + size_bytes * gamma if core < ranks else 0.0)
 
 
-def gather_and_broadcast(ranks: int) -> Schedule:
+def gather_and_broadcast(ranks: int) -> TransferSchedule:
     """Return the naive pattern: all send the whole message to rank 0, which sends the sum back to each."""
     return parameter_server_beside(ranks, [0])
 
@@ -195,7 +195,7 @@ def gather_and_broadcast_s(ranks: int, size_bytes: float, alpha_s: float, beta: 
     return parameter_server_beside_s(ranks, 1, size_bytes, alpha_s, beta, gamma)
 
 
-def parameter_server_beside(ranks: int, hosts: Sequence[int]) -> Schedule:
+def parameter_server_beside(ranks: int, hosts: Sequence[int]) -> TransferSchedule:
     """Return push and pull against servers that each hold one part and stand beside the ranks `hosts`."""
     builder = Builder(ranks, len(hosts))
     for reduce in (True, False):
@@ -215,7 +215,7 @@ def parameter_server_beside_s(
     return 2 * alpha_s + 2 * pushed * beta + pushed * gamma
 
 
-def parameter_server_apart(ranks: int, servers: int) -> Schedule:
+def parameter_server_apart(ranks: int, servers: int) -> TransferSchedule:
     """Return push and pull against servers that each hold one part, and are the last `servers` ranks."""
     builder = Builder(ranks, servers)
     workers = ranks - servers

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import simpy
 
 from ddpsim.collectives.schedules import refuse_too_many
-from ddpsim.collectives.transport import Connection, Lane, Steps
+from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
 from ddpsim.network.fluid import Demand, Network
 
 
@@ -44,7 +44,7 @@ def _succeed(event: simpy.Event) -> None:
 
 
 @dataclass(slots=True)
-class _Pair:
+class _Connection:
     """A connection: it sends in order, `window` transfers under way, one of them on the links."""
 
     connection: Connection
@@ -55,12 +55,12 @@ class _Pair:
 
 
 class _LaneRun:
-    def __init__(self, network: Network, lane: Lane, finished: Callable[[], None]) -> None:
+    def __init__(self, network: Network, lane: ChannelSchedule, finished: Callable[[], None]) -> None:
         self._network, self._lane, self._finished = network, lane, finished
         self._transfers = lane.schedule.transfers
         self._waiting = [len(transfer.after) for transfer in self._transfers]
         self._dependents: list[list[int]] = [[] for _ in self._transfers]
-        self._pairs: dict[tuple[int, int], _Pair] = {}
+        self._pairs: dict[tuple[int, int], _Connection] = {}
         self._left = len(self._transfers)
         for number, transfer in enumerate(self._transfers):
             for earlier in transfer.after:
@@ -71,14 +71,14 @@ class _LaneRun:
         for pair in self._pairs.values():
             self._advance(pair)
 
-    def _pair(self, number: int) -> _Pair:
+    def _pair(self, number: int) -> _Connection:
         transfer = self._transfers[number]
         key = (transfer.source, transfer.target)
         if key not in self._pairs:
-            self._pairs[key] = _Pair(self._lane.connection(*key))
+            self._pairs[key] = _Connection(self._lane.connection(*key))
         return self._pairs[key]
 
-    def _advance(self, pair: _Pair) -> None:
+    def _advance(self, pair: _Connection) -> None:
         while pair.todo and pair.under_way < self._lane.window and not self._waiting[pair.todo[0]]:
             number = pair.todo.popleft()
             pair.under_way += 1
@@ -88,12 +88,12 @@ class _LaneRun:
             else:
                 self._queue(pair, number)
 
-    def _queue(self, pair: _Pair, number: int) -> None:
+    def _queue(self, pair: _Connection, number: int) -> None:
         pair.on_links.append(number)
         if len(pair.on_links) == 1:
             self._send(pair)
 
-    def _send(self, pair: _Pair) -> None:
+    def _send(self, pair: _Connection) -> None:
         transfer = self._transfers[pair.on_links[0]]
         chunks = transfer.stop - transfer.start
         if chunks not in pair.demands:
@@ -112,7 +112,7 @@ class _LaneRun:
             raise RuntimeError("a transfer may not be over before it is waited for")
         sent.callbacks.append(lambda _: self._sent(pair))
 
-    def _sent(self, pair: _Pair) -> None:
+    def _sent(self, pair: _Connection) -> None:
         number = pair.on_links.popleft()
         pair.under_way -= 1
         self._left -= 1

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.schedules import Schedule
+from ddpsim.collectives.schedules import TransferSchedule
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.operations import Operation
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class AlgorithmChoice:
     """How a collective of some size is carried out.
 
     Attributes:
@@ -49,7 +49,7 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class ChannelSchedule:
     """A lane carries out one schedule on its own part of the message.
 
     Attributes:
@@ -59,7 +59,7 @@ class Lane:
         weight: share of a link against other traffic.
     """
 
-    schedule: Schedule
+    schedule: TransferSchedule
     chunk_bytes: float
     connection: Callable[[int, int], Connection]
     window: int = 1
@@ -76,7 +76,7 @@ class Steps:
     """
 
     launch_s: float
-    lanes: tuple[Lane, ...]
+    lanes: tuple[ChannelSchedule, ...]
     capacities: Mapping[LinkId, float] = field(default_factory=dict)
 
     @property
@@ -108,7 +108,7 @@ class Transport(Protocol):
     def hops(self) -> Collection[str]:
         """Kinds of hops of NCCL's ring, of `ddpsim.collectives.nccl.loads.GROUPS`; empty of other transports."""
 
-    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> Choice:
+    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:
         """Return how an operation of `size_bytes` is carried out."""
 
     def demand(self, operation: Operation, size_bytes: int) -> Demand:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpsim.collectives.schedules import Builder, Schedule, from_root
+from ddpsim.collectives.schedules import Builder, TransferSchedule, from_root
 
 
-def tree(parents: Sequence[int | None], chunks: int = 1) -> Schedule:
+def tree(parents: Sequence[int | None], chunks: int = 1) -> TransferSchedule:
     """Return reduce to the root and broadcast from it, `chunks` pieces one behind the other.
 
     Args:
@@ -36,7 +36,7 @@ def tree_s(hops: int, pieces: int, size_bytes: float, alpha_s: float, beta: floa
     return hops * (alpha_s + piece) + (pieces - 1) * fan * piece
 
 
-def in_switch(parents: Sequence[int | None], per_node: int, heads: Sequence[int], pieces: int = 1) -> Schedule:
+def in_switch(parents: Sequence[int | None], per_node: int, heads: Sequence[int], pieces: int = 1) -> TransferSchedule:
     """Return reduction and multicast by each node's switch, between nodes along a tree over `parents`.
 
     Every GPU sends a piece to the switch, which sends the sum to the piece's head, the same GPU number on each node;

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import math
 
-from ddpsim.compression.schemes import Adaptive, Half, OneBit, Plain, PowerSGD, Scheme, TopK
+from ddpsim.compression.schemes import (
+    AdaptivePrecision,
+    CompressionScheme,
+    HalfPrecision,
+    OneBit,
+    PowerSGD,
+    TopK,
+    Uncompressed,
+)
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.strict import whole_number
 
 
-def scheme(text: str) -> Scheme:
+def scheme(text: str) -> CompressionScheme:
     """Return the scheme that `text` names: `none`, `fp16`, `bf16`, `powersgd:4`, `onebit`, `topk:0.01` or `adaptive`.
 
     Raises:
@@ -20,13 +28,13 @@ def scheme(text: str) -> Scheme:
     if name in ("powersgd", "topk"):
         return PowerSGD(_rank(value)) if name == "powersgd" else TopK(_density(value))
     if name == "adaptive":
-        return Adaptive(_bits(value)) if value else Adaptive()
+        return AdaptivePrecision(_bits(value)) if value else AdaptivePrecision()
     if name not in ("none", "fp16", "bf16", "onebit"):
         known = ("none", "fp16", "bf16", "powersgd", "onebit", "topk", "adaptive")
         raise UnknownNameError.among("compression", name, known)
     if value:
         raise InputError(f"compression {name!r} takes no parameter, got {value!r}", remedy=f"write {name}")
-    return Plain() if name == "none" else OneBit() if name == "onebit" else Half(name)
+    return Uncompressed() if name == "none" else OneBit() if name == "onebit" else HalfPrecision(name)
 
 
 def _rank(value: str) -> int:

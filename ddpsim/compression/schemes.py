@@ -16,7 +16,7 @@ MIN_COMPRESSION_RATE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class CompressedCollective:
     """A message is one collective of a compressed bucket.
 
     Attributes:
@@ -36,33 +36,33 @@ class Message:
         return self.size_bytes * (world_size / 2 if self.collective == ALLGATHER and world_size > 1 else 1)
 
 
-class Scheme(Protocol):
+class CompressionScheme(Protocol):
     """A scheme says what a compressed bucket sends, and what compressing it costs."""
 
     @property
     def name(self) -> str:
         """The text that `scheme` reads."""
 
-    def messages(self, parameters: Sequence[Parameter]) -> tuple[Message, ...]:
+    def messages(self, parameters: Sequence[Parameter]) -> tuple[CompressedCollective, ...]:
         """Return the collectives of a bucket of these parameters, in order, each after the one before."""
 
     def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[CodecWork, ...]:
         """Return what one rank computes for such a bucket: before each message, and after the last."""
 
 
-def work(scheme: Scheme, parameters: Sequence[Parameter], world_size: int) -> CodecWork:
+def work(scheme: CompressionScheme, parameters: Sequence[Parameter], world_size: int) -> CodecWork:
     """Return all that one rank computes for a bucket of these parameters."""
     return sum(scheme.works(parameters, world_size), CodecWork(0, 0))
 
 
-def ratio(scheme: Scheme, parameters: Sequence[Parameter], world_size: int = 2) -> float:
+def ratio(scheme: CompressionScheme, parameters: Sequence[Parameter], world_size: int = 2) -> float:
     """Return plain bytes over compressed bytes, both as ring allreduces on `world_size` ranks."""
     sent = sum(message.allreduce_bytes(world_size) for message in scheme.messages(parameters))
     return sum(p.size_bytes for p in parameters) / sent if sent else math.inf
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class Uncompressed:
     """Compresses nothing: a bucket is one allreduce of its gradients."""
 
     @property
@@ -70,9 +70,9 @@ class Plain:
         """`none`."""
         return "none"
 
-    def messages(self, parameters: Sequence[Parameter]) -> tuple[Message, ...]:
+    def messages(self, parameters: Sequence[Parameter]) -> tuple[CompressedCollective, ...]:
         """Return one allreduce."""
-        return (Message(ALLREDUCE, sum(p.size_bytes for p in parameters)),)
+        return (CompressedCollective(ALLREDUCE, sum(p.size_bytes for p in parameters)),)
 
     def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[CodecWork, ...]:
         """Return no work."""
@@ -80,14 +80,14 @@ class Plain:
 
 
 @dataclass(frozen=True, slots=True)
-class Half:
+class HalfPrecision:
     """Casts gradients to two bytes, as torch's `fp16_compress_hook` and `bf16_compress_hook` do."""
 
     name: str = "fp16"
 
-    def messages(self, parameters: Sequence[Parameter]) -> tuple[Message, ...]:
+    def messages(self, parameters: Sequence[Parameter]) -> tuple[CompressedCollective, ...]:
         """Return one allreduce of two bytes an element."""
-        return (Message(ALLREDUCE, 2 * _elements(parameters)),)
+        return (CompressedCollective(ALLREDUCE, 2 * _elements(parameters)),)
 
     def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[CodecWork, ...]:
         """Return cast and division, then the cast back: one read and write of each."""
@@ -106,7 +106,7 @@ class PowerSGD:
         """`powersgd:RANK`."""
         return f"powersgd:{self.rank}"
 
-    def messages(self, parameters: Sequence[Parameter]) -> tuple[Message, ...]:
+    def messages(self, parameters: Sequence[Parameter]) -> tuple[CompressedCollective, ...]:
         """Return three allreduces: what is not factored, left factors, right factors."""
         plain = left = right = 0
         for p in parameters:
@@ -117,7 +117,7 @@ class PowerSGD:
                 left, right = left + rows * rank * item, right + columns * rank * item
             else:
                 plain += p.size_bytes
-        return tuple(Message(ALLREDUCE, size) for size in (plain, left, right))
+        return tuple(CompressedCollective(ALLREDUCE, size) for size in (plain, left, right))
 
     def factors(self, parameter: Parameter) -> bool:
         """Return whether this parameter's gradient is worth factoring."""
@@ -150,9 +150,9 @@ class OneBit:
         """`onebit`."""
         return "onebit"
 
-    def messages(self, parameters: Sequence[Parameter]) -> tuple[Message, ...]:
+    def messages(self, parameters: Sequence[Parameter]) -> tuple[CompressedCollective, ...]:
         """Return one all-gather: of each parameter a bit an element, in whole bytes, and two float32."""
-        return (Message(ALLGATHER, sum(8 + -(-_elements([p]) // 8) for p in parameters)),)
+        return (CompressedCollective(ALLGATHER, sum(8 + -(-_elements([p]) // 8) for p in parameters)),)
 
     def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[CodecWork, ...]:
         """Return 14 passes to encode and keep the error, then 4 for each rank's message."""
@@ -175,9 +175,9 @@ class TopK:
         """Return how many entries of `elements` are sent: at least one."""
         return min(elements, max(1, math.ceil(self.density * elements)))
 
-    def messages(self, parameters: Sequence[Parameter]) -> tuple[Message, ...]:
+    def messages(self, parameters: Sequence[Parameter]) -> tuple[CompressedCollective, ...]:
         """Return one all-gather of a float32 and an int32 for each entry sent."""
-        return (Message(ALLGATHER, 8 * self.kept(_elements(parameters))),)
+        return (CompressedCollective(ALLGATHER, 8 * self.kept(_elements(parameters))),)
 
     def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[CodecWork, ...]:
         """Return 12 passes to select and keep the error, then a scatter for each rank's message."""
@@ -186,11 +186,10 @@ class TopK:
 
 
 @dataclass(frozen=True, slots=True)
-class Adaptive:
+class AdaptivePrecision:
     """Writes each bucket with the fewest of 1, 8, 16 and 32 bits that its gradients bear, and feeds the error back.
 
-    What they bear is known when they are there: a run finds its own bits (`ddpexec.compression.Adaptive`), a prediction
-    takes those that it is given, 8 unless it is told.
+    A run finds the bits when the gradients are there (`ddpexec.compression.AdaptiveState`); a prediction takes `bits`.
     """
 
     bits: int = 8
@@ -200,13 +199,17 @@ class Adaptive:
         """`adaptive:BITS`."""
         return f"adaptive:{self.bits}"
 
-    def messages(self, parameters: Sequence[Parameter]) -> tuple[Message, ...]:
+    def messages(self, parameters: Sequence[Parameter]) -> tuple[CompressedCollective, ...]:
         """Return one all-gather of the codec of these bits; of 32 an allreduce of the gradients."""
         if self.bits == 1:
             return OneBit().messages(parameters)
         if self.bits == 8:
-            return (Message(ALLGATHER, 4 * len(parameters) + _elements(parameters)),)
-        return (Message(ALLGATHER, 2 * _elements(parameters)),) if self.bits == 16 else Plain().messages(parameters)
+            return (CompressedCollective(ALLGATHER, 4 * len(parameters) + _elements(parameters)),)
+        return (
+            (CompressedCollective(ALLGATHER, 2 * _elements(parameters)),)
+            if self.bits == 16
+            else Uncompressed().messages(parameters)
+        )
 
     def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[CodecWork, ...]:
         """Return the passes of `ddpexec.compression.codecs`, with the error kept, then those of each rank's message.

@@ -15,7 +15,7 @@ from ddpsim.units import MIB, counted, format_time
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TimeChange:
     """One time of a step in both runs, seconds.
 
     Attributes:
@@ -44,7 +44,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Communication:
+class OperationTotals:
     """All collectives of one operation in a usual step; sums over them.
 
     Attributes:
@@ -69,7 +69,7 @@ class Communication:
 
 
 @dataclass(frozen=True, slots=True)
-class Against:
+class RunComparison:
     """A run beside an earlier one.
 
     Attributes:
@@ -79,9 +79,9 @@ class Against:
         changed: what else is different, sentences.
     """
 
-    step: Change
-    parts: tuple[Change, ...]
-    collectives: tuple[tuple[str, Communication, Communication], ...]
+    step: TimeChange
+    parts: tuple[TimeChange, ...]
+    collectives: tuple[tuple[str, OperationTotals, OperationTotals], ...]
     changed: tuple[str, ...]
 
     def verdict(self) -> str:
@@ -108,7 +108,7 @@ class Against:
         }
 
 
-def against(now: Explanation, then: Explanation) -> Against:
+def against(now: Explanation, then: Explanation) -> RunComparison:
     """Return what changed from one traced run to another; they may be of other sizes, machines and plans."""
     names = [*PARTS, *sorted({*now.traced.parts, *then.traced.parts} - {*PARTS})]
     pair = now.ranks.ranks[0], then.ranks.ranks[0]
@@ -122,15 +122,15 @@ def against(now: Explanation, then: Explanation) -> Against:
         )
         for name in names
     )  # fmt: skip
-    return Against(step, parts, tuple(_collectives(now, then)), tuple(_changed(now, then)))
+    return RunComparison(step, parts, tuple(_collectives(now, then)), tuple(_changed(now, then)))
 
 
 def _change(
     name: str, then_s: float, now_s: float, step_s: float, now_each: Sequence[float], then_each: Sequence[float]
-) -> Change:
+) -> TimeChange:
     error_s = hypot(standard_error(now_each), standard_error(then_each))
     enough = min(len(now_each), len(then_each)) >= FEWEST
-    return Change(name, then_s, now_s, enough and abs(now_s - then_s) >= max(SHARE * step_s, SURE * error_s))
+    return TimeChange(name, then_s, now_s, enough and abs(now_s - then_s) >= max(SHARE * step_s, SURE * error_s))
 
 
 def _lengths(rank: SeenRank) -> list[float]:
@@ -141,21 +141,21 @@ def _slowest(found: Explanation) -> SeenRank:
     return max(found.ranks.ranks, key=lambda rank: median(_lengths(rank)))
 
 
-def _collectives(now: Explanation, then: Explanation) -> Iterator[tuple[str, Communication, Communication]]:
+def _collectives(now: Explanation, then: Explanation) -> Iterator[tuple[str, OperationTotals, OperationTotals]]:
     both = _by_operation(now), _by_operation(then)
-    nothing = Communication(0, 0, 0.0, 0.0)
+    nothing = OperationTotals(0, 0, 0.0, 0.0)
     for name in dict.fromkeys([*both[1], *both[0]]):
         yield name, both[1].get(name, nothing), both[0].get(name, nothing)
 
 
-def _by_operation(found: Explanation) -> dict[str, Communication]:
-    sums: dict[str, Communication] = {}
+def _by_operation(found: Explanation) -> dict[str, OperationTotals]:
+    sums: dict[str, OperationTotals] = {}
     for split in found.splits:
         name = _OPERATIONS.get(split.operation, split.operation)
-        former = sums.get(name, Communication(0, 0, 0.0, 0.0))
+        former = sums.get(name, OperationTotals(0, 0, 0.0, 0.0))
         known = former.size_bytes is not None and split.size_bytes is not None
         size = (former.size_bytes or 0) + (split.size_bytes or 0) if known else None
-        sums[name] = Communication(
+        sums[name] = OperationTotals(
             former.count + 1, size, former.wait_s + split.wait_s, former.wire_s + split.wire_s
         )  # fmt: skip
     return sums

@@ -13,8 +13,8 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.workload import Workload
 from ddpsim.workload.kineto.mapping import map_arrivals
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
-from ddpsim.workload.kineto.steps import Step
-from ddpsim.workload.kineto.workload import Traced, TraceFile, workload_in
+from ddpsim.workload.kineto.steps import HostStep
+from ddpsim.workload.kineto.workload import DissectedTrace, TraceFile, workload_in
 from ddpsim.workload.profile import Phase
 
 _MOST_STEPS = 12
@@ -24,7 +24,7 @@ _BROADCASTS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Basis:
+class PredictionBasis:
     """What is needed to predict the traced configuration.
 
     Attributes:
@@ -72,10 +72,10 @@ class Basis:
 def basis_of(
     file: TraceFile,
     alone: TimelineWithoutDdp,
-    steps: Sequence[Step],
+    steps: Sequence[HostStep],
     shapes: Workload | None,
     exposed: Mapping[str, float],
-) -> Basis:
+) -> PredictionBasis:
     """Return the basis in a Kineto trace.
 
     Args:
@@ -91,7 +91,7 @@ def basis_of(
     """
     steps = list(steps)[:_MOST_STEPS]
     mapping = map_arrivals(steps, shapes, file.place)
-    traced = Traced(file, steps, alone, mapping, ())
+    traced = DissectedTrace(file, steps, alone, mapping, ())
     imported = workload_in(traced, shapes)
     last = steps[-1].collectives
     edges = [0, *(collective.after for collective in last)]
@@ -99,10 +99,14 @@ def basis_of(
     broadcasts = any(i.start_s < step.backward_s for step in steps for i in step.ddp)
     workload = imported.workload
     costs, finish_s = _costs(steps, workload, exposed) if last else ({}, 0.0)
-    return Basis(workload, groups, mapping.order, costs, finish_s, broadcasts, _input_s(steps), imported.notes)
+    return PredictionBasis(
+        workload, groups, mapping.order, costs, finish_s, broadcasts, _input_s(steps), imported.notes
+    )
 
 
-def _costs(steps: Sequence[Step], workload: Workload, exposed: Mapping[str, float]) -> tuple[dict[str, float], float]:
+def _costs(
+    steps: Sequence[HostStep], workload: Workload, exposed: Mapping[str, float]
+) -> tuple[dict[str, float], float]:
     """Return what DDP took of the traced host, and what of the end of backward grows with parameters, not buckets.
 
     A hook, a launch, a broadcast buffer: the hook that launches a bucket takes a launch more than the others. torch
@@ -126,7 +130,7 @@ def _costs(steps: Sequence[Step], workload: Workload, exposed: Mapping[str, floa
     return {**{name: max(0.0, seconds) for name, seconds in costs.items()}, "forward_s": 0.0}, max(0.0, finish)
 
 
-def _of_step(step: Step, exposed_s: float) -> dict[str, float]:
+def _of_step(step: HostStep, exposed_s: float) -> dict[str, float]:
     def lengths(start_s: float, end_s: float, *, launching: bool | None = None) -> list[float]:
         return [
             i.end_s - i.start_s
@@ -146,7 +150,7 @@ def _of_step(step: Step, exposed_s: float) -> dict[str, float]:
     }
 
 
-def _input_s(steps: Sequence[Step]) -> float:
+def _input_s(steps: Sequence[HostStep]) -> float:
     """Return the median of what lies between an optimizer's step and the next forward, without clearing gradients."""
     gaps = []
     for step, after in pairwise(steps):

@@ -13,7 +13,7 @@ Bound = Literal["host", "device", "communication"]
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class StepShares:
     """What a usual step of one rank is made of, seconds: they sum to it.
 
     Attributes:
@@ -37,7 +37,7 @@ class Shares:
         return max(shares, key=lambda name: shares[name])
 
 
-def shares_of(rank: SeenRank) -> Shares:
+def shares_of(rank: SeenRank) -> StepShares:
     """Return what the usual step of `rank` is made of."""
     steps = [step for step in rank.steps if step.counts] or list(rank.steps)
     step_s = median(step.step_s for step in steps)
@@ -51,4 +51,4 @@ def shares_of(rank: SeenRank) -> Shares:
     else:
         device = median(sum(step.host_s.get(p, 0.0) for p in PHASES if p not in ("input", "hooks")) for step in steps)
     device = min(device, max(0.0, step_s - communication))
-    return Shares(device, communication, max(0.0, step_s - communication - device))
+    return StepShares(device, communication, max(0.0, step_s - communication - device))

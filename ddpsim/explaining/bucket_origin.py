@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, initial_plan, plan_buckets
 from ddpsim.bucketing.plan import custom_plan
-from ddpsim.explaining.basis import Basis
+from ddpsim.explaining.basis import PredictionBasis
 from ddpsim.units import MIB
 
 Range = tuple[int, float]
@@ -20,13 +20,13 @@ def sets_of(plan: BucketPlan) -> list[set[int]]:
     return [set(group) for group in plan.groups()]
 
 
-def is_whole(basis: Basis) -> bool:
+def is_whole(basis: PredictionBasis) -> bool:
     """Whether the traced buckets hold every parameter once."""
     held = sorted(index for group in basis.groups for index in group)
     return held == list(range(len(basis.parameters)))
 
 
-def bucket_origin(basis: Basis) -> str:
+def bucket_origin(basis: PredictionBasis) -> str:
     """Return what the traced buckets are among those that torch makes of the model.
 
     A trace of `torch.profiler` does not say with which cap the job was run: all caps that give its buckets are told.
@@ -57,7 +57,7 @@ def bucket_origin(basis: Basis) -> str:
     return f"of no one cap: {call.torch}"
 
 
-def _caps_of(basis: Basis, groups: list[set[int]], make: Make, place: Callable[[int], int]) -> str:
+def _caps_of(basis: PredictionBasis, groups: list[set[int]], make: Make, place: Callable[[int], int]) -> str:
     """Return the caps that give `groups`, in words; empty where neither torch's default nor one cap does.
 
     Args:

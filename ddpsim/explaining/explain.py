@@ -11,27 +11,27 @@ from ddpsim.explaining.advice import advice_of
 from ddpsim.explaining.bound import shares_of
 from ddpsim.explaining.bucket_origin import bucket_origin
 from ddpsim.explaining.clocks import aligned
-from ddpsim.explaining.explanation import Explanation, Traced
+from ddpsim.explaining.explanation import Explanation, TracedStep
 from ddpsim.explaining.files import Ranks, read_ranks
-from ddpsim.explaining.foretold import Foretold, foretell
-from ddpsim.explaining.given import Given
+from ddpsim.explaining.foretold import PredictedBreakdown, foretell
+from ddpsim.explaining.given import RunFacts
 from ddpsim.explaining.late import excess_s, late_rank, untold
 from ddpsim.explaining.links import slow_link
-from ddpsim.explaining.machine import Machine, machine_of
+from ddpsim.explaining.machine import TracedMachine, machine_of
 from ddpsim.explaining.recorder import read_recorder
 from ddpsim.explaining.seen import PARTS, UNPREDICTED, SeenRank
-from ddpsim.explaining.splits import Split, splits_of
+from ddpsim.explaining.splits import MedianSplit, splits_of
 from ddpsim.trace.metrics import quantile
-from ddpsim.workers.crew import Crew
+from ddpsim.workers.crew import WorkerPool
 from ddpsim.workload import Workload
 
 
 def explain(
     traces: str | Path,
-    given: Given | None = None,
+    given: RunFacts | None = None,
     *,
     shapes: Workload | None = None,
-    crew: Crew | None = None,
+    crew: WorkerPool | None = None,
     predict: bool = True,
 ) -> Explanation:
     """Explain the run whose rank traces lie at `traces`.
@@ -46,7 +46,7 @@ def explain(
     Raises:
         InputError: nothing that can be read, traces of different runs, or what is given contradicts them.
     """
-    given = given or Given()
+    given = given or RunFacts()
     untraced_s = given.untraced_s
     if given.nccl_tests is not None and given.topology is None and given.topo is None:
         remedy = "say whose table it is: add `topology` or `topo`"
@@ -90,7 +90,7 @@ def backend_of(rank: SeenRank) -> str:
     return "gloo" if rank.backend == "gloo" or rank.device == "cpu" else "nccl"
 
 
-def traced_step(ranks: Sequence[SeenRank]) -> Traced:
+def traced_step(ranks: Sequence[SeenRank]) -> TracedStep:
     """Return the usual step: the median period of the slowest rank, with the parts of the first.
 
     Raises:
@@ -113,7 +113,7 @@ def traced_step(ranks: Sequence[SeenRank]) -> Traced:
     others = sorted({part for step in middle for part in step.parts} - {*PARTS})
     parts = {part: fmean(step.parts.get(part, 0.0) for step in middle) for part in (*PARTS, *others)}
     scale = step_s / total if (total := sum(parts.values())) > 0 else 1.0
-    return Traced(
+    return TracedStep(
         step_s,
         min(step_s, quantile(slowest, 0.1)),
         max(step_s, quantile(slowest, 0.9)),
@@ -123,7 +123,9 @@ def traced_step(ranks: Sequence[SeenRank]) -> Traced:
     )
 
 
-def _machine(given: Given, ranks: Ranks, lead: SeenRank, splits: Sequence[Split], notes: list[str]) -> Machine | None:
+def _machine(
+    given: RunFacts, ranks: Ranks, lead: SeenRank, splits: Sequence[MedianSplit], notes: list[str]
+) -> TracedMachine | None:
     backend = backend_of(lead)
     named: Mapping[str, str | None] = {
         "topology": given.topology, "topo": given.topo, "nccl_tests": given.nccl_tests
@@ -141,8 +143,8 @@ def _machine(given: Given, ranks: Ranks, lead: SeenRank, splits: Sequence[Split]
 
 
 def _foretold(
-    lead: SeenRank, machine: Machine | None, traced: Traced, notes: list[str], *, advise: bool
-) -> Foretold | None:
+    lead: SeenRank, machine: TracedMachine | None, traced: TracedStep, notes: list[str], *, advise: bool
+) -> PredictedBreakdown | None:
     if machine is None or lead.made_by is None:
         return None
     backend = backend_of(lead)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ddpsim.explaining.bound import Bound, Shares
+from ddpsim.explaining.bound import Bound, StepShares
 from ddpsim.explaining.clocks import Alignment
 from ddpsim.explaining.files import Ranks
-from ddpsim.explaining.foretold import Foretold
+from ddpsim.explaining.foretold import PredictedBreakdown
 from ddpsim.explaining.late import LateRank
 from ddpsim.explaining.links import SlowLink
-from ddpsim.explaining.recorder import Recorded
+from ddpsim.explaining.recorder import RecorderDumps
 from ddpsim.explaining.seen import UNPREDICTED
-from ddpsim.explaining.splits import Split
+from ddpsim.explaining.splits import MedianSplit
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class TracedStep:
     """The usual step of the traced run.
 
     Attributes:
@@ -64,14 +64,14 @@ class Explanation:
 
     ranks: Ranks
     alignment: Alignment
-    traced: Traced
-    shares: Shares
-    splits: tuple[Split, ...]
+    traced: TracedStep
+    shares: StepShares
+    splits: tuple[MedianSplit, ...]
     late: LateRank | None
     link: SlowLink | None
     excess_s: Mapping[int, Mapping[str, float]]
-    foretold: Foretold | None
-    recorded: Recorded | None
+    foretold: PredictedBreakdown | None
+    recorded: RecorderDumps | None
     untraced_s: float | None
     advice: tuple[str, ...]
     notes: tuple[str, ...]

@@ -18,7 +18,7 @@ from ddpsim.explaining.seen import SeenRank
 from ddpsim.strict import whole_number
 from ddpsim.topology.bounds import MOST_RANKS
 from ddpsim.trace.json.schema import SCHEMA
-from ddpsim.workers.crew import Crew
+from ddpsim.workers.crew import WorkerPool
 from ddpsim.workload import Workload
 
 _NAMES = re.compile(r".*\.json(\.gz)?", re.IGNORECASE)
@@ -72,7 +72,7 @@ def read_file(path: Path, shapes: Workload | None, lead: bool) -> SeenRank:
     return read_kineto_rank(path, shapes, lead=lead)
 
 
-def read_ranks(path: str | Path, shapes: Workload | None, crew: Crew | None) -> Ranks:
+def read_ranks(path: str | Path, shapes: Workload | None, crew: WorkerPool | None) -> Ranks:
     """Read every rank's trace; what cannot be read is left out and named, as long as one can.
 
     Raises:
@@ -105,7 +105,7 @@ def _beyond(seen: SeenRank) -> TraceError | None:
     return TraceError(what, place=seen.place, remedy=remedy)
 
 
-def _each(files: Sequence[Path], shapes: Workload | None, crew: Crew | None) -> list[SeenRank | InputError]:
+def _each(files: Sequence[Path], shapes: Workload | None, crew: WorkerPool | None) -> list[SeenRank | InputError]:
     if crew is None:
         return [_tried(file, shapes, number == 0) for number, file in enumerate(files)]
     futures: list[Future[SeenRank | InputError]] = [

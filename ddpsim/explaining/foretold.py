@@ -11,9 +11,9 @@ import numpy as np
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts.doubt import Effect
-from ddpsim.explaining.basis import Basis
+from ddpsim.explaining.basis import PredictionBasis
 from ddpsim.explaining.bucket_origin import bucket_origin, is_whole, sets_of
-from ddpsim.explaining.machine import Machine
+from ddpsim.explaining.machine import TracedMachine
 from ddpsim.explaining.one_size import one_size_doubt
 from ddpsim.explaining.seen import PARTS
 from ddpsim.planning.planner import plan as best_plan
@@ -29,7 +29,7 @@ _ITERATIONS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class StepPart:
     """One part of the step, traced and predicted, seconds."""
 
     name: str
@@ -43,7 +43,7 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class Foretold:
+class PredictedBreakdown:
     """The prediction beside the trace.
 
     Attributes:
@@ -62,7 +62,7 @@ class Foretold:
     low_s: float
     high_s: float
     traced_s: float
-    terms: tuple[Term, ...]
+    terms: tuple[StepPart, ...]
     buckets: str
     prediction: Prediction = field(repr=False)
     row: PlanRow | None = field(default=None, repr=False)
@@ -115,8 +115,14 @@ class Foretold:
 
 
 def foretell(
-    basis: Basis, machine: Machine, traced_s: float, parts: Mapping[str, float], backend: str, *, advise: bool = True
-) -> Foretold:
+    basis: PredictionBasis,
+    machine: TracedMachine,
+    traced_s: float,
+    parts: Mapping[str, float],
+    backend: str,
+    *,
+    advise: bool = True,
+) -> PredictedBreakdown:
     """Predict the traced configuration, and plan where the prediction holds.
 
     Raises:
@@ -153,12 +159,12 @@ def foretell(
         # In backward the simulation itself counts what makes the device idle as DDP's.
         told["optimizer_s"] -= basis.finish_s
         told["ddp_overhead_s"] += basis.finish_s
-    made = Foretold(
+    made = PredictedBreakdown(
         step_s=prediction.iteration_s + extra,
         low_s=prediction.low_s + extra,
         high_s=prediction.high_s + extra,
         traced_s=traced_s,
-        terms=tuple(Term(part, parts[part], told[part]) for part in (*PARTS, *others)),
+        terms=tuple(StepPart(part, parts[part], told[part]) for part in (*PARTS, *others)),
         buckets=bucket_origin(basis),
         prediction=prediction,
     )

@@ -11,7 +11,7 @@ from ddpsim.units import parse_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class RunFacts:
     """What is known of a traced run beside its traces.
 
     Attributes:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from ddpsim.explaining.exposed import Exposed, held_s, parts_of
 from ddpsim.explaining.seen import SeenCollective, whole
 from ddpsim.trace.overlap import intersection, union
-from ddpsim.workload.kineto.steps import Step
+from ddpsim.workload.kineto.steps import HostStep
 
 
-def finished_s(step: Step, collectives: Sequence[SeenCollective]) -> float:
+def finished_s(step: HostStep, collectives: Sequence[SeenCollective]) -> float:
     """Return when DDP was done with backward: on a CPU the host waits there for the last of its collectives."""
     marked_s = max((i.end_s for i in step.ddp if i.start_s >= step.backward_end_s), default=step.backward_end_s)
     last_s = max((c.finished_s for c in collectives if c.own), default=step.backward_end_s)
@@ -18,7 +18,9 @@ def finished_s(step: Step, collectives: Sequence[SeenCollective]) -> float:
     return max(marked_s, min(last_s, update_s))
 
 
-def host_work(step: Step, after: Step | None, end_s: float, exposed: Exposed, over_s: float) -> dict[str, float]:
+def host_work(
+    step: HostStep, after: HostStep | None, end_s: float, exposed: Exposed, over_s: float
+) -> dict[str, float]:
     """Return the host's own work by phase.
 
     Args:
@@ -51,7 +53,7 @@ def host_work(step: Step, after: Step | None, end_s: float, exposed: Exposed, ov
 
 
 def host_parts(
-    step: Step, end_s: float, host: Mapping[str, float], exposed: Exposed, collectives: Sequence[SeenCollective]
+    step: HostStep, end_s: float, host: Mapping[str, float], exposed: Exposed, collectives: Sequence[SeenCollective]
 ) -> dict[str, float]:
     """Return the parts of a step that the host computes itself, of what `host_work` says of it."""
     last_s = max((c.finished_s for c in collectives if c.own), default=step.backward_end_s)

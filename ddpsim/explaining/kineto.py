@@ -16,13 +16,13 @@ from ddpsim.explaining.basis import basis_of
 from ddpsim.explaining.exposed import exposed_of, held_s, parts_of
 from ddpsim.explaining.host_parts import finished_s, host_parts, host_work
 from ddpsim.explaining.seen import UNPREDICTED, SeenCollective, SeenRank, SeenStep, whole
-from ddpsim.explaining.sent import Sent, SentCollectives
+from ddpsim.explaining.sent import DeviceCollective, DeviceCollectives
 from ddpsim.strict import whole_number
 from ddpsim.trace.overlap import Interval, union
 from ddpsim.workload import Workload
 from ddpsim.workload.kineto.events import DeviceWork, busy_s
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
-from ddpsim.workload.kineto.steps import Step, find_steps, is_communication
+from ddpsim.workload.kineto.steps import HostStep, find_steps, is_communication
 from ddpsim.workload.kineto.workload import TraceFile, read_kineto
 
 _TORCH = ("aten::", "autograd::", "torch::", "ProfilerStep", "Optimizer.", "c10d::")
@@ -79,7 +79,7 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
     ).moved(file.events.origin_s)
 
 
-def _steps_in(file: TraceFile) -> list[Step]:
+def _steps_in(file: TraceFile) -> list[HostStep]:
     """Return the trace's steps.
 
     Raises:
@@ -99,7 +99,7 @@ def _steps_in(file: TraceFile) -> list[Step]:
         raise TraceError(what, place=file.place, remedy=remedy) from None
 
 
-def _from_its_forward(step: Step, file: TraceFile) -> Step:
+def _from_its_forward(step: HostStep, file: TraceFile) -> HostStep:
     """Return the step from where fully_shard's forward begins, where that is its; DDP marks its own."""
     operators = file.events.operators
     begin, end = (
@@ -110,7 +110,7 @@ def _from_its_forward(step: Step, file: TraceFile) -> Step:
     return step if mark is None or step.collectives else replace(step, forward_s=mark.start_s)
 
 
-def _unpredicted(steps: Sequence[Step], seen: Sequence[SeenStep], counts: Sequence[Counter[str]]) -> str:
+def _unpredicted(steps: Sequence[HostStep], seen: Sequence[SeenStep], counts: Sequence[Counter[str]]) -> str:
     """Return why collectives that are not DDP's keep a step from being predicted; empty where they do not.
 
     What the loop does between backward and the next forward is taken as traced. What layers wait for within forward
@@ -127,7 +127,7 @@ def _unpredicted(steps: Sequence[Step], seen: Sequence[SeenStep], counts: Sequen
 
 
 class _Reader:
-    def __init__(self, file: TraceFile, found: Sequence[Step]) -> None:
+    def __init__(self, file: TraceFile, found: Sequence[HostStep]) -> None:
         self._events, self._file = file.events, file
         self._on_device = bool(file.events.works)
         self._works = sorted((w for w in file.events.works if w.launch is not None), key=_launch_s)
@@ -135,11 +135,11 @@ class _Reader:
         self.alone = TimelineWithoutDdp(file.events.works, found)
         ends = [work.end_s if not is_communication(work) else 0.0 for work in self._works]
         self._latest = list(accumulate(ends, max))
-        self._sent = SentCollectives(file.events)
+        self._sent = DeviceCollectives(file.events)
         self.layers: list[Counter[str]] = []
         self._loop: list[tuple[str, float, float]] = []
 
-    def step(self, step: Step, after: Step | None, ahead_s: float) -> SeenStep:
+    def step(self, step: HostStep, after: HostStep | None, ahead_s: float) -> SeenStep:
         """Return a step; the last ends where the next forward would have begun, `ahead_s` behind its mark."""
         end_s = after.forward_s if after is not None else max(step.end_s + ahead_s, step.forward_s)
         sent = self._sent.in_step(step, end_s, self._between(step.forward_s, end_s))
@@ -167,7 +167,9 @@ class _Reader:
     def _between(self, start_s: float, end_s: float) -> Sequence[DeviceWork]:
         return self._works[bisect_left(self._launches, start_s) : bisect_left(self._launches, end_s)]
 
-    def _blocking(self, step: Step, end_s: float, collectives: Sequence[SeenCollective]) -> dict[str, list[Interval]]:
+    def _blocking(
+        self, step: HostStep, end_s: float, collectives: Sequence[SeenCollective]
+    ) -> dict[str, list[Interval]]:
         """Return what the host waits for where it launches it: what is not DDP's, and what `fully_shard` gathers."""
         found = [c for c in collectives if not c.own]
         if not found and (step.reducer or not collectives):
@@ -183,7 +185,7 @@ class _Reader:
         spans = ((c.operation, max(c.arrived_s, step.forward_s), min(c.finished_s, end_s)) for c in found)
         return {**exposed_of(spans, busy), **{name: each for name, each in sharded.items() if each}}
 
-    def _collective(self, index: int, sent: Sent, step: Step) -> SeenCollective:
+    def _collective(self, index: int, sent: DeviceCollective, step: HostStep) -> SeenCollective:
         afters = [0, *(c.after for c in step.collectives)]
         begin = max((edge for edge in afters if edge < sent.after), default=0)
         everyone = sent.own or sent.ranks is None or sent.ranks == self._file.world_size
@@ -198,7 +200,7 @@ class _Reader:
         index = bisect_right(self._launches, launched_before_s) - 1
         return self._latest[index] if index >= 0 else 0.0
 
-    def _device_work(self, step: Step, end_s: float) -> dict[str, float]:
+    def _device_work(self, step: HostStep, end_s: float) -> dict[str, float]:
         spans = {
             "forward": (step.forward_s, step.backward_s),
             "backward": (step.backward_s, step.backward_end_s),
@@ -210,7 +212,7 @@ class _Reader:
         }
 
     def _device_parts(
-        self, step: Step, after: Step | None, end_s: float, collectives: Sequence[SeenCollective]
+        self, step: HostStep, after: HostStep | None, end_s: float, collectives: Sequence[SeenCollective]
     ) -> tuple[float, float, dict[str, float]]:
         """Return where the step begins and ends on the device, and its parts between.
 
@@ -252,7 +254,7 @@ class _Reader:
         }
         return start_s, end_s, whole(parts, end_s - start_s)
 
-    def _own_backward_s(self, step: Step, seconds: float) -> float:
+    def _own_backward_s(self, step: HostStep, seconds: float) -> float:
         """Return what of a device's backward is the model's."""
         if not step.reducer and not self._sent.sharded:
             return seconds
@@ -261,7 +263,9 @@ class _Reader:
         lead_s = self.alone.done_s(step.backward_end_s) - self.alone.done_s(step.backward_s)
         return min(seconds, max(alone_s, lead_s) if lead_s > 0 else alone_s)
 
-    def _foreign(self, step: Step, end_s: float, collectives: Sequence[SeenCollective]) -> dict[str, list[Interval]]:
+    def _foreign(
+        self, step: HostStep, end_s: float, collectives: Sequence[SeenCollective]
+    ) -> dict[str, list[Interval]]:
         """Return when nothing but collectives that are not DDP's ran on the device.
 
         What the loop launched behind its last kernel runs in the next step.

@@ -17,7 +17,7 @@ from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.transport import Transport
 from ddpsim.errors import InputError
 from ddpsim.explaining.late import SURE, standard_error
-from ddpsim.explaining.machine import Machine
+from ddpsim.explaining.machine import TracedMachine
 from ddpsim.explaining.seen import SeenRank, SeenStep
 from ddpsim.operations import Operation
 from ddpsim.topology.placement import place
@@ -65,7 +65,7 @@ class SlowLink:
 
 
 def slow_link(
-    ranks: Sequence[SeenRank], machine: Machine | None, backend: str, step_s: float, *, agreed: bool
+    ranks: Sequence[SeenRank], machine: TracedMachine | None, backend: str, step_s: float, *, agreed: bool
 ) -> SlowLink | None:
     """Return the slow link that a run shows, None where it shows none.
 
@@ -110,7 +110,7 @@ def _common(ranks: Sequence[SeenRank]) -> list[Row]:
     return [row for row in rows if len({len(step.collectives) for _, step in row}) == 1]
 
 
-def _beyond(steps: Sequence[Row], machine: Machine, backend: str) -> tuple[float | None, float, bool]:
+def _beyond(steps: Sequence[Row], machine: TracedMachine, backend: str) -> tuple[float | None, float, bool]:
     """Return traced over expected communication, the seconds beyond, and whether all steps show it alike.
 
     Collectives that overlap share the wire: counted is the time in which any was on it, in the quicker steps.

@@ -9,7 +9,7 @@ from pathlib import Path
 from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.errors import TopologyError, TraceError
-from ddpsim.explaining.splits import Split
+from ddpsim.explaining.splits import MedianSplit
 from ddpsim.files import named, read_text
 from ddpsim.measured import read_tables
 from ddpsim.topology.graph import Topology
@@ -32,7 +32,7 @@ bytes takes half as long, of one that is all latency as long, which is more than
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class TracedMachine:
     """Where the traced ranks ran, as far as that is known.
 
     Attributes:
@@ -61,13 +61,13 @@ def _library(topology: Topology, backend: str) -> str:
 def machine_of(
     world_size: int,
     device: str,
-    splits: Sequence[Split],
+    splits: Sequence[MedianSplit],
     backend: str,
     *,
     topology: str | None = None,
     topo: str | None = None,
     nccl_tests: str | None = None,
-) -> Machine:
+) -> TracedMachine:
     """Return the machine of a run.
 
     Args:
@@ -91,7 +91,7 @@ def machine_of(
     calibration = None
     if nccl_tests is not None:
         calibration = calibrate(read_tables(nccl_tests), known, backend=backend, accept_misfit=True).calibration
-    return Machine(known, nodes, per_node, calibration)
+    return TracedMachine(known, nodes, per_node, calibration)
 
 
 def _imported(path: str, device: str) -> Topology:
@@ -117,7 +117,7 @@ def _placed(topology: Topology, world_size: int) -> tuple[int, int]:
     return nodes, per_node
 
 
-def _assumed(world_size: int, device: str, splits: Sequence[Split], backend: str) -> Machine:
+def _assumed(world_size: int, device: str, splits: Sequence[MedianSplit], backend: str) -> TracedMachine:
     """Return a machine with this GPU whose allreduces take what the trace's took on the wire."""
     name = "loopback" if device == "cpu" else _ASSUMED.get(kind_of(device))
     if name is None:
@@ -129,15 +129,15 @@ def _assumed(world_size: int, device: str, splits: Sequence[Split], backend: str
     points = _points(splits)
     assumed = f"no machine is given: {name} is assumed"
     if not points:
-        return Machine(known, nodes, per_node, None, assumed)
+        return TracedMachine(known, nodes, per_node, None, assumed)
     curve = Curve(known.fingerprint(), nodes, per_node, points)
     largest = points[-1]
     alike = largest.size_bytes < APART * points[0].size_bytes
     assumed = f"{assumed}, its allreduces as long as traced"
-    return Machine(known, nodes, per_node, replace(priors, curves=(curve,)), assumed, largest if alike else None)
+    return TracedMachine(known, nodes, per_node, replace(priors, curves=(curve,)), assumed, largest if alike else None)
 
 
-def _points(splits: Sequence[Split]) -> tuple[CurvePoint, ...]:
+def _points(splits: Sequence[MedianSplit]) -> tuple[CurvePoint, ...]:
     """Return size and wire time of allreduces, ascending, one of each size."""
     wires: dict[int, float] = {}
     for split in splits:

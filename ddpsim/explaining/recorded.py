@@ -11,7 +11,7 @@ from statistics import median
 from ddpsim.bucketing import BucketCaps
 from ddpsim.bucketing.torch_call import TorchCall
 from ddpsim.errors import InputError, TraceError, WorkloadError
-from ddpsim.explaining.basis import Basis
+from ddpsim.explaining.basis import PredictionBasis
 from ddpsim.explaining.seen import UNPREDICTED, SeenCollective, SeenRank, SeenStep, whole
 from ddpsim.trace.json.reading import read_rank
 from ddpsim.trace.records import HOST, OPTIMIZER, BucketTimes, Iteration, Span, Trace
@@ -46,7 +46,7 @@ def read_recorded_rank(path: str | Path, shapes: Workload | None = None, *, lead
         return replace(seen, notes=(*seen.notes, f"{UNPREDICTED}{error}"))
 
 
-def _basis(seen: SeenRank, trace: Trace, rank: int, shapes: Workload | None) -> Basis:
+def _basis(seen: SeenRank, trace: Trace, rank: int, shapes: Workload | None) -> PredictionBasis:
     """Return what a prediction of the recorded run rests on: the workload that was run, and its last buckets.
 
     Raises:
@@ -69,7 +69,7 @@ def _basis(seen: SeenRank, trace: Trace, rank: int, shapes: Workload | None) -> 
     order = tuple(index for group in groups for index in group)
     input_s = median(step.parts["input_s"] for step in seen.steps)
     broadcasts = seen.options.get("broadcast_buffers", True) is not False
-    return Basis(shapes, groups, order, {}, 0.0, broadcasts, input_s, caps=run_caps(seen.options))
+    return PredictionBasis(shapes, groups, order, {}, 0.0, broadcasts, input_s, caps=run_caps(seen.options))
 
 
 def run_caps(options: Mapping[str, object]) -> BucketCaps | None:

@@ -38,7 +38,7 @@ _SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class MissingRank:
     """A rank that has not come to a collective that others wait in."""
 
     rank: int
@@ -58,7 +58,7 @@ class Mismatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecorderDumps:
     """What the dumps say.
 
     Attributes:
@@ -73,7 +73,7 @@ class Recorded:
     ranks: tuple[int, ...]
     collectives: int
     last: tuple[int, float] | None
-    behind: tuple[Behind, ...]
+    behind: tuple[MissingRank, ...]
     mismatches: tuple[Mismatch, ...]
     notes: tuple[str, ...] = ()
 
@@ -103,7 +103,7 @@ class Recorded:
         return found or [f"nothing out of order in {self.collectives} collectives of {len(self.ranks)} ranks"]
 
 
-def read_recorder(folder: str | Path) -> Recorded:
+def read_recorder(folder: str | Path) -> RecorderDumps:
     """Return what the dumps in `folder` say.
 
     Raises:
@@ -152,11 +152,11 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
 
 
-def _told(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]], notes: tuple[str, ...]) -> Recorded:
+def _told(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]], notes: tuple[str, ...]) -> RecorderDumps:
     ranks = tuple(sorted(dumps))
     numbers = sorted({number for entries in dumps.values() for number in entries})
     common = [number for number in numbers if sum(number in entries for entries in dumps.values()) > 1]
-    return Recorded(ranks, len(common), _last(dumps, common), _behind(dumps), _mismatches(dumps, common), notes)
+    return RecorderDumps(ranks, len(common), _last(dumps, common), _behind(dumps), _mismatches(dumps, common), notes)
 
 
 def _last(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]], common: Sequence[int]) -> tuple[int, float] | None:
@@ -178,7 +178,7 @@ _PRECISE_S = 1e-3
 """Seconds to which wall clocks of nodes agree at best under NTP."""
 
 
-def _behind(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> tuple[Behind, ...]:
+def _behind(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> tuple[MissingRank, ...]:
     """Return the ranks whose last collective lies before one that others have enqueued and not completed.
 
     gloo's entries stay `scheduled` to the end: of those only `retired` tells that they are over.
@@ -194,7 +194,7 @@ def _behind(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> tuple[Behin
         last = max(entries)
         later = sorted(number for number in waiting if number > last)
         if later:
-            found.append(Behind(rank, last, later[0], _called(waiting[later[0]])))
+            found.append(MissingRank(rank, last, later[0], _called(waiting[later[0]])))
     return tuple(found)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ddpsim.workload.kineto.calls import Call, calls_in, dimensions_bytes, operation_named
 from ddpsim.workload.kineto.events import DeviceWork, Events
-from ddpsim.workload.kineto.steps import Step, is_communication
+from ddpsim.workload.kineto.steps import HostStep, is_communication
 
 _GLOO = "gloo:"
 _FULLY_SHARDED = "FSDP::"
@@ -17,7 +17,7 @@ _SHARDINGS = ("all_gather", "reduce_scatter", "all_reduce")
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class DeviceCollective:
     """A collective as the trace has it: on the device, or on a thread of gloo's.
 
     Attributes:
@@ -38,7 +38,7 @@ class Sent:
     ranks: int | None = None
 
 
-class SentCollectives:
+class DeviceCollectives:
     """Finds the collectives of steps in one trace's events."""
 
     def __init__(self, events: Events) -> None:
@@ -49,7 +49,7 @@ class SentCollectives:
         self._gloo = [event for event in events.operators if event.name.startswith(_GLOO)]
         self._gloo_starts = [event.start_s for event in self._gloo]
 
-    def in_step(self, step: Step, end_s: float, launched: Sequence[DeviceWork]) -> list[Sent]:
+    def in_step(self, step: HostStep, end_s: float, launched: Sequence[DeviceWork]) -> list[DeviceCollective]:
         """Return a step's collectives in launch order, without the broadcast of buffers at its start.
 
         Args:
@@ -65,7 +65,7 @@ class SentCollectives:
             found = [e for e in found if e.operation != "broadcast" or e.start_s >= step.backward_s]
         return [self._owned(each, step) for each in found]
 
-    def _owned(self, sent: Sent, step: Step) -> Sent:
+    def _owned(self, sent: DeviceCollective, step: HostStep) -> DeviceCollective:
         """Return it with what DDP's hooks say of it."""
         if not step.reducer:
             return replace(sent, own=self.sharded and sent.operation in _SHARDINGS)
@@ -76,7 +76,7 @@ class SentCollectives:
             return replace(sent, own=own)
         return replace(sent, own=True, after=bucket.after)
 
-    def _of_device(self, begin_s: float, launched: Sequence[DeviceWork]) -> list[Sent]:
+    def _of_device(self, begin_s: float, launched: Sequence[DeviceWork]) -> list[DeviceCollective]:
         found = []
         for work in launched:
             if work.launch is None or work.launch.start_s < begin_s or not is_communication(work):
@@ -84,10 +84,12 @@ class SentCollectives:
             call = self._call_at(work.launch.start_s, work.launch.thread)
             operation = operation_named(work.name.partition("(")[0]) or "collective"
             if call is None:
-                found.append(Sent(operation, work.launch.start_s, work.start_s, work.end_s, None))
+                found.append(DeviceCollective(operation, work.launch.start_s, work.start_s, work.end_s, None))
                 continue
             found.append(
-                Sent(call.operation, call.launched_s, work.start_s, work.end_s, call.size_bytes, ranks=call.ranks)
+                DeviceCollective(
+                    call.operation, call.launched_s, work.start_s, work.end_s, call.size_bytes, ranks=call.ranks
+                )
             )
         return found
 
@@ -104,7 +106,7 @@ class SentCollectives:
             at -= 1
         return last if last is not None and last.operation in ("send_recv", "all_to_all") else None
 
-    def _of_gloo(self, begin_s: float, end_s: float) -> list[Sent]:
+    def _of_gloo(self, begin_s: float, end_s: float) -> list[DeviceCollective]:
         """Return what ran on gloo's threads, each with the first call of its operation that is nobody else's."""
         events = self._gloo[bisect_left(self._gloo_starts, begin_s) : bisect_left(self._gloo_starts, end_s)]
         calls = self._calls[bisect_left(self._called, begin_s) : bisect_left(self._called, end_s)]
@@ -119,9 +121,11 @@ class SentCollectives:
             fits = (c for c in waiting if c.launched_s <= event.start_s and size in (c.size_bytes, None))
             match = next(fits, waiting[0] if waiting and waiting[0].launched_s <= event.start_s else None)
             if match is None:
-                found.append(Sent(operation, event.start_s, event.start_s, event.end_s, size))
+                found.append(DeviceCollective(operation, event.start_s, event.start_s, event.end_s, size))
                 continue
             waiting.remove(match)
             size = match.size_bytes if size is None else size
-            found.append(Sent(operation, match.launched_s, event.start_s, event.end_s, size, ranks=match.ranks))
+            found.append(
+                DeviceCollective(operation, match.launched_s, event.start_s, event.end_s, size, ranks=match.ranks)
+            )
         return sorted(found, key=lambda each: each.launched_s)

@@ -11,7 +11,7 @@ from ddpsim.explaining.seen import SeenCollective, SeenRank
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class MedianSplit:
     """Medians over steps.
 
     Attributes:
@@ -56,7 +56,7 @@ class Split:
         }
 
 
-def splits_of(ranks: Sequence[SeenRank], world_size: int) -> tuple[Split, ...]:
+def splits_of(ranks: Sequence[SeenRank], world_size: int) -> tuple[MedianSplit, ...]:
     """Return the collectives of a usual step, in launch order.
 
     Args:
@@ -99,7 +99,7 @@ def _best_rates(rank: SeenRank, usual: int) -> dict[str, float]:
     return rates
 
 
-def _split(index: int, steps: Sequence[Stamps], rates: Mapping[str, float], several: bool) -> Split:
+def _split(index: int, steps: Sequence[Stamps], rates: Mapping[str, float], several: bool) -> MedianSplit:
     lowest = min(steps[0])
     if several and not all(c.everyone for stamps in steps for _, c in stamps.values()):
         # Of those that some ranks make among themselves, other ranks' are others.
@@ -122,7 +122,7 @@ def _split(index: int, steps: Sequence[Stamps], rates: Mapping[str, float], seve
             waits[rank].append(max(0.0, min(begin, c.finished_s) - c.started_s))
         wires.append(max(0.0, median(c.finished_s for _, c in stamps.values()) - begin))
     zero = [stamps[ranks[0]] for stamps in steps]
-    return Split(
+    return MedianSplit(
         index=index,
         operation=first[ranks[0]][1].operation,
         size_bytes=size,

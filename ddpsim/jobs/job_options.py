@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.bucketing.plan import Assignment
-from ddpsim.compression import Scheme, scheme
+from ddpsim.compression import CompressionScheme, scheme
 from ddpsim.errors import InputError
 from ddpsim.options.option import Option
 from ddpsim.options.text import factors, probabilities
@@ -154,7 +154,7 @@ class JobOptions:
         return f"{type(self).__name__}({asked})"
 
     @property
-    def codec(self) -> Scheme:
+    def codec(self) -> CompressionScheme:
         """How buckets are compressed."""
         try:
             return scheme(self.compression)

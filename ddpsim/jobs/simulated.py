@@ -11,7 +11,7 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.collective import CollectiveOptions, Fidelity
 from ddpsim.jobs.job import Job
 from ddpsim.jobs.job_options import GPU_BACKENDS
-from ddpsim.jobs.straggling import Straggling
+from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.options.checks import at_least_one, positive
 from ddpsim.options.input_stage import InputStage, input_stage
 from ddpsim.options.option import Option
@@ -38,8 +38,9 @@ class Options(Job):
         optimizer: of an estimated workload, in place of the one it was estimated with.
         clip_gradients: whether the step of an estimated workload clips the norm of its gradients.
         jitter: standard deviation of the logarithm of a rank's computing time, drawn for each iteration and rank anew.
-        straggling: how the factors on ranks' computing times are distributed, as `ddpsim.jobs.straggling.Straggling`
-            reads it; each rank keeps its own. None leaves all alike but `stragglers`.
+        straggling: how the factors on ranks' computing times are distributed, as
+            `ddpsim.jobs.straggling.StragglerDistribution` reads it; each rank keeps its own. None leaves all
+            alike but `stragglers`.
         compiled: whether torch.compile compiles the step, under DDP in a graph a bucket.
         keep_pace: whether the workload keeps its own pace on machines of other GPUs, whose rows are then not ranked.
         input_stage: `none`, `recorded`, or what `ddpsim.options.input_stage.input_stage` reads.
@@ -199,16 +200,16 @@ class Options(Job):
         return self
 
     @property
-    def straggling_drawn(self) -> Straggling | None:
+    def straggling_drawn(self) -> StragglerDistribution | None:
         """How ranks' factors are distributed; None where all are alike."""
-        return None if self.straggling is None else Straggling.of(self.straggling)
+        return None if self.straggling is None else StragglerDistribution.of(self.straggling)
 
     def _check_variation(self) -> None:
         if not 0 <= self.jitter <= 1:
             remedy = "give a share from 0 to 1, on the command line 0% to 100%"
             raise InputError(f"{self.jitter!r} is out of range", place="jitter", remedy=remedy)
         if self.straggling is not None:
-            Straggling.of(self.straggling)
+            StragglerDistribution.of(self.straggling)
 
     def _check_scale(self) -> None:
         if not self.scale:

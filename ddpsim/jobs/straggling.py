@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Straggling:
+class StragglerDistribution:
     """A distribution of factors on ranks' computing times; the median rank's is about 1.
 
     `lognormal:S`: the logarithm's standard deviation is S, as of devices of one model, 0.02 to 0.08 between GPUs of
@@ -34,7 +34,7 @@ class Straggling:
     _draw: Draw
 
     @classmethod
-    def of(cls, text: str) -> Straggling:
+    def of(cls, text: str) -> StragglerDistribution:
         """Return the distribution that `text` names.
 
         Raises:

@@ -11,20 +11,20 @@ from ddpsim.order.named import predictor
 from ddpsim.order.policy import OrderPolicy
 from ddpsim.order.predictors import ExponentialMean, LastArrival, MeanReady, Predictor
 from ddpsim.order.rebuild import Never, Once, OnDrift, Rebuild, rebuild
-from ddpsim.order.replay import Conference, Rebuilt, conferences, replay
+from ddpsim.order.replay import OrderExchange, Rebuilt, conferences, replay
 
 __all__ = [
     "CONSENSUS",
     "Arrivals",
     "ByBranch",
     "ByContext",
-    "Conference",
     "ExponentialMean",
     "LastArrival",
     "MeanReady",
     "Never",
     "OnDrift",
     "Once",
+    "OrderExchange",
     "OrderPolicy",
     "OrderReport",
     "Predictor",

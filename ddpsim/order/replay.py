@@ -20,7 +20,7 @@ class Rebuilt:
 
 
 @dataclass(frozen=True, slots=True)
-class Conference:
+class OrderExchange:
     """A conference is when ranks exchanged what they expect: before which iteration, and what came of it."""
 
     iteration: int
@@ -44,7 +44,7 @@ def conferences(
     policies: Sequence[OrderPolicy],
     groups: Sequence[Sequence[int]],
     assign: Assign,
-) -> Iterator[Conference]:
+) -> Iterator[OrderExchange]:
     """Yield every conference that policies would have held on recorded arrivals.
 
     Args:
@@ -68,7 +68,7 @@ def conferences(
             decision = _decided(policies, groups)
             if decision.order is not None:
                 groups = assign(decision.order)
-            yield Conference(iteration + 1, decision)
+            yield OrderExchange(iteration + 1, decision)
 
 
 def _decided(policies: Sequence[OrderPolicy], groups: Sequence[Sequence[int]]) -> Decision:

@@ -11,8 +11,8 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.order.consensus import Consensus
 from ddpsim.order.named import shown
 from ddpsim.orderbench.bootstrap import relative_difference
-from ddpsim.orderbench.machines import Machine, caps_for
-from ddpsim.orderbench.replaying import Replayed, Replayer
+from ddpsim.orderbench.machines import BenchMachine, caps_for
+from ddpsim.orderbench.replaying import Replayer, ReplayResult
 from ddpsim.simulation.job_run import WARM_UP
 from ddpsim.workload.order_trace import OrderTrace
 
@@ -20,7 +20,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OrderBenchRow:
     """A row is one predictor under one policy on one trace and machine; times are means over the same steps.
 
     Attributes:
@@ -80,7 +80,7 @@ class Bench:
     """
 
     traces: Sequence[OrderTrace]
-    machines: Sequence[Machine]
+    machines: Sequence[BenchMachine]
     predictors: Sequence[object]
     policies: Sequence[str]
     consensus: Consensus = "slowest"
@@ -102,7 +102,7 @@ class Bench:
         """Return whether unused parameters are looked for, so that torch never rebuilds."""
         return trace.misses_gradients or self.find_unused_parameters
 
-    def options(self, trace: OrderTrace, machine: Machine) -> Options:
+    def options(self, trace: OrderTrace, machine: BenchMachine) -> Options:
         """Return what every replay of a trace on a machine is simulated with."""
         caps = caps_for(trace, self.buckets)
         return Options(
@@ -114,7 +114,7 @@ class Bench:
         )
 
 
-def bench(asked: Bench, progress: Progress = lambda done, total: None) -> Iterator[Row]:
+def bench(asked: Bench, progress: Progress = lambda done, total: None) -> Iterator[OrderBenchRow]:
     """Yield a row for each predictor and policy, trace by trace, machine by machine.
 
     Raises:
@@ -129,10 +129,10 @@ def bench(asked: Bench, progress: Progress = lambda done, total: None) -> Iterat
                 yield row
 
 
-def _rows(asked: Bench, trace: OrderTrace, machine: Machine) -> Iterator[Row]:
+def _rows(asked: Bench, trace: OrderTrace, machine: BenchMachine) -> Iterator[OrderBenchRow]:
     replayer = Replayer.of(trace, machine, asked.options(trace, machine))
 
-    def replayed(policy: str, predictor: object, consensus: Consensus = asked.consensus) -> Replayed:
+    def replayed(policy: str, predictor: object, consensus: Consensus = asked.consensus) -> ReplayResult:
         chosen = replace(replayer.options, order=policy, predictor=predictor, consensus=consensus)
         return replayer.policy(chosen)
 
@@ -143,7 +143,7 @@ def _rows(asked: Bench, trace: OrderTrace, machine: Machine) -> Iterator[Row]:
             found = replayed(policy, predictor)
             regret = relative_difference(found.step_s, oracle.step_s, asked.seed)
             loss = relative_difference(found.step_s, torch.step_s, asked.seed)
-            yield Row(
+            yield OrderBenchRow(
                 trace=trace.name,
                 ranks=trace.ranks,
                 machine=machine.name,

@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class BenchMachine:
     """A machine is a topology, and how long its communication takes beside backward.
 
     Attributes:

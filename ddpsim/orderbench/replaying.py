@@ -15,7 +15,7 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.order import Arrivals, arrange, consensus
 from ddpsim.order.agreement import ready_tau
 from ddpsim.order.traces import held_back_by
-from ddpsim.orderbench.machines import Machine
+from ddpsim.orderbench.machines import BenchMachine
 from ddpsim.simulation import simulate
 from ddpsim.simulation.draws import Draw, replayed
 from ddpsim.simulation.job_run import WARM_UP
@@ -27,7 +27,7 @@ Steps = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """A replay leaves the time of every step, and how its buckets fitted.
 
     Attributes:
@@ -56,20 +56,20 @@ class Replayer:
     """
 
     trace: OrderTrace
-    machine: Machine
+    machine: BenchMachine
     placement: Placement
     orders: Sequence[tuple[tuple[int, ...], ...]]
     draws: Sequence[Draw]
     options: Options
 
     @classmethod
-    def of(cls, trace: OrderTrace, machine: Machine, options: Options) -> Replayer:
+    def of(cls, trace: OrderTrace, machine: BenchMachine, options: Options) -> Replayer:
         """Return the replayer of `trace` on `machine`, whose pace `options` set."""
         orders = list(zip(*(workload.used_orders() for workload in trace.workloads), strict=True))
         placement = machine.placement(trace)
         return cls(trace, machine, placement, orders, replayed(trace, trace.ranks, options), options)
 
-    def policy(self, options: Options) -> Replayed:
+    def policy(self, options: Options) -> ReplayResult:
         """Return what the policy that `options` name does.
 
         Raises:
@@ -79,7 +79,7 @@ class Replayer:
         seen = [seen for draw in self.draws for seen in draw.seen]
         return self._replay(options, plans_of(options, self.trace.workloads[0], seen, range(total), total))
 
-    def oracle(self) -> Replayed:
+    def oracle(self) -> ReplayResult:
         """Return what buckets do that are built anew before every iteration for what will come, at no cost.
 
         They follow the last rank at each gradient, which a collective waits for; what no rank uses goes first, since it
@@ -92,7 +92,7 @@ class Replayer:
             plans.append(rebuilt_plan(parameters, caps, arrange(consensus(ready, "slowest"), "first")))
         return self._replay(self.options, Plans(range(len(plans)), plans))
 
-    def _replay(self, options: Options, plans: Plans) -> Replayed:
+    def _replay(self, options: Options, plans: Plans) -> ReplayResult:
         run = simulate(
             self.trace.workloads[0],
             self.placement,
@@ -108,7 +108,7 @@ class Replayer:
             held_back_by(groups[id(plans.plan(it.index))], {g.parameter: g.hook_s for g in it.gradients})
             for it in counted
         ]
-        return Replayed(
+        return ReplayResult(
             step_s=np.array([it.iteration_s for it in counted]),
             tau=self._tau(plans),
             held_back_s=fmean(held),

@@ -19,7 +19,7 @@ EVERY = (2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class TwoNodeCost:
     """What it costs to put as many ranks on two nodes as fit one (Li et al., VLDB 2020, section 6.1).
 
     Attributes:
@@ -50,7 +50,7 @@ class Apart:
 
 
 @dataclass(frozen=True, slots=True)
-class Accumulating:
+class AccumulationAdvice:
     """What `no_sync` saves of a step when gradients are reduced every so many steps.
 
     Attributes:
@@ -83,8 +83,8 @@ class Advice:
 
     row: ComparisonRow
     break_even: tuple[BreakEven, ...] = ()
-    apart: Apart | None = None
-    accumulating: tuple[Accumulating, ...] = ()
+    apart: TwoNodeCost | None = None
+    accumulating: tuple[AccumulationAdvice, ...] = ()
 
 
 def advise(row: ComparisonRow, efficiency: float, calibration: Calibration | None = None) -> Advice:
@@ -100,7 +100,7 @@ def advise(row: ComparisonRow, efficiency: float, calibration: Calibration | Non
     return Advice(row, tuple(found), _apart(row, calibration), tuple(_accumulating(row, calibration)))
 
 
-def _apart(row: ComparisonRow, calibration: Calibration | None) -> Apart | None:
+def _apart(row: ComparisonRow, calibration: Calibration | None) -> TwoNodeCost | None:
     own = row.prediction
     template, per_node = own.placement.classes[0].template, own.placement.gpus_per_node
     topology = own.topology
@@ -112,10 +112,10 @@ def _apart(row: ComparisonRow, calibration: Calibration | None) -> Apart | None:
     together = _predicted(own, own.options, calibration, 1, ranks)
     apart = _predicted(own, own.options, calibration, 2, ranks // 2)
     gain = 1 - together.iteration_s / apart.iteration_s
-    return Apart(row, ranks, together.iteration_s, apart.iteration_s, (gain, *gain_band(apart, together)))
+    return TwoNodeCost(row, ranks, together.iteration_s, apart.iteration_s, (gain, *gain_band(apart, together)))
 
 
-def _accumulating(row: ComparisonRow, calibration: Calibration | None) -> Iterator[Accumulating]:
+def _accumulating(row: ComparisonRow, calibration: Calibration | None) -> Iterator[AccumulationAdvice]:
     own = row.prediction
     if row.ranks == 1 or own.options.accumulate > 1 or row.bound.exposed_share < WORTH_IT:
         return
@@ -123,7 +123,7 @@ def _accumulating(row: ComparisonRow, calibration: Calibration | None) -> Iterat
         options = replace(own.options, accumulate=every)
         local = _predicted(own, options, calibration, row.nodes, own.placement.gpus_per_node)
         gain = 1 - local.iteration_s / own.iteration_s
-        yield Accumulating(row, every, (gain, *gain_band(own, local)))
+        yield AccumulationAdvice(row, every, (gain, *gain_band(own, local)))
 
 
 def _predicted(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ddpsim.planning.advice import Accumulating, Advice, Apart, advise
+from ddpsim.planning.advice import AccumulationAdvice, Advice, TwoNodeCost, advise
 from ddpsim.planning.band import Band
 from ddpsim.planning.break_even import BreakEven, What
 from ddpsim.planning.comparison_point import ComparisonPoint
@@ -16,13 +16,13 @@ from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.entries import check_entry, entry_of
 from ddpsim.planning.keys import Keys
 from ddpsim.simulation.run import Progress
-from ddpsim.workers.journal import Entry
+from ddpsim.workers.journal import JournalEntry
 from ddpsim.workers.kept import Task
 
 
 @dataclass(frozen=True, slots=True)
-class KeptApart:
-    """What is kept of `Apart`: all but its row."""
+class TwoNodeCostEntry:
+    """What is kept of `TwoNodeCost`: all but its row."""
 
     ranks: int
     together_s: float
@@ -35,7 +35,7 @@ class KeptAdvice:
     """What is kept of advice, for who checks one that was read."""
 
     break_even: list[tuple[What, float | None, float | None, float | None, str]]
-    apart: KeptApart | None
+    apart: TwoNodeCostEntry | None
     accumulating: list[tuple[int, Band]]
 
 
@@ -53,24 +53,24 @@ def advice_task(
     return Task(partial(_entry, efficiency), rows, [keys.of(*point.parts()) for point in points], _named, _recalled)
 
 
-def _recalled(row: ComparisonRow, entry: Entry) -> Advice:
+def _recalled(row: ComparisonRow, entry: JournalEntry) -> Advice:
     check_entry(KeptAdvice, entry)
     return recalled_advice(row, entry)
 
 
-def recalled_advice(row: ComparisonRow, entry: Entry) -> Advice:
+def recalled_advice(row: ComparisonRow, entry: JournalEntry) -> Advice:
     """Return the advice on a row of which `entry` was kept."""
     document: dict[str, Any] = json.loads(entry.document)
     apart = document["apart"]
     return Advice(
         row,
         break_even=tuple(BreakEven(row, *found) for found in document["break_even"]),
-        apart=None if apart is None else Apart(row, **{**apart, "cost": tuple(apart["cost"])}),
-        accumulating=tuple(Accumulating(row, every, tuple(saving)) for every, saving in document["accumulating"]),
+        apart=None if apart is None else TwoNodeCost(row, **{**apart, "cost": tuple(apart["cost"])}),
+        accumulating=tuple(AccumulationAdvice(row, every, tuple(saving)) for every, saving in document["accumulating"]),
     )
 
 
-def _entry(efficiency: float, row: ComparisonRow, progress: Progress | None = None) -> Entry:
+def _entry(efficiency: float, row: ComparisonRow, progress: Progress | None = None) -> JournalEntry:
     """Return what is kept of the advice on a row; nothing tells how far a search has come, so that nothing is shown."""
     advice = advise(row, efficiency, row.prediction.calibration)
     apart = advice.apart
@@ -87,4 +87,4 @@ def _named(row: ComparisonRow) -> str:
 
 
 _APART = ("ranks", "together_s", "apart_s", "cost")
-"""What is kept of `Apart`: all but its row."""
+"""What is kept of `TwoNodeCost`: all but its row."""

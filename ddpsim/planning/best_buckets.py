@@ -17,7 +17,7 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.planning.bound import bound_of
 from ddpsim.planning.host_bound import launch_priors
 from ddpsim.planning.partition import best_partition
-from ddpsim.planning.rows import Other, PlanRow, worth_it
+from ddpsim.planning.rows import AlternativePlan, PlanRow, worth_it
 from ddpsim.planning.savings import savings
 from ddpsim.prediction.predict import gain_band, predict, with_band
 from ddpsim.prediction.prediction import Prediction
@@ -80,7 +80,7 @@ def best_buckets(
         others = [each for each in (one_cap, listed) if each is not best and each is not default]
     curve = ((cap.bucket_cap_mb or 0.0, found.iteration_s) for cap, found in zip(uniform_caps, uniform, strict=True))
     row = PlanRow(best, default, tuple(curve), min(each.iteration_s for each in tried))
-    row = replace(row, others=tuple(Other(each.plan.torch, each.iteration_s) for each in others))
+    row = replace(row, others=tuple(AlternativePlan(each.plan.torch, each.iteration_s) for each in others))
     if best is not default:
         best = with_band(one(nodes, best.options), calibration, progress)
         low, high = gain_band(default, best)

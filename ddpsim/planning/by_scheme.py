@@ -18,7 +18,7 @@ from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
 from ddpsim.units import counted
-from ddpsim.workers.crew import Crew, crew_of
+from ddpsim.workers.crew import WorkerPool, crew_of
 from ddpsim.workers.points import Points
 from ddpsim.workload import Workload
 
@@ -93,7 +93,7 @@ class SchemeRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SchemeChoice:
     """A choice is the schemes on one machine and node count, and the one that is advised.
 
     Attributes:
@@ -127,7 +127,7 @@ class Choice:
 class SchemeReport:
     """A report is the choice on each machine and node count."""
 
-    choices: tuple[Choice, ...]
+    choices: tuple[SchemeChoice, ...]
 
     @property
     def best(self) -> SchemeRow | None:
@@ -156,7 +156,7 @@ def choose(
     gpus_per_node: int | None = None,
     calibration: Calibration | None = None,
     progress: Progress | None = None,
-    executor: Executor | Crew | None = None,
+    executor: Executor | WorkerPool | None = None,
 ) -> SchemeReport:
     """Predict a step under each of `schemes` on each topology and node count, and advise one.
 
@@ -176,7 +176,7 @@ def choose(
     cells = [(model.on(topology, options=options), topology, count) for topology in topologies for count in nodes]
     one = partial(_choice, tuple(schemes), options or Options(), gpus_per_node, calibration)
     show: Callable[[int, int], None] = progress or (lambda done, total: None)
-    found: dict[int, Choice] = {}
+    found: dict[int, SchemeChoice] = {}
     show(0, len(cells))
     for position, choice in Points(one, cells, crew_of(executor), _named):
         found[position] = choice
@@ -195,7 +195,7 @@ def _choice(
     gpus_per_node: int | None,
     calibration: Calibration | None,
     cell: Cell,
-) -> Choice:
+) -> SchemeChoice:
     workload, topology, nodes = cell
 
     def one(scheme: str, local_s: float | None) -> Prediction:
@@ -218,4 +218,4 @@ def _choice(
             continue
         prediction = one(scheme, default.local_s)
         rows.append(SchemeRow(prediction, default, *gain_band(default, prediction)))
-    return Choice(tuple(rows))
+    return SchemeChoice(tuple(rows))

@@ -59,7 +59,7 @@ class CodecRow:
 
 
 @dataclass(slots=True)
-class _Pair:
+class _JobPair:
     """The same job with a scheme and without, at any rate of its NICs."""
 
     workload: Workload
@@ -143,7 +143,7 @@ def codec_rows(
     """
     for scheme in schemes:
         compression.scheme(scheme)
-    pair = _Pair(workload, topology, nodes, gpus_per_node, options or Options(), calibration, {})
+    pair = _JobPair(workload, topology, nodes, gpus_per_node, options or Options(), calibration, {})
     placement = pair.at(None, "none").placement
     if placement.nodes == 1 or not placement.classes[0].template.nics:
         what = f"{counted_nodes(placement.nodes)} of {topology.name} send nothing over a NIC"

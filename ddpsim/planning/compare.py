@@ -16,7 +16,7 @@ from ddpsim.planning.break_even import check_bound
 from ddpsim.planning.comparison import Comparison, undominated
 from ddpsim.planning.comparison_point import ComparisonPoint, LinkRate, rows_task
 from ddpsim.planning.comparison_row import ComparisonRow
-from ddpsim.planning.goal import Goal
+from ddpsim.planning.goal import RateGoal
 from ddpsim.planning.prices import NO_PRICES, Price, by_machine, check_currencies, machine_names, priced
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import taking_names
@@ -25,8 +25,8 @@ from ddpsim.simulation.run import Progress
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.link_rates import has_link, link_names_of, with_link_rate
 from ddpsim.topology.spec import load_topology
-from ddpsim.workers.crew import Crew, crew_of
-from ddpsim.workers.journal import Entry
+from ddpsim.workers.crew import WorkerPool, crew_of
+from ddpsim.workers.journal import JournalEntry
 from ddpsim.workers.kept import Task, compute
 from ddpsim.workload import Workload
 
@@ -44,13 +44,13 @@ def compare(
     schemes: Sequence[str] | None = None,
     prices: Mapping[str, Price | str] = NO_PRICES,
     samples_per_epoch: float | None = None,
-    goal: Goal | None = None,
+    goal: RateGoal | None = None,
     advice: bool = False,
     efficiency: float = 0.8,
     options: Options | None = None,
     gpus_per_node: int | None = None,
     calibration: Calibration | None = None,
-    executor: Executor | Crew | None = None,
+    executor: Executor | WorkerPool | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Predict every model on every machine, each with the workload of that machine's own GPU.
@@ -80,7 +80,7 @@ def compare(
         InputError: nothing to compare, a link that no machine has, prices of two currencies, a goal that nothing meets
             (what comes nearest is named); and as `predict`.
     """
-    asked = Comparing.of(
+    asked = ComparisonRequest.of(
         workloads,
         topologies,
         nodes=nodes,
@@ -103,7 +103,7 @@ def compare(
 
 
 @dataclass(frozen=True, slots=True)
-class Comparing:
+class ComparisonRequest:
     """A comparison that was asked for: its points, and what is made of their rows.
 
     Attributes:
@@ -115,7 +115,7 @@ class Comparing:
     points: tuple[ComparisonPoint, ...]
     prices: Mapping[str, Price]
     samples_per_epoch: float | None
-    goal: Goal | None
+    goal: RateGoal | None
     efficiency: float
 
     @classmethod
@@ -132,12 +132,12 @@ class Comparing:
         schemes: Sequence[str] | None,
         prices: Mapping[str, Price | str],
         samples_per_epoch: float | None,
-        goal: Goal | None,
+        goal: RateGoal | None,
         efficiency: float,
         options: Options | None,
         gpus_per_node: int | None,
         calibration: Calibration | None,
-    ) -> Comparing:
+    ) -> ComparisonRequest:
         """Return the comparison that `compare` is asked for by the same arguments.
 
         Raises:
@@ -175,7 +175,7 @@ class Comparing:
         """Return the rows as a task."""
         return rows_task(self.points)
 
-    def rows(self, entries: Mapping[int, Entry]) -> list[ComparisonRow]:
+    def rows(self, entries: Mapping[int, JournalEntry]) -> list[ComparisonRow]:
         """Return the rows of which entries were kept, with what they cost."""
         found = []
         for position in sorted(entries):
@@ -183,7 +183,7 @@ class Comparing:
             found.append(replace(row, price=self.prices.get(row.machine), samples_per_epoch=self.samples_per_epoch))
         return found
 
-    def found(self, entries: Sequence[Entry]) -> Comparison:
+    def found(self, entries: Sequence[JournalEntry]) -> Comparison:
         """Return the comparison of the rows that were kept of all points.
 
         Raises:
@@ -200,7 +200,7 @@ class Comparing:
         rows, points = [found.rows[each] for each in most], [self.points[each] for each in most]
         return advice_task(rows, points, self.efficiency)
 
-    def advised(self, found: Comparison, entries: Sequence[Entry]) -> Comparison:
+    def advised(self, found: Comparison, entries: Sequence[JournalEntry]) -> Comparison:
         """Return a comparison with the advice of which entries were kept."""
         rows = [found.rows[each] for each in _most_nodes(found.rows)]
         return replace(found, advice=tuple(map(recalled_advice, rows, entries)))
@@ -250,7 +250,7 @@ def _with_pareto(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:
     return tuple(replace(row, pareto=marks[number]) for number, row in enumerate(rows))
 
 
-def _check_goal(comparison: Comparison, goal: Goal) -> None:
+def _check_goal(comparison: Comparison, goal: RateGoal) -> None:
     """Raise InputError where no row that may fit meets the goal: what comes nearest is named."""
     for model in comparison.models:
         ranked = comparison.ranked(model)

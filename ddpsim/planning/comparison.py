@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ddpsim.markup import SCREEN, table
 from ddpsim.planning.advice import Advice
 from ddpsim.planning.comparison_row import ComparisonRow
-from ddpsim.planning.goal import Goal
+from ddpsim.planning.goal import RateGoal
 from ddpsim.planning.ranking import rankable
 from ddpsim.prediction.document import flat
 from ddpsim.units import counted, format_time
@@ -25,7 +25,7 @@ class Comparison:
     """
 
     rows: tuple[ComparisonRow, ...]
-    goal: Goal | None = None
+    goal: RateGoal | None = None
     advice: tuple[Advice, ...] = ()
 
     def __repr__(self) -> str:

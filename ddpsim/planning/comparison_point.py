@@ -19,7 +19,7 @@ from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.cluster import Topology
 from ddpsim.units import counted
-from ddpsim.workers.journal import Entry
+from ddpsim.workers.journal import JournalEntry
 from ddpsim.workers.kept import Task
 from ddpsim.workload import Workload
 
@@ -61,7 +61,7 @@ class ComparisonPoint:
         nodes = "" if self.nodes is None else f", {counted(self.nodes, 'node')}"
         return f"{self.model} on {self.machine}{nodes}"
 
-    def entry(self, progress: Progress | None = None) -> Entry:
+    def entry(self, progress: Progress | None = None) -> JournalEntry:
         """Return what is kept of its row, whatever it costs.
 
         Raises:
@@ -82,7 +82,7 @@ class ComparisonPoint:
         document = {"prediction": kept(prediction), "efficiency": efficiency_of(prediction), "bound": bound}
         return entry_of(document, prediction, str(self))
 
-    def row(self, entry: Entry) -> ComparisonRow:
+    def row(self, entry: JournalEntry) -> ComparisonRow:
         """Return the row of which `entry` was kept, without what it costs."""
         document: dict[str, Any] = json.loads(entry.document)
         middle, low, high = document["efficiency"]
@@ -116,6 +116,6 @@ def rows_task(points: Sequence[ComparisonPoint]) -> Task[ComparisonPoint]:
     return Task(ComparisonPoint.entry, points, [keys.of(*point.parts()) for point in points], recall=_recalled_row)
 
 
-def _recalled_row(point: ComparisonPoint, entry: Entry) -> ComparisonRow:
+def _recalled_row(point: ComparisonPoint, entry: JournalEntry) -> ComparisonRow:
     check_entry(KeptPoint, entry)
     return point.row(entry)

@@ -11,10 +11,10 @@ from pydantic import TypeAdapter
 
 from ddpsim.errors import InputError
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.workers.journal import Entry
+from ddpsim.workers.journal import JournalEntry
 
 
-def entry_of(document: Mapping[str, object], noted: Prediction | None, place: str) -> Entry:
+def entry_of(document: Mapping[str, object], noted: Prediction | None, place: str) -> JournalEntry:
     """Return the entry of `document`, with the notes of the prediction that is to be noted.
 
     Raises:
@@ -25,10 +25,10 @@ def entry_of(document: Mapping[str, object], noted: Prediction | None, place: st
     except ValueError as error:
         remedy = "take options and figures nearer to those of real machines"
         raise InputError("has a number that is not finite", place=place, remedy=remedy) from error
-    return Entry(line, () if noted is None else noted.notes)
+    return JournalEntry(line, () if noted is None else noted.notes)
 
 
-def check_entry(kind: Any, entry: Entry) -> None:
+def check_entry(kind: Any, entry: JournalEntry) -> None:
     """Refuse an entry whose document is not of the dataclass `kind`, item by item: any file may hold anything.
 
     Raises:

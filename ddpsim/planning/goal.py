@@ -9,7 +9,7 @@ from ddpsim.units import format_duration
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class RateGoal:
     """A goal is a rate that a row has to reach.
 
     Attributes:
@@ -23,7 +23,7 @@ class Goal:
     samples: float | None = None
 
     @classmethod
-    def by(cls, deadline_s: float, samples_per_epoch: float | None, epochs: float = 1.0) -> Goal:
+    def by(cls, deadline_s: float, samples_per_epoch: float | None, epochs: float = 1.0) -> RateGoal:
         """Return the goal of `epochs` epochs by a deadline.
 
         Raises:

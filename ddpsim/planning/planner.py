@@ -16,7 +16,7 @@ from ddpsim.planning.bound import Bound
 from ddpsim.planning.entries import check_entry, entry_of
 from ddpsim.planning.host_bound import constants_in_force
 from ddpsim.planning.keys import Keys
-from ddpsim.planning.rows import Other, PlanReport, PlanRow
+from ddpsim.planning.rows import AlternativePlan, PlanReport, PlanRow
 from ddpsim.planning.savings import Saving
 from ddpsim.prediction.kept import KeptPrediction, kept, recalled
 from ddpsim.prediction.models import Model
@@ -26,8 +26,8 @@ from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
 from ddpsim.units import counted
-from ddpsim.workers.crew import Crew, crew_of
-from ddpsim.workers.journal import Entry
+from ddpsim.workers.crew import WorkerPool, crew_of
+from ddpsim.workers.journal import JournalEntry
 from ddpsim.workers.kept import Task, compute
 from ddpsim.workload import Workload
 
@@ -45,7 +45,7 @@ class KeptRow:
     gain_low: float
     gain_high: float
     savings: list[Saving]
-    others: list[Other]
+    others: list[AlternativePlan]
 
 
 @taking_names
@@ -59,7 +59,7 @@ def plan(
     gpus_per_node: int | None = None,
     calibration: Calibration | None = None,
     progress: Progress | None = None,
-    executor: Executor | Crew | None = None,
+    executor: Executor | WorkerPool | None = None,
 ) -> PlanReport:
     """Find the buckets that make an iteration shortest on each topology and node count, as `best_buckets` does.
 
@@ -94,7 +94,7 @@ class Cell:
     def __str__(self) -> str:
         return self.topology.name if self.nodes is None else f"{self.topology.name}, {counted(self.nodes, 'node')}"
 
-    def entry(self, progress: Progress | None = None) -> Entry:
+    def entry(self, progress: Progress | None = None) -> JournalEntry:
         """Return what is kept of its row.
 
         Raises:
@@ -112,7 +112,7 @@ class Cell:
         )
         return entry_of(_kept(row), row.best, str(self))
 
-    def row(self, entry: Entry) -> PlanRow:
+    def row(self, entry: JournalEntry) -> PlanRow:
         """Return the row of which `entry` was kept."""
         document: dict[str, Any] = json.loads(entry.document)
         default = self._recalled(document["default"])
@@ -128,7 +128,7 @@ class Cell:
             gain_low=document["gain_low"],
             gain_high=document["gain_high"],
             savings=tuple(Saving(**saving) for saving in document["savings"]),
-            others=tuple(Other(**other) for other in document["others"]),
+            others=tuple(AlternativePlan(**other) for other in document["others"]),
         )
 
     def _recalled(self, document: Mapping[str, Any]) -> Prediction:
@@ -175,12 +175,12 @@ def task_of(cells: Sequence[Cell]) -> Task[Cell]:
     return Task(Cell.entry, cells, [keys.of(*parts) for parts in told], recall=_recalled_row)
 
 
-def _recalled_row(cell: Cell, entry: Entry) -> PlanRow:
+def _recalled_row(cell: Cell, entry: JournalEntry) -> PlanRow:
     check_entry(KeptRow, entry)
     return cell.row(entry)
 
 
-def report_of(name: str, cells: Sequence[Cell], entries: Sequence[Entry]) -> PlanReport:
+def report_of(name: str, cells: Sequence[Cell], entries: Sequence[JournalEntry]) -> PlanReport:
     """Return the report of the rows that were kept of the cells of one model, which is called `name`."""
     rows = (cell.row(entry) for cell, entry in zip(cells, entries, strict=True))
     return PlanReport(tuple(rows), name)

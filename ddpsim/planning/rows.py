@@ -24,7 +24,7 @@ def worth_it(found: Prediction, default: Prediction) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
+class AlternativePlan:
     """Another line that was found beside the plan: simpler and slower, or longer and faster.
 
     Attributes:
@@ -61,7 +61,7 @@ class PlanRow:
     gain_low: float = 0.0
     gain_high: float = 0.0
     savings: tuple[Saving, ...] = ()
-    others: tuple[Other, ...] = ()
+    others: tuple[AlternativePlan, ...] = ()
 
     def __repr__(self) -> str:
         return f"<PlanRow: {self.chosen!r}, gain {self.gain:.1%}>"
@@ -71,7 +71,7 @@ class PlanRow:
         """Share of the default's iteration that the best plan saves."""
         return 1 - self.best.iteration_s / self.default.iteration_s
 
-    def gain_of(self, other: Other) -> float:
+    def gain_of(self, other: AlternativePlan) -> float:
         """Return the share of the default's iteration that another line saves."""
         return 1 - other.iteration_s / self.default.iteration_s
 

@@ -24,15 +24,15 @@ from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
 from ddpsim.units import counted
-from ddpsim.workers.crew import Crew, crew_of
-from ddpsim.workers.journal import Entry
+from ddpsim.workers.crew import WorkerPool, crew_of
+from ddpsim.workers.journal import JournalEntry
 from ddpsim.workers.kept import Task, silent
 from ddpsim.workers.points import Points, in_order
 from ddpsim.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SweepPoint:
     """A point is one configuration of a sweep."""
 
     nodes: int | None
@@ -45,7 +45,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SweepRequest:
     """A question is what every point of a sweep has in common."""
 
     workload: Workload
@@ -53,7 +53,7 @@ class Question:
     gpus_per_node: int | None = None
     calibration: Calibration | None = None
 
-    def predict(self, point: Point, progress: Progress | None = None) -> Prediction:
+    def predict(self, point: SweepPoint, progress: Progress | None = None) -> Prediction:
         """Return the prediction of one point."""
         return predict(
             self.workload,
@@ -65,7 +65,7 @@ class Question:
             progress=progress,
         )
 
-    def entry(self, point: Point, progress: Progress | None = None) -> Entry:
+    def entry(self, point: SweepPoint, progress: Progress | None = None) -> JournalEntry:
         """Return what is kept of one point: a line of the `sweep -o` file, and its notes.
 
         Raises:
@@ -74,7 +74,7 @@ class Question:
         prediction = self.predict(point, progress)
         return entry_of(swept_document(prediction, self.calibration), prediction, str(point))
 
-    def task(self, points: Sequence[Point]) -> Task[Point]:
+    def task(self, points: Sequence[SweepPoint]) -> Task[SweepPoint]:
         """Return the entries of points as a task."""
         keys = Keys("sweep", self.workload, self.topology, self.gpus_per_node, self.calibration)
         return Task(self.entry, points, [keys.of(point.options, point.nodes) for point in points], recall=_recalled)
@@ -92,7 +92,7 @@ class KeptDocument:
     scaling_efficiency: float
 
 
-def _recalled(point: Point, entry: Entry) -> dict[str, object]:
+def _recalled(point: SweepPoint, entry: JournalEntry) -> dict[str, object]:
     check_entry(KeptDocument, entry)
     return check_prediction(json.loads(entry.document), str(point))
 
@@ -139,7 +139,7 @@ def sweep(
     options: Options | None = None,
     gpus_per_node: int | None = None,
     calibration: Calibration | None = None,
-    executor: Executor | Crew | None = None,
+    executor: Executor | WorkerPool | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
     """Predict every cap at every node count, nodes outermost, in the order given.
@@ -154,10 +154,12 @@ def sweep(
         InputError: no node count, or no cap; and as `predict`.
     """
     points = points_of(nodes, caps, options)
-    question = Question(Model.of(workload, options).on(topology, options=options), topology, gpus_per_node, calibration)
+    question = SweepRequest(
+        Model.of(workload, options).on(topology, options=options), topology, gpus_per_node, calibration
+    )
     crew = crew_of(executor)
     show, done = progress or silent, 0
-    function: Callable[[Point], Prediction] = question.predict
+    function: Callable[[SweepPoint], Prediction] = question.predict
     if crew is None:
         function = partial(question.predict, progress=lambda *_: show(done, len(points)))
 
@@ -171,7 +173,9 @@ def sweep(
     return Sweep(in_order(counting()), len(points), calibration)
 
 
-def points_of(nodes: Sequence[int | None], caps: Sequence[BucketCaps], options: Options | None = None) -> list[Point]:
+def points_of(
+    nodes: Sequence[int | None], caps: Sequence[BucketCaps], options: Options | None = None
+) -> list[SweepPoint]:
     """Return the points of a sweep, nodes outermost.
 
     Raises:
@@ -181,4 +185,4 @@ def points_of(nodes: Sequence[int | None], caps: Sequence[BucketCaps], options: 
     check_given("caps", caps)
     base = options or Options()
     each = [replace(base, caps=cap) for cap in caps]
-    return [Point(count, asked) for count in nodes for asked in each]
+    return [SweepPoint(count, asked) for count in nodes for asked in each]

@@ -19,7 +19,7 @@ _REMEDY = "give --model, or --step package.module:function, whose operators can 
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class ConvertedWorkload:
     """It is a workload that was carried from one GPU to another, and how.
 
     Attributes:
@@ -33,7 +33,7 @@ class Carried:
 
 def carried(
     source: Workload, target: AchievedGpu, shape: ModelShape | None = None, precision: str | None = None
-) -> Carried:
+) -> ConvertedWorkload:
     """Return `source` as `target` would run it, with the same batch.
 
     Args:
@@ -60,7 +60,9 @@ def carried(
         if was_compiled(source) and shape.compiler is None:
             remedy = "estimate the compiled step itself for what fusing saves: `python -m ddpexec estimate --step ...`"
             notes.append(f"{source.name} was compiled by torch.compile, and is priced operator by operator; {remedy}")
-        return Carried(replace(made, provenance={**made.provenance, "carried_from": source.name}), tuple(notes))
+        return ConvertedWorkload(
+            replace(made, provenance={**made.provenance, "carried_from": source.name}), tuple(notes)
+        )
     if precision not in (None, source.precision):
         what, remedy = f"recorded in {source.precision}, not {precision}", "leave --precision out, or use --model alone"
         raise WorkloadError(what, place=source.name, remedy=remedy)
@@ -77,7 +79,7 @@ def carried(
     here = known.fitted()
     factors, how, assumed = _by_operators(source, here, target, shape) if shape else _by_share(source, here, target)
     workload = retimed(source, factors)
-    return Carried(
+    return ConvertedWorkload(
         replace(
             workload,
             name=f"{source.name.partition('@')[0]}@{target.name.lower()}-{source.precision}-b{source.batch_size}",

@@ -19,7 +19,7 @@ _MATTERS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Otherwise:
+class ConditionalStep:
     """It is a step under another condition than the one predicted.
 
     Attributes:
@@ -39,7 +39,7 @@ class Otherwise:
         return {**said, "step_s": step_s, "step_low_s": low_s, "step_high_s": high_s}
 
 
-def otherwise(prediction: Prediction) -> Otherwise | None:
+def otherwise(prediction: Prediction) -> ConditionalStep | None:
     """Return the step where cards reach each other the other way; None where that is known, or changes nothing.
 
     It is known where NVLinks join them, where their driver or the machine's file says, and where a calibration measured
@@ -55,7 +55,7 @@ def otherwise(prediction: Prediction) -> Otherwise | None:
     condition, setting, changed = found
     step_s = _on(prediction, changed).step_s
     moved = abs(step_s[0] / prediction.step_s[0] - 1)
-    return Otherwise(condition, setting, step_s) if moved >= _MATTERS else None
+    return ConditionalStep(condition, setting, step_s) if moved >= _MATTERS else None
 
 
 def _on(prediction: Prediction, changed: Cluster) -> Prediction:

@@ -125,7 +125,7 @@ def with_band(prediction: Prediction, calibration: Calibration | None, progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AlternativeStep:
     """A step under other assumptions, and whether it was told from the graph of the run rather than simulated."""
 
     iteration_s: float
@@ -134,7 +134,7 @@ class Step:
 
 def periods_under(
     prediction: Prediction, assumed: Sequence[Assumptions], progress: Progress | None = None
-) -> list[Step]:
+) -> list[AlternativeStep]:
     """Return the iteration of `prediction` under each of `assumed`: retimed, or simulated where that does not tell it.
 
     Args:
@@ -143,18 +143,18 @@ def periods_under(
     options, middle_s = prediction.options, prediction.iteration_s
     now_s = None
 
-    def simulated(each: Assumptions) -> Step:
+    def simulated(each: Assumptions) -> AlternativeStep:
         nonlocal now_s
         if options.fidelity != "steps":
-            return Step(_period_s(prediction, options, each, progress), retimed=False)
+            return AlternativeStep(_period_s(prediction, options, each, progress), retimed=False)
         # What a doubt changes is told by flows as well, and every transfer of every end would take minutes.
         by_flow = replace(options, fidelity="flow")
         now_s = now_s or _period_s(prediction, by_flow, Assumptions(prediction.calibration), progress)
-        return Step(middle_s + _period_s(prediction, by_flow, each, progress) - now_s, retimed=False)
+        return AlternativeStep(middle_s + _period_s(prediction, by_flow, each, progress) - now_s, retimed=False)
 
     found = prediction.run.retimed(assumed)
     pairs = zip(found, assumed, strict=True)
-    return [simulated(each) if s is None else Step(s, retimed=True) for s, each in pairs]
+    return [simulated(each) if s is None else AlternativeStep(s, retimed=True) for s, each in pairs]
 
 
 def _undisturbed(prediction: Prediction, calibration: Calibration | None) -> list[Assumptions]:

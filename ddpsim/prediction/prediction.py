@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.nccl.paths_taken import PathsTaken, paths_taken
+from ddpsim.collectives.nccl.paths_taken import ChosenPaths, paths_taken
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Effect, Ends
 from ddpsim.jobs.job_options import GPU_BACKENDS
@@ -189,7 +189,7 @@ class Prediction:
         return Memory.of(self.workload, self.plan, self.options, capacity, schedule)
 
     @property
-    def transports(self) -> PathsTaken | None:
+    def transports(self) -> ChosenPaths | None:
         """What NCCL moves bytes by, and what other choices would give; None where it moves none."""
         moved = self.options.comm == "real" and self.options.backend_for(self.workload) in GPU_BACKENDS
         return paths_taken(self.placement, self.calibration) if moved else None

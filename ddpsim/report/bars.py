@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ddpsim.markup import Markup, element
-from ddpsim.report.model import Bar, Bars
+from ddpsim.report.model import BarChart, StackedBar
 from ddpsim.units import format_time
 
 
-def draw(bars: Bars) -> Markup:
+def draw(bars: BarChart) -> Markup:
     """Return the bars on one axis from 0, a legend above; a bar tells its numbers beside it and on hover."""
     longest = max(max(bar.high_s, bar.total_s) for bar in bars.bars)
     names = list(dict.fromkeys(name for bar in bars.bars for name, seconds in bar.parts if seconds > 0))
@@ -21,7 +21,7 @@ def part_class(name: str) -> str:
     return f"part-{name.replace(' ', '-').lower()}"
 
 
-def _row(bar: Bar, longest_s: float) -> Markup:
+def _row(bar: StackedBar, longest_s: float) -> Markup:
     pieces, start_s = [], 0.0
     for name, seconds in bar.parts:
         if seconds > 0:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ddpsim.markup import Markup, element
-from ddpsim.report.model import Chart, Line, Point
+from ddpsim.report.model import Chart, ChartLine, ChartPoint
 
 WIDTH, HEIGHT = 380, 250
 """Of a chart in units that are pixels on a phone."""
@@ -41,13 +41,13 @@ def draw(chart: Chart) -> Markup:
     return element("figure", element("figcaption", chart.title), picture, _legend(chart.lines, colours))
 
 
-def _colours(lines: Sequence[Line]) -> dict[str, str]:
+def _colours(lines: Sequence[ChartLine]) -> dict[str, str]:
     """Return a class a line; what is advised has the colour of the line it is of."""
     owners = list(dict.fromkeys(line.of or line.label for line in lines))
     return {line.label: f"c{owners.index(line.of or line.label) % _COLOURS}" for line in lines}
 
 
-def _x_ticks(chart: Chart, points: Sequence[Point]) -> list[tuple[float, str]]:
+def _x_ticks(chart: Chart, points: Sequence[ChartPoint]) -> list[tuple[float, str]]:
     if chart.ticks:
         return [(float(number), text) for number, text in enumerate(chart.ticks)]
     low, high = min(p.x for p in points), max(p.x for p in points)
@@ -56,7 +56,7 @@ def _x_ticks(chart: Chart, points: Sequence[Point]) -> list[tuple[float, str]]:
     return [(value, f"{value:g}") for value in _round_steps(low, high)]
 
 
-def _y_ticks(chart: Chart, points: Sequence[Point]) -> list[float]:
+def _y_ticks(chart: Chart, points: Sequence[ChartPoint]) -> list[float]:
     level = [] if chart.level is None else [chart.level]
     values = [v for p in points for v in (p.y, p.low, p.high) if v is not None] + level
     return _round_steps(min(values), max(values))
@@ -80,7 +80,7 @@ def _round_steps(low: float, high: float) -> list[float]:
     return [step * number for number in range(first, last + 1)]
 
 
-def _across(chart: Chart, points: Sequence[Point], ticks: Sequence[tuple[float, str]]) -> Callable[[float], float]:
+def _across(chart: Chart, points: Sequence[ChartPoint], ticks: Sequence[tuple[float, str]]) -> Callable[[float], float]:
     shape: Callable[[float], float] = math.log if chart.log_x else float
     values = [shape(v) for v in (*(p.x for p in points), *(value for value, _ in ticks))]
     low, high = min(values), max(values)
@@ -121,7 +121,7 @@ def _axes(
     yield element("text", chart.y, class_="axis", x=12, y=(_TOP + bottom) / 2, text_anchor="middle", transform=turned)
 
 
-def _band(line: Line, scales: _Scales, colour: str) -> Markup:
+def _band(line: ChartLine, scales: _Scales, colour: str) -> Markup:
     banded = [(p.x, p.low, p.high) for p in line.points if p.low is not None and p.high is not None]
     low = [(scales.across(x), scales.up(end)) for x, end, _ in banded]
     high = [(scales.across(x), scales.up(end)) for x, _, end in reversed(banded)]
@@ -130,7 +130,7 @@ def _band(line: Line, scales: _Scales, colour: str) -> Markup:
     return element("path", d=f"M{_path([*low, *high])}Z", class_=f"band {colour}")
 
 
-def _line(chart: Chart, line: Line, scales: _Scales, colour: str) -> Iterator[Markup]:
+def _line(chart: Chart, line: ChartLine, scales: _Scales, colour: str) -> Iterator[Markup]:
     places = [(scales.across(p.x), scales.up(p.y)) for p in line.points]
     if line.style == "line" and len(places) > 1:
         yield element("path", d=f"M{_path(places)}", class_=f"curve {colour}")
@@ -146,7 +146,7 @@ def _line(chart: Chart, line: Line, scales: _Scales, colour: str) -> Iterator[Ma
             yield element("circle", told, cx=x, cy=y, r=3, class_=f"point {colour}")
 
 
-def _told(chart: Chart, line: Line, point: Point) -> str:
+def _told(chart: Chart, line: ChartLine, point: ChartPoint) -> str:
     x = chart.ticks[int(point.x)] if chart.ticks else f"{point.x:.4g}"
     band = "" if point.low is None or point.high is None else f" ({point.low:.4g} to {point.high:.4g})"
     return f"{point.label or line.label}: {chart.x} {x}, {chart.y} {point.y:.4g}{band}"
@@ -161,7 +161,7 @@ def _star(x: float, y: float) -> str:
     return f"M{_path([(round(x + r * math.cos(a), 1), round(y + r * math.sin(a), 1)) for a, r in turns])}Z"
 
 
-def _legend(lines: Sequence[Line], colours: dict[str, str]) -> Markup:
+def _legend(lines: Sequence[ChartLine], colours: dict[str, str]) -> Markup:
     keys = dict.fromkeys(line.label for line in lines if line.style != "star")
     items = (element("li", element("span", class_=f"key {colours[label]}"), label) for label in keys)
     return element("ul", *items, class_="legend")

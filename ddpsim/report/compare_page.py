@@ -10,7 +10,7 @@ from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.ranking import unranked, within
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import GBPS, record_table
-from ddpsim.report.model import Bars, Chart, Charts, Choice, Line, Point, Report, Table, Timeline
+from ddpsim.report.model import BarChart, Chart, ChartLine, ChartPoint, Charts, Report, StepsChart, Table, TimelineChart
 from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, Row, banded, bar, micro_batches, number, of_step, over_nodes
 from ddpsim.report.steps import of_trace
 from ddpsim.report.wording import banded_number, one_step, step, where
@@ -69,9 +69,9 @@ def compare_report(
         sections=(
             record_table("Machines side by side", found[:MOST_ROWS], keys, note=_note(found)),
             *_others(comparison),
-            Bars("Where the time goes", tuple(bar(found[each], _label(found, each)) for each in sorted(kept))),
+            BarChart("Where the time goes", tuple(bar(found[each], _label(found, each)) for each in sorted(kept))),
             *_curves(comparison, found),
-            Timeline(drawn, tuple(_choice(rows, found, each) for each in kept), f"{drawn} {_TIMELINE_NOTE}"),
+            TimelineChart(drawn, tuple(_choice(rows, found, each) for each in kept), f"{drawn} {_TIMELINE_NOTE}"),
             *assumptions(
                 [row.document() for row in rows],
                 {p.workload.name: p.workload for p in predictions}.values(),
@@ -217,7 +217,7 @@ def _over_rates(comparison: Comparison, rows: Sequence[Row]) -> tuple[Chart, ...
                 label = f"{model}{counted(row.nodes, 'node')} of {row.machine}"
                 lines.setdefault(label, {}).setdefault(row.link_rate or 0.0, own)
         drawn = tuple(
-            Line(label, tuple(banded(rates.index(rate), own) for rate, own in sorted(points.items())))
+            ChartLine(label, tuple(banded(rates.index(rate), own) for rate, own in sorted(points.items())))
             for label, points in sorted(lines.items())
         )
         ticks = tuple(f"{rate * GBPS:g}" for rate in rates)
@@ -230,7 +230,7 @@ def _costs(comparison: Comparison, rows: Sequence[Row]) -> tuple[Chart, ...]:
     """Return what a million samples cost over the hours they take, a chart a model; nothing without prices."""
     charts = []
     for model in comparison.models:
-        machines: dict[str, list[Point]] = {}
+        machines: dict[str, list[ChartPoint]] = {}
         for each, row in enumerate(comparison.rows):
             if row.model == model and row.per_million_samples is not None:
                 machines.setdefault(row.machine, []).append(_cost(row, _label(rows, each)))
@@ -238,21 +238,21 @@ def _costs(comparison: Comparison, rows: Sequence[Row]) -> tuple[Chart, ...]:
         if unit is None:
             continue
         front = [_cost(row, _label(rows, comparison.rows.index(row))) for row in comparison.pareto(model)]
-        bare = tuple(Point(point.x, point.y, label=point.label) for point in front)
-        dots = (Line(machine, tuple(points), "dots") for machine, points in machines.items())
+        bare = tuple(ChartPoint(point.x, point.y, label=point.label) for point in front)
+        dots = (ChartLine(machine, tuple(points), "dots") for machine, points in machines.items())
         title = f"{model}: cost over time of a million samples"
-        charts.append(Chart(title, "hours", f"cost ({unit})", (*dots, Line(_UNBEATEN, bare))))
+        charts.append(Chart(title, "hours", f"cost ({unit})", (*dots, ChartLine(_UNBEATEN, bare))))
     return tuple(charts)
 
 
 _UNBEATEN = "no other beats these"
 
 
-def _cost(row: ComparisonRow, label: str) -> Point:
+def _cost(row: ComparisonRow, label: str) -> ChartPoint:
     middle, low, high = row.per_million_samples or (0.0, 0.0, 0.0)
-    return Point(1e6 / row.samples_per_s[0] / 3600, middle, low, high, label)
+    return ChartPoint(1e6 / row.samples_per_s[0] / 3600, middle, low, high, label)
 
 
-def _choice(rows: Sequence[ComparisonRow], found: Sequence[Row], each: int) -> Choice:
+def _choice(rows: Sequence[ComparisonRow], found: Sequence[Row], each: int) -> StepsChart:
     prediction = rows[each].prediction
-    return Choice(_label(found, each), (of_trace(prediction.trace, prediction.summary, prediction.plan.torch),))
+    return StepsChart(_label(found, each), (of_trace(prediction.trace, prediction.summary, prediction.plan.torch),))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpsim.explaining.against import Against
+from ddpsim.explaining.against import RunComparison
 from ddpsim.explaining.explanation import Explanation
 from ddpsim.explaining.seen import SeenRank
-from ddpsim.explaining.splits import Split
+from ddpsim.explaining.splits import MedianSplit
 from ddpsim.report.assumptions import doubt_tables
-from ddpsim.report.model import Bar, Bars, Choice, Life, Report, Step, Table, Timeline
+from ddpsim.report.model import BarChart, BucketSpan, Report, StackedBar, StepsChart, Table, TimelineChart, TimelineStep
 from ddpsim.report.rows import MOST_ROWS, PART_NAMES
 from ddpsim.report.steps import BROADCAST, of_document
 from ddpsim.report.wording import milliseconds, signed
@@ -32,7 +32,7 @@ _BOUND = {
 
 
 def explain_report(
-    found: Explanation, *, title: str = "a traced run", command: str = "", since: Against | None = None
+    found: Explanation, *, title: str = "a traced run", command: str = "", since: RunComparison | None = None
 ) -> Report:
     """Return the report of an explanation.
 
@@ -51,7 +51,7 @@ def explain_report(
         sections=(
             *_since(since),
             *_advice(found),
-            Bars("Where the time goes", _bars(found), _BARS_NOTE),
+            BarChart("Where the time goes", _bars(found), _BARS_NOTE),
             _terms(found),
             *_collectives(found),
             *_timeline(found),
@@ -66,14 +66,14 @@ def explain_report(
 _BARS_NOTE = "The line below a bar is the 10th to 90th percentile: of the traced steps, and of the prediction's doubts."
 
 
-def _verdict_since(since: Against | None) -> str:
+def _verdict_since(since: RunComparison | None) -> str:
     if since is None:
         return ""
     said = since.verdict()
     return f"{said[:1].upper()}{said[1:]}. "
 
 
-def _since(since: Against | None) -> tuple[Table, ...]:
+def _since(since: RunComparison | None) -> tuple[Table, ...]:
     if since is None:
         return ()
     rows = tuple(
@@ -139,11 +139,13 @@ def _advice(found: Explanation) -> tuple[Table, ...]:
     return (Table("What to look at", ("", "first things first"), rows, frozenset({1})),)
 
 
-def _bars(found: Explanation) -> tuple[Bar, ...]:
+def _bars(found: Explanation) -> tuple[StackedBar, ...]:
     traced, told = found.traced, found.foretold
-    bars = [Bar("traced", _drawn(list(traced.parts.items())), traced.low_s, traced.high_s)]
+    bars = [StackedBar("traced", _drawn(list(traced.parts.items())), traced.low_s, traced.high_s)]
     if told is not None:
-        bars.append(Bar("predicted", _drawn([(t.name, t.predicted_s) for t in told.terms]), told.low_s, told.high_s))
+        bars.append(
+            StackedBar("predicted", _drawn([(t.name, t.predicted_s) for t in told.terms]), told.low_s, told.high_s)
+        )
     return tuple(bars)
 
 
@@ -178,7 +180,7 @@ def _collectives(found: Explanation) -> tuple[Table, ...]:
     return (Table("Collectives", header, rows, frozenset({1}), said),)
 
 
-def _collective(split: Split) -> tuple[str, ...]:
+def _collective(split: MedianSplit) -> tuple[str, ...]:
     size = "–" if split.size_bytes is None else f"{split.size_bytes / MIB:.2f}"
     last = "–" if split.last_rank is None else str(split.last_rank)
     moments = (split.ready_s, split.started_s, split.finished_s, split.wait_s, split.wire_s)
@@ -186,13 +188,13 @@ def _collective(split: Split) -> tuple[str, ...]:
     return str(split.index), split.operation, gradients, size, *map(milliseconds, moments), last
 
 
-def _timeline(found: Explanation) -> tuple[Timeline, ...]:
-    steps = [Step("traced", found.traced.step_s, _phases(found), tuple(_life(split) for split in found.splits))]
+def _timeline(found: Explanation) -> tuple[TimelineChart, ...]:
+    steps = [TimelineStep("traced", found.traced.step_s, _phases(found), tuple(_life(split) for split in found.splits))]
     if found.foretold is not None:
         prediction = found.foretold.prediction
         steps.append(of_document(prediction.document(), "predicted", prediction.critical_path))
     note = "Parts one after another, and each collective's times, medians of the traced steps, on the lowest rank."
-    return (Timeline("One step", (Choice("the run", tuple(steps)),), note),) if found.splits else ()
+    return (TimelineChart("One step", (StepsChart("the run", tuple(steps)),), note),) if found.splits else ()
 
 
 def _phases(found: Explanation) -> tuple[tuple[str, float, float], ...]:
@@ -212,9 +214,9 @@ def _phases(found: Explanation) -> tuple[tuple[str, float, float], ...]:
     return tuple(phase for phase in phases if phase[2] > phase[1])
 
 
-def _life(split: Split) -> Life:
+def _life(split: MedianSplit) -> BucketSpan:
     wire_s = max(split.started_s, split.finished_s - split.wire_s)
-    return Life(
+    return BucketSpan(
         index=split.index,
         size_bytes=split.size_bytes or 0,
         parameters=split.parameters or None,

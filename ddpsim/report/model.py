@@ -38,7 +38,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ChartPoint:
     """A point of a curve, with the ends of its 80 % band where it has one; a label names it instead of its line."""
 
     x: float
@@ -49,7 +49,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """Points of one label.
 
     Attributes:
@@ -59,7 +59,7 @@ class Line:
     """
 
     label: str
-    points: tuple[Point, ...]
+    points: tuple[ChartPoint, ...]
     style: Literal["line", "dots", "star"] = "line"
     of: str = ""
 
@@ -77,7 +77,7 @@ class Chart:
     title: str
     x: str
     y: str
-    lines: tuple[Line, ...]
+    lines: tuple[ChartLine, ...]
     ticks: Cells = ()
     log_x: bool = False
     level: float | None = None
@@ -112,7 +112,7 @@ class Charts:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class StackedBar:
     """One bar of time: its parts one after another, and the band of its end."""
 
     label: str
@@ -127,11 +127,11 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Bars:
+class BarChart:
     """Bars on one axis of time."""
 
     title: str
-    bars: tuple[Bar, ...]
+    bars: tuple[StackedBar, ...]
     note: str = ""
 
     def document(self) -> dict[str, object]:
@@ -149,7 +149,7 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class BucketSpan:
     """One bucket's life in a step, in seconds from the start of forward; `wire_s` None where it is unknown."""
 
     index: int
@@ -191,7 +191,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TimelineStep:
     """One step of rank 0 on a timeline.
 
     Attributes:
@@ -205,7 +205,7 @@ class Step:
     label: str
     iteration_s: float
     phases: tuple[tuple[str, float, float], ...]
-    buckets: tuple[Life, ...]
+    buckets: tuple[BucketSpan, ...]
     gradients_s: tuple[float, ...] = ()
     path: tuple[tuple[str, str, float, float], ...] = ()
 
@@ -223,19 +223,19 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class StepsChart:
     """Steps that are drawn together, on one axis."""
 
     label: str
-    steps: tuple[Step, ...]
+    steps: tuple[TimelineStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class TimelineChart:
     """Timelines of which one at a time is shown, the one of number `first` before another is chosen."""
 
     title: str
-    choices: tuple[Choice, ...]
+    choices: tuple[StepsChart, ...]
     note: str = ""
     first: int = 0
 
@@ -245,7 +245,7 @@ class Timeline:
         return {"kind": "timeline", "title": self.title, "choices": choices}
 
 
-Section = Table | Charts | Bars | Timeline
+Section = Table | Charts | BarChart | TimelineChart
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,11 +283,11 @@ def _us(seconds: float) -> float:
     return round(seconds * 1e6, 1)
 
 
-def _four(point: Point) -> Sequence[float | None]:
+def _four(point: ChartPoint) -> Sequence[float | None]:
     return [point.x, point.y, point.low, point.high]
 
 
-def _life(life: Life) -> list[object]:
+def _life(life: BucketSpan) -> list[object]:
     wire = None if life.wire_s is None else _us(life.wire_s)
     before = [_us(seconds) for seconds in (life.ready_s, life.launched_s, life.started_s)]
     return [life.index, life.size_bytes, life.parameters, *before, wire, _us(life.finished_s), _us(life.written_s)]

@@ -13,7 +13,18 @@ from ddpsim.prediction.document import flat
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
-from ddpsim.report.model import Bar, Bars, Chart, Charts, Choice, Line, Point, Report, Table, Timeline
+from ddpsim.report.model import (
+    BarChart,
+    Chart,
+    ChartLine,
+    ChartPoint,
+    Charts,
+    Report,
+    StackedBar,
+    StepsChart,
+    Table,
+    TimelineChart,
+)
 from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, of_step, over_nodes
 from ddpsim.report.steps import of_trace
 from ddpsim.report.wording import banded_share, milliseconds, one_step, rate, step, where
@@ -64,13 +75,13 @@ def plan_report(
         sections=(
             record_table("Steps", records[:MOST_ROWS], (*named.keys, *_KEYS), note=bands),
             *_savings(rows, named),
-            Bars("Where the time goes", tuple(b for row in shown for b in _bars(row, named))),
+            BarChart("Where the time goes", tuple(b for row in shown for b in _bars(row, named))),
             Charts(
                 "Curves",
                 (*(_caps(group) for group in _by_machine(rows)), *over_nodes(list(map(of_step, documents)))),
                 _CURVES_NOTE,
             ),
-            Timeline(
+            TimelineChart(
                 drawn,
                 tuple(_choice(row, named) for row in shown),
                 f"{drawn} {_TIMELINE_NOTE}",
@@ -178,7 +189,7 @@ def _savings(rows: Sequence[PlanRow], named: _Places) -> tuple[Table, ...]:
     return (Table(title, header, tuple(cells), note=note),) if cells else ()
 
 
-def _bars(row: PlanRow, named: _Places) -> list[Bar]:
+def _bars(row: PlanRow, named: _Places) -> list[StackedBar]:
     default = bar(of_step(row.default.document()), f"{named.of(row)}: torch's default")
     return [default] if row.keep_default else [default, bar(of_step(row.best.document()), f"{named.of(row)}: plan")]
 
@@ -195,25 +206,25 @@ def _caps(rows: Sequence[PlanRow]) -> Chart:
     lines = []
     for row in rows:
         label, base = counted(row.chosen.nodes, "node"), row.default.iteration_s
-        points = tuple(Point(max(cap, _LEAST_CAP), seconds / base) for cap, seconds in row.sweep)
+        points = tuple(ChartPoint(max(cap, _LEAST_CAP), seconds / base) for cap, seconds in row.sweep)
         ratio = row.chosen.iteration_s / base
         ends = (None, None) if row.keep_default else (1 - row.gain_high, 1 - row.gain_low)
         lines += [
-            Line(label, points),
-            Line(f"{label}, advised", (Point(max(row.cap_mb, _LEAST_CAP), ratio, *ends),), "star", label),
+            ChartLine(label, points),
+            ChartLine(f"{label}, advised", (ChartPoint(max(row.cap_mb, _LEAST_CAP), ratio, *ends),), "star", label),
         ]
     chosen = rows[0].chosen
     title = f"{chosen.workload.name} on {chosen.topology.name}"
     return Chart(title, "bucket cap (MiB)", "step over the default's", tuple(lines), log_x=True, level=1.0)
 
 
-def _choice(row: PlanRow, named: _Places) -> Choice:
+def _choice(row: PlanRow, named: _Places) -> StepsChart:
     """Return the default's step, and under it the plan's; the best that was found where it is not advised."""
     default = of_trace(row.default.trace, row.default.summary, "torch's default")
     if row.best is row.default or row.best.plan.groups() == row.default.plan.groups():
-        return Choice(named.of(row), (default,))
+        return StepsChart(named.of(row), (default,))
     label = "best found, not advised" if row.keep_default else "plan"
-    return Choice(
+    return StepsChart(
         named.of(row), (default, of_trace(row.best.trace, row.best.summary, f"{label}: {row.best.plan.torch}"))
     )
 

@@ -9,7 +9,7 @@ from string import Template
 
 from ddpsim.markup import Markup, element, joined, table
 from ddpsim.report import bars, charts
-from ddpsim.report.model import Bars, Charts, Report, Section, Step, Table, Timeline
+from ddpsim.report.model import BarChart, Charts, Report, Section, Table, TimelineChart, TimelineStep
 from ddpsim.report.wording import milliseconds
 from ddpsim.units import MIB
 from ddpsim.version import __version__
@@ -91,7 +91,7 @@ def _body(section: Section, number: int) -> Markup:
         return _scrolled(table(section.header, section.rows, words=section.words), section.title)
     if isinstance(section, Charts):
         return element("div", *(charts.draw(chart) for chart in section.charts), class_="charts")
-    if isinstance(section, Bars):
+    if isinstance(section, BarChart):
         return bars.draw(section)
     return _timeline(section, number)
 
@@ -101,7 +101,7 @@ def _scrolled(content: Markup, label: str) -> Markup:
     return element("div", content, class_="wide", tabindex=0, role="region", aria_label=label)
 
 
-def _timeline(section: Timeline, number: int) -> Markup:
+def _timeline(section: TimelineChart, number: int) -> Markup:
     options = (
         element("option", choice.label, value=n, selected=n == section.first)
         for n, choice in enumerate(section.choices)
@@ -123,7 +123,7 @@ def _timeline(section: Timeline, number: int) -> Markup:
     return joined([interactive, plain, *tables])
 
 
-def _bucket_table(step: Step, place: str) -> Markup:
+def _bucket_table(step: TimelineStep, place: str) -> Markup:
     header = ("bucket", "MiB", "ready ms", "queued", "waited for ranks", "on the wire", "finished ms", "written ms")
     rows = [
         (

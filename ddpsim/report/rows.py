@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddpsim.report.model import Bar, Chart, Line, Point
+from ddpsim.report.model import Chart, ChartLine, ChartPoint, StackedBar
 from ddpsim.trace.metrics import INPUT, PARTS
 
 Row = Mapping[str, object]
@@ -61,17 +61,17 @@ _TIMES = (
 """Times of a micro-batch in documents, beside its parts."""
 
 
-def bar(row: Row, label: str) -> Bar:
+def bar(row: Row, label: str) -> StackedBar:
     """Return the parts of a predicted step, and its band; DDP's own part is a remainder, and may be below 0."""
     names = {INPUT: "batch", **PART_NAMES} if INPUT in row else PART_NAMES
     parts = tuple((name, max(0.0, number(row, part))) for part, name in names.items())
-    return Bar(label, parts, number(row, "iteration_low_s"), number(row, "iteration_high_s"))
+    return StackedBar(label, parts, number(row, "iteration_low_s"), number(row, "iteration_high_s"))
 
 
-def banded(x: float, row: Row) -> Point:
+def banded(x: float, row: Row) -> ChartPoint:
     """Return a row's step in ms at `x`, with its band."""
     middle, low, high = (number(row, key) * 1e3 for key in ("iteration_s", "iteration_low_s", "iteration_high_s"))
-    return Point(x, middle, low, high)
+    return ChartPoint(x, middle, low, high)
 
 
 def over_nodes(rows: Sequence[Row]) -> tuple[Chart, ...]:
@@ -91,7 +91,7 @@ def _over(name: str, rows: Sequence[Row], counts: Sequence[int]) -> Chart:
     for row in sorted(rows, key=lambda row: number(row, "iteration_s")):
         fastest.setdefault((str(row["topology"]), int(number(row, "nodes"))), row)
     lines = tuple(
-        Line(
+        ChartLine(
             machine,
             tuple(banded(x, fastest[machine, count]) for x, count in enumerate(counts) if (machine, count) in fastest),
         )

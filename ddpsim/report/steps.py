@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ddpsim.prediction.path import CriticalPath
-from ddpsim.report.model import Life, Step
+from ddpsim.report.model import BucketSpan, TimelineStep
 from ddpsim.report.rows import number
 from ddpsim.trace.metrics import Summary, arrivals
 from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT, BucketTimes, Iteration, PathSpan, Trace
@@ -15,13 +15,13 @@ BROADCAST = "buffer broadcast"
 _PHASES = (FORWARD, BACKWARD, OPTIMIZER, WAIT)
 
 
-def of_trace(trace: Trace, summary: Summary, label: str) -> Step:
+def of_trace(trace: Trace, summary: Summary, label: str) -> TimelineStep:
     """Return the synchronised step of the lowest recorded rank whose period is nearest to the summary's."""
     steps = trace.of_rank(trace.ranks[0])
     synced = [it for it in steps if it.synced and it.buckets] or steps
     step = min(synced, key=lambda it: (abs(it.iteration_s - summary.iteration_s), it.index))
     arrived = arrivals(trace)
-    return Step(
+    return TimelineStep(
         label=label,
         iteration_s=step.iteration_s,
         phases=_phases(step, trace.backend),
@@ -31,7 +31,7 @@ def of_trace(trace: Trace, summary: Summary, label: str) -> Step:
     )
 
 
-def of_document(document: Mapping[str, object], label: str, path: CriticalPath | None = None) -> Step:
+def of_document(document: Mapping[str, object], label: str, path: CriticalPath | None = None) -> TimelineStep:
     """Return the step that a predict document describes: its parts one after another, its buckets' times, its path."""
     broadcast, total = number(document, "buffer_broadcast_s"), number(document, "iteration_s")
     forward = broadcast + number(document, "forward_s")
@@ -46,7 +46,7 @@ def of_document(document: Mapping[str, object], label: str, path: CriticalPath |
         (OPTIMIZER, total - number(document, "optimizer_s"), total),
     )
     drawn = tuple(phase for phase in phases if phase[2] > phase[1])
-    return Step(label, total, drawn, lives, path=_path([] if path is None else path.spans))
+    return TimelineStep(label, total, drawn, lives, path=_path([] if path is None else path.spans))
 
 
 def _path(spans: Sequence[PathSpan]) -> tuple[tuple[str, str, float, float], ...]:
@@ -57,9 +57,9 @@ def _listed(buckets: object) -> list[Mapping[str, object]]:
     return [each for each in buckets if isinstance(each, Mapping)] if isinstance(buckets, list) else []
 
 
-def _predicted(bucket: Mapping[str, object]) -> Life:
+def _predicted(bucket: Mapping[str, object]) -> BucketSpan:
     names = bucket.get("parameters")
-    return Life(
+    return BucketSpan(
         index=int(number(bucket, "index")),
         size_bytes=int(number(bucket, "size_bytes")),
         parameters=len(names) if isinstance(names, list) else None,
@@ -79,9 +79,9 @@ def _phases(step: Iteration, backend: str) -> tuple[tuple[str, float, float], ..
     return (*first, *((span.name, span.start_s - start, span.end_s - start) for span in spans))
 
 
-def _life(bucket: BucketTimes, start_s: float, arrived_s: float | None) -> Life:
+def _life(bucket: BucketTimes, start_s: float, arrived_s: float | None) -> BucketSpan:
     wire = arrived_s if bucket.wire_s is None else bucket.wire_s
-    return Life(
+    return BucketSpan(
         index=bucket.index,
         size_bytes=bucket.size_bytes,
         parameters=len(bucket.parameters),

@@ -8,7 +8,17 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.prediction.document import flat
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
-from ddpsim.report.model import Bars, Chart, Charts, Choice, Line, Point, Report, Step, Timeline
+from ddpsim.report.model import (
+    BarChart,
+    Chart,
+    ChartLine,
+    ChartPoint,
+    Charts,
+    Report,
+    StepsChart,
+    TimelineChart,
+    TimelineStep,
+)
 from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, Row, banded, bar, micro_batches, number, of_step, over_nodes
 from ddpsim.report.steps import of_document
 from ddpsim.report.wording import banded_time, each, one_step
@@ -61,9 +71,9 @@ def sweep_report(
         command=command,
         sections=(
             record_table("Steps", [flat(row) for row in shown], _KEYS, note=note),
-            Bars("Where the time goes", tuple(bar(row, _place(row)) for row in map(_fastest, told)), _BEST_NOTE),
+            BarChart("Where the time goes", tuple(bar(row, _place(row)) for row in map(_fastest, told)), _BEST_NOTE),
             *_curves(rows, groups),
-            Timeline(
+            TimelineChart(
                 drawn,
                 tuple(_choice(group) for group in told),
                 f"{drawn} {_TIMELINE_NOTE}",
@@ -161,15 +171,15 @@ def _over_caps(groups: Sequence[list[Row]]) -> tuple[Chart, ...]:
     if len(ticks) < 2:
         return ()
     if len(groups) == 1:
-        line = Line("step", tuple(banded(ticks.index(str(row["cap"])), row) for row in groups[0]))
+        line = ChartLine("step", tuple(banded(ticks.index(str(row["cap"])), row) for row in groups[0]))
         return (Chart("Step over caps, with its band", "cap (MiB)", "step (ms)", (line,), ticks),)
-    lines = tuple(Line(counted(int(number(g[0], "nodes")), "node"), _beside_fastest(g, ticks)) for g in groups)
+    lines = tuple(ChartLine(counted(int(number(g[0], "nodes")), "node"), _beside_fastest(g, ticks)) for g in groups)
     return (Chart("Step over caps, beside the fastest", "cap (MiB)", "step over the fastest", lines, ticks, level=1.0),)
 
 
-def _beside_fastest(rows: Sequence[Row], ticks: Sequence[str]) -> tuple[Point, ...]:
+def _beside_fastest(rows: Sequence[Row], ticks: Sequence[str]) -> tuple[ChartPoint, ...]:
     base = number(_fastest(rows), "iteration_s")
-    return tuple(Point(ticks.index(str(row["cap"])), number(row, "iteration_s") / base) for row in rows)
+    return tuple(ChartPoint(ticks.index(str(row["cap"])), number(row, "iteration_s") / base) for row in rows)
 
 
 def _document(row: Row) -> Mapping[str, object]:
@@ -177,8 +187,10 @@ def _document(row: Row) -> Mapping[str, object]:
     return document if isinstance(document, Mapping) else row
 
 
-def _choice(rows: Sequence[Row]) -> Choice:
+def _choice(rows: Sequence[Row]) -> StepsChart:
     slow, fast = _slowest(rows), _fastest(rows)
     # One micro-batch is drawn, whose buckets are launched in it.
-    steps: list[Step] = [of_document(_document(row), _cap(row)) for row in ([fast] if slow is fast else [slow, fast])]
-    return Choice(_where(fast), tuple(steps))
+    steps: list[TimelineStep] = [
+        of_document(_document(row), _cap(row)) for row in ([fast] if slow is fast else [slow, fast])
+    ]
+    return StepsChart(_where(fast), tuple(steps))

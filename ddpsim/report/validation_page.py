@@ -6,14 +6,25 @@ from collections.abc import Mapping, Sequence
 
 from ddpsim.prediction.document import flat
 from ddpsim.report.assumptions import doubt_tables
-from ddpsim.report.model import Bar, Bars, Chart, Charts, Choice, Line, Point, Report, Table, Timeline
+from ddpsim.report.model import (
+    BarChart,
+    Chart,
+    ChartLine,
+    ChartPoint,
+    Charts,
+    Report,
+    StackedBar,
+    StepsChart,
+    Table,
+    TimelineChart,
+)
 from ddpsim.report.rows import bar, number
 from ddpsim.report.steps import of_document, of_trace
 from ddpsim.report.wording import banded_time, milliseconds, signed
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.trace.records import Trace
 from ddpsim.units import MIB, format_time
-from ddpsim.validation.result import Compared, Validation
+from ddpsim.validation.result import ComparedQuantity, Validation
 
 
 def validation_report(
@@ -42,10 +53,10 @@ def validation_report(
         command=command,
         sections=(
             _compared(result),
-            Bars("Where the time goes", (_measured_bar(summary), bar(prediction, "predicted")), _BARS_NOTE),
+            BarChart("Where the time goes", (_measured_bar(summary), bar(prediction, "predicted")), _BARS_NOTE),
             _terms(result),
             *_buckets(result),
-            Timeline("One step", (Choice("the run", steps),), _TIMELINE_NOTE),
+            TimelineChart("One step", (StepsChart("the run", steps),), _TIMELINE_NOTE),
             *doubt_tables([prediction]),
             _provenance(prediction, measured),
         ),
@@ -89,12 +100,15 @@ def _compared(result: Validation) -> Table:
     for name, said in result.baselines.items():
         predicted = said["predicted_s"] or 0.0
         rows.append(
-            _row(f"trivial predictor: {name.replace('_', ' ')}", Compared.of(result.iterations.measured_s, predicted))
+            _row(
+                f"trivial predictor: {name.replace('_', ' ')}",
+                ComparedQuantity.of(result.iterations.measured_s, predicted),
+            )
         )
     return Table("Predicted and measured", ("", "measured ms", "predicted ms", "error"), tuple(rows))
 
 
-def _row(name: str, pair: Compared) -> tuple[str, ...]:
+def _row(name: str, pair: ComparedQuantity) -> tuple[str, ...]:
     return name, milliseconds(pair.measured_s), milliseconds(pair.predicted_s), signed(pair.error)
 
 
@@ -107,9 +121,9 @@ def _terms(result: Validation) -> Table:
     return Table("Terms", ("term", "measured ms", "predicted ms", "of the step"), rows, note=note)
 
 
-def _measured_bar(summary: Summary) -> Bar:
+def _measured_bar(summary: Summary) -> StackedBar:
     found = bar(summary.document(), "measured")
-    return Bar(found.label, found.parts, summary.iteration_low_s, summary.iteration_high_s)
+    return StackedBar(found.label, found.parts, summary.iteration_low_s, summary.iteration_high_s)
 
 
 def _buckets(result: Validation) -> tuple[Charts | Table, ...]:
@@ -117,11 +131,12 @@ def _buckets(result: Validation) -> tuple[Charts | Table, ...]:
     if not result.buckets:
         return ()
     lines = tuple(
-        Line(
+        ChartLine(
             name.removesuffix("_s"),
             tuple(
                 sorted(
-                    (Point(b.measured[name] * 1e3, b.predicted[name] * 1e3) for b in result.buckets), key=lambda p: p.x
+                    (ChartPoint(b.measured[name] * 1e3, b.predicted[name] * 1e3) for b in result.buckets),
+                    key=lambda p: p.x,
                 )
             ),
             "dots",
@@ -132,7 +147,7 @@ def _buckets(result: Validation) -> tuple[Charts | Table, ...]:
         f(v for b in result.buckets for v in (b.measured["ready_s"], b.measured["finished_s"])) * 1e3
         for f in (min, max)
     ]
-    exact = Line("as measured", tuple(Point(end, end) for end in ends))
+    exact = ChartLine("as measured", tuple(ChartPoint(end, end) for end in ends))
     chart = Chart("Predicted over measured times", "measured (ms)", "predicted (ms)", (exact, *lines))
     header = ("bucket", "MiB", *(f"{name.removesuffix('_s')} error" for name in result.buckets[0].errors))
     rows = tuple((str(b.index), f"{b.size_bytes / MIB:.2f}", *map(signed, b.errors.values())) for b in result.buckets)

@@ -39,7 +39,7 @@ class Horovod:
 
 
 @dataclass(frozen=True, slots=True)
-class Packs:
+class MultiWorkerOptions:
     """What `multiworker-mirrored` may be asked.
 
     Attributes:
@@ -64,7 +64,7 @@ def horovod(setup: Setup, given: Horovod) -> Schedule:
     return Schedule(scheme="horovod", messages=tuple(messages))
 
 
-def multiworker_mirrored(setup: Setup, given: Packs) -> Schedule:
+def multiworker_mirrored(setup: Setup, given: MultiWorkerOptions) -> Schedule:
     """Reduce packs of gradients, each when its last is there; the optimizer waits for all."""
     order = tuple(range(len(setup.parameters)))[::-1]
     packs = [order] if given.pack is None else packed(setup, order, given.pack)

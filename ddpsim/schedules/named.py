@@ -106,7 +106,7 @@ def _priority(text: _Text) -> Scheme:
     segment = round(parse_size(first, text.place)) if first else None
     if segment is not None and segment < 1:
         text.refuse("a segment of 0 bytes", "write e.g. priority:4MiB")
-    credit = rest.asks(schemes.Credit).credit
+    credit = rest.asks(schemes.PriorityOptions).credit
     return Scheme(text.whole, lambda setup: schemes.priority(setup, segment, credit))
 
 
@@ -195,7 +195,7 @@ _SCHEMES: Mapping[str, Read] = {
     "fsdp2": _fsdp2,
     "hsdp": _hsdp,
     "horovod": _with(fused.Horovod, fused.horovod),
-    "multiworker-mirrored": _with(fused.Packs, fused.multiworker_mirrored),
+    "multiworker-mirrored": _with(fused.MultiWorkerOptions, fused.multiworker_mirrored),
     "gradientflow": _with(GradientFlow, gradientflow.gradientflow),
     "parameter-server": _parameter_server,
     "parallax": _parallax,

@@ -89,7 +89,7 @@ def priority(setup: Setup, segment_bytes: int | None = None, credit_bytes: int |
 
 
 @dataclass(frozen=True, slots=True)
-class Credit:
+class PriorityOptions:
     """What `priority` may be asked behind its segment.
 
     Attributes:

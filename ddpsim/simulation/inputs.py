@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import simpy
 
-from ddpsim.collectives.routes import Wiring
+from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.transport import alone_s
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.network.fluid import Network
@@ -43,7 +43,7 @@ def copies_on(network: Network, placement: Placement, ranks: Sequence[int], stag
 def copies_of(placement: Placement, ranks: Sequence[int], stage: InputStage) -> tuple[Demand, dict[LinkId, float]]:
     """Return the demand of the copies of `ranks` on the first one's node, and the capacities of its links."""
     node, _, node_class = placement.node_of(ranks[0])
-    template, names, wiring = node_class.template, placement.gpus(node_class), Wiring(placement)
+    template, names, wiring = node_class.template, placement.gpus(node_class), PlacementLinks(placement)
     paths = find_paths(template)
     loads: dict[LinkId, float] = {}
     capacities: dict[LinkId, float] = {}

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ddpsim.bucketing import Bucket, LaunchQueue, Parameter
-from ddpsim.compression import Roofline, Scheme
+from ddpsim.compression import CompressionScheme, Roofline
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.schedules.issuing import Lane, gradients
@@ -54,7 +54,7 @@ class CodecCosts:
         costs: of DDP.
     """
 
-    def __init__(self, scheme: Scheme, workload: Workload, world_size: int, costs: Costs) -> None:
+    def __init__(self, scheme: CompressionScheme, workload: Workload, world_size: int, costs: Costs) -> None:
         self._scheme, self._parameters, self._world_size = scheme, workload.parameters, world_size
         shared = workload.one_clock
         gpu = gpu_of(workload.gpu, workload.provenance)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ddpsim.bucketing import BucketPlan, rebuilt_plan
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
-from ddpsim.order import Arrivals, Conference, conferences
+from ddpsim.order import Arrivals, OrderExchange, conferences
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.pace import Pace
 from ddpsim.workload import Workload
@@ -55,7 +55,7 @@ class Plans:
 
     starts: Sequence[int]
     plans: Sequence[BucketPlan]
-    held: Mapping[int, Conference] = field(default_factory=dict)
+    held: Mapping[int, OrderExchange] = field(default_factory=dict)
 
     def plan(self, iteration: int) -> BucketPlan:
         """Return the buckets of an iteration."""

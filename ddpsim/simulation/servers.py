@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import simpy
 
-from ddpsim.collectives.rank_ways import RankWays
+from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.scaled import scaled
 from ddpsim.errors import InputError
 from ddpsim.network.fairness import LinkId
@@ -70,7 +70,7 @@ class ServerLinks:
         self,
         env: simpy.Environment,
         placement: Placement,
-        ways: RankWays,
+        ways: RankPaths,
         costs: Costs,
         servers: int,
         buckets: Sequence[Sequence[Bucket]],

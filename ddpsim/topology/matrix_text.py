@@ -17,7 +17,7 @@ def plain_lines(text: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class MatrixVocabulary:
     """The words that a matrix may have.
 
     Attributes:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from ddpsim.errors import TopologyError
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.layouts import gpu_choices, gpu_model
-from ddpsim.topology.matrix_text import Words, check_rows, plain_lines
+from ddpsim.topology.matrix_text import MatrixVocabulary, check_rows, plain_lines
 from ddpsim.topology.nccl_xml import UNKNOWN_NIC_MBPS
 from ddpsim.topology.spec import topology_from_document
 from ddpsim.units import format_bandwidth
 
-_WORDS = Words(re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS"), "X, NV#, PIX, PXB, PHB, NODE, SYS")
+_WORDS = MatrixVocabulary(re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS"), "X, NV#, PIX, PXB, PHB, NODE, SYS")
 _DEVICE = re.compile(r"GPU\d+|NIC\d+|mlx\d+_\w+|\w*(?:ib|efa|rdma|bnxt|hfi|hsi|irdma|roce)\w*\d+")
 _MOST_LINKS = {4: "P100", 6: "V100", 12: "A100", 18: "H100"}
 _NEAR = {"switch": {"PIX"}, "outer": {"PIX", "PXB"}, "socket": {"PIX", "PXB", "PHB", "NODE"}}

@@ -18,15 +18,15 @@ from ddpsim.topology.cluster import Topology
 from ddpsim.topology.gpu_links import MESHED
 from ddpsim.topology.hardware import gcn_of
 from ddpsim.topology.layouts import gpu_model
-from ddpsim.topology.matrix_text import Words, check_rows, plain_lines
+from ddpsim.topology.matrix_text import MatrixVocabulary, check_rows, plain_lines
 from ddpsim.topology.spec import topology_from_document
 
 TITLE = "Link Type between two GPUs"
 """The heading of the part that a file has to have."""
 _HOPS = "Hops between two GPUs"
 _NUMA = re.compile(r"GPU\s?\[?(\d+)\]?\s*:\s*\(Topology\) Numa Node:\s*(-?\d+)")
-_LINKS = Words(re.compile(r"XGMI|PCIE|\d"), "XGMI, PCIE, and 0 of a GPU itself")
-_COUNTS = Words(re.compile(r"\d+|N/A"), "numbers of hops")
+_LINKS = MatrixVocabulary(re.compile(r"XGMI|PCIE|\d"), "XGMI, PCIE, and 0 of a GPU itself")
+_COUNTS = MatrixVocabulary(re.compile(r"\d+|N/A"), "numbers of hops")
 _BOARDS = "mi250x-4"
 """The shipped machine of boards of two dies."""
 
@@ -68,7 +68,7 @@ def read_showtopo(text: str, place: str, *, gpu: str | None = None, name: str = 
 
 
 def _part(
-    lines: Sequence[str], title: str, words: Words, place: str
+    lines: Sequence[str], title: str, words: MatrixVocabulary, place: str
 ) -> tuple[list[str], Mapping[tuple[str, str], str]]:
     """Return the GPUs and words of the matrix under a heading."""
     begin = next((number for number, line in enumerate(lines) if title in line), None)

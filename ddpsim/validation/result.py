@@ -18,7 +18,7 @@ _HALVES = ("latency", "bandwidth")
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedQuantity:
     """One quantity, measured and predicted, and the signed relative error; None where nothing was measured."""
 
     measured_s: float
@@ -26,7 +26,7 @@ class Compared:
     error: float | None
 
     @classmethod
-    def of(cls, measured_s: float, predicted_s: float) -> Compared:
+    def of(cls, measured_s: float, predicted_s: float) -> ComparedQuantity:
         """Return both with predicted / measured - 1."""
         return cls(measured_s, predicted_s, predicted_s / measured_s - 1 if measured_s > 0 else None)
 
@@ -43,7 +43,7 @@ class BucketError:
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class ErrorTerm:
     """One term of the step, or of a bucket's way, and what its error is worth of the measured step."""
 
     name: str
@@ -66,11 +66,11 @@ class Validation:
         path: what the predicted step waits for; None where the prediction does not tell.
     """
 
-    iterations: Compared
-    overhead: Compared
+    iterations: ComparedQuantity
+    overhead: ComparedQuantity
     local_source: str
     buckets: tuple[BucketError, ...]
-    terms: tuple[Term, ...]
+    terms: tuple[ErrorTerm, ...]
     baselines: Mapping[str, Mapping[str, float | None]]
     path: CriticalPath | None = None
 
@@ -92,7 +92,7 @@ class Validation:
         return [step, *(abs(bucket.errors["finished_s"]) for bucket in self.buckets)]
 
     @property
-    def largest_term(self) -> Term:
+    def largest_term(self) -> ErrorTerm:
         """The term whose error is worth most of the step.
 
         Of the wire's two halves one is named where both err to the same side; a line through few buckets that trades
@@ -129,7 +129,7 @@ class Validation:
         }
 
 
-def _sides(pair: Compared) -> str:
+def _sides(pair: ComparedQuantity) -> str:
     return f"{format_time(pair.predicted_s)} predicted, {format_time(pair.measured_s)} measured"
 
 

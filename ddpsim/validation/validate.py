@@ -15,7 +15,7 @@ from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, summarise
 from ddpsim.trace.overlap import length, union
 from ddpsim.trace.records import Trace
 from ddpsim.validation.baselines import baselines
-from ddpsim.validation.result import BucketError, Compared, Term, Validation
+from ddpsim.validation.result import BucketError, ComparedQuantity, ErrorTerm, Validation
 
 Pair = tuple[Mapping[str, object], BucketSummary]
 """A bucket as predicted, and as measured."""
@@ -42,8 +42,8 @@ def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:
     measured_local_s = _float(own) if known else local_s
     step, predicted_step = summary.iteration_s, _float(prediction["iteration_s"])
     return Validation(
-        iterations=Compared.of(step, predicted_step),
-        overhead=Compared.of(step - measured_local_s, predicted_step - local_s),
+        iterations=ComparedQuantity.of(step, predicted_step),
+        overhead=ComparedQuantity.of(step - measured_local_s, predicted_step - local_s),
         local_source="run" if known else "prediction",
         buckets=tuple(_bucket_error(ours, theirs, step) for ours, theirs in pairs),
         terms=(*_step_terms(prediction, summary), *_bucket_terms(pairs, step)),
@@ -93,12 +93,12 @@ def _bucket_error(ours: Mapping[str, object], theirs: BucketSummary, step_s: flo
     return BucketError(theirs.index, theirs.size_bytes, real, mine, difference)
 
 
-def _step_terms(prediction: Mapping[str, object], summary: Summary) -> list[Term]:
+def _step_terms(prediction: Mapping[str, object], summary: Summary) -> list[ErrorTerm]:
     pairs = [(part, float(getattr(summary, part)), _float(prediction[part])) for part in PARTS]
-    return [Term(part.removesuffix("_s"), m, p, (p - m) / summary.iteration_s) for part, m, p in pairs]
+    return [ErrorTerm(part.removesuffix("_s"), m, p, (p - m) / summary.iteration_s) for part, m, p in pairs]
 
 
-def _bucket_terms(pairs: Sequence[Pair], step_s: float) -> list[Term]:
+def _bucket_terms(pairs: Sequence[Pair], step_s: float) -> list[ErrorTerm]:
     """Return launch, skew and wire, summed over buckets, and the wire's halves.
 
     The wire times of each side are fitted by latency + bytes / bandwidth; the two are compared apart where bucket sizes
@@ -119,7 +119,7 @@ def _bucket_terms(pairs: Sequence[Pair], step_s: float) -> list[Term]:
         count, total = len(sizes), sum(sizes)
         sums["latency"] = (real[0] * count, mine[0] * count)
         sums["bandwidth"] = (real[1] * total, mine[1] * total)
-    return [Term(name, m, p, (p - m) / step_s) for name, (m, p) in sums.items()]
+    return [ErrorTerm(name, m, p, (p - m) / step_s) for name, (m, p) in sums.items()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Annotated
 from ddpsim.errors import InputError
 from ddpsim.options.checks import at_least_one
 from ddpsim.options.option import Option
-from ddpsim.workers.crew import Crew
+from ddpsim.workers.crew import WorkerPool
 
 MOST = 1024
 """Processes on one machine: more than any has processors; beyond it a cluster shares the points."""
@@ -47,11 +47,11 @@ class Workers:
             raise InputError("`workers` and `scheduler` are both given", remedy="keep one")
 
     @contextmanager
-    def crew(self, points: int) -> Iterator[Crew | None]:
+    def crew(self, points: int) -> Iterator[WorkerPool | None]:
         """Yield who computes `points` of them; None where this process does it alone.
 
         Raises:
-            WorkersError: a scheduler that cannot be used, as `ddpsim.workers.cluster.Cluster` says.
+            WorkersError: a scheduler that cannot be used, as `ddpsim.workers.cluster.DaskPool` says.
         """
         crew = self._made(points)
         try:
@@ -60,12 +60,12 @@ class Workers:
             if crew is not None:
                 crew.dismiss()
 
-    def _made(self, points: int) -> Crew | None:
-        from ddpsim.workers.cluster import Cluster
+    def _made(self, points: int) -> WorkerPool | None:
+        from ddpsim.workers.cluster import DaskPool
         from ddpsim.workers.processes import Processes
 
         if self.scheduler is not None:
-            return Cluster(self.scheduler)
+            return DaskPool(self.scheduler)
         count = min(points, _processors() if self.workers is None else self.workers)
         few = points < FEW and self.workers is None
         return None if few or count < 2 or current_process().daemon else Processes(count)

@@ -23,7 +23,7 @@ _LONGEST_GREETING = 1 << 20
 """Bytes; Dask's has some hundreds."""
 
 
-class Cluster:
+class DaskPool:
     """A crew of all workers of the scheduler at `address`, each of the version of this process.
 
     A worker that joins later is asked for its version with every point. Dask itself gives a lost worker's points to

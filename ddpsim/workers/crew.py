@@ -16,7 +16,7 @@ class WorkersError(InputError):
     """Workers that cannot be used: out of reach, of another version, or lost."""
 
 
-class Crew(Protocol):
+class WorkerPool(Protocol):
     """What takes points, and is told of lost workers.
 
     Attributes:
@@ -44,12 +44,12 @@ class Crew(Protocol):
         """Let go of what is still under way."""
 
 
-def crew_of(executor: Executor | Crew | None) -> Crew | None:
+def crew_of(executor: Executor | WorkerPool | None) -> WorkerPool | None:
     """Return the crew that an argument `executor` stands for: somebody's own executor, or a crew as it is."""
-    return Given(executor) if isinstance(executor, Executor) else executor
+    return BorrowedPool(executor) if isinstance(executor, Executor) else executor
 
 
-class Given:
+class BorrowedPool:
     """A crew of somebody's own executor, which is not ours to start anew or to end."""
 
     def __init__(self, executor: Executor, count: int = AT_ONCE) -> None:

@@ -29,7 +29,7 @@ _PARTS = b', "document": '
 """Between notes and document; no text inside JSON's quotes has a bare quote, so that it stands there once."""
 
 
-class Entry:
+class JournalEntry:
     """An entry is what is kept of a point; that of a journal is decoded where it is first asked for.
 
     Args:
@@ -44,7 +44,7 @@ class Entry:
         self._body: memoryview | None = None
 
     @classmethod
-    def of(cls, body: memoryview) -> Entry:
+    def of(cls, body: memoryview) -> JournalEntry:
         """Return the entry of the rest of a line, behind its sum."""
         entry = cls("")
         entry._body = body
@@ -63,7 +63,7 @@ class Entry:
         return self._notes
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Entry) and (self.document, self.notes) == (other.document, other.notes)
+        return isinstance(other, JournalEntry) and (self.document, self.notes) == (other.document, other.notes)
 
     def __repr__(self) -> str:
         return f"<Entry: {self.document[:40]!r}, {counted(len(self.notes), 'note')}>"
@@ -87,7 +87,7 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.entries = path, dict[str, Entry]()
+        self.path, self.entries = path, dict[str, JournalEntry]()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open_regular(path, os.O_RDWR | os.O_APPEND)
@@ -98,7 +98,7 @@ class Journal:
         self.entries |= _read(content)
         self._torn = not content.endswith(b"\n") and content != b""
 
-    def add(self, key: str, entry: Entry) -> None:
+    def add(self, key: str, entry: JournalEntry) -> None:
         """Append an entry, which is on its way to the disk when this returns."""
         body = f'"notes": {json.dumps(entry.notes)}, "document": {entry.document}'.encode()
         start = "\n" if self._torn else ""
@@ -158,7 +158,7 @@ def journal_beside(path: str | Path | None) -> Iterator[Journal | None]:
     journal.close(done=True)
 
 
-def _read(content: bytes) -> Iterator[tuple[str, Entry]]:
+def _read(content: bytes) -> Iterator[tuple[str, JournalEntry]]:
     whole, start = memoryview(content), 0
     while start < len(content):
         found_end = content.find(b"\n", start)
@@ -167,5 +167,5 @@ def _read(content: bytes) -> Iterator[tuple[str, Entry]]:
         if found is not None and content[end - 1] == _CLOSING:
             body = whole[found.end() : end - 1]
             if zlib.crc32(body) == int(found[2]):
-                yield found[1].decode(), Entry.of(body)
+                yield found[1].decode(), JournalEntry.of(body)
         start = end + 1

@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 
 from ddpsim.errors import InputError
 from ddpsim.stopping import Stopped
-from ddpsim.workers.crew import Crew
-from ddpsim.workers.journal import Entry, Journal
+from ddpsim.workers.crew import WorkerPool
+from ddpsim.workers.journal import Journal, JournalEntry
 from ddpsim.workers.points import Points
 
 Item = TypeVar("Item")
@@ -33,21 +33,21 @@ class Task(Generic[Item]):
         recall: makes of an item's entry what it was kept for; raises where it is none, whatever its sum says.
     """
 
-    function: Callable[..., Entry]
+    function: Callable[..., JournalEntry]
     items: Sequence[Item]
     keys: Sequence[str]
     name: Callable[[Item], str] = str
-    recall: Callable[[Item, Entry], object] | None = None
+    recall: Callable[[Item, JournalEntry], object] | None = None
 
 
 def compute(
     task: Task[Item],
     *,
-    crew: Crew | None = None,
+    crew: WorkerPool | None = None,
     journal: Journal | None = None,
-    found: dict[int, Entry] | None = None,
+    found: dict[int, JournalEntry] | None = None,
     progress: Progress | None = None,
-) -> list[Entry]:
+) -> list[JournalEntry]:
     """Return the entry of every item.
 
     Args:
@@ -72,7 +72,7 @@ def compute(
         function = partial(function, progress=lambda *_: show(len(found), len(keys)))
     points = Points(function, [task.items[position] for position in left], crew, task.name)
 
-    def keep(number: int, entry: Entry) -> None:
+    def keep(number: int, entry: JournalEntry) -> None:
         position = left[number]
         found[position] = entry
         write(position)
@@ -110,7 +110,7 @@ def forget_wrong(task: Task[Item], journal: Journal | None) -> None:
             del journal.entries[key]
 
 
-def _holds(task: Task[Item], item: Item, entry: Entry) -> bool:
+def _holds(task: Task[Item], item: Item, entry: JournalEntry) -> bool:
     try:
         if not all(isinstance(note, str) for note in entry.notes):
             return False

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 from ddpsim.version import __version__
-from ddpsim.workers.crew import Crew, WorkersError
+from ddpsim.workers.crew import WorkerPool, WorkersError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -44,7 +44,7 @@ class Points(Generic[Item, Result]):
         self,
         function: Callable[[Item], Result],
         items: Sequence[Item],
-        crew: Crew | None = None,
+        crew: WorkerPool | None = None,
         name: Callable[[Item], str] = str,
     ) -> None:
         self._function, self._items, self._crew, self._name = function, items, crew, name
@@ -84,14 +84,14 @@ class Points(Generic[Item, Result]):
             while self._landed:
                 yield self._landed.popleft()
 
-    def _fill(self, crew: Crew) -> None:
+    def _fill(self, crew: WorkerPool) -> None:
         while self._waiting and len(self._flying) < _AHEAD * crew.count:
             self._give(crew, self._waiting.popleft())
 
-    def _give(self, crew: Crew, position: int) -> None:
+    def _give(self, crew: WorkerPool, position: int) -> None:
         self._flying[crew.submit(_answer, __version__, self._pickled, self._items[position])] = position
 
-    def _land(self, crew: Crew, seconds: float | None) -> None:
+    def _land(self, crew: WorkerPool, seconds: float | None) -> None:
         """Take in what is done, after waiting for it where nothing is, so many seconds at most."""
         done, _ = wait(self._flying, _LOOKS_S if seconds is None else min(seconds, _LOOKS_S), FIRST_COMPLETED)
         if not done:
@@ -100,7 +100,7 @@ class Points(Generic[Item, Result]):
         if lost:
             self._redo(crew, lost)
 
-    def _take(self, crew: Crew, future: Future[Any]) -> int | None:
+    def _take(self, crew: WorkerPool, future: Future[Any]) -> int | None:
         """Take in one future that is done; return its position where its worker was lost."""
         position = self._flying.pop(future)
         error = CancelledError() if future.cancelled() else future.exception()
@@ -116,7 +116,7 @@ class Points(Generic[Item, Result]):
         self._failed[position] = error
         self._waiting.clear()
 
-    def _redo(self, crew: Crew, lost: list[int]) -> None:
+    def _redo(self, crew: WorkerPool, lost: list[int]) -> None:
         """Give out what was lost once more, one at a time, so that a point which ends its worker is told apart."""
         again = crew.renewed()
         if again:

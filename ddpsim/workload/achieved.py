@@ -21,7 +21,7 @@ _STEPS = "fitted to half of the published steps of studies/estimates, `python -m
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class PeakShares:
     """Shares of the peak that published steps reach, whatever the GPU; `estimates_fit` in studies derives them.
 
     Attributes:
@@ -49,10 +49,10 @@ class Shares:
     memory: float = 0.8
 
 
-FUSED = Shares()
+FUSED = PeakShares()
 """Of steps whose kernels a compiler or a library fused: norms, activations and optimizers of one kernel each."""
 
-EAGER = Shares(
+EAGER = PeakShares(
     conv_fp32=0.878,
     gemm_fp32=0.941,
     conv=0.257,
@@ -74,7 +74,7 @@ capabilities); the others have 64."""
 
 
 @dataclass(frozen=True, slots=True)
-class Achieved:
+class AchievedPeaks:
     """These are the shares of its peaks that training reaches on a GPU.
 
     Attributes:
@@ -106,19 +106,19 @@ class Achieved:
         return self.layout if kind in ("conv", "grouped_conv") and precision != "fp32" else 1.0
 
 
-def fitted(spec: GpuSpec, shares: Shares = EAGER) -> Achieved:
+def fitted(spec: GpuSpec, shares: PeakShares = EAGER) -> AchievedPeaks:
     """Return what published steps in eager mode reach on GPUs such as that of `spec`."""
     return replace(
         _of(spec, shares), multiprocessors=spec.multiprocessors, eager=True, source=f"{_STEPS}, those in eager mode"
     )
 
 
-def fused(spec: GpuSpec, shares: Shares = FUSED) -> Achieved:
+def fused(spec: GpuSpec, shares: PeakShares = FUSED) -> AchievedPeaks:
     """Return what published steps of fused kernels reach on GPUs such as that of `spec`."""
     return _of(spec, shares)
 
 
-def _of(spec: GpuSpec, shares: Shares) -> Achieved:
+def _of(spec: GpuSpec, shares: PeakShares) -> AchievedPeaks:
     conv, capped = (shares.conv_capped, True) if _capped(spec) else (shares.conv, False)
     wide = spec.sm in _WIDE
     found = {("conv", "fp32"): shares.conv_fp32, ("gemm", "fp32"): shares.gemm_fp32_wide if wide else shares.gemm_fp32}
@@ -127,7 +127,7 @@ def _of(spec: GpuSpec, shares: Shares) -> Achieved:
         found |= {("conv", precision): conv, ("gemm", precision): shares.gemm_capped if capped else gemm}
     if shares.attention is not None:
         found |= {("attention", precision): shares.attention for precision in ("fp32", "tf32", "amp", "bf16")}
-    return Achieved(found, shares.memory, as_shipped(spec).kernel_s, _STEPS, shares.layout)
+    return AchievedPeaks(found, shares.memory, as_shipped(spec).kernel_s, _STEPS, shares.layout)
 
 
 def _capped(spec: GpuSpec) -> bool:
@@ -135,17 +135,17 @@ def _capped(spec: GpuSpec) -> bool:
     return spec.peaks.get("tf32", float("inf")) <= 1.01 * spec.peaks.get("fp32", 0.0)
 
 
-def as_shipped(spec: GpuSpec) -> Achieved:
+def as_shipped(spec: GpuSpec) -> AchievedPeaks:
     """Return the shares that the shipped workloads were estimated with, on a GPU without `sm` as on the newest.
 
     They stay as they are, for the shipped workloads do; what DDP copies goes by their share of the bandwidth.
     """
     if spec.sm is not None and spec.sm < 80:
         shares = {("conv", "fp32"): 0.77, ("gemm", "fp32"): 0.85, ("conv", "amp"): 0.3, ("gemm", "amp"): 0.5}
-        return Achieved(shares, 0.78 if spec.kind == "V100" else 0.75, 4e-6, _RESNET)
+        return AchievedPeaks(shares, 0.78 if spec.kind == "V100" else 0.75, 4e-6, _RESNET)
     like_a100 = spec.sm == 80
     conv, gemm_tf32, gemm_half = (0.35, 0.6, 0.55) if like_a100 else (0.3, 0.5, 0.5)
     shares = {("conv", "fp32"): 0.77, ("gemm", "fp32"): 0.85, ("conv", "tf32"): conv, ("gemm", "tf32"): gemm_tf32}
     for precision in ("amp", "bf16"):
         shares |= {("conv", precision): conv, ("gemm", precision): gemm_half}
-    return Achieved(shares, 0.8, 3e-6 if like_a100 else 2.5e-6, _RESNET if like_a100 else _PRIOR)
+    return AchievedPeaks(shares, 0.8, 3e-6 if like_a100 else 2.5e-6, _RESNET if like_a100 else _PRIOR)

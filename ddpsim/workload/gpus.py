@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.gpus.table import GpuSpec, gpu_from, named_by_driver, names, shipped_gpu
 from ddpsim.units import format_bandwidth
-from ddpsim.workload.achieved import Achieved, as_shipped, fitted, fused
+from ddpsim.workload.achieved import AchievedPeaks, as_shipped, fitted, fused
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class AchievedGpu:
     """A GPU as the roofline sees it: the peaks of its data sheet, and the shares of them that training reaches."""
 
     spec: GpuSpec
-    achieved: Achieved
+    achieved: AchievedPeaks
 
     @classmethod
     def of(cls, spec: GpuSpec) -> AchievedGpu:
@@ -76,7 +76,7 @@ class AchievedGpu:
         return self.peak_flops[precision] * self.achieved.share(kind, precision)
 
 
-class _Table(Mapping[str, AchievedGpu]):
+class _GpuTable(Mapping[str, AchievedGpu]):
     """The shipped GPUs by name; each is read when it is asked for."""
 
     def __getitem__(self, name: str) -> AchievedGpu:
@@ -92,7 +92,7 @@ class _Table(Mapping[str, AchievedGpu]):
         return len(names())
 
 
-GPUS: Mapping[str, AchievedGpu] = _Table()
+GPUS: Mapping[str, AchievedGpu] = _GpuTable()
 """By name. V100, A100 and H100 are the SXM boards with the least memory; a K80 is one of its two processors."""
 
 

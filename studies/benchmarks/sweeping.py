@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.planning.sweep import Point, Question, points_of
+from ddpsim.planning.sweep import SweepPoint, SweepRequest, points_of
 from ddpsim.topology.spec import load_topology
 from ddpsim.workers.asked import Workers
 from ddpsim.workers.points import Points
@@ -45,7 +45,7 @@ class Timed:
     document: str
 
 
-def timed(question: Question, point: Point) -> Timed:
+def timed(question: SweepRequest, point: SweepPoint) -> Timed:
     """Compute one point."""
     start_s = time.monotonic()
     entry = question.entry(point)
@@ -54,7 +54,7 @@ def timed(question: Question, point: Point) -> Timed:
 
 def busy(points: int, workload: str, machine: str) -> dict[int, float]:
     """Return the share of its time that each process is in a point."""
-    question = Question(load_workload(workload), load_topology(machine))
+    question = SweepRequest(load_workload(workload), load_topology(machine))
     asked = points_of(*grid(points))
     with Workers(workers=COUNT).crew(len(asked)) as crew:
         found = [timed for _, timed in Points(partial(timed, question), asked, crew)]

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 
 from ddpsim.bucketing import Parameter
-from ddpsim.workload.achieved import EAGER, Shares, fitted
+from ddpsim.workload.achieved import EAGER, PeakShares, fitted
 from ddpsim.workload.gpus import AchievedGpu, gpu_named
 from ddpsim.workload.operators import Operator
 from ddpsim.workload.optimizers import Optimizer, optimizer_of_kind
@@ -23,7 +23,7 @@ from ddpsim.workload.timeline import ACCUMULATE_S, BACKWARD_LAUNCH_S, EAGER_LAUN
 from studies.estimates import step_shapes
 from studies.estimates.one_gpu_steps import Step, steps
 
-BEGIN = Shares(
+BEGIN = PeakShares(
     0.896, 0.9, 0.257, 0.5, 0.5, 0.71, 0.9, 2.03, gemm_fp32_wide=0.6, attention=EAGER.attention, memory=0.8
 )  # fmt: skip
 _MOST, _ROUNDS, _FIRST, _SHRINK = 0.5, 14, 0.2, 0.8
@@ -94,7 +94,7 @@ def counted(step: Step) -> Counted:
     return Counted(step, (found.forward, found.backward), found.parameters)
 
 
-def loss(rows: Sequence[Counted], shares: Shares, launch_s: float = EAGER_LAUNCH_S) -> float:
+def loss(rows: Sequence[Counted], shares: PeakShares, launch_s: float = EAGER_LAUNCH_S) -> float:
     """Return the mean error of `shares` on `rows`, each machine of a source as one."""
     errors: dict[tuple[str, str], list[float]] = {}
     for row in rows:
@@ -105,7 +105,7 @@ def loss(rows: Sequence[Counted], shares: Shares, launch_s: float = EAGER_LAUNCH
     return sum(sum(each) / len(each) for each in errors.values()) / len(errors)
 
 
-def fit(rows: Sequence[Counted], begin: Shares = BEGIN, rounds: int = _ROUNDS) -> tuple[Shares, float]:
+def fit(rows: Sequence[Counted], begin: PeakShares = BEGIN, rounds: int = _ROUNDS) -> tuple[PeakShares, float]:
     """Return the shares and the launch cost nearest to `rows`, three digits each; no share is above its bound."""
     best, launch_s, by = begin, 15e-6, _FIRST
     least = loss(rows, best, launch_s)
@@ -121,10 +121,10 @@ def fit(rows: Sequence[Counted], begin: Shares = BEGIN, rounds: int = _ROUNDS) -
                 launch_s, least = launch_s * factor, error
         by *= _SHRINK
     rounded = {name: float(f"{value:.3g}") for name, value in asdict(best).items()}
-    return Shares(**rounded), float(f"{launch_s:.2g}")
+    return PeakShares(**rounded), float(f"{launch_s:.2g}")
 
 
-def band(rows: Sequence[Counted], shares: Shares, launch_s: float) -> tuple[float, float]:
+def band(rows: Sequence[Counted], shares: PeakShares, launch_s: float) -> tuple[float, float]:
     """Return the 10th and 90th percentile of log(published / predicted), each machine of a source as one."""
     machines = Counter((row.step.source, row.step.gpu) for row in rows)
     errors = []

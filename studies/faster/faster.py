@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ddpsim.collectives.nccl.costs import EntryCosts
 from ddpsim.collectives.nccl.layout import Layout
-from ddpsim.collectives.nccl.shape import Entry
+from ddpsim.collectives.nccl.shape import TuningEntry
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.tuning import best, time_us
 from ddpsim.collectives.nccl.versions import CURRENT, LL, LL128, RING
@@ -77,7 +77,7 @@ class Slower:
     size_bytes: int
     before_s: float
     after_s: float
-    picked: tuple[Entry, Entry]
+    picked: tuple[TuningEntry, TuningEntry]
     believed_us: tuple[float, float]
     entries: float
 
@@ -145,12 +145,12 @@ def _slowest(before: NcclTransport, after: NcclTransport, size: int) -> float:
     return max(times[1][name] / times[0][name] for name in times[0].keys() & times[1].keys())
 
 
-def _alone_s(transport: NcclTransport, entry: Entry, size: int) -> float:
+def _alone_s(transport: NcclTransport, entry: TuningEntry, size: int) -> float:
     get = {name.removeprefix("nccl."): each.value for name, each in transport.calibration.constants.items()}
     return EntryCosts(transport.layout, get).of(entry, size).time_s(size)
 
 
-def _name(entry: Entry) -> tuple[str, str]:
+def _name(entry: TuningEntry) -> tuple[str, str]:
     return entry.algorithm, entry.protocol
 
 

@@ -35,7 +35,7 @@ from ddpsim.topology.importers import import_topology
 from ddpsim.topology.nccl_graph import with_graph_dump
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.trace.json import read_trace
-from ddpsim.workers.journal import Entry, journal_beside
+from ddpsim.workers.journal import JournalEntry, journal_beside
 from ddpsim.workers.kept import Task, compute
 from ddpsim.workload.files import load_workload, workload_document
 from ddpsim.workload.gpus import AchievedGpu
@@ -172,7 +172,7 @@ def _explained(path: Path) -> None:
 def _journal(path: Path) -> None:
     with contextlib.suppress(RuntimeError), journal_beside(path.with_suffix("")) as journal:
         assert journal is not None
-        task = Task(lambda item, progress=None: Entry("{}"), [0], ["a1"])
+        task = Task(lambda item, progress=None: JournalEntry("{}"), [0], ["a1"])
         for entry in compute(task, journal=journal):
             json.loads(entry.document)
         raise RuntimeError  # so that the journal stays, as that of a command that ends early does

@@ -16,7 +16,7 @@ from typing import Any
 
 from ddpsim import shipped
 from ddpsim.files import json_text, write_whole
-from ddpsim.orderbench import Bench, Machine, bench
+from ddpsim.orderbench import Bench, BenchMachine, bench
 from ddpsim.orderbench.generated import generated, statistics_of
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
@@ -84,7 +84,8 @@ def rows_of(
 ) -> list[dict[str, Any]]:
     """Return the bench's rows with the ratio beside them."""
     asked = Bench(
-        traces=[trace], machines=[Machine(load_topology(topology), ratio)], predictors=predictors, policies=policies,
+        traces=[trace], machines=[BenchMachine(load_topology(topology), ratio)],
+        predictors=predictors, policies=policies,
         find_unused_parameters=search,
     )  # fmt: skip
     return [{**row.document(), "ratio": ratio} for row in bench(asked)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ddpsim.simulation.run import Progress
-from ddpsim.workers.journal import Entry
+from ddpsim.workers.journal import JournalEntry
 from ddpsim.workers.kept import Task
 from studies.paper.claim import Claim
 
@@ -70,10 +70,10 @@ def task_of(figures: Sequence[Figure]) -> tuple[list[Point], Task[Point]]:
     return points, Task(_entry, points, [repr(point) for point in points])
 
 
-def answers_of(points: Sequence[Point], entries: Sequence[Entry]) -> dict[Point, Any]:
+def answers_of(points: Sequence[Point], entries: Sequence[JournalEntry]) -> dict[Point, Any]:
     """Return the answers in the entries of these points' task."""
     return {point: json.loads(entry.document) for point, entry in zip(points, entries, strict=True)}
 
 
-def _entry(point: Point, progress: Progress | None = None) -> Entry:
-    return Entry(json.dumps(point.answer(), allow_nan=False))
+def _entry(point: Point, progress: Progress | None = None) -> JournalEntry:
+    return JournalEntry(json.dumps(point.answer(), allow_nan=False))

@@ -201,11 +201,11 @@ def work(out: Path, listed: Path) -> None:
 def judged(out: Path) -> Iterator[tuple[Case, dict[str, Any]]]:
     """Yield each case with what `explain` says of its traces."""
     from ddpsim.explaining.explain import explain
-    from ddpsim.explaining.given import Given
+    from ddpsim.explaining.given import RunFacts
 
     for file in sorted(out.glob("case*/case.json")):
         case = Case(**json.loads(file.read_text()))
-        given = Given(
+        given = RunFacts(
             topology=str(out / f"lab{case.world_size}.yaml"), nccl_tests=str(out / f"lab{case.world_size}.json")
         )
         yield case, explain(file.parent, given).document()

@@ -9,7 +9,7 @@ each sender 1.0 to 1.1; an all-gather 1.5 times one rank's part.
 
 from __future__ import annotations
 
-from ddpsim.collectives.schedules import Builder, Schedule, Transfer
+from ddpsim.collectives.schedules import Builder, Transfer, TransferSchedule
 
 EARLIER_WEIGHT = 1.5
 """Share of the root's link that each message has beside the one started after it, all whole and all at once.
@@ -19,15 +19,15 @@ even shares would take 6, one message after the other 3, this 4.8. Judged on 4 r
 """
 
 
-def exchange() -> Schedule:
+def exchange() -> TransferSchedule:
     """Return two ranks' messages to each other on one connection: one after the other."""
-    return Schedule(2, 1, (Transfer(0, 1, 0, 1, False, ()), Transfer(1, 0, 0, 1, False, (0,))))
+    return TransferSchedule(2, 1, (Transfer(0, 1, 0, 1, False, ()), Transfer(1, 0, 0, 1, False, (0,))))
 
 
-def gathering_pair() -> Schedule:
+def gathering_pair() -> TransferSchedule:
     """Return an all-gather of two ranks, each part in two segments: the first goes alone, the last too."""
     first, back = Transfer(0, 1, 0, 1, False, ()), Transfer(1, 0, 2, 3, False, (0,))
-    return Schedule(2, 4, (first, back, Transfer(0, 1, 1, 2, False, ()), Transfer(1, 0, 3, 4, False, ())))
+    return TransferSchedule(2, 4, (first, back, Transfer(0, 1, 1, 2, False, ()), Transfer(1, 0, 3, 4, False, ())))
 
 
 def exchanged(*, gather: bool) -> float:
@@ -35,7 +35,7 @@ def exchanged(*, gather: bool) -> float:
     return 0.75 if gather else 2.0
 
 
-def binomial(ranks: int) -> Schedule:
+def binomial(ranks: int) -> TransferSchedule:
     """Return a broadcast from rank 0 of the whole message: rank r sends to r + 1, r + 2, r + 4, ... at once, those
     above the number's own highest bit."""
     builder = Builder(ranks, 1)
@@ -68,7 +68,7 @@ def binomial_sent(ranks: int) -> float:
     return max(has.values())
 
 
-def reducing(ranks: int, segments: int) -> Schedule:
+def reducing(ranks: int, segments: int) -> TransferSchedule:
     """Return a reduce to rank 0: sums of segments around the ring, then every rank's part straight to rank 0.
 
     All but two of the message's segments go around, (p-1)/p of it only where each part is two of them.

@@ -15,11 +15,11 @@ from itertools import pairwise
 from ddpsim.collectives import operation_schedules, schedules
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.gloo import operation_steps
-from ddpsim.collectives.gloo.ways import GlooWays, Hop
+from ddpsim.collectives.gloo.ways import GlooPaths, Hop
 from ddpsim.collectives.patterns import PATTERNS
-from ddpsim.collectives.routes import Wiring
-from ddpsim.collectives.schedules import Schedule
-from ddpsim.collectives.transport import ByOperation, Choice, Connection, Lane, Steps, alone_s
+from ddpsim.collectives.routes import PlacementLinks
+from ddpsim.collectives.schedules import TransferSchedule
+from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, ChannelSchedule, Connection, Steps, alone_s
 from ddpsim.errors import InputError
 from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId
@@ -53,16 +53,16 @@ class GlooTransport(ByOperation):
             known = f"use {', '.join(('auto', 'ring', *PATTERNS[:-1]))} or {PATTERNS[-1]}"
             raise InputError(f"gloo has no algorithm {options.algorithm!r}", place="algorithm", remedy=known)
         self.calibration = calibration or Calibration.priors("gloo")
-        self._wiring = Wiring(placement, options.expand)
-        self._ways = GlooWays(self._wiring, self.calibration)
+        self._wiring = PlacementLinks(placement, options.expand)
+        self._ways = GlooPaths(self._wiring, self.calibration)
         self._ranks = placement.world_size
         self._rings = options.rings
         self._hops = self._ring()
         self.capacities: Mapping[LinkId, float] = {each.name: each.link.bandwidth for hop in self._hops for each in hop}
 
-    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> Choice:
+    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:
         """Return the ring, always, except of a broadcast, which is a tree."""
-        return Choice("tree" if operation is Operation.BROADCAST else "ring", "tcp")
+        return AlgorithmChoice("tree" if operation is Operation.BROADCAST else "ring", "tcp")
 
     def demand(self, operation: Operation, size_bytes: int) -> Demand:
         """Return launch, staging and copies, then the bytes of every hop, with the handshakes that show.
@@ -164,9 +164,11 @@ class GlooTransport(ByOperation):
         step_bytes = size_bytes / around.parts(self._ranks)
         summed = self._reduced_rate() if around.reduces else math.inf
         ways = [self._segment_connection(hop, chunk_bytes, step_bytes, summed) for hop in self._hops]
-        return Steps(start_s, (Lane(schedule, chunk_bytes, lambda source, _: ways[source]),), self.capacities)
+        return Steps(
+            start_s, (ChannelSchedule(schedule, chunk_bytes, lambda source, _: ways[source]),), self.capacities
+        )
 
-    def _around(self, operation: Operation, size_bytes: int) -> Schedule:
+    def _around(self, operation: Operation, size_bytes: int) -> TransferSchedule:
         segments = self._segments(size_bytes) // self._ranks if operation is Operation.ALLREDUCE else 2
         positions = len(self._hops)
         if operation is Operation.SENDRECV:
@@ -194,7 +196,7 @@ class GlooTransport(ByOperation):
                 ways[pair] = replace(self._ways.connection(*pair), weight=weights.get(pair, 1.0))
         return Steps(
             self._ways.start_s(size_bytes),
-            (Lane(schedule, chunk_bytes, lambda source, target: ways[source, target]),),
+            (ChannelSchedule(schedule, chunk_bytes, lambda source, target: ways[source, target]),),
             {**self.capacities, **self._ways.capacities},
         )
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.routes import PlacedLink, Wiring
+from ddpsim.collectives.routes import PlacedLink, PlacementLinks
 from ddpsim.collectives.transport import Connection
 from ddpsim.network.fairness import LinkId
 from ddpsim.topology.graph import Link
@@ -17,14 +17,14 @@ _HOST = Link.between(HOST_OUT, HOST_IN, "loopback", math.nan)
 Hop = tuple[PlacedLink, ...]
 
 
-class GlooWays:
+class GlooPaths:
     """Finds the ways that gloo's messages take between ranks of a placement."""
 
     backend = "gloo"
     protocol = "tcp"
     streams_per_group = 2
 
-    def __init__(self, wiring: Wiring, calibration: Calibration) -> None:
+    def __init__(self, wiring: PlacementLinks, calibration: Calibration) -> None:
         self.wiring, self.calibration = wiring, calibration
         self.capacities: dict[LinkId, float] = {}
 

@@ -17,7 +17,7 @@ from functools import cached_property
 from ddpsim.collectives.nccl import pieces as nccl_pieces
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.loads import GROUPS, HOST, NET, NVLINK, NVSWITCH, Pattern
-from ddpsim.collectives.nccl.shape import Entry
+from ddpsim.collectives.nccl.shape import TuningEntry
 from ddpsim.collectives.nccl.tuning import generation, ll_max, tree_max
 from ddpsim.collectives.nccl.versions import ALL_PAIRS, LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE
 from ddpsim.operations import Operation
@@ -68,7 +68,7 @@ class Cost:
         net_ends: message bytes per second that they move between nodes, where that is known to be less.
     """
 
-    entry: Entry
+    entry: TuningEntry
     channels: int
     latency_s: float
     rate: float
@@ -96,7 +96,7 @@ class EntryCosts:
         self._rates: dict[tuple[str, str], dict[str, float]] = {}
         self._hops: dict[str, tuple[list[list[float]], float]] = {}
 
-    def of(self, entry: Entry, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> Cost:
+    def of(self, entry: TuningEntry, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> Cost:
         """Return what an operation of `size_bytes` takes by `entry`."""
         algorithm, protocol = entry.algorithm, entry.protocol
         channels = self._channels(entry, size_bytes)
@@ -149,14 +149,14 @@ class EntryCosts:
         factors = None if self.layout.shape.gcn else _CHANNEL_FACTORS.get(protocol)
         return self._get[f"channel.{protocol}"] * (factors[generation(self.layout.shape.sm)] if factors else 1.0)
 
-    def _link_rates(self, entry: Entry) -> Mapping[str, float]:
+    def _link_rates(self, entry: TuningEntry) -> Mapping[str, float]:
         """Return the message bytes per second that each group of links allows."""
         key = (entry.algorithm, entry.protocol)
         if key not in self._rates:
             self._rates[key] = {g: rate * self.reached(entry, g) for g, rate in self.pattern(entry).rates.items()}
         return self._rates[key]
 
-    def _cut(self, entry: Entry, channels: int, size_bytes: int) -> int:
+    def _cut(self, entry: TuningEntry, channels: int, size_bytes: int) -> int:
         layout = self.layout
         channel_bytes = size_bytes / channels
         return nccl_pieces.pieces(
@@ -202,14 +202,14 @@ class EntryCosts:
         outer = rates[NET] * layout.carried if NET in rates else math.inf
         return nccl_pieces.tree_fill_s(piece, (4, inner), (2 * layout.depth, outer), min(rates.values()))
 
-    def _channels(self, entry: Entry, size_bytes: int) -> int:
+    def _channels(self, entry: TuningEntry, size_bytes: int) -> int:
         protocol = entry.protocol
         least = _THREADS[protocol] * _BYTES_PER_THREAD[protocol]
         if (entry.algorithm, protocol) == (RING, LL):
             least *= self.layout.ranks
         return max(1, min(size_bytes // least, 2 * self.layout.rings, _MAX_CHANNELS))
 
-    def pattern(self, entry: Entry) -> Pattern:
+    def pattern(self, entry: TuningEntry) -> Pattern:
         """Return what `entry` loads."""
         layout = self.layout
         others = {TREE: layout.tree, NVLS: layout.nvls, NVLS_TREE: layout.nvls_tree}
@@ -226,7 +226,7 @@ class EntryCosts:
             part *= self._get["nic.lone"]
         return part
 
-    def reached(self, entry: Entry, group: str) -> float:
+    def reached(self, entry: TuningEntry, group: str) -> float:
         """Return the part of a link's rate that `entry` reaches."""
         in_switch = entry.algorithm in (NVLS, NVLS_TREE) and group == NVSWITCH
         part = self._get["nvls.efficiency"] if in_switch else 1.0

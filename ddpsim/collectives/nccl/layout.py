@@ -22,7 +22,7 @@ from ddpsim.collectives.nccl.loads import (
 )
 from ddpsim.collectives.nccl.shape import InSwitch, Shape
 from ddpsim.collectives.nccl.tuning import table, time_us
-from ddpsim.collectives.routes import PlacedLink, Wiring
+from ddpsim.collectives.routes import PlacedLink, PlacementLinks
 from ddpsim.collectives.switch_search import MOST_HEADS, find_switch_graph
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.network.fairness import LinkId
@@ -58,7 +58,7 @@ class Layout:
 
     def __init__(self, placement: Placement, version: int, *, expand: bool = False, simple_only: bool = False) -> None:
         placement = joined_by_nvlink(placement, version)
-        self.placement, self.wiring, self._simple_only = placement, Wiring(placement, expand), simple_only
+        self.placement, self.wiring, self._simple_only = placement, PlacementLinks(placement, expand), simple_only
         self.ranks, self.nodes, self.per_node = placement.world_size, placement.nodes, placement.gpus_per_node
         self._channels = [
             find_channels(each.template, placement.gpus(each), network=placement.nodes > 1)

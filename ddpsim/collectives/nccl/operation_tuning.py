@@ -9,14 +9,14 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ddpsim.collectives.nccl import rccl
-from ddpsim.collectives.nccl.shape import Entry, Shape
+from ddpsim.collectives.nccl.shape import Shape, TuningEntry
 from ddpsim.collectives.nccl.tuning import bus_share, ring_bandwidth, table
 from ddpsim.collectives.nccl.versions import RING, Release, release
 from ddpsim.operations import Operation
 
 
 @lru_cache(maxsize=256)
-def operation_table(shape: Shape, operation: Operation) -> tuple[Entry, ...]:
+def operation_table(shape: Shape, operation: Operation) -> tuple[TuningEntry, ...]:
     """Return every protocol of a ring that NCCL may run an operation by, other than an allreduce.
 
     Its bandwidth is p over its steps of its bus bandwidth, where a rooted operation counts p steps. What scatters or
@@ -28,7 +28,7 @@ def operation_table(shape: Shape, operation: Operation) -> tuple[Entry, ...]:
     if shape.nodes == 1 and operation is not Operation.REDUCE and known.ll_share == 1 / 4:
         known = replace(known, ll_share=1 / 3)
     return tuple(
-        Entry(
+        TuningEntry(
             RING,
             entry.protocol,
             _operation_latency_us(known, shape, entry, operation),
@@ -39,12 +39,12 @@ def operation_table(shape: Shape, operation: Operation) -> tuple[Entry, ...]:
     )
 
 
-def _bus_bandwidth(known: Release, shape: Shape, entry: Entry) -> float:
+def _bus_bandwidth(known: Release, shape: Shape, entry: TuningEntry) -> float:
     believed = entry.bandwidth if shape.gcn else ring_bandwidth(known, shape, entry.protocol)
     return believed / bus_share(shape)
 
 
-def _operation_latency_us(known: Release, shape: Shape, ring: Entry, operation: Operation) -> float:
+def _operation_latency_us(known: Release, shape: Shape, ring: TuningEntry, operation: Operation) -> float:
     base_us = rccl.BASE_US[ring.protocol] if shape.gcn else known.base[RING][ring.protocol]
     if not operation.rooted:
         return base_us + (ring.latency_us - base_us) / 2

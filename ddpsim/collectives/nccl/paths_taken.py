@@ -49,7 +49,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class PathSegment:
     """A stretch is what the bytes of a placement take: inside a node, or between nodes.
 
     Attributes:
@@ -74,7 +74,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class PathsTaken:
+class ChosenPaths:
     """These are the transports of a placement's ranks.
 
     Attributes:
@@ -85,8 +85,8 @@ class PathsTaken:
     """
 
     pairs: tuple[PairTransport, ...]
-    in_node: Stretch | None
-    between_nodes: Stretch | None
+    in_node: PathSegment | None
+    between_nodes: PathSegment | None
     advice: tuple[str, ...]
 
     def document(self) -> dict[str, object]:
@@ -105,7 +105,7 @@ class PathsTaken:
         return [f"bus bandwidth by {line}" for line in said] + [f"advice: {line}" for line in self.advice]
 
 
-def paths_taken(placement: Placement, calibration: Calibration | None = None) -> PathsTaken | None:
+def paths_taken(placement: Placement, calibration: Calibration | None = None) -> ChosenPaths | None:
     """Return the transports that NCCL takes on `placement`; None for one rank, or without GPUs.
 
     Args:
@@ -120,7 +120,7 @@ def paths_taken(placement: Placement, calibration: Calibration | None = None) ->
     pairs = [
         pair for each in placement.classes for pair in pair_transports(each.template, placement.gpus(each), several)
     ]
-    return PathsTaken(
+    return ChosenPaths(
         tuple(dict.fromkeys(pairs)),
         _inside(trays, placement, calibration, {pair.name for pair in pairs if pair.second != NETWORK}),
         _between(placement, calibration, dict.fromkeys(pair.name for pair in pairs if pair.second == NETWORK)),
@@ -128,7 +128,9 @@ def paths_taken(placement: Placement, calibration: Calibration | None = None) ->
     )
 
 
-def _inside(trays: Placement, placement: Placement, calibration: Calibration | None, taken: set[str]) -> Stretch | None:
+def _inside(
+    trays: Placement, placement: Placement, calibration: Calibration | None, taken: set[str]
+) -> PathSegment | None:
     """Return what the bytes take inside a node, or an NVLink domain that `placement` joins `trays` to."""
     if not taken:
         return None
@@ -142,7 +144,7 @@ def _inside(trays: Placement, placement: Placement, calibration: Calibration | N
         over_nics = _busbw(place(apart, trays.nodes // placement.nodes, trays.gpus_per_node), calibration)
         others.append(Alternative("NVLink inside a tray alone", "NCCL_MNNVL_ENABLE=0", over_nics))
     names = tuple(name for name in (HOST, PCIE, XGMI, NVLINK) if name in taken)
-    return Stretch(names, _busbw(place(topology, 1, gpus), calibration), tuple(others))
+    return PathSegment(names, _busbw(place(topology, 1, gpus), calibration), tuple(others))
 
 
 def _peer_to_peer(topology: Cluster, taken: set[str]) -> Iterator[tuple[str, str, Cluster]]:
@@ -179,7 +181,7 @@ def _allowing(topology: Cluster) -> str:
     return "a driver that allows it" if refused else "NCCL_P2P_LEVEL=SYS"
 
 
-def _between(placement: Placement, calibration: Calibration | None, taken: dict[str, None]) -> Stretch | None:
+def _between(placement: Placement, calibration: Calibration | None, taken: dict[str, None]) -> PathSegment | None:
     if not taken:
         return None
     others = [
@@ -189,7 +191,7 @@ def _between(placement: Placement, calibration: Calibration | None, taken: dict[
     if (far := farthest_from_nics(placement)) is not None:
         visible = ", ".join(map(str, far.topology.visible_devices or ()))
         others.append(Alternative("GPUs far from the NIC", f"visible_devices: [{visible}]", _busbw(far, calibration)))
-    return Stretch(tuple(taken), _busbw(placement, calibration), tuple(others))
+    return PathSegment(tuple(taken), _busbw(placement, calibration), tuple(others))
 
 
 def _network(topology: Cluster, taken: dict[str, None]) -> Iterator[tuple[str, str, Cluster]]:

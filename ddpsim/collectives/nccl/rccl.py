@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import floor, log2
 
-from ddpsim.collectives.nccl.shape import Entry, Shape
+from ddpsim.collectives.nccl.shape import Shape, TuningEntry
 from ddpsim.collectives.nccl.versions import ALL_PAIRS, LL, LL128, PROTOCOLS, RING, SIMPLE, TREE
 
 Table = Mapping[tuple[str, str], float]
@@ -20,7 +20,7 @@ Table = Mapping[tuple[str, str], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class BoardConstants:
     """The constants of RCCL's model for a kind of board.
 
     Attributes:
@@ -48,7 +48,7 @@ def _of(tree: _Row, ring: _Row) -> Table:
 
 
 # fmt: off
-ANY = Model(
+ANY = BoardConstants(
     xgmi=_of(tree=(0.8, 1.4, 2.5), ring=(0.8, 2.2, 3.6)),
     pci=_of(tree=(2.2, 2.2, 5.7), ring=(2.2, 2.2, 5.7)),
     net=_of(tree=(11.8, 18.2, 20.8), ring=(9.5, 19.8, 15.1)),
@@ -65,7 +65,7 @@ ANY = Model(
         ),
     },
 )
-BOARDS = Model(
+BOARDS = BoardConstants(
     xgmi=_of(tree=(0.8, 0.0, 2.5), ring=(0.8, 0.0, 3.6)),
     pci=_of(tree=(2.2, 2.2, 5.7), ring=(2.2, 2.2, 5.7)),
     net=_of(tree=(12.5, 0.0, 22.4), ring=(9.5, 0.0, 19.8)),
@@ -80,7 +80,7 @@ BOARDS = Model(
         (RING, SIMPLE): (1, 1, 1, 1, 1, 1, 1, 5, 10, 1, 3, 1, 1, 1, 2, 2, 2, 3, 4, 7, 10, 10, 10, 10, 10, 10, 10),
     },
 )
-CDNA3 = Model(
+CDNA3 = BoardConstants(
     xgmi=_of(tree=(0.9, 0.9, 2.3), ring=(0.8, 0.8, 2.1)),
     pci=_of(tree=(2.2, 2.2, 5.7), ring=(2.2, 2.2, 5.7)),
     net=_of(tree=(10.5, 10.5, 25.0), ring=(9.5, 9.5, 320.0)),
@@ -96,7 +96,7 @@ CDNA3 = Model(
     ll_bytes=1_048_576,
     ll128_bytes=9_437_184,
 )
-CDNA4 = Model(
+CDNA4 = BoardConstants(
     xgmi=_of(tree=(0.9, 0.9, 2.3), ring=(0.8, 0.8, 2.1)),
     pci=_of(tree=(2.2, 2.2, 5.7), ring=(2.2, 2.2, 5.7)),
     net=_of(tree=(10.5, 10.5, 25.0), ring=(9.5, 9.5, 320.0)),
@@ -131,14 +131,14 @@ _FIRST, _RULED_OUT = 1.0, 1e6
 so that an algorithm that is forced has a time."""
 
 
-def model(shape: Shape) -> Model:
+def model(shape: Shape) -> BoardConstants:
     """Return the constants RCCL takes for a board: meshes of eight have their own, and boards of two dies with NICs."""
     if shape.mesh:
         return CDNA4 if shape.gcn.startswith("gfx95") else CDNA3
     return BOARDS if shape.gcn == "gfx90a" and shape.nodes > 1 else ANY
 
 
-def entries(shape: Shape) -> Iterator[Entry]:
+def entries(shape: Shape) -> Iterator[TuningEntry]:
     """Yield every algorithm and protocol RCCL may use on `shape`, with what it believes of each."""
     known = model(shape)
     meshed = shape.gcn.startswith(("gfx94", "gfx95"))
@@ -152,12 +152,12 @@ def entries(shape: Shape) -> Iterator[Entry]:
                 continue
             share = known.shares[shape.nodes > 2][algorithm, protocol]
             bus = shape.ranks / (2 * (shape.ranks - 1)) if algorithm == RING and shape.ranks > 1 else 0.5
-            yield Entry(algorithm, protocol, _latency_us(known, shape, algorithm, protocol), total * share * bus)
+            yield TuningEntry(algorithm, protocol, _latency_us(known, shape, algorithm, protocol), total * share * bus)
     if shape.mesh and shape.nodes == 1:
-        yield Entry(ALL_PAIRS, SIMPLE, BASE_US[SIMPLE], total * shape.ranks / (2 * (shape.ranks - 1)))
+        yield TuningEntry(ALL_PAIRS, SIMPLE, BASE_US[SIMPLE], total * shape.ranks / (2 * (shape.ranks - 1)))
 
 
-def _latency_us(known: Model, shape: Shape, algorithm: str, protocol: str) -> float:
+def _latency_us(known: BoardConstants, shape: Shape, algorithm: str, protocol: str) -> float:
     inner_us = (known.xgmi if shape.nvlink else known.pci)[algorithm, protocol]
     outer_us = known.net[TREE if shape.per_node == 1 else algorithm, protocol]
     outer_us += shape.nic_latency_us * (2 if protocol == SIMPLE else 1)
@@ -178,11 +178,11 @@ def hop_us(shape: Shape, protocol: str) -> float:
 
 
 @lru_cache(maxsize=256)
-def _table(shape: Shape) -> tuple[Entry, ...]:
+def _table(shape: Shape) -> tuple[TuningEntry, ...]:
     return tuple(entries(shape))
 
 
-def time_us(entry: Entry, shape: Shape, size_bytes: int) -> float:
+def time_us(entry: TuningEntry, shape: Shape, size_bytes: int) -> float:
     """Return what RCCL believes an allreduce of `size_bytes` takes by `entry`.
 
     Between nodes of a board whose model has limits, the algorithm is the believed one and the protocol that of the
@@ -199,14 +199,14 @@ def time_us(entry: Entry, shape: Shape, size_bytes: int) -> float:
     return believed_us * (1.0 if entry.protocol == _by_size(known, shape, size_bytes) else _RULED_OUT)
 
 
-def _by_size(known: Model, shape: Shape, size_bytes: int) -> str:
+def _by_size(known: BoardConstants, shape: Shape, size_bytes: int) -> str:
     ll128_bytes = known.ll128_bytes * (_SEVERAL if shape.nodes > 2 else 1.0)
     if shape.simple_only or size_bytes > max(known.ll_bytes, ll128_bytes if shape.ll128 else 0):
         return SIMPLE
     return LL if size_bytes <= known.ll_bytes else LL128
 
 
-def _believed_us(entry: Entry, shape: Shape, size_bytes: int) -> float:
+def _believed_us(entry: TuningEntry, shape: Shape, size_bytes: int) -> float:
     tenths = model(shape).tenths.get((entry.algorithm, entry.protocol), ())
     bandwidth = entry.bandwidth
     if tenths and (entry.algorithm == TREE or shape.nodes > 1):

@@ -64,7 +64,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TuningEntry:
     """An entry is a line of NCCL's table: algorithm, protocol, latency in us, algorithm bandwidth in GB/s."""
 
     algorithm: str

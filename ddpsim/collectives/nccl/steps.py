@@ -12,7 +12,7 @@ from ddpsim.collectives.nccl.pieces import window
 from ddpsim.collectives.nccl.versions import SIMPLE
 from ddpsim.collectives.operation_schedules import around
 from ddpsim.collectives.routes import PlacedLink
-from ddpsim.collectives.transport import Connection, Lane, Steps
+from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
 from ddpsim.network.fairness import LinkId
 from ddpsim.operations import Operation
 
@@ -58,7 +58,9 @@ def ring(timing: Timing, layout: Layout, size_bytes: int, operation: Operation =
     return Steps(timing.start_s, parts, layout.capacities)
 
 
-def _lane(timing: Timing, layout: Layout, size_bytes: int, operation: Operation, ways: list[_Way], rings: int) -> Lane:
+def _lane(
+    timing: Timing, layout: Layout, size_bytes: int, operation: Operation, ways: list[_Way], rings: int
+) -> ChannelSchedule:
     share, ranks = rings / layout.rings, layout.ranks
     connections = [connection(timing, latency_s, way, timing.rate * share) for latency_s, way in ways]
     if len(ways) == ranks:
@@ -67,7 +69,7 @@ def _lane(timing: Timing, layout: Layout, size_bytes: int, operation: Operation,
     else:
         schedule = schedules.periodic_ring(len(ways), operation.steps(ranks))
     parts = timing.pieces if operation.rooted else operation.parts(ranks)
-    return Lane(
+    return ChannelSchedule(
         schedule,
         size_bytes * share / parts,
         lambda source, _: connections[source],

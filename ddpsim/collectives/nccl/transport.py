@@ -16,10 +16,10 @@ from ddpsim.collectives.nccl.costs import Cost, EntryCosts, most
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.loads import NET
 from ddpsim.collectives.nccl.operation_tuning import operation_table
-from ddpsim.collectives.nccl.shape import Entry
+from ddpsim.collectives.nccl.shape import TuningEntry
 from ddpsim.collectives.nccl.versions import ALL_PAIRS, LL, NVLS, NVLS_TREE, RING, SIMPLE, TREE
 from ddpsim.collectives.patterns import PATTERNS
-from ddpsim.collectives.transport import ByOperation, Choice, Steps
+from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, Steps
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId
@@ -91,17 +91,17 @@ class NcclTransport(ByOperation):
         """Kinds of hops of the ring."""
         return self.layout.ring.rates.keys()
 
-    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> Choice:
+    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:
         """Return the entry of NCCL's table that it believes is fastest, with the channels it uses.
 
         One rank, or no bytes, is one launch, which has the name of a ring.
         """
         if self.layout.ranks == 1 or size_bytes == 0:
-            return Choice(RING, SIMPLE)
+            return AlgorithmChoice(RING, SIMPLE)
         cost = self._costs(operation, size_bytes)[0][0]
-        return Choice(cost.entry.algorithm, cost.entry.protocol, cost.channels)
+        return AlgorithmChoice(cost.entry.algorithm, cost.entry.protocol, cost.channels)
 
-    def entries(self, size_bytes: int) -> tuple[Entry, ...]:
+    def entries(self, size_bytes: int) -> tuple[TuningEntry, ...]:
         """Return the entries of NCCL's table that the time of `size_bytes` is of, the fastest by its belief first."""
         return tuple(cost.entry for cost, _ in self._costs(Operation.ALLREDUCE, size_bytes))
 
@@ -237,7 +237,7 @@ class NcclTransport(ByOperation):
             (self._cost.of(entries[index], size_bytes, operation), weight) for weight, index in weights if weight > 0
         ]
 
-    def _others(self, operation: Operation, size_bytes: int) -> Iterator[Entry]:
+    def _others(self, operation: Operation, size_bytes: int) -> Iterator[TuningEntry]:
         """Yield what NCCL may run an operation by, other than an allreduce, whatever algorithm that is forced to.
 
         A send and receive runs LL up to 16 KiB a channel (NCCL_P2P_LL_THRESHOLD, `src/enqueue.cc`).
@@ -249,7 +249,7 @@ class NcclTransport(ByOperation):
         small = size_bytes <= _P2P_LL_BYTES * self.layout.rings and not self.layout.shape.simple_only
         yield from (entry for entry in entries if entry.protocol == (LL if small else SIMPLE))
 
-    def _crossover(self, entry: Entry) -> float:
+    def _crossover(self, entry: TuningEntry) -> float:
         """Return by what NCCL's belief of `entry` is multiplied."""
         factor = self._get[f"crossover.{entry.protocol}"] if entry.protocol != SIMPLE else 1.0
         return factor * self._get["crossover.tree"] if entry.algorithm == TREE else factor

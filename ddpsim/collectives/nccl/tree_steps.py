@@ -10,8 +10,8 @@ from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.loads import HOST, NET, reversed_route
 from ddpsim.collectives.nccl.steps import Timing, connection
 from ddpsim.collectives.routes import PlacedLink
-from ddpsim.collectives.schedules import Schedule, refuse_too_many
-from ddpsim.collectives.transport import Connection, Lane, Steps
+from ddpsim.collectives.schedules import TransferSchedule, refuse_too_many
+from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.network.fairness import LinkId
 
@@ -50,19 +50,19 @@ def tree(timing: Timing, layout: Layout, size_bytes: int, pieces: int, window: i
 def _lane(
     timing: Timing,
     layout: Layout,
-    schedule: Schedule,
+    schedule: TransferSchedule,
     ways: dict[tuple[int, int], Way],
     lane_bytes: float,
     share: float,
     window: int,
-) -> Lane:
+) -> ChannelSchedule:
     per_node = layout.per_node
     connections: dict[tuple[int, int], Connection] = {}
     for pair, way in ways.items():
         near = pair[0] // per_node == pair[1] // per_node
         latency_s, rate = (timing.hop_s, timing.rate) if near else (timing.net_s, timing.net_rate)
         connections[pair] = connection(timing, latency_s, way, rate * share)
-    return Lane(schedule, lane_bytes / schedule.chunks, lambda a, b: connections[a, b], window, weight=share)
+    return ChannelSchedule(schedule, lane_bytes / schedule.chunks, lambda a, b: connections[a, b], window, weight=share)
 
 
 def _parents(layout: Layout) -> list[list[int | None]]:

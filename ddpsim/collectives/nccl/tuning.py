@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from ddpsim.collectives.nccl import rccl
-from ddpsim.collectives.nccl.shape import Entry, InSwitch, Shape
+from ddpsim.collectives.nccl.shape import InSwitch, Shape, TuningEntry
 from ddpsim.collectives.nccl.versions import (
     CURRENT,
     LL,
@@ -50,12 +50,12 @@ def generation(sm: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def table(shape: Shape) -> tuple[Entry, ...]:
+def table(shape: Shape) -> tuple[TuningEntry, ...]:
     """Return every algorithm and protocol NCCL may use on `shape`, with what it believes of each."""
     return tuple(rccl.entries(shape) if shape.gcn else _entries(shape))
 
 
-def time_us(entry: Entry, shape: Shape, size_bytes: int) -> float:
+def time_us(entry: TuningEntry, shape: Shape, size_bytes: int) -> float:
     """Return what NCCL believes an allreduce of `size_bytes` takes by `entry`."""
     if shape.gcn:
         return rccl.time_us(entry, shape, size_bytes)
@@ -91,7 +91,7 @@ def tree_threshold(shape: Shape) -> float:
     return math.inf if share > 1 else ring * share / (1 - share) * (ring_us - tree_us)
 
 
-def best(shape: Shape, size_bytes: int, algorithm: str | None = None) -> Entry:
+def best(shape: Shape, size_bytes: int, algorithm: str | None = None) -> TuningEntry:
     """Return the entry NCCL picks, among those of `algorithm` where one is forced."""
     entries = [entry for entry in table(shape) if algorithm in (None, entry.algorithm)]
     return min(entries, key=lambda entry: time_us(entry, shape, size_bytes))
@@ -124,21 +124,23 @@ def _plateau(shape: Shape, size_bytes: int) -> float:
     return 1.9 if shape.sm < 80 else 1.4
 
 
-def _entries(shape: Shape) -> Iterator[Entry]:
+def _entries(shape: Shape) -> Iterator[TuningEntry]:
     known = release(shape.version)
     for protocol in PROTOCOLS:
         if (protocol == LL128 and not shape.ll128) or (protocol != SIMPLE and shape.simple_only):
             continue
-        yield Entry(RING, protocol, _ring_latency_us(known, shape, protocol), ring_bandwidth(known, shape, protocol))
+        yield TuningEntry(
+            RING, protocol, _ring_latency_us(known, shape, protocol), ring_bandwidth(known, shape, protocol)
+        )
         if shape.ranks > 1 and (shape.version >= _TUNED_FROM or (shape.version == _TREES_FROM and shape.nodes > 1)):
             latency_us, bandwidth = _tree_latency_us(known, shape, protocol), _tree_bandwidth(known, shape, protocol)
-            yield Entry(TREE, protocol, latency_us, bandwidth)
+            yield TuningEntry(TREE, protocol, latency_us, bandwidth)
     if shape.nvls is not None and shape.nodes == 1:
-        yield Entry(NVLS, SIMPLE, known.nvls_us, _nvls_bandwidth(known, shape, shape.nvls))
+        yield TuningEntry(NVLS, SIMPLE, known.nvls_us, _nvls_bandwidth(known, shape, shape.nvls))
     if shape.nvls is not None and shape.nodes > 1:
         hop_us = _NVLS_TREE_NET_OLD_US if known.nvls_tree is None else _NVLS_TREE_NET_US
         latency_us = known.nvls_us + 2 * math.floor(math.log2(shape.nodes)) * (hop_us + 2 * shape.nic_latency_us)
-        yield Entry(NVLS_TREE, SIMPLE, latency_us, _nvls_tree_bandwidth(known, shape, shape.nvls))
+        yield TuningEntry(NVLS_TREE, SIMPLE, latency_us, _nvls_tree_bandwidth(known, shape, shape.nvls))
 
 
 def _index(shape: Shape) -> int:

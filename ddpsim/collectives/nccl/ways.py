@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl.loads import DIRECT, GROUPS, HOST, NET, route_loads
 from ddpsim.collectives.nccl.versions import SIMPLE
-from ddpsim.collectives.routes import PlacedLink, Wiring
+from ddpsim.collectives.routes import PlacedLink, PlacementLinks
 from ddpsim.collectives.transport import Connection
 from ddpsim.network.fairness import LinkId
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.paths import Paths, find_paths
 
 
-class NcclWays:
+class NcclPaths:
     """Finds the ways between GPUs of a placement, which between nodes lead through the NIC nearest to each."""
 
     protocol = SIMPLE
@@ -23,7 +23,7 @@ class NcclWays:
     def __init__(self, placement: Placement, calibration: Calibration) -> None:
         self.calibration, self._placement = calibration, placement
         self.backend = calibration.backend
-        self._wiring = Wiring(placement, expand=True)
+        self._wiring = PlacementLinks(placement, expand=True)
         self.capacities: dict[LinkId, float] = {}
         self._found: dict[int, Paths] = {}
 

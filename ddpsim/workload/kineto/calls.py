@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpsim.workload.kineto.events import HostEvent, dtype_named
-from ddpsim.workload.kineto.steps import Step
+from ddpsim.workload.kineto.steps import HostStep
 
 _MOST = 1 << 60
 """No tensor has as many values."""
@@ -47,7 +47,7 @@ class Call:
     ranks: int | None
 
 
-def foreign_calls(calls: Sequence[Call], step: Step) -> Counter[str]:
+def foreign_calls(calls: Sequence[Call], step: HostStep) -> Counter[str]:
     """Return how many collectives that are not DDP's forward and backward of a step call, by operation."""
     first = max((i.end_s for i in step.ddp if i.start_s < step.backward_s), default=step.forward_s)
     inside = (call for call in calls if first <= call.launched_s < step.backward_end_s)

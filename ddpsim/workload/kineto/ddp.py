@@ -18,8 +18,8 @@ from ddpsim.bucketing import Parameter
 from ddpsim.errors import TraceError
 from ddpsim.trace.records import BucketTimes, Gradient, Iteration, Trace
 from ddpsim.workload.kineto.events import DeviceWork
-from ddpsim.workload.kineto.steps import Step, is_communication
-from ddpsim.workload.kineto.workload import Traced, open_trace
+from ddpsim.workload.kineto.steps import HostStep, is_communication
+from ddpsim.workload.kineto.workload import DissectedTrace, open_trace
 from ddpsim.workload.profile import Workload
 
 
@@ -56,7 +56,7 @@ def read_ddp(path: str | Path, shapes: Workload | None = None) -> Trace:
     return ddp_run(open_trace(path, shapes))
 
 
-def ddp_run(traced: Traced) -> Trace:
+def ddp_run(traced: DissectedTrace) -> Trace:
     """Return the run that a trace taken apart holds; see `read_ddp`."""
     collectives = [_kernels(step, traced.file.events.works) for step in traced.steps]
     if not any(collectives):
@@ -84,7 +84,7 @@ def seen_buckets(trace: Trace) -> list[SeenBucket]:
     return [_seen([(iteration.start_s, iteration.buckets[number]) for iteration in synced]) for number in numbers]
 
 
-def buckets_in(traced: Traced) -> list[SeenBucket]:
+def buckets_in(traced: DissectedTrace) -> list[SeenBucket]:
     """Return the buckets of a trace taken apart; none where no allreduce of DDP runs on a device in it."""
     launched = any(_kernels(step, traced.file.events.works) for step in traced.steps)
     return seen_buckets(ddp_run(traced)) if launched else []
@@ -110,7 +110,7 @@ def _seen(found: Sequence[tuple[float, BucketTimes]]) -> SeenBucket:
     )
 
 
-def _kernels(step: Step, works: Sequence[DeviceWork]) -> list[DeviceWork]:
+def _kernels(step: HostStep, works: Sequence[DeviceWork]) -> list[DeviceWork]:
     """Return the device's work of each of the step's allreduces, in launch order; none where one is missing."""
     starts = [collective.launched_s for collective in step.collectives]
     ends = [*starts[1:], step.end_s][: len(starts)]
@@ -132,7 +132,7 @@ def _kernels(step: Step, works: Sequence[DeviceWork]) -> list[DeviceWork]:
     return found
 
 
-def _members(step: Step, traced: Traced) -> list[tuple[int, ...]]:
+def _members(step: HostStep, traced: DissectedTrace) -> list[tuple[int, ...]]:
     """Return the registration indices of each allreduce's gradients, in arrival order."""
     edges = [0, *(collective.after for collective in step.collectives)]
     return [traced.mapping.order[begin:end] for begin, end in pairwise(edges)]
@@ -142,7 +142,7 @@ def _size(members: Sequence[int], parameters: Sequence[Parameter]) -> int:
     return sum(parameters[index].size_bytes for index in members)
 
 
-def _wire_rate(traced: Traced, collectives: Sequence[Sequence[DeviceWork]]) -> float:
+def _wire_rate(traced: DissectedTrace, collectives: Sequence[Sequence[DeviceWork]]) -> float:
     """Return the bytes a second of the fastest collective."""
     return max(
         _size(members, traced.mapping.parameters) / (kernel.end_s - kernel.start_s)
@@ -153,7 +153,13 @@ def _wire_rate(traced: Traced, collectives: Sequence[Sequence[DeviceWork]]) -> f
 
 
 def _iteration(
-    rank: int, index: int, step: Step, end_s: float, kernels: Sequence[DeviceWork], traced: Traced, rate: float
+    rank: int,
+    index: int,
+    step: HostStep,
+    end_s: float,
+    kernels: Sequence[DeviceWork],
+    traced: DissectedTrace,
+    rate: float,
 ) -> Iteration:
     works = [w for w in traced.file.events.works if w.launch and step.forward_s <= w.launch.start_s < step.end_s]
     computing = [work for work in works if not is_communication(work)]
@@ -187,11 +193,11 @@ def _iteration(
 
 def _bucket(
     number: int,
-    step: Step,
+    step: HostStep,
     members: tuple[int, ...],
     kernel: DeviceWork,
     computing: Sequence[DeviceWork],
-    traced: Traced,
+    traced: DissectedTrace,
     rate: float,
 ) -> BucketTimes:
     launched_s = step.collectives[number].launched_s

@@ -17,14 +17,14 @@ from ddpsim.workload.forward_use import ForwardUse, median_use
 from ddpsim.workload.kineto.events import Events, HostEvent
 from ddpsim.workload.kineto.mapping import Mapping
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
-from ddpsim.workload.kineto.steps import ACCUMULATE, NODE, Step
+from ddpsim.workload.kineto.steps import ACCUMULATE, NODE, HostStep
 
 _NUMBER, _THREAD = "Sequence number", "Fwd thread id"
 _NOT_KNOWN = "when forward needs its parameters is not known, all count as at the start: "
 
 
 def forward_use_in(
-    events: Events, steps: Sequence[Step], timeline: TimelineWithoutDdp, mapping: Mapping
+    events: Events, steps: Sequence[HostStep], timeline: TimelineWithoutDdp, mapping: Mapping
 ) -> tuple[ForwardUse | None, str]:
     """Return when forward first needs each parameter, the median of `steps`, and how that was found.
 
@@ -68,7 +68,7 @@ def _first_readers(
     return found
 
 
-def _use(step: Step, operators: Sequence[HostEvent], timeline: TimelineWithoutDdp, mapping: Mapping) -> ForwardUse:
+def _use(step: HostStep, operators: Sequence[HostEvent], timeline: TimelineWithoutDdp, mapping: Mapping) -> ForwardUse:
     host, device = (np.full(len(mapping.parameters), np.nan) for _ in range(2))
     order = list(mapping.order)
     host[order] = [timeline.moment(each.start_s) - timeline.moment(step.forward_s) for each in operators]

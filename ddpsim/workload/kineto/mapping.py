@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import TraceError, WorkloadError
 from ddpsim.workload.kineto.events import dtype_named
-from ddpsim.workload.kineto.steps import Step
+from ddpsim.workload.kineto.steps import HostStep
 from ddpsim.workload.profile import Workload
 
 
@@ -28,7 +28,7 @@ class Mapping:
     how: str
 
 
-def map_arrivals(steps: Sequence[Step], shapes: Workload | None, place: str) -> Mapping:
+def map_arrivals(steps: Sequence[HostStep], shapes: Workload | None, place: str) -> Mapping:
     """Return which parameter each arrival is.
 
     With `shapes`, its own arrival order is tried first, then the reverse of registration; the sizes of the trace's
@@ -44,7 +44,7 @@ def map_arrivals(steps: Sequence[Step], shapes: Workload | None, place: str) -> 
     return _typed(_by_shapes(steps[0], shapes, place), _dtypes(steps[0]), shapes.name)
 
 
-def _by_shapes(step: Step, shapes: Workload, place: str) -> Mapping:
+def _by_shapes(step: HostStep, shapes: Workload, place: str) -> Mapping:
     count = len(step.accumulations)
     orders = {
         f"by the arrival order of {shapes.name}": [
@@ -73,7 +73,7 @@ def _by_shapes(step: Step, shapes: Workload, place: str) -> Mapping:
     return Mapping(shapes.parameters, tuple(first), f"{how}; the trace's buckets are not in arrival order")
 
 
-def _from_trace(step: Step, place: str) -> Mapping:
+def _from_trace(step: HostStep, place: str) -> Mapping:
     shapes = []
     for accumulation in step.accumulations:
         dimensions = accumulation.args.get("Input Dims")
@@ -91,7 +91,7 @@ def _from_trace(step: Step, place: str) -> Mapping:
     return Mapping(parameters, tuple(range(count - 1, -1, -1)), how)
 
 
-def _dtypes(step: Step) -> list[str | None]:
+def _dtypes(step: HostStep) -> list[str | None]:
     """Return the type of each arrival's gradient, else what all allreduces sum; None where the trace does not say."""
     summed = {collective.dtype for collective in step.collectives}
     common = summed.pop() if len(summed) == 1 else None
@@ -114,7 +114,7 @@ def _typed(mapping: Mapping, dtypes: Sequence[str | None], source: str) -> Mappi
     return Mapping(tuple(parameters), mapping.order, f"{mapping.how}; gradients are the trace's: {found} in {source}")
 
 
-def _buckets(step: Step) -> list[tuple[int, int]]:
+def _buckets(step: HostStep) -> list[tuple[int, int]]:
     """Return (arrivals by then, elements) of each allreduce whose size the trace gives."""
     return [(collective.after, collective.elements) for collective in step.collectives if collective.elements]
 

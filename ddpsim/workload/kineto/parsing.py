@@ -59,7 +59,7 @@ def collect(batches: Iterable[Sequence[object]], place: str) -> Events:
     Raises:
         TraceError: what is no event, or one without a usable time.
     """
-    table, taken = _Table(), 0
+    table, taken = _EventTable(), 0
     for batch in batches:
         table.take(batch, taken, place)
         taken += len(batch)
@@ -102,7 +102,7 @@ class _Column:
 
 
 @dataclass(slots=True)
-class _Table:
+class _EventTable:
     columns: tuple[_Column, _Column, _Column] = field(default_factory=lambda: (_Column(), _Column(), _Column()))
     shared: dict[object, Any] = field(default_factory=dict)
     numbered: dict[tuple[object, ...], Mapping[str, object]] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from itertools import chain
 import numpy as np
 
 from ddpsim.workload.kineto.events import DeviceWork
-from ddpsim.workload.kineto.steps import Cut, Step, is_communication
+from ddpsim.workload.kineto.steps import Cut, HostStep, is_communication
 
 _TOUCHING_S = 2e-6
 """Kernels no further apart than this follow one another without the device waiting for the host."""
@@ -21,7 +21,7 @@ _RELEASED_S = 20e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayedWork:
     """A work of the model, when the host launched it in the trace, and when it runs without DDP."""
 
     work: DeviceWork
@@ -40,7 +40,7 @@ class TimelineWithoutDdp:
         works: the model's, in launch order.
     """
 
-    def __init__(self, works: Sequence[DeviceWork], steps: Sequence[Step]) -> None:
+    def __init__(self, works: Sequence[DeviceWork], steps: Sequence[HostStep]) -> None:
         self._cut = Cut(chain.from_iterable(step.ddp for step in steps))
         self.works = _replay(works, self._cut)
         self._launches = [replayed.launched_s for replayed in self.works]
@@ -51,7 +51,7 @@ class TimelineWithoutDdp:
         """Return a moment of the host without what DDP did before it."""
         return self._cut.moment(moment_s)
 
-    def launched(self, start_s: float, end_s: float) -> Sequence[Replayed]:
+    def launched(self, start_s: float, end_s: float) -> Sequence[ReplayedWork]:
         """Return the works that the trace's host launched from one moment to another, both included."""
         return self.works[bisect_left(self._launches, start_s) : bisect_right(self._launches, end_s)]
 
@@ -66,7 +66,7 @@ class TimelineWithoutDdp:
         return float(self._latest[index]) if index >= 0 else 0.0
 
 
-def _replay(works: Sequence[DeviceWork], cut: Cut) -> list[Replayed]:
+def _replay(works: Sequence[DeviceWork], cut: Cut) -> list[ReplayedWork]:
     waited, usual_s = _waiting(works)
     free: dict[object, float] = {}
     replayed = []
@@ -79,7 +79,7 @@ def _replay(works: Sequence[DeviceWork], cut: Cut) -> list[Replayed]:
             lag_s = min(lag_s, usual_s)
         start_s = max(free.get(work.stream, 0.0), cut.moment(launched_s) + lag_s)
         free[work.stream] = start_s + work.end_s - work.start_s
-        replayed.append(Replayed(work, launched_s, start_s, free[work.stream]))
+        replayed.append(ReplayedWork(work, launched_s, start_s, free[work.stream]))
     return replayed
 
 

@@ -35,7 +35,7 @@ BROADCAST_OPERATORS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class HostInterval:
     """An interval is a stretch of the host's time, in seconds on the trace's clock."""
 
     start_s: float
@@ -45,7 +45,7 @@ class Interval:
 class Cut:
     """The host's time line without DDP's intervals, which must not overlap."""
 
-    def __init__(self, intervals: Iterable[Interval]) -> None:
+    def __init__(self, intervals: Iterable[HostInterval]) -> None:
         self._intervals = sorted(intervals, key=lambda interval: interval.start_s)
         self._starts = [interval.start_s for interval in self._intervals]
         self._sums = [0.0, *accumulate(interval.end_s - interval.start_s for interval in self._intervals)]
@@ -65,7 +65,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
+class BucketAllreduce:
     """It is a bucket's allreduce, which the host launched in backward.
 
     Attributes:
@@ -82,7 +82,7 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class HostStep:
     """A step is one iteration as the host ran it.
 
     Attributes:
@@ -102,10 +102,10 @@ class Step:
     forward_s: float
     backward_s: float
     backward_end_s: float
-    optimizer: Sequence[Interval]
+    optimizer: Sequence[HostInterval]
     accumulations: Sequence[HostEvent]
-    ddp: Sequence[Interval]
-    collectives: Sequence[Collective]
+    ddp: Sequence[HostInterval]
+    collectives: Sequence[BucketAllreduce]
     waits: Sequence[HostEvent]
     end_s: float
     hooked: Sequence[float] = ()
@@ -126,7 +126,7 @@ class Step:
         return "forward" if self.forward_s <= moment_s < self.backward_s else None
 
 
-def find_steps(events: Events, place: str) -> list[Step]:
+def find_steps(events: Events, place: str) -> list[HostStep]:
     """Return the trace's complete iterations.
 
     Raises:
@@ -158,12 +158,12 @@ def _is_wait(wait: HostEvent) -> bool:
     return not wait.name.endswith("EventSynchronize") or wait.end_s - wait.start_s > _SHORT_WAIT_S
 
 
-def _step(name: str, end_s: float, inside: Sequence[HostEvent], waits: Sequence[HostEvent]) -> Step | None:
+def _step(name: str, end_s: float, inside: Sequence[HostEvent], waits: Sequence[HostEvent]) -> HostStep | None:
     nodes = [event for event in inside if event.name.startswith(NODE)]
     accumulations = [event for event in inside if event.name == ACCUMULATE]
     if not nodes or not accumulations:
         return None
-    optimizer = [Interval(event.start_s, event.end_s) for event in inside if event.name.startswith(_OPTIMIZER)]
+    optimizer = [HostInterval(event.start_s, event.end_s) for event in inside if event.name.startswith(_OPTIMIZER)]
     backward_s, backward_end_s = nodes[0].start_s, max(node.end_s for node in nodes)
     forward_s, prefix = _forward(inside, optimizer, backward_s)
     marks = [event for event in inside if event.name.startswith(_DDP_MARKS) and event.start_s >= backward_s]
@@ -171,21 +171,21 @@ def _step(name: str, end_s: float, inside: Sequence[HostEvent], waits: Sequence[
     for event in inside:
         functions.setdefault(event.name, []).append(event)
     tail_s = _usual_tail(nodes, functions)
-    finish = Interval(backward_end_s, _finished_s(marks, backward_end_s))
+    finish = HostInterval(backward_end_s, _finished_s(marks, backward_end_s))
     intervals = [*prefix, *_hooks(nodes, accumulations, marks, tail_s), finish]
     if not optimizer:
-        optimizer = [Interval(finish.end_s, end_s)]
+        optimizer = [HostInterval(finish.end_s, end_s)]
     reducer = any(event.name == _DDP_FORWARD or event.name.startswith(_REDUCER_MARKS) for event in inside)
     collectives, hooked = _collectives(inside, nodes, accumulations) if reducer else ([], [])
-    return Step(
+    return HostStep(
         name, forward_s, backward_s, backward_end_s, optimizer, accumulations, intervals, collectives, waits, end_s,
         hooked, reducer,
     )  # fmt: skip
 
 
 def _forward(
-    inside: Sequence[HostEvent], optimizer: Sequence[Interval], backward_s: float
-) -> tuple[float, list[Interval]]:
+    inside: Sequence[HostEvent], optimizer: Sequence[HostInterval], backward_s: float
+) -> tuple[float, list[HostInterval]]:
     """Return the start of forward, and the broadcast of buffers at its start, where there is one."""
     ddp = next((event for event in inside if event.name == _DDP_FORWARD), None)
     if ddp is None:
@@ -201,12 +201,12 @@ def _forward(
             leading.append(event)
     if not any("broadcast" in event.name for event in leading):
         return ddp.start_s, []
-    return ddp.start_s, [Interval(ddp.start_s, max(event.end_s for event in leading))]
+    return ddp.start_s, [HostInterval(ddp.start_s, max(event.end_s for event in leading))]
 
 
 def _hooks(
     nodes: Sequence[HostEvent], accumulations: Sequence[HostEvent], marks: Sequence[HostEvent], tail_s: float
-) -> list[Interval]:
+) -> list[HostInterval]:
     """Return what follows each accumulation inside its node where DDP is at work, but for autograd's usual tail."""
     if not marks:
         return []
@@ -220,7 +220,7 @@ def _hooks(
             continue
         first = bisect_left(starts, accumulation.end_s)
         if first < len(starts) and starts[first] < node.end_s:
-            found.append(Interval(accumulation.end_s, max(accumulation.end_s, node.end_s - tail_s)))
+            found.append(HostInterval(accumulation.end_s, max(accumulation.end_s, node.end_s - tail_s)))
     return found
 
 
@@ -242,7 +242,7 @@ def _finished_s(marks: Sequence[HostEvent], backward_end_s: float) -> float:
 
 def _collectives(
     inside: Sequence[HostEvent], nodes: Sequence[HostEvent], accumulations: Sequence[HostEvent]
-) -> tuple[list[Collective], list[float]]:
+) -> tuple[list[BucketAllreduce], list[float]]:
     """Return the allreduces of buckets, and when any was called by a hook.
 
     Those of buckets are those that the hook of an accumulation launches, of numbers with a fraction. Layers and the
@@ -252,7 +252,7 @@ def _collectives(
     hooks = [node for node in nodes if node.name.endswith(ACCUMULATE)]
     starts, arrived = [hook.start_s for hook in hooks], [accumulation.start_s for accumulation in accumulations]
     parameters = [event for event in inside if event.name == "record_param_comms"]
-    found: list[Collective] = []
+    found: list[BucketAllreduce] = []
     hooked = []
     for call in (event for event in inside if event.name == "c10d::allreduce_"):
         hook = bisect_right(starts, call.start_s) - 1
@@ -266,7 +266,7 @@ def _collectives(
         elements, after = nelems if isinstance(nelems, int) else None, bisect_right(arrived, call.start_s)
         new = elements is not None or not found or found[-1].after < after
         if new and (dtype is None or "float" in dtype):
-            found.append(Collective(call.start_s, after, elements, dtype))
+            found.append(BucketAllreduce(call.start_s, after, elements, dtype))
     return found, hooked
 
 

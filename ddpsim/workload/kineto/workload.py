@@ -26,7 +26,7 @@ from ddpsim.workload.kineto.forward_use import forward_use_in
 from ddpsim.workload.kineto.mapping import Mapping, map_arrivals
 from ddpsim.workload.kineto.parsing import collect
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
-from ddpsim.workload.kineto.steps import Step, find_steps
+from ddpsim.workload.kineto.steps import HostStep, find_steps
 from ddpsim.workload.profile import Phase, Workload
 
 _REMEDY = "export it again: torch.profiler's export_chrome_trace writes one file a rank"
@@ -97,7 +97,7 @@ def read_kineto(path: str | Path) -> TraceFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class DissectedTrace:
     """It is a trace that was taken apart.
 
     Attributes:
@@ -108,23 +108,23 @@ class Traced:
     """
 
     file: TraceFile
-    steps: Sequence[Step]
+    steps: Sequence[HostStep]
     timeline: TimelineWithoutDdp
     mapping: Mapping
     notes: Sequence[str]
 
 
-def open_trace(path: str | Path, shapes: Workload | None = None) -> Traced:
+def open_trace(path: str | Path, shapes: Workload | None = None) -> DissectedTrace:
     """Read a trace and take it apart; arguments and errors are those of `import_trace`."""
     file = read_kineto(path)
     found = find_steps(file.events, file.place)
     steps, notes = _alike(found)
     mapping = map_arrivals(steps, shapes, file.place)
     notes = [*notes, *_foreign(file.events, steps[-1])]
-    return Traced(file, steps, TimelineWithoutDdp(file.events.works, found), mapping, notes)
+    return DissectedTrace(file, steps, TimelineWithoutDdp(file.events.works, found), mapping, notes)
 
 
-def _foreign(events: Events, step: Step) -> list[str]:
+def _foreign(events: Events, step: HostStep) -> list[str]:
     """Return a note on collectives that layers make by themselves, of which a workload knows nothing."""
     calls = foreign_calls(calls_in(events.operators), step)
     if not step.reducer or not calls:
@@ -149,7 +149,7 @@ def import_trace(path: str | Path, shapes: Workload | None = None) -> Imported:
     return workload_in(open_trace(path, shapes), shapes)
 
 
-def workload_in(traced: Traced, shapes: Workload | None) -> Imported:
+def workload_in(traced: DissectedTrace, shapes: Workload | None) -> Imported:
     """Return the workload in a trace taken apart with `shapes`; see `import_trace`."""
     file, steps, mapping = traced.file, traced.steps, traced.mapping
     recorded = [_record(step, traced.timeline) for step in steps]
@@ -195,7 +195,7 @@ class _Record:
     ready: list[float]
 
 
-def _alike(steps: Sequence[Step]) -> tuple[list[Step], list[str]]:
+def _alike(steps: Sequence[HostStep]) -> tuple[list[HostStep], list[str]]:
     """Return the steps with the usual number of gradients, and a note on the others."""
     usual = statistics.mode(len(step.accumulations) for step in steps)
     kept = [step for step in steps if len(step.accumulations) == usual]
@@ -206,7 +206,7 @@ def _alike(steps: Sequence[Step]) -> tuple[list[Step], list[str]]:
     return kept, [*others, *([f"communication and DDP's own work cut out ({cut})"] if cut else [])]
 
 
-def _record(step: Step, timeline: TimelineWithoutDdp) -> _Record:
+def _record(step: HostStep, timeline: TimelineWithoutDdp) -> _Record:
     moment = timeline.moment
     backward_s, begin_s = moment(step.backward_s), timeline.first_start_s(step.backward_s)
     ends = [accumulation.end_s for accumulation in step.accumulations]
@@ -234,13 +234,13 @@ def _phase(recorded: Sequence[_Record], phase: str) -> Phase:
     return Phase(host, device)
 
 
-def _synchronises(steps: Sequence[Step]) -> tuple[str, ...]:
+def _synchronises(steps: Sequence[HostStep]) -> tuple[str, ...]:
     """Return the phases in which the host waits for the device in most iterations."""
     phases = [{step.phase_of(wait.start_s) or "optimizer" for wait in step.waits} for step in steps]
     return tuple(f"after_{p}" for p in _PHASES if 2 * sum(p in found for found in phases) > len(steps))
 
 
-def _precision(traced: Traced, shapes: Workload | None) -> str:
+def _precision(traced: DissectedTrace, shapes: Workload | None) -> str:
     if any(parameter.dtype == "bfloat16" for parameter in traced.mapping.parameters):
         return "bf16"
     events = traced.file.events

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 dist, nn = torch.distributed, torch.nn
 
 from ddpexec.compression import (  # noqa: E402
-    Adaptive,
+    AdaptiveState,
     ErrorFeedback,
     FlatLayout,
     HalfCodec,
@@ -109,7 +109,7 @@ def test_adaptive_payloads_have_the_size_that_the_simulator_counts(bits):
 
 def test_adaptive_precision_has_a_name():
     state, hook = hook_for("adaptive")
-    assert isinstance(state, Adaptive)
+    assert isinstance(state, AdaptiveState)
     assert hook is adaptive_hook
 
 
@@ -161,7 +161,7 @@ def test_half_precision_gradients_keep_their_dtype(one_rank):
 @pytest.mark.parametrize(("tolerance", "bits"), [(0.9, 1), (0.05, 8), (0.004, 16), (0.0, 32)])
 def test_adaptive_precision_takes_the_fewest_bits_that_the_tolerance_allows(one_rank, tolerance, bits):
     parameter = nn.Parameter(torch.zeros(1000))
-    state = Adaptive(tolerance, every=2)
+    state = AdaptiveState(tolerance, every=2)
     gradient = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     used = []
     for _ in range(3):
@@ -173,7 +173,7 @@ def test_adaptive_precision_takes_the_fewest_bits_that_the_tolerance_allows(one_
 
 
 def test_adaptive_precision_starts_anew_with_a_rebuilt_bucket(one_rank):
-    state = Adaptive(0.9, every=100)
+    state = AdaptiveState(0.9, every=100)
     parameters = [nn.Parameter(torch.zeros(100)) for _ in range(2)]
     adaptive_hook(state, Bucket(parameters, [torch.randn(100)] * 2)).wait()
     assert state.bits[0] == 1
@@ -183,7 +183,7 @@ def test_adaptive_precision_starts_anew_with_a_rebuilt_bucket(one_rank):
 @pytest.mark.parametrize("options", [{"tolerance": -1}, {"every": 0}])
 def test_adaptive_options_out_of_range(options):
     with pytest.raises(InputError, match=next(iter(options))):
-        Adaptive(**options)
+        AdaptiveState(**options)
 
 
 class SquaredNorm(nn.Module):
@@ -274,7 +274,7 @@ def opposed_all(rank):
         "topk": hook_for("topk:0.25"),
         "topk without feedback": (ErrorFeedback(TopKCodec(0.25), feedback=False), feedback_hook),
         "linear": (ErrorFeedback(LinearCodec()), feedback_hook),
-        "adaptive": (Adaptive(0.05, every=5), adaptive_hook),
+        "adaptive": (AdaptiveState(0.05, every=5), adaptive_hook),
     }
     return {name: opposed(*case) for name, case in cases.items()}
 

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ddpexec.compression import Adaptive  # noqa: E402
+from ddpexec.compression import AdaptiveState  # noqa: E402
 from ddpexec.ddp.runtime_stats import RuntimeStats, TimerEvent  # noqa: E402
 from ddpexec.ddp.used import UsedMap  # noqa: E402
 from ddpexec.groups.process_groups import Communicator  # noqa: E402
@@ -148,7 +148,7 @@ GRADIENTS = {
 @pytest.mark.parametrize("bits", GRADIENTS)
 def test_precision_on_a_gpu_is_chosen_when_the_bucket_starts_again(gpu: Gpu, bits: int) -> None:
     bucket = Bucket(GRADIENTS[bits])
-    on_cpu, on_gpu = (Adaptive(0.006, every=2) for _ in range(2))
+    on_cpu, on_gpu = (AdaptiveState(0.006, every=2) for _ in range(2))
     for state in (on_cpu, on_gpu):
         assert state.start(bucket) == 32
     on_cpu.choose(bucket, bucket.buffer())

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpexec.netlab.forwarder import FRAME_BYTES, QUEUE_S, Forwarder, Wires
-from ddpexec.netlab.network import SEGMENT_BYTES, TCP_HEADER_BYTES, Wire
+from ddpexec.netlab.forwarder import FRAME_BYTES, QUEUE_S, Forwarder, LinkQueues
+from ddpexec.netlab.network import SEGMENT_BYTES, TCP_HEADER_BYTES, LinkDirection
 from ddpexec.netlab.tun import HEADER_BYTES, destination, size_on_wire
 
 
@@ -35,7 +35,7 @@ def test_a_segment_costs_the_wire_what_its_packets_would() -> None:
     st.floats(0, 5e-3),
 )
 def test_a_wire_is_a_queue_that_loses_no_time(arrivals: list[tuple[float, int]], rate: float, delay_s: float) -> None:
-    wires, now_s, last_s, busy_s = Wires([Wire("a", "b", rate, delay_s)]), 0.0, 0.0, 0.0
+    wires, now_s, last_s, busy_s = LinkQueues([LinkDirection("a", "b", rate, delay_s)]), 0.0, 0.0, 0.0
     for gap_s, size in arrivals:
         now_s += gap_s
         busy_s = max(busy_s, now_s) + size / rate
@@ -50,7 +50,7 @@ def test_a_wire_is_a_queue_that_loses_no_time(arrivals: list[tuple[float, int]],
 
 def test_a_long_segment_flows_through_wires_as_a_stream_does() -> None:
     size, rates = 64000, [1e8, 1e8, 2e7, 1e8]
-    wires = Wires([Wire(f"{i}", f"{i + 1}", rate, 1e-4) for i, rate in enumerate(rates)])
+    wires = LinkQueues([LinkDirection(f"{i}", f"{i + 1}", rate, 1e-4) for i, rate in enumerate(rates)])
     first_s = last_s = 0.0
     for wire in range(len(rates)):
         times = wires.send(wire, first_s, last_s, size)
@@ -62,7 +62,7 @@ def test_a_long_segment_flows_through_wires_as_a_stream_does() -> None:
 
 
 def test_a_full_queue_drops() -> None:
-    wires = Wires([Wire("a", "b", 1e6)])
+    wires = LinkQueues([LinkDirection("a", "b", 1e6)])
     sent = [wires.send(0, 0.0, 0.0, 50_000) for _ in range(20)]
     kept = [times for times in sent if times is not None]
     assert 0 < len(kept) < len(sent)
@@ -84,7 +84,9 @@ def test_packets_come_out_at_their_host_in_order_and_not_before_their_time() -> 
         ours.setblocking(False)
         theirs.setblocking(False)
     clock = Clock()
-    forwarder = Forwarder([ours.fileno() for ours, _ in pairs], [Wire("a", "b", 1e6, 0.5)], {(0, 1): (0,)}, clock)
+    forwarder = Forwarder(
+        [ours.fileno() for ours, _ in pairs], [LinkDirection("a", "b", 1e6, 0.5)], {(0, 1): (0,)}, clock
+    )
     sent = [packet(1, size) for size in (400, 300, 200)]
     for each in sent:
         pairs[0][1].send(each)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpexec.netlab.network import Host, LabNetwork, Wire, wire_bytes
+from ddpexec.netlab.network import Host, LabNetwork, LinkDirection, wire_bytes
 from ddpexec.netlab.shapes import lab_network, lab_topology
 from ddpsim.errors import TopologyError
 from ddpsim.topology.cluster import Topology
@@ -61,12 +61,12 @@ def test_a_lab_that_cannot_be_is_refused(ranks: int, slow: int | None) -> None:
 def test_hosts_that_cannot_reach_each_other_are_named() -> None:
     hosts = (Host("a", (0,)), Host("b", (1,)))
     with pytest.raises(TopologyError, match="b cannot reach a"):
-        LabNetwork(hosts, (), (Wire("a", "b", 1e6),))
+        LabNetwork(hosts, (), (LinkDirection("a", "b", 1e6),))
 
 
 def test_a_ring_of_switches_is_no_tree() -> None:
     ends = [("a", "s"), ("b", "t"), ("s", "t"), ("t", "u"), ("u", "s")]
-    wires = [Wire(x, y, 1e6) for pair in ends for x, y in (pair, pair[::-1])]
+    wires = [LinkDirection(x, y, 1e6) for pair in ends for x, y in (pair, pair[::-1])]
     hosts = (Host("a", (0,)), Host("b", (1,)))
     assert not LabNetwork(hosts, ("s", "t", "u"), tuple(wires)).is_tree
 

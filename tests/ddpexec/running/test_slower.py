@@ -81,7 +81,7 @@ def test_forward_backward_and_optimizer_take_the_factor_and_the_reducer_does_not
     clock = Clock()
     monkeypatch.setattr(slower, "time", SimpleNamespace(perf_counter=clock))
     module, hooks = Layers(clock.work), dict[int, tuple[float, float]]()
-    made = slower.Slower(module, list(module.weights), SimpleNamespace(hooks=hooks), factor)
+    made = slower.SlowedModule(module, list(module.weights), SimpleNamespace(hooks=hooks), factor)
 
     def reduce(index: int, _: torch.Tensor) -> None:
         begin_s = clock()

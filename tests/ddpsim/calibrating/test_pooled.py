@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ddpsim.calibrating.documented import documented
-from ddpsim.calibrating.pooled import Remembered, concerns, pooled
+from ddpsim.calibrating.pooled import CachedTimes, concerns, pooled
 from ddpsim.calibrating.samples import Sample
 from ddpsim.measured import MeasuredRow, MeasuredTable
 from ddpsim.topology.spec import load_topology
@@ -52,7 +52,7 @@ def test_constants_that_do_not_concern_a_table_leave_its_times_alone(machine: st
 def test_remembered_times_are_the_transports_own_whichever_constant_moves(machine: str) -> None:
     table, start = sample(machine), documented()
     names = [name for name, constant in start.constants.items() if constant.log_std is not None]
-    remembered = Remembered(table, names, start)
+    remembered = CachedTimes(table, names, start)
     for name in names:
         changed = start.with_values({name: 1.5 * start[name]}, source="test")
         assert np.array_equal(remembered.predicted(changed), table.predicted(changed)), name

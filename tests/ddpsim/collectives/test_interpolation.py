@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpsim.collectives.interpolation import Rows
+from ddpsim.collectives.interpolation import MonotoneTable
 from tests.profile import examples
 
 SIZES = [1024 * 16**k for k in range(5)]
@@ -20,19 +20,19 @@ def line_s(size_bytes: int) -> float:
 
 @pytest.mark.parametrize("model_s", [lambda size: 3 * line_s(size), lambda size: 1e-5 * math.sqrt(size)])
 def test_rows_are_met_whatever_the_model(model_s) -> None:  # type: ignore[no-untyped-def]
-    rows = Rows.of(SIZES, [line_s(size) for size in SIZES], [model_s(size) for size in SIZES])
+    rows = MonotoneTable.of(SIZES, [line_s(size) for size in SIZES], [model_s(size) for size in SIZES])
     for size in SIZES:
         assert rows.time_s(size, model_s(size)) == pytest.approx(line_s(size))
 
 
 def test_a_right_model_is_followed_between_and_beyond() -> None:
-    rows = Rows.of(SIZES, [2 * line_s(size) for size in SIZES], [line_s(size) for size in SIZES])
+    rows = MonotoneTable.of(SIZES, [2 * line_s(size) for size in SIZES], [line_s(size) for size in SIZES])
     for size in BETWEEN:
         assert rows.time_s(size, line_s(size)) == pytest.approx(2 * line_s(size))
 
 
 def test_a_jump_of_the_model_that_no_row_shows_is_outvoted() -> None:
-    rows = Rows.of(SIZES, [line_s(size) for size in SIZES], [line_s(size) for size in SIZES])
+    rows = MonotoneTable.of(SIZES, [line_s(size) for size in SIZES], [line_s(size) for size in SIZES])
     size = 2 * SIZES[2]
     assert rows.time_s(size, 4 * line_s(size)) < 1.3 * line_s(size)
 
@@ -41,12 +41,12 @@ def test_a_jump_of_the_model_that_no_row_shows_is_outvoted() -> None:
 @settings(max_examples=examples(60), deadline=None)
 def test_times_stay_between_those_of_their_rows(steps: list[float], factors: list[float]) -> None:
     times = [1e-5 * math.prod(steps[:k]) for k in range(5)]
-    rows = Rows.of(SIZES, times, [time * factor for time, factor in zip(times, factors, strict=True)])
+    rows = MonotoneTable.of(SIZES, times, [time * factor for time, factor in zip(times, factors, strict=True)])
     for (low, before), (high, after) in pairwise(zip(SIZES, times, strict=True)):
         for size in (2 * low, 4 * low, high // 2):
             assert before * (1 - 1e-9) <= rows.time_s(size, 1e-4) <= after * (1 + 1e-9)
 
 
 def test_a_level_stretch_is_level_to_the_last_bit() -> None:
-    rows = Rows.of(SIZES, [3e-4] * 5, [line_s(size) for size in SIZES])
+    rows = MonotoneTable.of(SIZES, [3e-4] * 5, [line_s(size) for size in SIZES])
     assert len({rows.time_s(size, line_s(size)) for size in range(SIZES[0], SIZES[3], 99_991)}) == 1

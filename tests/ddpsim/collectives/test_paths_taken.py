@@ -3,7 +3,7 @@
 import pytest
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.nccl.paths_taken import PathsTaken, Stretch, paths_taken
+from ddpsim.collectives.nccl.paths_taken import ChosenPaths, PathSegment, paths_taken
 from ddpsim.topology.graph import Topology
 from ddpsim.topology.spec import load_topology, parse_topology
 
@@ -18,25 +18,25 @@ def box(gpu: str = "A40", nic: str = "roce") -> Topology:
     return parse_topology(BOX.format(gpu=gpu, nic=nic), "x.yaml")
 
 
-def taken(machine: Topology, nodes: int | None = None) -> PathsTaken:
+def taken(machine: Topology, nodes: int | None = None) -> ChosenPaths:
     found = paths_taken(machine.place(nodes))
     assert found is not None
     return found
 
 
-def inside(machine: Topology) -> Stretch:
+def inside(machine: Topology) -> PathSegment:
     stretch = taken(machine).in_node
     assert stretch is not None
     return stretch
 
 
-def between(machine: Topology) -> Stretch:
+def between(machine: Topology) -> PathSegment:
     stretch = taken(machine).between_nodes
     assert stretch is not None
     return stretch
 
 
-def others(stretch: Stretch) -> dict[str, float]:
+def others(stretch: PathSegment) -> dict[str, float]:
     return {other.name: other.busbw for other in stretch.alternatives}
 
 

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpsim.collectives import level_schedules, schedules, tree_schedules
-from ddpsim.collectives.schedules import Schedule
+from ddpsim.collectives.schedules import TransferSchedule
 from ddpsim.collectives.trees import double_binary_tree
 from tests.profile import examples
 
 
-def carried_out(schedule: Schedule, values: np.ndarray) -> np.ndarray:
+def carried_out(schedule: TransferSchedule, values: np.ndarray) -> np.ndarray:
     """Carry out the transfers on `values`, rank by chunk."""
     state = values.copy()
     for transfer in schedule.transfers:
@@ -23,7 +23,7 @@ def carried_out(schedule: Schedule, values: np.ndarray) -> np.ndarray:
     return state
 
 
-def carried_out_late(schedule: Schedule, values: np.ndarray, seed: int) -> np.ndarray:
+def carried_out_late(schedule: TransferSchedule, values: np.ndarray, seed: int) -> np.ndarray:
     """Carry them out in a random order that keeps `after`, each contribution read when its transfer runs."""
     random = np.random.default_rng(seed)
     state, done = values.copy(), np.zeros(len(schedule.transfers), bool)
@@ -51,7 +51,7 @@ def random_tree(size: int, seed: int) -> list[int | None]:
     return parents
 
 
-def two_level_tree(nodes: int, per_node: int, pieces: int = 2) -> Schedule:
+def two_level_tree(nodes: int, per_node: int, pieces: int = 2) -> TransferSchedule:
     return level_schedules.two_level_tree([tree.parents for tree in double_binary_tree(nodes)], per_node, pieces)
 
 
@@ -140,7 +140,7 @@ def test_two_levels_with_a_tree_across_take_a_trees_hops_between_nodes(nodes: in
     assert depth(level_schedules.two_level(nodes, per_node)) == 2 * (per_node - 1) + 2 * (nodes - 1)
 
 
-def depth(schedule: Schedule) -> int:
+def depth(schedule: TransferSchedule) -> int:
     """Return the longest chain of transfers, each after the one before."""
     depths: list[int] = []
     for transfer in schedule.transfers:

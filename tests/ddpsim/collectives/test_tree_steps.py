@@ -8,7 +8,7 @@ import simpy
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.steps import carry_out
-from ddpsim.collectives.transport import Connection, Lane, Steps
+from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
 from ddpsim.collectives.tree_schedules import tree, tree_s
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.jobs.collective import CollectiveOptions
@@ -22,7 +22,7 @@ ALPHA, BETA = 5e-6, 1e-9
 SIZE = 64e6
 
 
-def timed(lanes: list[Lane], links: list[str]) -> float:
+def timed(lanes: list[ChannelSchedule], links: list[str]) -> float:
     env = simpy.Environment()
     env.run(carry_out(Network(env, dict.fromkeys(links, 1 / BETA)), Steps(0.0, tuple(lanes))))
     return float(env.now)
@@ -41,7 +41,7 @@ def ports(ranks: int) -> list[str]:
 def test_a_chain_with_links_of_its_own_takes_the_closed_form(ranks: int, pieces: int) -> None:
     schedule = tree([None, *range(ranks - 1)], pieces)
     links = [f"{a}>{b}" for a in range(ranks) for b in range(ranks)]
-    lane = Lane(schedule, SIZE / pieces, lambda a, b: Connection(ALPHA, {f"{a}>{b}": 1.0}), window=64)
+    lane = ChannelSchedule(schedule, SIZE / pieces, lambda a, b: Connection(ALPHA, {f"{a}>{b}": 1.0}), window=64)
     assert timed([lane], links) == pytest.approx(tree_s(2 * (ranks - 1), pieces, SIZE, ALPHA, BETA), rel=1e-9)
 
 
@@ -51,13 +51,13 @@ def test_a_chain_with_links_of_its_own_takes_the_closed_form(ranks: int, pieces:
 )
 def test_two_pipelined_trees_use_a_card_in_full_and_one_does_not(ranks: int, pieces: int) -> None:
     both = double_binary_tree(ranks)
-    halves = [Lane(tree(each.parents, pieces), SIZE / 2 / pieces, cards, window=64) for each in both]
+    halves = [ChannelSchedule(tree(each.parents, pieces), SIZE / 2 / pieces, cards, window=64) for each in both]
     found = timed(halves, ports(ranks))
     # A card sends half a message to a parent and two children in one tree, half a message to a parent in the other.
     hops = 2 * both[0].depth()
     assert found == pytest.approx(tree_s(hops, pieces, SIZE / 2, ALPHA, BETA, fan=4), rel=0.06)
     assert found > 2 * SIZE * BETA
-    one = timed([Lane(tree(both[0].parents, pieces), SIZE / pieces, cards, window=64)], ports(ranks))
+    one = timed([ChannelSchedule(tree(both[0].parents, pieces), SIZE / pieces, cards, window=64)], ports(ranks))
     assert one == pytest.approx(tree_s(hops, pieces, SIZE, ALPHA, BETA, fan=3), rel=0.06)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ddpsim import compression
 from ddpsim.bucketing import Parameter
-from ddpsim.compression import CodecWork, Message, Roofline, ratio, scheme
+from ddpsim.compression import CodecWork, CompressedCollective, Roofline, ratio, scheme
 from ddpsim.errors import InputError, UnknownNameError
 from tests import strategies
 
@@ -55,8 +55,10 @@ def test_gathered_bytes_grow_with_ranks_reduced_bytes_do_not():
     """By the bytes that cross one link of a ring: (p - 1) s for a gather, 2 (p - 1) / p S for a reduction."""
     for ranks in (2, 4, 64):
         on_a_link = (ranks - 1) * 1000
-        assert 2 * (ranks - 1) / ranks * Message("allgather", 1000).allreduce_bytes(ranks) == pytest.approx(on_a_link)
-        assert Message("allreduce", 1000).allreduce_bytes(ranks) == 1000
+        assert 2 * (ranks - 1) / ranks * CompressedCollective("allgather", 1000).allreduce_bytes(
+            ranks
+        ) == pytest.approx(on_a_link)
+        assert CompressedCollective("allreduce", 1000).allreduce_bytes(ranks) == 1000
 
 
 def test_one_bit_stops_paying_at_64_ranks():

@@ -12,7 +12,7 @@ from ddpsim.bucketing.plan import plan_buckets
 from ddpsim.cli.explain_text import text
 from ddpsim.explaining import foretold
 from ddpsim.explaining.advice import advice_of
-from ddpsim.explaining.basis import Basis
+from ddpsim.explaining.basis import PredictionBasis
 from ddpsim.explaining.bucket_origin import bucket_origin
 from ddpsim.explaining.explain import explain
 from ddpsim.explaining.foretold import foretell
@@ -95,7 +95,7 @@ MODEL = [Parameter(f"p{n}", (size,), "float32") for n, size in enumerate([300_00
 def basis_with(caps, order=(4, 3, 2, 1, 0)):
     groups = tuple(tuple(group) for group in plan_buckets(MODEL, caps, "rebuilt", list(order)).groups())
     workload = type("W", (), {"parameters": MODEL})()
-    return Basis(workload, groups, tuple(order), {}, 0.0, False)
+    return PredictionBasis(workload, groups, tuple(order), {}, 0.0, False)
 
 
 @pytest.mark.parametrize("cap", [0.9, 1.2, 2.0, 3.0])

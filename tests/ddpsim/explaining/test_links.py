@@ -2,7 +2,7 @@
 
 from ddpsim.collectives.execute import make_transport
 from ddpsim.explaining.links import FACTOR, slow_link
-from ddpsim.explaining.machine import Machine
+from ddpsim.explaining.machine import TracedMachine
 from ddpsim.operations import Operation
 from ddpsim.topology.placement import place
 from ddpsim.topology.spec import load_topology
@@ -10,7 +10,7 @@ from tests.ddpsim.explaining.seen_ranks import STEP_S, ranks
 
 SIZE = 4 << 20
 LAB = load_topology("lab-flat")
-MACHINE = Machine(LAB, 4, 1, None)
+MACHINE = TracedMachine(LAB, 4, 1, None)
 EXPECTED_S = make_transport(place(LAB, 4, 1), "gloo").time_s(Operation.ALLREDUCE, SIZE)
 MARK = {1: 0.3 * EXPECTED_S, 2: 0.2 * EXPECTED_S}
 
@@ -49,5 +49,5 @@ def test_the_mark_tells_without_a_table():
 
 def test_nccl_leaves_no_mark_and_is_told_by_its_table_alone():
     made = ranks(wire_s=0.05, size_bytes=SIZE)
-    machine = Machine(load_topology("dgx-1v"), 1, 4, None)
+    machine = TracedMachine(load_topology("dgx-1v"), 1, 4, None)
     assert slow_link(made, machine, "nccl", STEP_S, agreed=True).ranks == ()

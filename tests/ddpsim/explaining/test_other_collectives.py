@@ -12,7 +12,7 @@ import pytest
 from ddpsim.cli.app import run
 from ddpsim.explaining.clocks import aligned
 from ddpsim.explaining.explain import explain
-from ddpsim.explaining.given import Given
+from ddpsim.explaining.given import RunFacts
 from ddpsim.explaining.kineto import read_kineto_rank
 from ddpsim.explaining.seen import whole
 from ddpsim.explaining.splits import splits_of
@@ -34,7 +34,7 @@ def device_job(tmp_path, **options):
     job = Job([100.0] * 4, ddp=True, recorded=True, exchange=EXCHANGE_US, wire=60.0, **options)
     path = tmp_path / "rank0.json"
     path.write_text(json.dumps(job.document(steps=5)))
-    return explain(path, Given(topology="dgx-a100"))
+    return explain(path, RunFacts(topology="dgx-a100"))
 
 
 @pytest.mark.parametrize("folder", [EXPERTS, NAIVE])
@@ -108,7 +108,7 @@ def test_a_wait_of_hips_runtime_is_a_wait(tmp_path):
 def test_an_allreduce_of_the_loop_is_taken_as_traced(tmp_path):
     path = tmp_path / "rank0.json"
     path.write_text(json.dumps(Job([100.0] * 4, ddp=True, recorded=True, loop=True, wire=60.0).document(steps=5)))
-    found = explain(path, Given(topology="dgx-a100"))
+    found = explain(path, RunFacts(topology="dgx-a100"))
     terms = {term.name: term for term in found.foretold.terms}
     assert terms["all_reduce_s"].traced_s > 0
     assert terms["all_reduce_s"].predicted_s == terms["all_reduce_s"].traced_s

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.cli.expand import Only, expand
+from ddpsim.cli.expand import OnlyFields, expand
 from ddpsim.cli.flags import error_in_flags, flags_of
 from ddpsim.errors import InputError
 from ddpsim.jobs.job import Job
@@ -70,7 +70,7 @@ def test_what_is_written_as_arguments_is_read_back() -> None:
 
 
 def test_a_command_may_take_some_options_only_and_the_help_speaks_of_flags() -> None:
-    some = Annotated[Kitchen, Only(("heat", "fan", "light"))]
+    some = Annotated[Kitchen, OnlyFields(("heat", "fan", "light"))]
     assert made(["--light"], some) == Kitchen(light=True)
     text = str(made(["--help"], some))
     assert "With --no-fan, a light." in text

@@ -14,7 +14,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import WorkloadError
 from ddpsim.jobs.simulated import Options
 from ddpsim.order import MeanReady
-from ddpsim.orderbench import Bench, Machine, bench
+from ddpsim.orderbench import Bench, BenchMachine, bench
 from ddpsim.orderbench.bootstrap import relative_difference
 from ddpsim.simulation.draws import replayed
 from ddpsim.topology.spec import load_topology
@@ -48,7 +48,7 @@ def trace(*by_rank, contexts=None):
 
 def rows(made, predictors=("last",), policies=("once",), calibration=None, **more):
     asked = Bench(
-        traces=[made], machines=[Machine(LAB, None, calibration)], predictors=predictors, policies=policies, **more
+        traces=[made], machines=[BenchMachine(LAB, None, calibration)], predictors=predictors, policies=policies, **more
     )
     return list(bench(asked))
 

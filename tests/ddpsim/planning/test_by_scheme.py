@@ -10,7 +10,7 @@ import pytest
 from ddpsim.cli.app import run
 from ddpsim.cli.scheme_text import text
 from ddpsim.errors import InputError
-from ddpsim.planning.by_scheme import Choice, SchemeReport, SchemeRow, choose
+from ddpsim.planning.by_scheme import SchemeChoice, SchemeReport, SchemeRow, choose
 from ddpsim.planning.compare import compare
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import schemes_named
@@ -44,17 +44,17 @@ def test_sharded_schemes_need_less_memory(report: SchemeReport) -> None:
     assert sizes[0] > max(sizes[1:])
 
 
-def choice_of(report: SchemeReport, **changes: float) -> Choice:
+def choice_of(report: SchemeReport, **changes: float) -> SchemeChoice:
     ddp, other, _ = report.choices[0].rows
     fast = replace(
         other.prediction, summary=replace(other.prediction.summary, iteration_s=0.5 * ddp.default.iteration_s)
     )
-    return Choice((ddp, replace(SchemeRow(fast, ddp.default), **changes)))  # type: ignore[arg-type]
+    return SchemeChoice((ddp, replace(SchemeRow(fast, ddp.default), **changes)))  # type: ignore[arg-type]
 
 
 def test_ddp_is_kept_where_it_was_not_asked_for_and_nothing_surely_gains(report: SchemeReport) -> None:
     ddp, other, _ = report.choices[0].rows
-    alone = Choice((replace(other, gain_low=-0.01),))
+    alone = SchemeChoice((replace(other, gain_low=-0.01),))
     assert alone.keep_ddp
     assert alone.best.prediction is ddp.prediction
     assert "keep DDP; the most gains fsdp2" in text(SchemeReport((alone,)))

@@ -4,7 +4,7 @@ import pytest
 
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.planning.compare import compare
-from ddpsim.planning.goal import Goal
+from ddpsim.planning.goal import RateGoal
 from ddpsim.planning.prices import Price
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import predict
@@ -54,17 +54,17 @@ def test_the_front_has_what_nothing_beats_in_both_speed_and_cost(found):
 
 def test_the_cheapest_that_meets_a_goal_is_the_best(found):
     fastest = max(row.samples_per_s[0] for row in found.rows)
-    asked = dataclasses.replace(found, goal=Goal(fastest))
+    asked = dataclasses.replace(found, goal=RateGoal(fastest))
     assert asked.best.samples_per_s[0] == fastest
     assert asked.best is not found.best
 
 
 def test_a_goal_that_nothing_meets_names_what_comes_nearest():
     with pytest.raises(InputError, match=r"nearest comes dgx-1v, 2 nodes: .* h \(") as caught:
-        compare(["resnet50@recorded"], ["dgx-1v"], nodes=(1, 2), goal=Goal.by(60.0, 1_281_167, 90))
+        compare(["resnet50@recorded"], ["dgx-1v"], nodes=(1, 2), goal=RateGoal.by(60.0, 1_281_167, 90))
     assert caught.value.place == "deadline"
     with pytest.raises(InputError, match="samples/s") as caught:
-        compare(["resnet50@recorded"], ["dgx-1v"], goal=Goal(1e9))
+        compare(["resnet50@recorded"], ["dgx-1v"], goal=RateGoal(1e9))
     assert caught.value.place == "samples_per_second"
 
 

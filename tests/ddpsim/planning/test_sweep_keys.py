@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.planning.sweep import Question, points_of
+from ddpsim.planning.sweep import SweepRequest, points_of
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 
 
 def test_keys_tell_points_and_questions_apart_and_are_the_same_elsewhere() -> None:
-    question = Question(load_workload("mlp"), load_topology("dgx-1v"))
+    question = SweepRequest(load_workload("mlp"), load_topology("dgx-1v"))
     caps = [BucketCaps(), BucketCaps(bucket_cap_mb=5), BucketCaps(bucket_cap_mb=5.0000001)]
     points = points_of([None, 1, 2], caps)
     keys = question.task(points).keys

@@ -8,7 +8,7 @@ import pytest
 
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.report import plan_report, render
-from ddpsim.report.model import Timeline
+from ddpsim.report.model import TimelineChart
 from ddpsim.report.rows import MOST_TIMELINES
 from tests import pages
 
@@ -132,7 +132,7 @@ def test_names_are_shown_and_never_run(planned: PlanReport) -> None:
 def test_of_many_rows_those_that_change_something_keep_their_timelines(planned: PlanReport) -> None:
     kept, others = [row for row in planned.rows if row.keep_default], changed(planned)
     many = PlanReport((*kept * MOST_TIMELINES, *reversed(others)))
-    timeline = next(part for part in plan_report([many]).sections if isinstance(part, Timeline))
+    timeline = next(part for part in plan_report([many]).sections if isinstance(part, TimelineChart))
     assert len(timeline.choices) == MOST_TIMELINES
     labels = [choice.label for choice in timeline.choices]
     assert labels[-len(others) :] == [place(row) for row in reversed(others)]

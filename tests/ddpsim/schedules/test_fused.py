@@ -7,7 +7,7 @@ import pytest
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import InputError
 from ddpsim.operations import Operation
-from ddpsim.schedules.fused import Horovod, Packs, horovod, multiworker_mirrored
+from ddpsim.schedules.fused import Horovod, MultiWorkerOptions, horovod, multiworker_mirrored
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import check
 from ddpsim.schedules.setup import Setup
@@ -71,7 +71,7 @@ def test_a_buffer_holds_one_type() -> None:
 def test_packs_end_with_the_tensor_that_makes_them_larger(pack: int | None, expected: list[tuple[int, ...]]) -> None:
     # 40, 40, 120 and 40 bytes, the last parameter's first.
     setup = setup_of(sizes=(10, 30, 10, 10))
-    assert [message.parameters for message in multiworker_mirrored(setup, Packs(pack))] == expected
+    assert [message.parameters for message in multiworker_mirrored(setup, MultiWorkerOptions(pack))] == expected
 
 
 @pytest.mark.parametrize("text", ["horovod:fusion=0MiB", "horovod:cycle=-1ms", "horovod:fusion=64", "horovod:64MiB",

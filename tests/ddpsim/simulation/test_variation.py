@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ddpsim.errors import InputError
-from ddpsim.jobs.straggling import Straggling
+from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.kinds import Kind, factors_of, latest_draw
 from ddpsim.simulation.pace import paces
@@ -89,7 +89,7 @@ def test_a_ranks_draw_is_its_own_whoever_it_is_simulated_with():
     ],
 )
 def test_distributions_have_their_mean_and_median(text, mean, median):
-    drawn = Straggling.of(text).factors(np.random.default_rng(0), 200_000)
+    drawn = StragglerDistribution.of(text).factors(np.random.default_rng(0), 200_000)
     assert drawn.mean() == pytest.approx(mean, rel=0.01)
     assert np.median(drawn) == pytest.approx(median, rel=0.01)
 

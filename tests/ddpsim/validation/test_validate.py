@@ -10,7 +10,7 @@ from ddpsim.prediction.document import check_prediction
 from ddpsim.trace.metrics import summarise
 from ddpsim.trace.records import Trace
 from ddpsim.validation.report import validation_row
-from ddpsim.validation.result import Term, Validation
+from ddpsim.validation.result import ErrorTerm, Validation
 from ddpsim.validation.validate import validate
 from tests.traces import example_trace
 
@@ -164,7 +164,7 @@ def test_messages_that_cycles_fused_otherwise_are_held_against_nothing() -> None
 )
 def test_halves_of_the_wire_that_cancel_are_not_named(shares: dict[str, float], named: str) -> None:
     found = validate(prediction_of(example_trace(1)), example_trace(1))
-    terms = tuple(Term(name, 1.0, 1.0 + share, share) for name, share in shares.items())
+    terms = tuple(ErrorTerm(name, 1.0, 1.0 + share, share) for name, share in shares.items())
     assert replace(found, terms=terms).largest_term.name == named
 
 

@@ -13,16 +13,16 @@ import pytest
 from ddpsim.errors import InputError
 from ddpsim.stopping import Stopped
 from ddpsim.workers.asked import Workers
-from ddpsim.workers.journal import ENDING, Entry, Journal, journal_beside
+from ddpsim.workers.journal import ENDING, Journal, JournalEntry, journal_beside
 from ddpsim.workers.kept import Task, compute
 
 KEYS = [f"{number:x}" for number in range(20)]
 
 
-def told(stop_at: int | None, number: int, progress: object = None) -> Entry:
+def told(stop_at: int | None, number: int, progress: object = None) -> JournalEntry:
     if number == stop_at:
         raise Stopped(2)
-    return Entry(json.dumps({"n": number, "text": '", "document": {}}'}), (f'a "note", "document": {number}',))
+    return JournalEntry(json.dumps({"n": number, "text": '", "document": {}}'}), (f'a "note", "document": {number}',))
 
 
 def test_an_entry_is_read_as_it_was_written_and_each_line_is_json(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_there_is_none_beside_what_is_no_file() -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_what_a_stopped_computation_did_is_not_done_again(tmp_path: Path, count: int) -> None:
-    out, found = tmp_path / "out.jsonl", dict[int, Entry]()
+    out, found = tmp_path / "out.jsonl", dict[int, JournalEntry]()
     with pytest.raises(Stopped), journal_beside(out) as journal, Workers(workers=count).crew(20) as crew:
         compute(Task(partial(told, 9), range(20), KEYS), crew=crew, journal=journal, found=found)
     assert set(range(9)) <= set(found)
@@ -92,7 +92,7 @@ def test_what_a_stopped_computation_did_is_not_done_again(tmp_path: Path, count:
 
     seen: list[int] = []
 
-    def rest(number: int, progress: object) -> Entry:
+    def rest(number: int, progress: object) -> JournalEntry:
         seen.append(number)
         return told(None, number)
 

@@ -15,7 +15,7 @@ import pytest
 
 from ddpsim.errors import InputError
 from ddpsim.workers.asked import MOST, Workers
-from ddpsim.workers.crew import Crew, Given, WorkersError
+from ddpsim.workers.crew import BorrowedPool, WorkerPool, WorkersError
 from ddpsim.workers.points import Points, _answer, in_order
 from ddpsim.workers.processes import Processes
 
@@ -53,7 +53,7 @@ def test_results_are_the_same_for_any_number_of_workers(count: int) -> None:
 
 def test_somebodys_own_executor_computes_and_stays_open() -> None:
     with ThreadPoolExecutor(3) as executor:
-        crew: Crew = Given(executor)
+        crew: WorkerPool = BorrowedPool(executor)
         assert sorted(Points(squared, [4, 5], crew)) == [(0, 16), (1, 25)]
         crew.dismiss()
         assert executor.submit(squared, 2).result() == 4
