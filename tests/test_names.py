@@ -47,3 +47,15 @@ def test_a_notebook_plans_from_the_packages_names() -> None:
 
     report = plan(load_workload("mlp"), [load_topology("dgx-1v")], caps=[BucketCaps(bucket_cap_mb=10)])
     assert report.best.chosen.nodes == 1
+
+
+def test_a_class_has_a_name_of_its_own_in_the_product() -> None:
+    root = Path(__file__).parents[1]
+    modules = sorted(path for name in PACKAGES for path in (root / name).rglob("*.py"))
+    places: dict[str, list[str]] = {}
+    for module in modules:
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(f"{module.relative_to(root)}:{node.lineno}")
+    assert len(places) > 500
+    assert {name: at for name, at in places.items() if len(at) > 1} == {}

@@ -19,7 +19,7 @@ from ddpexec.campaign.results import Result
 from ddpexec.campaign.schema import given
 from ddpexec.campaign.spec import Configuration, network_topology
 from ddpexec.netlab.network import wire_bytes
-from ddpexec.running.settings import Settings
+from ddpexec.running.settings import RunSettings
 from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.errors import InputError
 from ddpsim.files import json_text, read_json, write_whole
@@ -188,13 +188,13 @@ def run_arguments(configuration: Configuration, folder: Path, repeat: int = 0) -
     # Under `fully_shard` parameters are gathered in every iteration, so that none is one process's.
     sharded = scheme_named(run.scheme).runner == "fully_shard"
     values = {
-        **given(run, Settings),
+        **given(run, RunSettings),
         "backend": "gloo",
         "iterations": configuration.iterations * run.no_sync_every,
         "local_iterations": 0 if sharded else LOCAL_ITERATIONS,
         "seed": run.seed + 1000 * (repeat + 1),
     }
-    return [*arguments, *as_arguments(Settings, {name: values[name] for name in values.keys() - _OF_WORKLOAD})]
+    return [*arguments, *as_arguments(RunSettings, {name: values[name] for name in values.keys() - _OF_WORKLOAD})]
 
 
 def conclude(configuration: Configuration, network: MeasuredNetwork, workload: Workload, folder: Path) -> Result:

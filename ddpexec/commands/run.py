@@ -11,7 +11,7 @@ import typer
 
 from ddpexec.groups.termination import ignore_from_now_on
 from ddpexec.groups.torchrun import refuse_shared_input
-from ddpexec.running.settings import Settings
+from ddpexec.running.settings import RunSettings
 from ddpsim.cli.breakdown import breakdown, statistic, step_line
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import PlanFile, read_plan, refuse_beside_plan
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @expand
 def run(
-    settings: Settings,
+    settings: RunSettings,
     output: Output,
     out: Annotated[Path, typer.Option("--out", help="Folder for the traces, one file a rank, and run.json.")],
     model: Annotated[
@@ -84,7 +84,7 @@ def run(
         _train(running, out, output)
 
 
-def _refuse_beside_step(settings: Settings) -> None:
+def _refuse_beside_step(settings: RunSettings) -> None:
     """Refuse what a user's own step decides itself: its batch, its accumulation, and steps without communication."""
     from ddpsim.errors import InputError
 

@@ -21,7 +21,7 @@ from ddpexec.timing.observe import Observer
 from ddpsim.bucketing.launch import MarkedTwiceError
 
 
-class Reduces(Protocol):
+class Reduction(Protocol):
     """What an executor drives: it launches messages as gradients come, and waits for them when backward has ended."""
 
     def coming(self, unused: Sequence[int]) -> None:
@@ -75,7 +75,7 @@ class Executor:
     def __init__(
         self,
         model: ModelParameters,
-        reducer: Reduces,
+        reducer: Reduction,
         used: UsedMap,
         rank: int,
         *,

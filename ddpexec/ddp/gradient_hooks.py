@@ -15,7 +15,7 @@ from ddpexec.ddp.serial import serial
 GradientHook = Callable[[Tensor], Any]
 
 
-class Hooks(dict[int, GradientHook]):
+class GradientHooks(dict[int, GradientHook]):
     """What a parameter has called when it has its gradient: the reducer's hook last, whenever others are registered.
 
     So does torch's reducer, whose hook is one of autograd's node: in Python such a hook costs more a gradient. The
@@ -56,11 +56,11 @@ def remove(handles: Iterable[RemovableHandle]) -> None:
         handle.remove()
 
 
-def _hooks_of(parameter: nn.Parameter) -> Hooks:
+def _hooks_of(parameter: nn.Parameter) -> GradientHooks:
     former = parameter._post_accumulate_grad_hooks
-    if isinstance(former, Hooks):
+    if isinstance(former, GradientHooks):
         return former
-    hooks = Hooks()
+    hooks = GradientHooks()
     if former:  # kept as it is, for it is from there that handles take their hooks away
         hooks[RemovableHandle(hooks).id] = functools.partial(_call_all, former)
     parameter._post_accumulate_grad_hooks = hooks

@@ -11,7 +11,7 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from ddpexec.ddp.drop import LayerDrop
 from ddpexec.ddp.parameters import broadcast_state
 from ddpexec.ddp.reducer import Reducer
-from ddpexec.ddp.wrapped import Wrapped
+from ddpexec.ddp.wrapped import WrappedModule
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator, wait
@@ -40,7 +40,7 @@ class UnevenInputs(Joinable):
             [self], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size
         )
 
-    def join_hook(self: Wrapped, **kwargs: Any) -> ShadowHook:
+    def join_hook(self: WrappedModule, **kwargs: Any) -> ShadowHook:
         """Return what a rank that has run out of input does."""
         self._divide_by_initial_world_size = bool(kwargs.get("divide_by_initial_world_size", True))
         return ShadowHook(self)
@@ -76,7 +76,7 @@ class UnevenInputs(Joinable):
 class ShadowHook(JoinHook):
     """What a rank without input does, once for every iteration of those that have some."""
 
-    def __init__(self, ddp: Wrapped) -> None:
+    def __init__(self, ddp: WrappedModule) -> None:
         self._ddp = ddp
 
     def main_hook(self) -> None:
@@ -100,7 +100,7 @@ class ShadowHook(JoinHook):
         )
 
 
-class Joined(Protocol):
+class JoinParticipant(Protocol):
     """What the exchange between ranks with and without input asks of a wrapper."""
 
     @property
@@ -120,7 +120,7 @@ class Joined(Protocol):
         """Whether the coming backward reduces gradients."""
 
 
-def backward_is_synced(ddp: Joined, *, joined: bool) -> bool:
+def backward_is_synced(ddp: JoinParticipant, *, joined: bool) -> bool:
     """Tell joined ranks whether the others reduce their gradients this iteration; each rank calls this."""
     flag = torch.tensor([float(not joined and ddp.require_backward_grad_sync)], device=_control(ddp))
     with naming_the_lost(ddp.communicator, _WHAT):
@@ -128,7 +128,7 @@ def backward_is_synced(ddp: Joined, *, joined: bool) -> bool:
     return bool(flag.item())
 
 
-def common_rank(ddp: Joined, *, candidate: bool) -> int:
+def common_rank(ddp: JoinParticipant, *, candidate: bool) -> int:
     """Return the highest rank among the candidates; every rank calls this."""
     rank = torch.tensor([ddp.communicator.rank if candidate else -1], device=_control(ddp))
     with naming_the_lost(ddp.communicator, _WHAT):
@@ -142,5 +142,5 @@ def active_ranks(work: Any, communicator: Communicator) -> int:
     return int(work.get_future().value()[0].item())
 
 
-def _control(ddp: Joined) -> torch.device:
+def _control(ddp: JoinParticipant) -> torch.device:
     return ddp.communicator.device_for(ddp.device)

@@ -7,12 +7,12 @@ import os
 import torch
 from torch import nn
 
-from ddpexec.ddp.wrapped import Wrapped
+from ddpexec.ddp.wrapped import WrappedModule
 
 _DTYPES = {"float32": "float", "float64": "double", "float16": "c10::Half", "bfloat16": "c10::BFloat16"}
 
 
-def logging_data(ddp: Wrapped) -> dict[str, str | int]:
+def logging_data(ddp: WrappedModule) -> dict[str, str | int]:
     """Return torch's logging data of `ddp`."""
     reducer, communicator = ddp.reducer, ddp.communicator
     policy = reducer.model.policy

@@ -17,7 +17,7 @@ from ddpexec.ddp.logging_data import logging_data
 from ddpexec.ddp.parameters import BROADCAST_BYTES
 from ddpexec.ddp.reducer import Reducer
 from ddpexec.ddp.reducer_options import ReducerOptions
-from ddpexec.ddp.wrapped import Wrapped
+from ddpexec.ddp.wrapped import WrappedModule
 from ddpexec.errors import ExecutionError, OptionError
 
 
@@ -90,7 +90,7 @@ class TorchMethods:
             if not hasattr(parameter, "_ddp_ignored"):
                 yield (name, parameter) if named_params else parameter
 
-    def _get_ddp_logging_data(self: Wrapped) -> dict[str, str | int]:
+    def _get_ddp_logging_data(self: WrappedModule) -> dict[str, str | int]:
         return logging_data(self)
 
     def _register_buffer_comm_hook(self, state: Any, hook: Callable[..., Any], comm_hook_location: Any = None) -> None:
@@ -99,7 +99,7 @@ class TorchMethods:
         after = comm_hook_location is None or comm_hook_location.name == "POST_FORWARD"
         self.buffer_sync.set_hook(hook, state, after_forward=after)
 
-    def _register_builtin_comm_hook(self: Wrapped, comm_hook_type: Any) -> None:
+    def _register_builtin_comm_hook(self: WrappedModule, comm_hook_type: Any) -> None:
         # torch's C++ reducer has these two built in; its Python package has the same two.
         hooks = {"ALLREDUCE": default_hooks.allreduce_hook, "FP16_COMPRESS": default_hooks.fp16_compress_hook}
         if getattr(comm_hook_type, "name", None) not in hooks:
@@ -147,7 +147,7 @@ class TorchMethods:
 
         _as_overlapped_optim(optim, optim_params, *args, **kwargs).register_ddp(self)
 
-    def _set_static_graph(self: Wrapped) -> None:
+    def _set_static_graph(self: WrappedModule) -> None:
         if self.static_graph:
             warnings.warn("You've set static_graph to be True, no need to set it again.", stacklevel=2)
             return
@@ -160,7 +160,7 @@ class TorchMethods:
         self.executor.set_static_graph()
         self.reducer.order = self.order_policy(self.reducer.model)
 
-    def _update_process_group(self: Wrapped, new_process_group: Any) -> None:
+    def _update_process_group(self: WrappedModule, new_process_group: Any) -> None:
         self.use_process_group(new_process_group)
 
     def _set_ddp_sink_clone(self, val: bool) -> None:

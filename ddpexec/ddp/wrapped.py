@@ -17,7 +17,7 @@ from ddpexec.groups.process_groups import Communicator
 from ddpsim.order import OrderPolicy
 
 
-class Wrapped(Protocol):
+class WrappedModule(Protocol):
     """A wrapped module as uneven inputs, torch's private methods and its logging data see it."""
 
     module: nn.Module

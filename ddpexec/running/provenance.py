@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ddpexec.describe import device_model
-from ddpexec.schedules.learning import Wire
+from ddpexec.schedules.learning import ProbedLink
 from ddpsim.jobs.job import Job
 from ddpsim.options.option import declared, told
 from ddpsim.order.named import shown
@@ -17,7 +17,7 @@ from ddpsim.order.named import shown
 if TYPE_CHECKING:
     from ddpexec.running.replay import Replay
     from ddpexec.running.run import Run
-    from ddpexec.running.settings import Settings
+    from ddpexec.running.settings import RunSettings
 
 
 _ELSEWHERE = {"backend", "seed"}
@@ -51,7 +51,7 @@ def provenance(run: Run, command: list[str]) -> dict[str, object]:
     }
 
 
-def options(settings: Settings) -> dict[str, object]:
+def options(settings: RunSettings) -> dict[str, object]:
     """Return what was asked of the job, by field name; what the document tells of it elsewhere is left out."""
     job = {each.field for each in declared(Job)} - _ELSEWHERE
     values = {name: value for name, value in told(settings).items() if name in job}
@@ -62,7 +62,7 @@ def options(settings: Settings) -> dict[str, object]:
 def _probed(run: Run) -> dict[str, object]:
     """Return what a schedule was planned by: seconds of an allreduce of nothing, and bytes a second beyond."""
     wire = getattr(run.ddp, "wire", None)
-    if not isinstance(wire, Wire):
+    if not isinstance(wire, ProbedLink):
         return {}
     return {"probed": {"fixed_s": wire.fixed_s, "bytes_per_s": wire.rate}}
 

@@ -21,12 +21,12 @@ from ddpexec.groups.process_groups import Communicator, round_robin
 from ddpexec.models import TrainingModel
 from ddpexec.running.demand import check_capacity
 from ddpexec.running.own import OwnStamps, OwnTraining
-from ddpexec.running.settings import DISCARDED, Settings
+from ddpexec.running.settings import DISCARDED, RunSettings
 from ddpexec.running.slower import SlowedModule
 from ddpexec.running.stock import StockWatch, buckets_of, hook_cost_s
 from ddpexec.running.subject import subject_of
 from ddpexec.running.wrapping import Wrapping
-from ddpexec.schedules.served import Served
+from ddpexec.schedules.served import ServerStatistics
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.clock import clock_of, drain, offset_to_rank_zero
 from ddpexec.timing.observe import Note, Observer, note_backward
@@ -58,7 +58,7 @@ class Run:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: RunSettings,
         device: torch.device,
         *,
         model: str | None = None,
@@ -98,7 +98,7 @@ class Run:
         if isinstance(self.ddp, torch.nn.parallel.DistributedDataParallel) and settings.observe:
             self.watch = StockWatch(self.ddp, self.parameters, self.observer)
         self.alone: list[Note] = []
-        self.served: Served | None = None
+        self.served: ServerStatistics | None = None
         if isinstance(self.subject.model, OwnTraining):
             self.subject.model.wrap(self.ddp)
         self.provenance: dict[str, object] = {}

@@ -25,7 +25,7 @@ def _duration(text: str, name: str) -> timedelta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Settings(Job):
+class RunSettings(Job):
     """Options of one run; `scale_compute` may be below 1 for timed layers, where the machine can replay them so fast.
 
     Attributes:

@@ -12,7 +12,7 @@ from ddpexec.models import TrainingModel, build
 from ddpexec.models.training import sgd
 from ddpexec.running.own import OwnTraining
 from ddpexec.running.replay import Replay
-from ddpexec.running.settings import Settings
+from ddpexec.running.settings import RunSettings
 from ddpexec.running.timed import timed_model
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.workload import Workload
@@ -31,7 +31,12 @@ class TrainingSubject:
 
 
 def subject_of(
-    name: str | None, step: str | None, workload: Workload | None, device: torch.device, settings: Settings, rank: int
+    name: str | None,
+    step: str | None,
+    workload: Workload | None,
+    device: torch.device,
+    settings: RunSettings,
+    rank: int,
 ) -> TrainingSubject:
     """Return what is trained: the step of a user's own, else the layers of a workload, else the model of a name.
 

@@ -17,7 +17,7 @@ from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.running.own import OwnTraining
-from ddpexec.running.settings import DISCARDED, Settings
+from ddpexec.running.settings import DISCARDED, RunSettings
 from ddpexec.running.subject import TrainingSubject
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.observe import Observer
@@ -36,7 +36,7 @@ class Wrapping:
         plan: the buckets, where they are fixed.
     """
 
-    settings: Settings
+    settings: RunSettings
     subject: TrainingSubject
     parameters: ModelParameters
     communicator: Communicator

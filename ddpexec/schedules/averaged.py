@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from ddpexec.ddp.flat import views_of
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.errors import OptionError
-from ddpsim.schedules.outer import Outer
+from ddpsim.schedules.outer import OuterStep
 
 Rates = Callable[[Sequence[nn.Parameter]], list[float]]
 """From parameters to the learning rate of each."""
 
 
-class Averaged:
+class AveragedParameters:
     """An averaged lets the parameters of a message lie in one buffer, which an allreduce averages over the ranks.
 
     Args:
@@ -30,7 +30,7 @@ class Averaged:
 
     shard: nn.Parameter | None = None
 
-    def __init__(self, number: int, indices: tuple[int, ...], model: ModelParameters, outer: Outer | None) -> None:
+    def __init__(self, number: int, indices: tuple[int, ...], model: ModelParameters, outer: OuterStep | None) -> None:
         self.number, self.indices = number, indices
         self.tensors = [model.tensors[index] for index in indices]
         first = self.tensors[0]
@@ -40,7 +40,7 @@ class Averaged:
             for tensor, view in zip(self.tensors, views, strict=True):
                 view.copy_(tensor)
                 tensor.data = view
-        self._outer = None if outer is None else _Outer(outer, self.whole, self.tensors)
+        self._outer = None if outer is None else _OuterMomentum(outer, self.whole, self.tensors)
 
     @property
     def kept(self) -> list[Tensor]:
@@ -70,10 +70,10 @@ class Averaged:
         return [tensor.grad for tensor in self.tensors if tensor.grad is not None]
 
 
-class _Outer:
+class _OuterMomentum:
     """The outer step's memory: the parameters after the last one, and the momentum."""
 
-    def __init__(self, asked: Outer, whole: Tensor, tensors: Sequence[nn.Parameter]) -> None:
+    def __init__(self, asked: OuterStep, whole: Tensor, tensors: Sequence[nn.Parameter]) -> None:
         self._asked, self._tensors = asked, tensors
         self._last, self._momentum = whole.clone(), torch.zeros_like(whole)
         self.rates: list[float] = []

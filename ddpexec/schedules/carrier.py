@@ -12,12 +12,12 @@ from torch import Tensor
 from ddpexec.ddp.comm_hooks import Hook
 from ddpexec.groups.lost import naming_the_lost, raise_lost
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
-from ddpexec.schedules.averaged import Averaged, Rates, rates_of
-from ddpexec.schedules.hooked import HookLane, check_hookable
-from ddpexec.schedules.lanes import Lane, Lanes
+from ddpexec.schedules.averaged import AveragedParameters, Rates, rates_of
+from ddpexec.schedules.hooked import HookStream, check_hookable
+from ddpexec.schedules.lanes import CommunicationStream, CommunicationStreams
 from ddpexec.schedules.message_memory import MessageMemory
-from ddpexec.schedules.rows import RowLane, RowServer
-from ddpexec.schedules.served import ENDS, Server, ServerLane
+from ddpexec.schedules.rows import RowServer, RowStream
+from ddpexec.schedules.served import ENDS, Server, ServerStream
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpexec.timing.observe import BucketNote, Observer
 from ddpsim.operations import Operation
@@ -27,7 +27,7 @@ from ddpsim.schedules.servers import SERVERS
 
 
 @dataclass(slots=True)
-class Flight:
+class MessageInFlight:
     """A message on its way: its work, and what is noted of it."""
 
     work: Work
@@ -35,7 +35,7 @@ class Flight:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedMessage:
     """A prepared message is what its launch and its end do.
 
     Attributes:
@@ -48,13 +48,13 @@ class Prepared:
 
     message: Message
     tensor: Tensor
-    lane: Lane | ServerLane | HookLane
+    lane: CommunicationStream | ServerStream | HookStream
     after: tuple[int, ...]
     fill: Callable[[], None] | None
     drain: Callable[[], None] | None
 
 
-class Carrier:
+class MessageLauncher:
     """Launches the messages of one schedule, by their numbers, and waits for them.
 
     Args:
@@ -77,7 +77,7 @@ class Carrier:
         schedule: Schedule,
         memory: MessageMemory,
         communicator: Communicator,
-        lanes: Lanes,
+        lanes: CommunicationStreams,
         observer: Observer | None,
     ) -> None:
         self._schedule, self._memory = schedule, memory
@@ -86,7 +86,7 @@ class Carrier:
         self._lanes = _lanes_of(schedule, lanes)
         numbers = {message.id: number for number, message in enumerate(schedule)}
         self._prepared = [self._prepare(message, numbers) for message in schedule]
-        self.flying: dict[int, Flight] = {}
+        self.flying: dict[int, MessageInFlight] = {}
         self.carried_bytes = 0
         self.hooked = False
 
@@ -101,7 +101,7 @@ class Carrier:
         for number, prepared in enumerate(self._prepared):
             flat, last = self._memory.flat_of(prepared.message), number == len(self._prepared) - 1
             flat.summed_over = 1
-            lane = HookLane(hook, state, flat, last, self._communicator)
+            lane = HookStream(hook, state, flat, last, self._communicator)
             self._prepared[number] = replace(prepared, lane=lane)
 
     def launch(self, numbers: Iterable[int]) -> None:
@@ -124,7 +124,7 @@ class Carrier:
             note = None
             if observer is not None:
                 note = observer.launched(number, message.parameters, message.size_bytes, begin, work, message.op)
-            flying[number] = Flight(work, note)
+            flying[number] = MessageInFlight(work, note)
 
     def wait(self, numbers: Iterable[int]) -> None:
         """Wait for those of the messages that are on their way."""
@@ -149,7 +149,7 @@ class Carrier:
         if observer is not None and flight.note is not None:
             observer.waited_for(flight.note, begin)
 
-    def _prepare(self, message: Message, numbers: dict[str, int]) -> Prepared:
+    def _prepare(self, message: Message, numbers: dict[str, int]) -> PreparedMessage:
         memory, lane = self._memory, self._lanes[message.group, message.stream]
         after = tuple(numbers[name] for name in message.after_messages)
         tensor = memory.tensor(message)
@@ -165,18 +165,18 @@ class Carrier:
                 chunked, values = memory.chunked_of(message), message.chunks.phase == "values"
                 fill = functools.partial(self._fill_chunks, message, after if values else None)
                 drain = chunked.landed if values else None
-        if isinstance(lane, ServerLane) and message.op.reduces:
+        if isinstance(lane, ServerStream) and message.op.reduces:
             fill = functools.partial(self._tell_rate, lane, message.parameters, fill)
-        return Prepared(message, tensor, lane, after, fill, drain)
+        return PreparedMessage(message, tensor, lane, after, fill, drain)
 
-    def _tell_rate(self, lane: ServerLane, parameters: Sequence[int], fill: Callable[[], None] | None) -> None:
+    def _tell_rate(self, lane: ServerStream, parameters: Sequence[int], fill: Callable[[], None] | None) -> None:
         """Have servers told the learning rate of what is pushed to them."""
         if fill is not None:
             fill()
         if not self._communicator.noop:
             [lane.rate, *_] = self.rates([self._memory.parameters[index] for index in parameters])
 
-    def _divide(self, averaged: Averaged) -> None:
+    def _divide(self, averaged: AveragedParameters) -> None:
         averaged.divide(self._communicator.world_size, self.rates)
 
     def _fill_chunks(self, message: Message, after: tuple[int, ...] | None) -> None:
@@ -207,21 +207,23 @@ class Carrier:
     def end(self) -> None:
         """Tell servers, where there are any, that this rank trains no more."""
         for (group, stream), lane in self._lanes.items():
-            if group == SERVERS and stream == "push" and isinstance(lane, ServerLane):
+            if group == SERVERS and stream == "push" and isinstance(lane, ServerStream):
                 with naming_the_lost(self._communicator, "the last message to the servers"):
                     lane.tell(ENDS)
 
 
-def _lanes_of(schedule: Schedule, lanes: Lanes) -> dict[tuple[str, str], Lane | ServerLane]:
+def _lanes_of(
+    schedule: Schedule, lanes: CommunicationStreams
+) -> dict[tuple[str, str], CommunicationStream | ServerStream]:
     """Return the lane of each group and stream of `schedule`, made in its order."""
     rings = {message.stream for message in schedule if message.op is not Operation.ALLREDUCE or message.delay_s}
-    found: dict[tuple[str, str], Lane | ServerLane] = {}
+    found: dict[tuple[str, str], CommunicationStream | ServerStream] = {}
     for group, stream in dict.fromkeys((message.group, message.stream) for message in schedule):
         if group != SERVERS:
             found[group, stream] = lanes.of(stream, rings=stream in rings, ranks=schedule.groups.get(group))
             continue
         messages = [message for message in schedule if message.stream == stream]
         made = lanes.of(stream, rings=False).group
-        kind = RowLane if any(message.sparse for message in messages) else ServerLane
+        kind = RowStream if any(message.sparse for message in messages) else ServerStream
         found[group, stream] = kind(made, schedule.sharding.servers, len(messages))
     return found

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ddpexec.schedules.memory import Flat
+from ddpexec.schedules.memory import FlatGradients
 from ddpsim.schedules.chunks import Chunks
 
 
-class Chunked:
+class ChunkedBucket:
     """A chunked holds what a rank has not sent of one bucket, the norms of its chunks, and those that are summed.
 
     Args:
@@ -17,7 +17,7 @@ class Chunked:
         chunks: how they are cut and how many are summed.
     """
 
-    def __init__(self, flat: Flat, chunks: Chunks) -> None:
+    def __init__(self, flat: FlatGradients, chunks: Chunks) -> None:
         self._buffer = flat.bucket.buffer
         self._elements = chunks.elements
         count = -(-self._buffer.numel() // chunks.elements)

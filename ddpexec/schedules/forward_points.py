@@ -15,7 +15,7 @@ Announce = Callable[[Sequence[int]], bool]
 
 
 @runtime_checkable
-class Announcing(Protocol):
+class AnnouncesUse(Protocol):
     """A module that tells by itself when its forward is about to use a parameter, as timed layers do."""
 
     def announce_forward(self, announce: Announce) -> None:
@@ -41,7 +41,7 @@ class ForwardPoints:
         self.handles: list[RemovableHandle] = []
         self._ran: set[nn.Module] | None = None
         self._indices: dict[nn.Module, list[int]] = {}
-        if isinstance(module, Announcing):
+        if isinstance(module, AnnouncesUse):
             module.announce_forward(announce)
             return
         numbers = {tensor: index for index, tensor in enumerate(model.tensors)}

@@ -22,14 +22,21 @@ from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.planner import check_agreement
-from ddpexec.schedules.watching import Unit, Watch, WatchedAllGather, WatchedReduceScatter, WatchedReplicas, stamping
+from ddpexec.schedules.watching import (
+    CollectiveWatch,
+    Unit,
+    WatchedAllGather,
+    WatchedReduceScatter,
+    WatchedReplicas,
+    stamping,
+)
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.precision import Precision
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.sharded import FullyShard
 from ddpsim.schedules.units import blocks_of, units_of
 
@@ -40,7 +47,7 @@ SENT = ("float64", "float32", "bfloat16", "float16")
 
 
 @runtime_checkable
-class CallingUnits(Protocol):
+class CallsUnits(Protocol):
     """A module whose forward calls the modules of its blocks only when it is asked to, as timed layers do."""
 
     def call_units(self) -> None:
@@ -89,7 +96,7 @@ class FullySharded(nn.Module):
         check_shardable(model, scheme, [*blocks, root])
         check_apart(module, blocks_of(model.policy), scheme)
         self.plan: BucketPlan = custom_plan(model.policy, [*reversed(blocks), *([root] if root else [])])
-        setup = Setup(parameters=model.policy, buckets=self.plan.groups(), world_size=world, blocking=True)
+        setup = SchemeInputs(parameters=model.policy, buckets=self.plan.groups(), world_size=world, blocking=True)
         named = scheme_named(scheme)
         self.schedule: Schedule = named.schedule(setup)
         asked = named.fully_shard
@@ -98,11 +105,11 @@ class FullySharded(nn.Module):
         verify(model, self.communicator, model.tensors[0].device)
         check_agreement(self.schedule, self.communicator, model.tensors[0].device)
         broadcast_state(module, self.communicator, (), buffers=True)
-        if isinstance(module, CallingUnits):
+        if isinstance(module, CallsUnits):
             module.call_units()
         with naming_the_lost(self.communicator, "the construction of process groups"):
             mesh = mesh_of(self.communicator, asked.shards or world)
-        self._watch = Watch(self.schedule, observer)
+        self._watch = CollectiveWatch(self.schedule, observer)
         modules = dict(module.named_modules())
         wrapped = [*((modules[name], unit) for name, unit in blocks_of(model.policy).items()), (module, root)]
         units = [self._shard(each, unit, mesh, asked) for each, unit in wrapped]

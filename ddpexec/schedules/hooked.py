@@ -12,13 +12,13 @@ from ddpexec.ddp.comm_hooks import GradBucket, Hook, result_of
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator, Work
-from ddpexec.schedules.memory import Flat
+from ddpexec.schedules.memory import FlatGradients
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule, averages
 
 
-class HookLane:
+class HookStream:
     """A hook lane hands the gradients of a message to a hook, and puts what its future holds in their place.
 
     Args:
@@ -28,7 +28,7 @@ class HookLane:
         communicator: of the ranks.
     """
 
-    def __init__(self, hook: Hook, state: Any, flat: Flat, last: bool, communicator: Communicator) -> None:
+    def __init__(self, hook: Hook, state: Any, flat: FlatGradients, last: bool, communicator: Communicator) -> None:
         self._hook, self._state, self._flat, self._last = hook, state, flat, last
         self._communicator = communicator
 
@@ -40,7 +40,7 @@ class HookLane:
 
 
 class _HookWork:
-    def __init__(self, future: torch.futures.Future[Any], flat: Flat, communicator: Communicator) -> None:
+    def __init__(self, future: torch.futures.Future[Any], flat: FlatGradients, communicator: Communicator) -> None:
         self._future, self._flat, self._communicator = future, flat, communicator
 
     def wait(self) -> bool:

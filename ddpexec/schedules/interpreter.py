@@ -12,20 +12,20 @@ from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.used import UsedMap
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, Work
-from ddpexec.schedules.carrier import Carrier
-from ddpexec.schedules.lanes import Lanes
-from ddpexec.schedules.memory import Flat
+from ddpexec.schedules.carrier import MessageLauncher
+from ddpexec.schedules.lanes import CommunicationStreams
+from ddpexec.schedules.memory import FlatGradients
 from ddpexec.schedules.message_memory import MessageMemory
-from ddpexec.schedules.stepper import Stepper
+from ddpexec.schedules.stepper import UpdateScheduler
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpexec.timing.observe import Observer
 from ddpsim.operations import Operation
 from ddpsim.schedules.issuing import queue_of
-from ddpsim.schedules.points import BACKWARD_END, Kind, points
+from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import TRAINERS, Schedule, parameters_at
 
 
-class Interpreter:
+class ScheduleReducer:
     """Carries one schedule out, iteration by iteration; an `Executor` says which gradients have come.
 
     Args:
@@ -49,7 +49,7 @@ class Interpreter:
         schedule: Schedule,
         model: ModelParameters,
         communicator: Communicator,
-        lanes: Lanes,
+        lanes: CommunicationStreams,
         make_optimizer: MakeOptimizer,
         *,
         some_unused: bool,
@@ -61,15 +61,17 @@ class Interpreter:
         self._observer, self._searching, self._static = observer, some_unused and not static_graph, static_graph
         self._mixed = mixed
         self.memory = MessageMemory(schedule, model, communicator, None if mixed is None else mixed.dtype)
-        self.carrier = Carrier(schedule, self.memory, communicator, lanes, observer)
+        self.carrier = MessageLauncher(schedule, self.memory, communicator, lanes, observer)
         self._queue, self._flying = queue_of(schedule), self.carrier.flying
         self._flat = {index: flat for flat in self.memory.flats for index in flat.indices}
         self._sparse = {index for message in schedule if message.sparse for index in message.parameters}
         everything = tuple(range(len(model.tensors)))
-        self._in_forward = parameters_at(schedule, Kind.FORWARD)
-        self._gradient_points = points(Kind.GRADIENT, everything)
-        self._forward_points = points(Kind.FORWARD, everything)
-        self.stepper = Stepper(schedule, model, self.memory, self.carrier, self._queue, make_optimizer, observer)
+        self._in_forward = parameters_at(schedule, PointKind.FORWARD)
+        self._gradient_points = points(PointKind.GRADIENT, everything)
+        self._forward_points = points(PointKind.FORWARD, everything)
+        self.stepper = UpdateScheduler(
+            schedule, model, self.memory, self.carrier, self._queue, make_optimizer, observer
+        )
         self.in_forward = bool(self._in_forward) or schedule.update == "before_use"
         self.iteration = 0
         trainers = schedule.groups.get(TRAINERS)
@@ -250,7 +252,7 @@ class Interpreter:
             tensor.grad = None
 
     @property
-    def _sent(self) -> list[Flat]:
+    def _sent(self) -> list[FlatGradients]:
         """The gradients that this iteration sums."""
         return [flat for flat in self.memory.flats if self.iteration % flat.every == 0]
 

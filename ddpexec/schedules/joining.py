@@ -11,7 +11,7 @@ from ddpexec.ddp.executor import Executor
 from ddpexec.ddp.joining import UnevenInputs, backward_is_synced, common_rank
 from ddpexec.ddp.parameters import broadcast_state
 from ddpexec.errors import OptionError
-from ddpexec.schedules.interpreter import Interpreter
+from ddpexec.schedules.interpreter import ScheduleReducer
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule, averages
 
@@ -21,7 +21,7 @@ class UnevenSteps(UnevenInputs):
 
     module: nn.Module
     executor: Executor
-    interpreter: Interpreter
+    interpreter: ScheduleReducer
     drop = None
 
     def join(self, *arguments: Any, **options: Any) -> Join:

@@ -12,14 +12,14 @@ from typing import Any
 from torch import Tensor
 
 from ddpexec.errors import OptionError
-from ddpexec.schedules.interpreter import Interpreter
+from ddpexec.schedules.interpreter import ScheduleReducer
 from ddpexec.schedules.served import Server
 
 Kept = dict[str, Any]
 """As `state_of` returns it: plain values and tensors, which `torch.save` takes."""
 
 
-def state_of(interpreter: Interpreter, server: Server | None) -> Kept:
+def state_of(interpreter: ScheduleReducer, server: Server | None) -> Kept:
     """Return what is kept on this rank; nothing may be pending."""
     return {
         "scheme": interpreter.schedule.scheme,
@@ -30,7 +30,7 @@ def state_of(interpreter: Interpreter, server: Server | None) -> Kept:
     }
 
 
-def load_state(interpreter: Interpreter, server: Server | None, state: Kept) -> None:
+def load_state(interpreter: ScheduleReducer, server: Server | None, state: Kept) -> None:
     """Take up what `state_of` returned on this rank of as many.
 
     Raises:

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
-from ddpexec.schedules.rings import Ring
+from ddpexec.schedules.rings import RingNeighbours
 from ddpsim.operations import Operation
 
 IN_FLIGHT = 2
 """Messages that a lane of rings keeps in flight, as gloo's own groups do: while one is summed another is sent."""
 
 
-class Lane:
+class CommunicationStream:
     """A lane has process groups of its own, so that nothing else on the ranks' other groups can come in between.
 
     Operations that torch's gloo has as such, and all of NCCL's, are handed to a group at once. Where a message of the
@@ -74,14 +74,14 @@ class Lane:
         del self.group, self.groups, self._threads
 
 
-class Lanes:
+class CommunicationStreams:
     """The lanes of the streams of a run: made once, for every schedule that it carries out."""
 
     def __init__(self, communicator: Communicator) -> None:
         self._communicator = communicator
-        self._lanes: dict[tuple[str, bool, int | None], Lane] = {}
+        self._lanes: dict[tuple[str, bool, int | None], CommunicationStream] = {}
 
-    def of(self, stream: str, *, rings: bool, ranks: int | None = None) -> Lane:
+    def of(self, stream: str, *, rings: bool, ranks: int | None = None) -> CommunicationStream:
         """Return the lane of a stream, the same each time; every rank asks for the same lanes in the same order.
 
         Args:
@@ -94,7 +94,7 @@ class Lanes:
             count = 2 * IN_FLIGHT if rings else 1
             with naming_the_lost(self._communicator, "the construction of process groups"):
                 groups = [_like(self._communicator.main, ranks) for _ in range(count)]
-            self._lanes[key] = Lane(groups, rings=rings)
+            self._lanes[key] = CommunicationStream(groups, rings=rings)
         return self._lanes[key]
 
     @property
@@ -118,7 +118,7 @@ class _Thread:
     """Carries out what it is given, one after the other; after a failure nothing more."""
 
     def __init__(self, groups: Sequence[dist.ProcessGroup]) -> None:
-        self._group, self.ring = groups[0], Ring(groups)
+        self._group, self.ring = groups[0], RingNeighbours(groups)
         self._jobs: queue.SimpleQueue[tuple[torch.futures.Future[Any], Callable[[], None]] | None] = queue.SimpleQueue()
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._work, name="ddpexec lane", daemon=True)
@@ -140,7 +140,7 @@ class _Thread:
                 begin(self._group, operation, tensor).wait()
 
         self._jobs.put((future, carry_out))
-        return Carried(future)
+        return ThreadWork(future)
 
     def close(self) -> None:
         self._jobs.put(None)
@@ -161,7 +161,7 @@ class _Thread:
                 future.set_exception(error)
 
 
-class Carried:
+class ThreadWork:
     """The work of a message that a thread carries out."""
 
     def __init__(self, future: torch.futures.Future[Any]) -> None:

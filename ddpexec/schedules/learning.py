@@ -16,10 +16,10 @@ import torch
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.schedules.lanes import Lane
+from ddpexec.schedules.lanes import CommunicationStream
 from ddpexec.timing.clock import settle
 from ddpsim.operations import Operation
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 
 PROBES = (1 << 20, 8 << 20)
 """Bytes of the allreduces that tell what a message takes, the fixed part and the rate; chosen by hand: buffers on the
@@ -28,7 +28,7 @@ REPEATS = 5
 """Allreduces of each size; the shortest counts, as what disturbs one only adds to it."""
 
 
-class Learning:
+class ProbeTimes:
     """Learning takes the times of a few iterations.
 
     Args:
@@ -80,7 +80,13 @@ class Learning:
         return [median(times) if times else math.nan for times in found]
 
 
-def told(setup: Setup, learning: Learning, communicator: Communicator, lane: Lane, model: ModelParameters) -> Setup:
+def told(
+    setup: SchemeInputs,
+    learning: ProbeTimes,
+    communicator: Communicator,
+    lane: CommunicationStream,
+    model: ModelParameters,
+) -> SchemeInputs:
     """Return `setup` with what rank 0 learned, and what it measures of messages; every rank calls this."""
     device = communicator.device_for(model.tensors[0].device)
     rows = torch.cat([learning.rows().flatten(), torch.tensor(_probe(lane, model), dtype=torch.float64)]).to(device)
@@ -93,12 +99,12 @@ def told(setup: Setup, learning: Learning, communicator: Communicator, lane: Lan
         setup,
         use_s={index: seconds for index, seconds in enumerate(uses) if not math.isnan(seconds)},
         ready_s={index: seconds for index, seconds in enumerate(ready) if not math.isnan(seconds)},
-        time_s=Wire(communicator.world_size, fixed_s, rate),
+        time_s=ProbedLink(communicator.world_size, fixed_s, rate),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class ProbedLink:
     """What probes say of the wire: an operation takes `fixed_s`, and what it sends at the rate of an allreduce.
 
     Attributes:
@@ -117,13 +123,13 @@ class Wire:
         return self.fixed_s + size_bytes / self.rate * share
 
 
-def arrival_order(setup: Setup) -> list[int]:
+def arrival_order(setup: SchemeInputs) -> list[int]:
     """Return registration indices as gradients came; those that never did come last."""
     never = math.inf
     return sorted(range(len(setup.parameters)), key=lambda index: (setup.ready_s.get(index, never), index))
 
 
-def _probe(lane: Lane, model: ModelParameters) -> tuple[float, float]:
+def _probe(lane: CommunicationStream, model: ModelParameters) -> tuple[float, float]:
     """Return seconds of an allreduce of nothing, and bytes a second beyond."""
     device = model.tensors[0].device
     taken = []

@@ -13,7 +13,7 @@ from ddpexec.schedules.rings import part_elements
 from ddpsim.bucketing.assign import Bucket
 
 
-class Flat:
+class FlatGradients:
     """A flat holds the gradients of parameters that messages carry together, divisible by the ranks.
 
     Args:

@@ -10,13 +10,13 @@ from torch import Tensor
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.errors import OptionError
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.schedules.averaged import Averaged
-from ddpexec.schedules.chunked import Chunked
-from ddpexec.schedules.memory import Flat
+from ddpexec.schedules.averaged import AveragedParameters
+from ddpexec.schedules.chunked import ChunkedBucket
+from ddpexec.schedules.memory import FlatGradients
 from ddpsim.operations import Operation
 from ddpsim.schedules.averaging import NODE
 from ddpsim.schedules.message import WORLD, Message
-from ddpsim.schedules.points import BACKWARD_END, Kind
+from ddpsim.schedules.points import BACKWARD_END, PointKind
 from ddpsim.schedules.schedule import TRAINERS, Schedule, averages
 from ddpsim.schedules.servers import SERVERS
 
@@ -45,28 +45,30 @@ class MessageMemory:
         self._flats = {flat.indices: flat for flat in self.flats}
         self.averaged = _averaged(schedule, model)
         self._averaged = {each.indices: each for each in self.averaged}
-        self._chunked = {m.parameters: Chunked(self.flat_of(m), m.chunks) for m in schedule if m.chunks is not None}
+        self._chunked = {
+            m.parameters: ChunkedBucket(self.flat_of(m), m.chunks) for m in schedule if m.chunks is not None
+        }
 
-    def flat_of(self, message: Message) -> Flat:
+    def flat_of(self, message: Message) -> FlatGradients:
         """Return the gradients that a message carries."""
         return self._flats[message.parameters]
 
-    def averaged_of(self, message: Message) -> Averaged:
+    def averaged_of(self, message: Message) -> AveragedParameters:
         """Return the parameters that a message averages, or pulls from servers."""
         return self._averaged[message.parameters]
 
-    def chunked_of(self, message: Message) -> Chunked:
+    def chunked_of(self, message: Message) -> ChunkedBucket:
         """Return the chunks of gradients that a message carries, or whose norms it does."""
         return self._chunked[message.parameters]
 
-    def in_chunks(self, flat: Flat) -> bool:
+    def in_chunks(self, flat: FlatGradients) -> bool:
         """Whether only some chunks of `flat` are sent at a time."""
         return flat.indices in self._chunked
 
     @property
     def kept(self) -> list[Tensor]:
         """What averages and chunks remember from one iteration to the next."""
-        keeping: list[Averaged | Chunked] = [*self.averaged, *self._chunked.values()]
+        keeping: list[AveragedParameters | ChunkedBucket] = [*self.averaged, *self._chunked.values()]
         return [tensor for each in keeping for tensor in each.kept]
 
     def tensor(self, message: Message) -> Tensor:
@@ -103,7 +105,7 @@ class MessageMemory:
             raise OptionError(what, place=place, remedy=f"use {', '.join(CARRIED)} of all ranks, or simulate it")
         if message.delay_s and self._backend != "gloo":
             raise OptionError("it is held back, which threads do over gloo", place=place, remedy="simulate it")
-        if any(point.kind is Kind.BACKWARD for point in (*message.after, *message.blocks)):
+        if any(point.kind is PointKind.BACKWARD for point in (*message.after, *message.blocks)):
             raise OptionError("the executor does not see backward use a parameter", place=place, remedy="simulate it")
 
     def _of_flat(self, message: Message, place: str) -> Tensor:
@@ -137,7 +139,7 @@ def keeps_parts(schedule: Schedule) -> bool:
 
 def gradients_in(message: Message) -> bool:
     """Whether a message carries gradients: it sums them, or gathers what an optimizer waits for."""
-    return message.op.reduces or any(point.kind is Kind.OPTIMIZER for point in message.blocks)
+    return message.op.reduces or any(point.kind is PointKind.OPTIMIZER for point in message.blocks)
 
 
 def _of_ranks(schedule: Schedule) -> list[Message]:
@@ -147,7 +149,7 @@ def _of_ranks(schedule: Schedule) -> list[Message]:
 
 def _flats(
     schedule: Schedule, model: ModelParameters, communicator: Communicator, dtype: torch.dtype | None
-) -> list[Flat]:
+) -> list[FlatGradients]:
     """Return the memory that the messages of `schedule` carry.
 
     Raises:
@@ -155,7 +157,7 @@ def _flats(
     """
     sharded = keeps_parts(schedule)
     late = {message.parameters for message in schedule if message.op.reduces and BACKWARD_END in message.after}
-    flats: dict[tuple[int, ...], Flat] = {}
+    flats: dict[tuple[int, ...], FlatGradients] = {}
     owner: dict[int, str] = {}
     for message in schedule:
         indices, place = message.parameters, f"message {message.id!r}"
@@ -170,7 +172,9 @@ def _flats(
         owner |= dict.fromkeys(indices, message.id)
         rank, ranks = communicator.rank, communicator.world_size
         late_here = indices in late
-        flats[indices] = Flat(len(flats), indices, model, ranks, rank, sharded=sharded, late=late_here, dtype=dtype)
+        flats[indices] = FlatGradients(
+            len(flats), indices, model, ranks, rank, sharded=sharded, late=late_here, dtype=dtype
+        )
         flats[indices].summed_over = schedule.groups.get(message.group, ranks)
         if message.group == SERVERS:
             flats[indices].summed_over = 1 if schedule.asynchronous else ranks - schedule.sharding.servers
@@ -181,13 +185,13 @@ def _flats(
     return list(flats.values())
 
 
-def _averaged(schedule: Schedule, model: ModelParameters) -> list[Averaged]:
+def _averaged(schedule: Schedule, model: ModelParameters) -> list[AveragedParameters]:
     """Return the memory of the parameters that messages of `schedule` average.
 
     Raises:
         OptionError: a part of one, or parameters of several types or devices.
     """
-    found: list[Averaged] = []
+    found: list[AveragedParameters] = []
     for message in schedule:
         place = f"message {message.id!r}"
         pulls = message.group == SERVERS and not message.op.reduces and not message.sparse
@@ -195,13 +199,13 @@ def _averaged(schedule: Schedule, model: ModelParameters) -> list[Averaged]:
             continue
         if pulls:
             _check_alike(message.parameters, model, place)
-            found.append(Averaged(len(found), message.parameters, model, None))
+            found.append(AveragedParameters(len(found), message.parameters, model, None))
             continue
         if message.op is not Operation.ALLREDUCE or message.part is not None or not message.in_place:
             what, remedy = "the executor averages parameters whole, where they lie", "send them `in_place`, or simulate"
             raise OptionError(what, place=place, remedy=remedy)
         _check_alike(message.parameters, model, place)
-        found.append(Averaged(len(found), message.parameters, model, schedule.outer))
+        found.append(AveragedParameters(len(found), message.parameters, model, schedule.outer))
     return found
 
 

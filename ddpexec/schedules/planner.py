@@ -13,8 +13,8 @@ import torch
 from ddpexec.ddp.parameters import ModelParameters, agree
 from ddpexec.errors import OptionError
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.schedules.lanes import Lane
-from ddpexec.schedules.learning import Learning, arrival_order, told
+from ddpexec.schedules.lanes import CommunicationStream
+from ddpexec.schedules.learning import ProbeTimes, arrival_order, told
 from ddpexec.schedules.message_memory import keeps_parts
 from ddpexec.schedules.rows import check_optimizer
 from ddpexec.schedules.updates import MakeOptimizer
@@ -24,10 +24,10 @@ from ddpsim.schedules import schemes
 from ddpsim.schedules.schedule import Schedule, averages, message_document
 from ddpsim.schedules.scheme import Scheme
 from ddpsim.schedules.schemes import without_overlap
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 
 
-class Planner:
+class SchedulePlanner:
     """A planner has a scheme make the schedules of one job: its first, and another of what was learned.
 
     Args:
@@ -100,7 +100,7 @@ class Planner:
         _check_sparse(made, self._model)
         return made
 
-    def learned(self, learning: Learning, lane: Lane) -> Schedule:
+    def learned(self, learning: ProbeTimes, lane: CommunicationStream) -> Schedule:
         """Return the schedule of what was learned, and of what `lane` takes; every rank calls this.
 
         Its buckets are made anew, in the order in which gradients came, where none were given.
@@ -111,11 +111,11 @@ class Planner:
             self.plan = rebuilt_plan(self._model.policy, self._caps, arrival_order(setup))
         return self._made(replace(setup, buckets=self.plan.groups()))
 
-    def _setup(self) -> Setup:
+    def _setup(self) -> SchemeInputs:
         sent = self._model.policy
         if self._mixed is not None:
             sent = tuple(replace(each, dtype=str(self._mixed.param_dtype).removeprefix("torch.")) for each in sent)
-        return Setup(
+        return SchemeInputs(
             parameters=sent,
             buckets=self.plan.groups(),
             world_size=self._communicator.world_size,
@@ -125,7 +125,7 @@ class Planner:
             blocking=self._communicator.backend == "gloo",
         )
 
-    def _made(self, setup: Setup) -> Schedule:
+    def _made(self, setup: SchemeInputs) -> Schedule:
         made = self._scheme.schedule(setup)
         if made.one_process:
             what, remedy = "its ranks are threads of one process", "use torch.nn.DataParallel, or take `ddp`"

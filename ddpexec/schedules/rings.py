@@ -32,7 +32,7 @@ def part_elements(elements: int, item_bytes: int, ranks: int) -> int:
     return per_rank * math.ceil(elements / (per_rank * ranks))
 
 
-class Ring:
+class RingNeighbours:
     """A ring sends to the rank before and receives from the rank after, by tags that no two messages share.
 
     Args:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ddpexec.errors import OptionError
 from ddpexec.groups.process_groups import Communicator, Work
-from ddpexec.schedules.served import GOES_ON, Server, ServerLane, Together
+from ddpexec.schedules.served import GOES_ON, JoinedWorks, Server, ServerStream
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.operations import Operation
 
@@ -22,7 +22,7 @@ Rows = tuple[Tensor, Tensor]
 """Indices of rows, ascending, and the values of each."""
 
 
-class RowLane(ServerLane):
+class RowStream(ServerStream):
     """A row lane sends the rows of sparse gradients to the servers, and receives rows of parameters from them."""
 
     def launch(self, operation: Operation, tensor: Tensor, after: Sequence[Work], delay_s: float = 0.0) -> Work:
@@ -45,7 +45,7 @@ class RowLane(ServerLane):
             rows = indices[mine], values[mine]
             self.sent_bytes += sum(part.nbytes for part in rows)
             works += send_rows(self.group, server, number + 1, rows)
-        return Together(works)
+        return JoinedWorks(works)
 
     def _taken(self, parameter: Tensor) -> Rows:
         """Return the rows of a gradient, divided by the training ranks; none where nothing used it."""

@@ -28,7 +28,7 @@ CONTROL_TAG = 0
 GOES_ON, ENDS = 1.0, 0.0
 
 
-class ServerLane:
+class ServerStream:
     """A server lane sends a training rank's pushes to the servers, and receives its pulls from them.
 
     Args:
@@ -54,24 +54,24 @@ class ServerLane:
         parts = parts_of(tensor, len(self.servers))
         if operation is Operation.REDUCE:
             self.sent_bytes += tensor.nbytes
-            return Together([self.group.send([p], s, number + 1) for p, s in zip(parts, self.servers, strict=True)])
-        return Together([self.group.recv([p], s, number + 1) for p, s in zip(parts, self.servers, strict=True)])
+            return JoinedWorks([self.group.send([p], s, number + 1) for p, s in zip(parts, self.servers, strict=True)])
+        return JoinedWorks([self.group.recv([p], s, number + 1) for p, s in zip(parts, self.servers, strict=True)])
 
     def tell(self, flag: float) -> None:
         """Tell the servers whether another iteration comes; what was told before has arrived by then."""
         for _, works in self._control:
-            Together(works).wait()
+            JoinedWorks(works).wait()
         told = torch.tensor([flag, self.rate], dtype=torch.float64)
         self._control = [(told, [self.group.send([told], server, CONTROL_TAG) for server in self.servers])]
         if flag == ENDS:
-            Together(self._control[0][1]).wait()
+            JoinedWorks(self._control[0][1]).wait()
             self._control = []
 
     def close(self) -> None:
         """Do nothing: there are no threads."""
 
 
-class Together:
+class JoinedWorks:
     """Several works as one."""
 
     def __init__(self, works: Sequence[dist.Work]) -> None:
@@ -95,7 +95,7 @@ def parts_of(tensor: Tensor, servers: int) -> list[Tensor]:
 
 
 @dataclass(slots=True)
-class Served:
+class ServerStatistics:
     """What a server has done.
 
     Attributes:
@@ -140,7 +140,7 @@ class Server:
         self._workers = range(communicator.world_size - servers)
         number = communicator.rank - len(self._workers)
         self._hold([nn.Parameter(parts_of(whole.detach(), servers)[number]) for whole in buckets], make_optimizer)
-        self.served = Served()
+        self.served = ServerStatistics()
 
     def _hold(self, parts: list[nn.Parameter], make_optimizer: MakeOptimizer) -> None:
         self._parts = parts
@@ -160,7 +160,7 @@ class Server:
             optimizer.load_state_dict(kept)
         self.served.updates = state["updates"]
 
-    def serve_all(self) -> Served:
+    def serve_all(self) -> ServerStatistics:
         """Update by the mean of all ranks' gradients, iteration by iteration, until all have ended.
 
         Raises:
@@ -205,7 +205,7 @@ class Server:
         self._settle(work for works in self._sent for work in works)
         self._sent = [[] for _ in self._parts]
 
-    def serve_each(self) -> Served:
+    def serve_each(self) -> ServerStatistics:
         """Update by each rank's gradients as they come, and answer it alone, until all have ended.
 
         Raises:

@@ -9,17 +9,17 @@ from torch import Tensor
 
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.schedules.averaged import rates_of
-from ddpexec.schedules.carrier import Carrier
-from ddpexec.schedules.memory import Flat
+from ddpexec.schedules.carrier import MessageLauncher
+from ddpexec.schedules.memory import FlatGradients
 from ddpexec.schedules.message_memory import MessageMemory, keeps_parts
-from ddpexec.schedules.updates import MakeOptimizer, Update
+from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import LaunchQueue
-from ddpsim.schedules.points import Kind, Point, points
+from ddpsim.schedules.points import Point, PointKind, points
 from ddpsim.schedules.schedule import Schedule
 
 
-class Stepper:
+class UpdateScheduler:
     """Carries updates out: at the optimizer's step, or before what they update is next used.
 
     Args:
@@ -40,7 +40,7 @@ class Stepper:
         schedule: Schedule,
         model: ModelParameters,
         memory: MessageMemory,
-        carrier: Carrier,
+        carrier: MessageLauncher,
         queue: LaunchQueue[Point],
         make_optimizer: MakeOptimizer,
         observer: Observer | None,
@@ -49,14 +49,14 @@ class Stepper:
         self.updates = _updates(schedule, model, memory, make_optimizer)
         self._update = {index: update for update in self.updates for index in update.indices}
         carrier.rates = rates_of([group for update in self.updates for group in update._groups])
-        self._before = {update: points(Kind.OPTIMIZER, update.indices) for update in self.updates}
-        self._after = {update: points(Kind.UPDATED, update.indices) for update in self.updates}
+        self._before = {update: points(PointKind.OPTIMIZER, update.indices) for update in self.updates}
+        self._after = {update: points(PointKind.UPDATED, update.indices) for update in self.updates}
         # Those whose gradients are the schedule's own once they are in its buffers, and nobody else's.
         late = schedule.update != "after_backward"
         self._taken = {flat for flat in memory.flats if late or flat.shard is not None}
         self.pending: set[int] = set()
         self._reduced: set[int] = set()
-        self._stepped: set[Update] = set()
+        self._stepped: set[ParameterUpdate] = set()
 
     # ---- gradients come
 
@@ -78,7 +78,7 @@ class Stepper:
                     self._carrier.launch(self._queue.passed(*self._after[update]))
         self._stepped.clear()
 
-    def reduced(self, flats: Iterable[Flat]) -> None:
+    def reduced(self, flats: Iterable[FlatGradients]) -> None:
         """Note that gradients of `flats` are reduced, or on their way."""
         for flat in flats:
             if self._schedule.update != "elsewhere":
@@ -150,7 +150,7 @@ class Stepper:
         """Go on from what `progress` returned."""
         self._stepped = {update for update, done in zip(self.updates, stepped, strict=True) if done}
 
-    def _carry_out(self, update: Update) -> None:
+    def _carry_out(self, update: ParameterUpdate) -> None:
         if not update.pending:
             return
         self._await_gradients(update, own=False)
@@ -164,7 +164,7 @@ class Stepper:
             self._observer.updated(begin)
         self._updated(update)
 
-    def _await_gradients(self, update: Update, *, own: bool) -> None:
+    def _await_gradients(self, update: ParameterUpdate, *, own: bool) -> None:
         """Wait for the gradients of `update` and give them to its parameters, as views or copied to their own."""
         awaited = self._queue.waits(*self._before[update])
         self._carrier.wait(awaited)
@@ -177,19 +177,21 @@ class Stepper:
             else:
                 flat.give_gradients()
 
-    def _updated(self, update: Update) -> None:
+    def _updated(self, update: ParameterUpdate) -> None:
         self._reduced.difference_update(update.indices)
         self._stepped.add(update)
         self._carrier.launch(self._queue.passed(*self._after[update]))
 
 
-def _updates(schedule: Schedule, model: ModelParameters, memory: MessageMemory, make: MakeOptimizer) -> list[Update]:
+def _updates(
+    schedule: Schedule, model: ModelParameters, memory: MessageMemory, make: MakeOptimizer
+) -> list[ParameterUpdate]:
     """Return what is updated together: a bucket's parameters or this rank's part of them, or the whole model."""
     flats = memory.flats
     if keeps_parts(schedule):
-        return [Update([flat], [flat.shard], make) for flat in flats if flat.shard is not None]
+        return [ParameterUpdate([flat], [flat.shard], make) for flat in flats if flat.shard is not None]
     if schedule.update == "before_use":
-        return [Update([flat], flat.tensors, make) for flat in flats]
+        return [ParameterUpdate([flat], flat.tensors, make) for flat in flats]
     summed = {index for flat in flats for index in flat.indices}
     alone = [each for each in memory.averaged if not summed.issuperset(each.indices)]
-    return [Update([*flats, *alone], model.tensors, make)]  # type: ignore[list-item]
+    return [ParameterUpdate([*flats, *alone], model.tensors, make)]  # type: ignore[list-item]

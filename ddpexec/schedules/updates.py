@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from ddpexec.errors import OptionError
-from ddpexec.schedules.memory import Flat
+from ddpexec.schedules.memory import FlatGradients
 
 MakeOptimizer = Callable[[list[nn.Parameter]], Any]
 """The user's: from parameters to an optimizer of them, such as `lambda p: torch.optim.AdamW(p, lr=1e-3)`."""
 
 
-class Update:
+class ParameterUpdate:
     """An update is an optimizer instance, and what it updates together.
 
     A step that was asked for and not carried out keeps the learning rate, and whatever else the user may change in
@@ -27,7 +27,7 @@ class Update:
         make: makes the instance.
     """
 
-    def __init__(self, flats: Sequence[Flat], parameters: Sequence[nn.Parameter], make: MakeOptimizer) -> None:
+    def __init__(self, flats: Sequence[FlatGradients], parameters: Sequence[nn.Parameter], make: MakeOptimizer) -> None:
         self.flats, self.optimizer = flats, make(list(parameters))
         self.indices = tuple(index for flat in flats for index in flat.indices)
         self._asked: list[dict[str, Any]] | None = None
@@ -73,7 +73,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
 
     def __init__(
         self,
-        updates: Sequence[Update],
+        updates: Sequence[ParameterUpdate],
         step: Callable[[], None],
         complete: Callable[[], None],
         forget: Callable[[], None],
@@ -84,7 +84,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
             super().__init__([{"params": group["params"]} for group in groups], {})
         self.follow(updates)
 
-    def follow(self, updates: Sequence[Update]) -> None:
+    def follow(self, updates: Sequence[ParameterUpdate]) -> None:
         """Step `updates` from now on."""
         self.updates = updates
         self.param_groups = [group for update in updates for group in update._groups]
@@ -158,7 +158,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         self.follow(self.updates)  # torch's optimizers have other parameter groups now
 
 
-def moved_state(old: Sequence[Update], new: Sequence[Update]) -> None:
+def moved_state(old: Sequence[ParameterUpdate], new: Sequence[ParameterUpdate]) -> None:
     """Give `new` instances the state of `old` ones of whole parameters, and their hyperparameters; parts are cut out.
 
     Only state whose tensors have their parameter's shape can be divided, or such as counts steps.
@@ -175,7 +175,7 @@ def moved_state(old: Sequence[Update], new: Sequence[Update]) -> None:
                 update.optimizer.state[flat.shard] = _divided(flat, [found[tensor] for tensor in flat.tensors])
 
 
-def _divided(flat: Flat, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _divided(flat: FlatGradients, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the state of this rank's part of `flat`, whose parameters have `states`."""
     divided: dict[str, Any] = {}
     for key, value in states[0].items():

@@ -27,7 +27,7 @@ def stamping(observer: Observer, index: int) -> Callable[[Tensor], None]:
     return stamp
 
 
-class Watch:
+class CollectiveWatch:
     """Notes each collective as the message of the schedule that it is: the n-th of its operation on its unit.
 
     On a CPU torch's `fully_shard` launches a collective and waits for it in one call.
@@ -68,7 +68,7 @@ class Watch:
 class WatchedAllGather(DefaultAllGather):
     """torch's all-gather of one unit, noted."""
 
-    def __init__(self, watch: Watch, unit: Unit) -> None:
+    def __init__(self, watch: CollectiveWatch, unit: Unit) -> None:
         super().__init__()
         self._watch, self._unit = watch, unit
 
@@ -84,7 +84,7 @@ class WatchedAllGather(DefaultAllGather):
 class WatchedReduceScatter(DefaultReduceScatter):
     """torch's reduce-scatter of one unit, noted."""
 
-    def __init__(self, watch: Watch, unit: Unit) -> None:
+    def __init__(self, watch: CollectiveWatch, unit: Unit) -> None:
         super().__init__()
         self._watch, self._unit = watch, unit
 
@@ -100,7 +100,7 @@ class WatchedReduceScatter(DefaultReduceScatter):
 class WatchedReplicas(dist.ProcessGroup):
     """Passes the allreduces of one unit between replicas on to `group`, waits for each as its caller does, notes it."""
 
-    def __init__(self, group: dist.ProcessGroup, watch: Watch, unit: Unit) -> None:
+    def __init__(self, group: dist.ProcessGroup, watch: CollectiveWatch, unit: Unit) -> None:
         super().__init__(group.rank(), group.size())  # type: ignore[call-arg]
         self._inner, self._watch, self._unit = group, watch, unit
 

@@ -25,14 +25,14 @@ from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.forward_points import ForwardPoints
-from ddpexec.schedules.interpreter import Interpreter
+from ddpexec.schedules.interpreter import ScheduleReducer
 from ddpexec.schedules.joining import UnevenSteps
 from ddpexec.schedules.kept import Kept, load_state, state_of
-from ddpexec.schedules.lanes import Lanes
-from ddpexec.schedules.learning import Learning
-from ddpexec.schedules.planner import Planner, check_agreement
-from ddpexec.schedules.served import Served, Server
-from ddpexec.schedules.updates import MakeOptimizer, ScheduledOptimizer, Update, moved_state
+from ddpexec.schedules.lanes import CommunicationStreams
+from ddpexec.schedules.learning import ProbeTimes
+from ddpexec.schedules.planner import SchedulePlanner, check_agreement
+from ddpexec.schedules.served import Server, ServerStatistics
+from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate, ScheduledOptimizer, moved_state
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.operations import Operation
@@ -98,7 +98,7 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         UnevenSteps.__init__(self)
         self.module, self.observer = module, observer
         self.executor: Executor = None  # type: ignore[assignment]
-        self.interpreter: Interpreter = None  # type: ignore[assignment]
+        self.interpreter: ScheduleReducer = None  # type: ignore[assignment]
         self.optimizer: ScheduledOptimizer = None  # type: ignore[assignment]
         self._serving: Server | None
         check_objects(mixed_precision=mixed_precision)
@@ -113,7 +113,7 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         self.model, self.device = model, model.tensors[0].device
         verify(model, self.communicator, self.device)
         broadcast_state(module, self.communicator, (), buffers=True)
-        self._planner = Planner(
+        self._planner = SchedulePlanner(
             scheme_named(scheme) if isinstance(scheme, str) else scheme, model, self.communicator, make_optimizer,
             caps=caps or BucketCaps(), plan=plan, overlap=overlap, every=every, accumulate=accumulate or every,
             find_unused=find_unused_parameters or static_graph, mixed_precision=mixed_precision,
@@ -121,8 +121,8 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         self._step_iterations = accumulate or every
         self._make_optimizer, self._find_unused = make_optimizer, find_unused_parameters
         self._static_graph = static_graph
-        self._lanes = Lanes(self.communicator)
-        self._learning = Learning(len(model.tensors), learn) if learn else None
+        self._lanes = CommunicationStreams(self.communicator)
+        self._learning = ProbeTimes(len(model.tensors), learn) if learn else None
         self._hooks: list[RemovableHandle] = []
         first = self._planner.first(learns=bool(learn))
         self._mixed = None if mixed_precision is None else MixedPrecision(mixed_precision, module)
@@ -254,7 +254,7 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         """Whether this rank serves and trains nothing: one of the last, under parameter servers."""
         return self.communicator.rank >= self.communicator.world_size - self.schedule.sharding.servers
 
-    def serve(self) -> Served:
+    def serve(self) -> ServerStatistics:
         """Serve until all training ranks have ended; return what was done."""
         server = self._server()
         return server.serve_each() if self.schedule.asynchronous else server.serve_all()
@@ -328,8 +328,8 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         """Carry `schedule` out from the coming iteration on; optimizers keep what they know."""
         check_agreement(schedule, self.communicator, self.device)
         self.schedule = schedule
-        former: Sequence[Update] = self.interpreter.stepper.updates if self.interpreter is not None else ()
-        self.interpreter = Interpreter(
+        former: Sequence[ParameterUpdate] = self.interpreter.stepper.updates if self.interpreter is not None else ()
+        self.interpreter = ScheduleReducer(
             schedule, self.model, self.communicator, self._lanes, self._make_optimizer,
             some_unused=self._find_unused, static_graph=self._static_graph, mixed=self._mixed, observer=self.observer,
         )  # fmt: skip
@@ -348,7 +348,7 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
             moved_state(former, updates)
             self.optimizer.follow(updates)
 
-    def _replan(self, learning: Learning) -> None:
+    def _replan(self, learning: ProbeTimes) -> None:
         """Make the scheme's schedule, of what was learned."""
         self._learning = None
         self.complete()
@@ -371,7 +371,7 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         self.complete()
 
 
-def _end(handles: Iterable[list[RemovableHandle]], lanes: Lanes) -> None:
+def _end(handles: Iterable[list[RemovableHandle]], lanes: CommunicationStreams) -> None:
     for each in handles:
         remove(each)
     lanes.close()

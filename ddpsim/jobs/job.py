@@ -15,7 +15,7 @@ from ddpsim.order import OrderPolicy, predictor, rebuild
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.schemes import without_overlap
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -123,7 +123,7 @@ class Job(JobOptions):
         steps = scheme_named(self.scheme).steps
         return {"steps": steps} if steps > 1 else {}
 
-    def schedule(self, setup: Setup) -> Schedule:
+    def schedule(self, setup: SchemeInputs) -> Schedule:
         """Return the schedule of a job with this setup.
 
         Raises:

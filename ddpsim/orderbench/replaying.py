@@ -17,7 +17,7 @@ from ddpsim.order.agreement import ready_tau
 from ddpsim.order.traces import held_back_by
 from ddpsim.orderbench.machines import BenchMachine
 from ddpsim.simulation import simulate
-from ddpsim.simulation.draws import Draw, replayed
+from ddpsim.simulation.draws import SimulatedRank, replayed
 from ddpsim.simulation.job_run import WARM_UP
 from ddpsim.simulation.plans import Plans, plans_of
 from ddpsim.topology.graph import Placement
@@ -59,7 +59,7 @@ class Replayer:
     machine: BenchMachine
     placement: Placement
     orders: Sequence[tuple[tuple[int, ...], ...]]
-    draws: Sequence[Draw]
+    draws: Sequence[SimulatedRank]
     options: Options
 
     @classmethod

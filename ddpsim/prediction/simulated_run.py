@@ -10,7 +10,7 @@ from ddpsim.errors import InputError
 from ddpsim.simulation import Options
 from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.engine import Simulated, run_job, trace_of
-from ddpsim.simulation.job_run import WARM_UP, Extent, JobRun
+from ddpsim.simulation.job_run import WARM_UP, JobRun, SimulatedIterations
 from ddpsim.simulation.retime import periods_s
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Cluster, Placement
@@ -96,7 +96,7 @@ class SimulatedRun:
         ran, self._ran = self._ran or self._run(brief=True), None
         brief, warm_up = in_brief(self.options, self.workload)
         iterations = max(brief.iterations_of(kind.workload) for kind in ran.kinds)
-        return periods_s(ran, Extent.of(brief, iterations, warm_up, ran.schedule, whole=False), assumed)
+        return periods_s(ran, SimulatedIterations.of(brief, iterations, warm_up, ran.schedule, whole=False), assumed)
 
     def _run(self, progress: Progress | None = None, *, brief: bool, whole: bool = True) -> JobRun:
         run, warm_up = in_brief(self.options, self.workload) if brief else (self.options, WARM_UP)

@@ -15,10 +15,10 @@ from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.options.asked import count, value
 from ddpsim.schedules.message import WORLD, Message
-from ddpsim.schedules.outer import Outer
-from ddpsim.schedules.points import BACKWARD_END, Kind, points
+from ddpsim.schedules.outer import OuterStep
+from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import Schedule, Sharding
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.sums import sums
 
 NODE = "node"
@@ -43,7 +43,7 @@ class LocalSgd:
     ranks: int | None = value(count)
 
 
-def averaging(setup: Setup, steps: int) -> Schedule:
+def averaging(setup: SchemeInputs, steps: int) -> Schedule:
     """Average the parameters of all ranks after every `steps` steps; nothing is sent in between."""
     return Schedule(
         scheme=f"averaging:{steps}",
@@ -53,7 +53,7 @@ def averaging(setup: Setup, steps: int) -> Schedule:
     )
 
 
-def slowmo(setup: Setup, steps: int, outer: Outer) -> Schedule:
+def slowmo(setup: SchemeInputs, steps: int, outer: OuterStep) -> Schedule:
     """Average the parameters of all ranks after every `steps` steps, and take an outer step with momentum then."""
     kept = 2 * setup.size_bytes(range(len(setup.parameters)))
     made = averaging(setup, steps)
@@ -62,7 +62,7 @@ def slowmo(setup: Setup, steps: int, outer: Outer) -> Schedule:
     return replace(made, scheme=f"slowmo:{steps}", messages=messages, sharding=sharding, outer=outer)
 
 
-def local_sgd(setup: Setup, steps: int, given: LocalSgd) -> Schedule:
+def local_sgd(setup: SchemeInputs, steps: int, given: LocalSgd) -> Schedule:
     """Average gradients in a node in each step, and parameters over all ranks after every `steps`: PostLocalSGD.
 
     Raises:
@@ -83,15 +83,15 @@ def local_sgd(setup: Setup, steps: int, given: LocalSgd) -> Schedule:
     )
 
 
-def _averages(setup: Setup, steps: int) -> list[Message]:
+def _averages(setup: SchemeInputs, steps: int) -> list[Message]:
     return [
         Message(
             id=f"average {place}",
             op=Operation.ALLREDUCE,
             size_bytes=setup.size_bytes(setup.buckets[place]),
             parameters=setup.buckets[place],
-            after=points(Kind.UPDATED, setup.buckets[place]),
-            blocks=points(Kind.FORWARD, setup.buckets[place]),
+            after=points(PointKind.UPDATED, setup.buckets[place]),
+            blocks=points(PointKind.FORWARD, setup.buckets[place]),
             every=setup.accumulate * steps,
             in_place=True,
         )

@@ -14,15 +14,15 @@ from dataclasses import replace
 
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import Message
-from ddpsim.schedules.points import BACKWARD_END, Kind, points
+from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import Schedule, Sharding
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 
 BUFFER_BYTES = 10_485_760
 """Most bytes that are sent at once, but for a tensor that is larger: `buffer_size` of torch's `comm.py`."""
 
 
-def dataparallel(setup: Setup) -> Schedule:
+def dataparallel(setup: SchemeInputs) -> Schedule:
     """Parameters broadcast before forward, gradients summed on the first GPU after backward, both 10 MiB at once."""
     everything = tuple(range(len(setup.parameters)))
     chunks = list(_chunks(setup))
@@ -32,7 +32,7 @@ def dataparallel(setup: Setup) -> Schedule:
             op=Operation.BROADCAST,
             size_bytes=setup.size_bytes(chunk),
             parameters=chunk,
-            blocks=points(Kind.FORWARD, everything),
+            blocks=points(PointKind.FORWARD, everything),
         )
         for place, chunk in enumerate(chunks)
     ]
@@ -42,8 +42,8 @@ def dataparallel(setup: Setup) -> Schedule:
             op=Operation.REDUCE,
             size_bytes=setup.size_bytes(chunk),
             parameters=chunk,
-            after=(*points(Kind.GRADIENT, chunk), BACKWARD_END),
-            blocks=points(Kind.OPTIMIZER, chunk),
+            after=(*points(PointKind.GRADIENT, chunk), BACKWARD_END),
+            blocks=points(PointKind.OPTIMIZER, chunk),
         )
         for place, chunk in enumerate(chunks)
     ]
@@ -55,7 +55,7 @@ def dataparallel(setup: Setup) -> Schedule:
     return Schedule(scheme="dataparallel", messages=(*broadcasts, *sums), sharding=gathered, one_process=True)
 
 
-def _chunks(setup: Setup) -> Iterator[tuple[int, ...]]:
+def _chunks(setup: SchemeInputs) -> Iterator[tuple[int, ...]]:
     """Yield the parameters that go together, by dtype: a tensor that would not fit begins the next."""
     open_chunks: dict[str, list[int]] = {}
     for index, parameter in enumerate(setup.parameters):

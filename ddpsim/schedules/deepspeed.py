@@ -24,10 +24,10 @@ from dataclasses import dataclass, replace
 from ddpsim.operations import Operation
 from ddpsim.options.asked import elements, value
 from ddpsim.schedules.message import Message
-from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
+from ddpsim.schedules.points import BACKWARD_END, Point, PointKind, points
 from ddpsim.schedules.precision import Precision, dtype_named
 from ddpsim.schedules.schedule import Schedule, Sharding
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.units import modules_of
 
 _AHEAD = 2
@@ -62,14 +62,14 @@ class DeepSpeed:
         return Precision(reduce=self.reduce)
 
 
-def zero0(setup: Setup, config: DeepSpeed) -> Schedule:
+def zero0(setup: SchemeInputs, config: DeepSpeed) -> Schedule:
     """DeepSpeed without ZeRO: allreduces of whole buffers of gradients after backward."""
     buckets = [bucket for bucket, _ in _buckets(setup, range(len(setup.parameters)), config)]
     messages = tuple(
         replace(
             _reduction(setup, number, config, Operation.ALLREDUCE, [(bucket, None)]),
-            after=(*points(Kind.GRADIENT, bucket), BACKWARD_END),
-            blocks=points(Kind.OPTIMIZER, bucket),
+            after=(*points(PointKind.GRADIENT, bucket), BACKWARD_END),
+            blocks=points(PointKind.OPTIMIZER, bucket),
         )
         for number, bucket in enumerate(buckets)
     )
@@ -77,12 +77,12 @@ def zero0(setup: Setup, config: DeepSpeed) -> Schedule:
     return Schedule(scheme="zero0", messages=messages, sharding=sharding, broadcasts_buffers=False)
 
 
-def zero1(setup: Setup, config: DeepSpeed) -> Schedule:
+def zero1(setup: SchemeInputs, config: DeepSpeed) -> Schedule:
     """Stage 1: buckets allreduced under backward, each rank updates its part, parameters gathered after the step."""
     return replace(zero2(setup, config), scheme="zero1:deepspeed")
 
 
-def zero2(setup: Setup, config: DeepSpeed) -> Schedule:
+def zero2(setup: SchemeInputs, config: DeepSpeed) -> Schedule:
     """Stage 2, which sends and keeps what stage 1 does.
 
     When a bucket is launched the compute stream waits for those launched before (`average_tensor`): each holds up what
@@ -101,8 +101,8 @@ def zero2(setup: Setup, config: DeepSpeed) -> Schedule:
         op=Operation.ALL_GATHER,
         size_bytes=total,
         parameters=everything,
-        after=points(Kind.UPDATED, everything),
-        blocks=points(Kind.FORWARD, everything),
+        after=points(PointKind.UPDATED, everything),
+        blocks=points(PointKind.FORWARD, everything),
         segment_bytes=-(-total // max(1, elements // config.allgather_bucket_size)),
         every=setup.every,
         in_place=True,
@@ -113,7 +113,7 @@ def zero2(setup: Setup, config: DeepSpeed) -> Schedule:
     return Schedule(scheme="zero2:deepspeed", messages=messages, sharding=sharding, broadcasts_buffers=False)
 
 
-def zero3(setup: Setup, config: DeepSpeed) -> Schedule:
+def zero3(setup: SchemeInputs, config: DeepSpeed) -> Schedule:
     """Stage 3: parameters gathered module by module, gradients reduce-scattered bucket by bucket.
 
     Raises:
@@ -123,15 +123,17 @@ def zero3(setup: Setup, config: DeepSpeed) -> Schedule:
     modules = sorted(modules_of(setup.parameters), key=setup.first_use)
     came = {index: place for place, index in enumerate(setup.arrivals())}
     entered = sorted(modules, key=lambda module: min(came.get(index, len(came)) for index in module))
-    trace = [_Step(Kind.FORWARD, module, min(module, key=lambda i: setup.first_use((i,)))) for module in modules]
-    trace += [_Step(Kind.BACKWARD, module, min(module, key=lambda i: came.get(i, len(came)))) for module in entered]
+    trace = [_Step(PointKind.FORWARD, module, min(module, key=lambda i: setup.first_use((i,)))) for module in modules]
+    trace += [
+        _Step(PointKind.BACKWARD, module, min(module, key=lambda i: came.get(i, len(came)))) for module in entered
+    ]
     fetching = _Fetching(setup, trace, config)
     buckets = list(_buckets(setup, setup.arrivals(), config))
     messages: list[Message] = []
     sent = 0
     for number, step in enumerate(trace):
         messages += fetching.fetch(number)
-        while step.kind is Kind.BACKWARD and sent < len(buckets) and buckets[sent][1] in step.module:
+        while step.kind is PointKind.BACKWARD and sent < len(buckets) and buckets[sent][1] in step.module:
             messages.append(_reduction(setup, sent, config, Operation.REDUCE_SCATTER, buckets[sent : sent + 1]))
             sent += 1
     messages += [
@@ -140,8 +142,8 @@ def zero3(setup: Setup, config: DeepSpeed) -> Schedule:
     ]
     if kept := fetching.kept:
         gather = fetching.gather("gather small", kept)
-        every = points(Kind.FORWARD, tuple(range(len(setup.parameters))))
-        messages.append(replace(gather, after=points(Kind.UPDATED, kept), blocks=every, every=setup.every))
+        every = points(PointKind.FORWARD, tuple(range(len(setup.parameters))))
+        messages.append(replace(gather, after=points(PointKind.UPDATED, kept), blocks=every, every=setup.every))
     ranks, element_bytes = setup.world_size, setup.parameters[0].size_bytes // max(setup.parameters[0].numel, 1)
     bucket_bytes = config.reduce_bucket_size * element_bytes
     sharding = Sharding(ranks, ranks, ranks, fetching.most_bytes, 0, bucket_bytes, master=True)
@@ -152,7 +154,7 @@ def zero3(setup: Setup, config: DeepSpeed) -> Schedule:
 class _Step:
     """A step of the trace: a module of which forward or backward is entered at the point of its parameter `at`."""
 
-    kind: Kind
+    kind: PointKind
     module: tuple[int, ...]
     at: int
 
@@ -169,7 +171,7 @@ class _Fetching:
         most_bytes: of parameters gathered at once.
     """
 
-    def __init__(self, setup: Setup, trace: Sequence[_Step], config: DeepSpeed) -> None:
+    def __init__(self, setup: SchemeInputs, trace: Sequence[_Step], config: DeepSpeed) -> None:
         self._setup, self._trace, self._config = setup, trace, config
         small = config.param_persistence_threshold
         self.kept = tuple(index for index, p in enumerate(setup.parameters) if p.numel <= small)
@@ -236,7 +238,7 @@ class _Fetching:
 
 
 def _reduction(
-    setup: Setup,
+    setup: SchemeInputs,
     number: int,
     config: DeepSpeed,
     operation: Operation,
@@ -250,13 +252,15 @@ def _reduction(
         op=operation,
         size_bytes=sum(config.precision.reduced_bytes(setup.parameters[index]) for index in bucket),
         parameters=bucket,
-        after=points(Kind.GRADIENT, bucket if following is None else (*bucket, following)),
-        blocks=(BACKWARD_END, *points(Kind.BACKWARD, held_up)),
+        after=points(PointKind.GRADIENT, bucket if following is None else (*bucket, following)),
+        blocks=(BACKWARD_END, *points(PointKind.BACKWARD, held_up)),
         every=setup.every,
     )
 
 
-def _buckets(setup: Setup, order: Sequence[int], config: DeepSpeed) -> Iterator[tuple[tuple[int, ...], int | None]]:
+def _buckets(
+    setup: SchemeInputs, order: Sequence[int], config: DeepSpeed
+) -> Iterator[tuple[tuple[int, ...], int | None]]:
     """Yield each bucket of gradients that come in `order`, and the one that it had no room for."""
     bucket: list[int] = []
     elements = 0
@@ -271,5 +275,5 @@ def _buckets(setup: Setup, order: Sequence[int], config: DeepSpeed) -> Iterator[
         yield tuple(bucket), None
 
 
-def _elements(setup: Setup, parameters: Iterable[int]) -> int:
+def _elements(setup: SchemeInputs, parameters: Iterable[int]) -> int:
     return sum(setup.parameters[index].numel for index in parameters)

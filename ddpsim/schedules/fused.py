@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 
 from ddpsim.operations import Operation
 from ddpsim.options.asked import some_bytes, value
-from ddpsim.schedules.points import Kind, points
+from ddpsim.schedules.points import PointKind, points
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.sums import sums
 from ddpsim.units import parse_time
 
@@ -49,14 +49,14 @@ class MultiWorkerOptions:
     pack: int | None = value(some_bytes)
 
 
-def horovod(setup: Setup, given: Horovod) -> Schedule:
+def horovod(setup: SchemeInputs, given: Horovod) -> Schedule:
     """Reduce what is ready at each cycle in fusion buffers; the optimizer waits for all.
 
     Cycles are counted from the start of backward. Where operations block the thread, as they do over gloo, the next
     cycle begins when those of the one before have ended, and takes what came meanwhile. Where nobody knows when
     gradients come, buffers are filled in their order and sent at once.
     """
-    blocks, cycles = points(Kind.OPTIMIZER, tuple(range(len(setup.parameters)))), _cycles(setup, given)
+    blocks, cycles = points(PointKind.OPTIMIZER, tuple(range(len(setup.parameters)))), _cycles(setup, given)
     messages = [
         replace(message, blocks=blocks, delay_s=delay_s)
         for message, (_, delay_s) in zip(sums(setup, (group for group, _ in cycles), "fused"), cycles, strict=True)
@@ -64,17 +64,17 @@ def horovod(setup: Setup, given: Horovod) -> Schedule:
     return Schedule(scheme="horovod", messages=tuple(messages))
 
 
-def multiworker_mirrored(setup: Setup, given: MultiWorkerOptions) -> Schedule:
+def multiworker_mirrored(setup: SchemeInputs, given: MultiWorkerOptions) -> Schedule:
     """Reduce packs of gradients, each when its last is there; the optimizer waits for all."""
     order = tuple(range(len(setup.parameters)))[::-1]
     packs = [order] if given.pack is None else packed(setup, order, given.pack)
     groups = (group for pack in packs for group in _by_dtype(setup, pack))
-    blocks = points(Kind.OPTIMIZER, order[::-1])
+    blocks = points(PointKind.OPTIMIZER, order[::-1])
     messages = [replace(message, blocks=blocks) for message in sums(setup, groups, "pack")]
     return Schedule(scheme="multiworker-mirrored", messages=tuple(messages))
 
 
-def packed(setup: Setup, order: Sequence[int], pack_bytes: int) -> list[tuple[int, ...]]:
+def packed(setup: SchemeInputs, order: Sequence[int], pack_bytes: int) -> list[tuple[int, ...]]:
     """Return `order` in packs, each of which ends with the parameter that makes it larger than `pack_bytes`."""
     packs: list[list[int]] = []
     size = 0
@@ -87,7 +87,7 @@ def packed(setup: Setup, order: Sequence[int], pack_bytes: int) -> list[tuple[in
     return [tuple(pack) for pack in packs]
 
 
-def fused(setup: Setup, ready: Sequence[int], fusion_bytes: int) -> list[tuple[int, ...]]:
+def fused(setup: SchemeInputs, ready: Sequence[int], fusion_bytes: int) -> list[tuple[int, ...]]:
     """Return gradients that are ready in buffers: in their order, each of one type and of what fits.
 
     One that is larger than a buffer goes alone.
@@ -104,7 +104,7 @@ def fused(setup: Setup, ready: Sequence[int], fusion_bytes: int) -> list[tuple[i
     return [tuple(buffer) for buffer in buffers]
 
 
-def _cycles(setup: Setup, given: Horovod) -> list[tuple[tuple[int, ...], float]]:
+def _cycles(setup: SchemeInputs, given: Horovod) -> list[tuple[tuple[int, ...], float]]:
     """Return the buffers in the order in which they are reduced, each with the seconds for which it waits."""
     left = setup.arrivals()
     missing = sorted(set(range(len(setup.parameters))).difference(left))
@@ -133,7 +133,7 @@ def _next_cycle(begin_s: float, end_s: float, cycle_s: float, wanted_s: float) -
     return after_s + math.ceil((wanted_s - after_s) / cycle_s) * cycle_s
 
 
-def _by_dtype(setup: Setup, order: Sequence[int]) -> list[tuple[int, ...]]:
+def _by_dtype(setup: SchemeInputs, order: Sequence[int]) -> list[tuple[int, ...]]:
     groups: dict[str, list[int]] = {}
     for index in order:
         groups.setdefault(setup.parameters[index].dtype, []).append(index)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from ddpsim.operations import Operation
 from ddpsim.schedules.chunks import NORM_BYTES, SUMMING_PASSES, Chunks, GradientFlow
 from ddpsim.schedules.message import Message
-from ddpsim.schedules.points import BACKWARD_END, Kind, points
+from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import Schedule, Sharding
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 
 
-def gradientflow(setup: Setup, given: GradientFlow) -> Schedule:
+def gradientflow(setup: SchemeInputs, given: GradientFlow) -> Schedule:
     """Sum the norms of each bucket's chunks when its gradients are there, then its chosen chunks; backward's end waits.
 
     Raises:
@@ -27,7 +27,7 @@ def gradientflow(setup: Setup, given: GradientFlow) -> Schedule:
                 op=Operation.ALLREDUCE,
                 size_bytes=NORM_BYTES * given.chunks(elements),
                 parameters=bucket,
-                after=points(Kind.GRADIENT, bucket),
+                after=points(PointKind.GRADIENT, bucket),
                 stream="norms",
                 every=setup.every,
                 chunks=Chunks(given.chunk, chosen, "norms"),
@@ -41,7 +41,7 @@ def gradientflow(setup: Setup, given: GradientFlow) -> Schedule:
                 op=Operation.ALLREDUCE,
                 size_bytes=min(chosen * given.chunk, elements) * item,
                 parameters=bucket,
-                after=points(Kind.GRADIENT, bucket),
+                after=points(PointKind.GRADIENT, bucket),
                 after_messages=(norms[-1].id,),
                 blocks=(BACKWARD_END,),
                 every=setup.every,

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 
 from ddpsim.bucketing import LaunchQueue
-from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
+from ddpsim.schedules.points import BACKWARD_END, Point, PointKind, points
 from ddpsim.schedules.schedule import Schedule
 
 Lane = tuple[str, str]
@@ -35,4 +35,4 @@ def queue_of_buckets(groups: Sequence[tuple[int, ...]]) -> LaunchQueue[Point]:
 @functools.lru_cache(maxsize=1024)  # every rank of a simulation asks for the same
 def gradients(group: tuple[int, ...]) -> tuple[Point, ...]:
     """Return the points at which the gradients of `group` are ready."""
-    return points(Kind.GRADIENT, group)
+    return points(PointKind.GRADIENT, group)

@@ -21,13 +21,13 @@ from ddpsim.schedules import (
 )
 from ddpsim.schedules.chunks import GradientFlow
 from ddpsim.schedules.deepspeed import DeepSpeed
-from ddpsim.schedules.outer import Outer
+from ddpsim.schedules.outer import OuterStep
 from ddpsim.schedules.own import is_own, own_scheme
 from ddpsim.schedules.parallax import Parallax
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.scheme import Make, Runner, Scheme
 from ddpsim.schedules.servers import Servers
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.sharded import FullyShard
 from ddpsim.strict import whole_number
 from ddpsim.units import parse_size
@@ -89,7 +89,7 @@ def _plain(make: Make, runner: Runner = "ddpexec") -> Read:
     return read
 
 
-def _with(kind: type[T], make: Callable[[Setup, T], Schedule], runner: Runner = "ddpexec") -> Read:
+def _with(kind: type[T], make: Callable[[SchemeInputs, T], Schedule], runner: Runner = "ddpexec") -> Read:
     """Return what reads the options of a scheme as a `kind`."""
 
     def read(text: _Text) -> Scheme:
@@ -127,7 +127,7 @@ def _fully_sharded(name: str, given: FullyShard) -> Scheme:
     return Scheme(name, lambda setup: sharded.fully_shard(setup, given), runner="fully_shard", fully_shard=given)
 
 
-def _zero(ours: Make, theirs: Callable[[Setup, DeepSpeed], Schedule]) -> Read:
+def _zero(ours: Make, theirs: Callable[[SchemeInputs, DeepSpeed], Schedule]) -> Read:
     """Return what reads `zero1`, or `zero1:deepspeed` with DeepSpeed's options behind."""
 
     def read(text: _Text) -> Scheme:
@@ -163,7 +163,7 @@ def _averaging(text: _Text) -> Scheme:
 
 def _slowmo(text: _Text) -> Scheme:
     steps, rest = _steps(text)
-    outer = rest.asks(Outer)
+    outer = rest.asks(OuterStep)
     return Scheme(text.whole, lambda setup: averaging.slowmo(setup, steps, outer), steps, apart=True)
 
 

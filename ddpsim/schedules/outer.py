@@ -8,7 +8,7 @@ from ddpsim.options.asked import factor, value
 
 
 @dataclass(frozen=True, slots=True)
-class Outer:
+class OuterStep:
     """An outer step moves parameters from one average beyond the next, by a momentum of its own.
 
     With x0 the parameters after the outer step before, x their average now and g the learning rate of the inner steps:

@@ -10,7 +10,7 @@ from ddpsim.errors import InputError
 from ddpsim.options.own import can_be_imported, exits_as, imported
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.scheme import Make, Scheme
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 
 
 def is_own(text: str) -> bool:
@@ -39,7 +39,7 @@ def own_scheme(path: str) -> Scheme:
     return Scheme(path, partial(_called, found, place))
 
 
-def _called(function: Make, place: str, setup: Setup) -> Schedule:
+def _called(function: Make, place: str, setup: SchemeInputs) -> Schedule:
     """Return what a scheme of one's own makes of `setup`; what it raises says at which of its lines."""
     try:
         with exits_as(RuntimeError):

@@ -16,10 +16,10 @@ from ddpsim.operations import Operation
 from ddpsim.options.asked import count, value
 from ddpsim.schedules.chunks import some_share
 from ddpsim.schedules.message import Message
-from ddpsim.schedules.points import BACKWARD_END, Kind, points
+from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import TRAINERS, Schedule, Sharding
 from ddpsim.schedules.servers import SERVERS, STEPS_AT_ONCE, check_servers
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 
 INDEX_BYTES = 8
 """Of the index of a row, as torch has it in a sparse tensor."""
@@ -41,7 +41,7 @@ class Parallax:
     sparse: str | None = value(lambda text, place: text)
 
 
-def parallax(setup: Setup, given: Parallax) -> Schedule:
+def parallax(setup: SchemeInputs, given: Parallax) -> Schedule:
     """Push and pull the rows of each sparse parameter, and allreduce the dense rest of each bucket among who trains.
 
     Ranks are taken to touch rows independently of each other, so that of w ranks 1 - (1 - density)^w are touched.
@@ -76,38 +76,38 @@ def parallax(setup: Setup, given: Parallax) -> Schedule:
     )
 
 
-def _is_sparse(setup: Setup, index: int, given: Parallax) -> bool:
+def _is_sparse(setup: SchemeInputs, index: int, given: Parallax) -> bool:
     parameter = setup.parameters[index]
     return parameter.sparse or (given.sparse is not None and parameter.name.startswith(given.sparse))
 
 
-def _rows_bytes(setup: Setup, index: int, share: float) -> int:
+def _rows_bytes(setup: SchemeInputs, index: int, share: float) -> int:
     """Return the bytes of a share of a parameter's rows, with their indices."""
     parameter = setup.parameters[index]
     rows = parameter.shape[0] if parameter.shape else 1
     return round(share * (parameter.size_bytes + rows * INDEX_BYTES))
 
 
-def _summed(setup: Setup, number: int, dense: tuple[int, ...]) -> Message:
+def _summed(setup: SchemeInputs, number: int, dense: tuple[int, ...]) -> Message:
     return Message(
         id=f"bucket {number}",
         op=Operation.ALLREDUCE,
         size_bytes=setup.size_bytes(dense),
         parameters=dense,
-        after=points(Kind.GRADIENT, dense),
+        after=points(PointKind.GRADIENT, dense),
         blocks=(BACKWARD_END,),
         group=TRAINERS,
         every=setup.every,
     )
 
 
-def _pushed(setup: Setup, index: int, given: Parallax) -> Message:
+def _pushed(setup: SchemeInputs, index: int, given: Parallax) -> Message:
     return Message(
         id=f"push {index}",
         op=Operation.REDUCE,
         size_bytes=_rows_bytes(setup, index, given.density),
         parameters=(index,),
-        after=points(Kind.GRADIENT, (index,)),
+        after=points(PointKind.GRADIENT, (index,)),
         group=SERVERS,
         stream="push",
         every=setup.every,
@@ -115,7 +115,7 @@ def _pushed(setup: Setup, index: int, given: Parallax) -> Message:
     )
 
 
-def _pulled(setup: Setup, index: int, given: Parallax, workers: int) -> Message:
+def _pulled(setup: SchemeInputs, index: int, given: Parallax, workers: int) -> Message:
     touched = 1 - (1 - given.density) ** workers
     whole = setup.size_bytes(range(len(setup.parameters)))
     updated = touched * setup.size_bytes((index,)) / given.servers
@@ -126,7 +126,7 @@ def _pulled(setup: Setup, index: int, given: Parallax, workers: int) -> Message:
         parameters=(index,),
         after=(BACKWARD_END,),
         after_messages=(f"push {index}",),
-        blocks=points(Kind.FORWARD, (index,)),
+        blocks=points(PointKind.FORWARD, (index,)),
         group=SERVERS,
         stream="pull",
         delay_s=setup.update_s * updated / whole if whole else 0.0,

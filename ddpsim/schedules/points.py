@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 from ddpsim.errors import PlanError
 
 
-class Kind(StrEnum):
+class PointKind(StrEnum):
     """A kind of point says what a rank is about to do, or has just done, with a parameter or with all of them.
 
     An iteration passes them in this order: forward needs a parameter, backward needs it, its gradient is ready,
@@ -26,7 +26,7 @@ class Kind(StrEnum):
     __hash__ = str.__hash__
 
 
-WAITING = (Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_END, Kind.OPTIMIZER)
+WAITING = (PointKind.FORWARD, PointKind.BACKWARD, PointKind.BACKWARD_END, PointKind.OPTIMIZER)
 """Kinds of points at which a rank can wait for a message."""
 
 
@@ -38,7 +38,7 @@ class Point(NamedTuple):
         parameter: registration index of whose; None for the end of backward.
     """
 
-    kind: Kind
+    kind: PointKind
     parameter: int | None = None
 
     def __str__(self) -> str:
@@ -55,18 +55,21 @@ class Point(NamedTuple):
         Point(kind=<Kind.GRADIENT: 'gradient'>, parameter=3)
         """
         kind, colon, number = text.partition(":")
-        whole = kind == Kind.BACKWARD_END
-        if kind not in tuple(Kind) or bool(colon) == whole or not (whole or (number.isascii() and number.isdigit())):
-            remedy = (
-                f"write `{Kind.BACKWARD_END}`, or {', '.join(k for k in Kind if k != Kind.BACKWARD_END)} and `:INDEX`"
-            )
+        whole = kind == PointKind.BACKWARD_END
+        if (
+            kind not in tuple(PointKind)
+            or bool(colon) == whole
+            or not (whole or (number.isascii() and number.isdigit()))
+        ):
+            of_parameters = ", ".join(each for each in PointKind if each != PointKind.BACKWARD_END)
+            remedy = f"write `{PointKind.BACKWARD_END}`, or {of_parameters} and `:INDEX`"
             raise PlanError(f"{text!r} is no point of an iteration", remedy=remedy)
-        return cls(Kind(kind), None if whole else int(number))
+        return cls(PointKind(kind), None if whole else int(number))
 
 
-BACKWARD_END = Point(Kind.BACKWARD_END)
+BACKWARD_END = Point(PointKind.BACKWARD_END)
 
 
-def points(kind: Kind, parameters: tuple[int, ...]) -> tuple[Point, ...]:
+def points(kind: PointKind, parameters: tuple[int, ...]) -> tuple[Point, ...]:
     """Return the point `kind` of each of `parameters`."""
     return tuple(Point(kind, index) for index in parameters)

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from ddpsim.bucketing.assign import Parameter
 from ddpsim.errors import PlanError
 from ddpsim.schedules.message import WORLD, Message, cut
-from ddpsim.schedules.outer import Outer
-from ddpsim.schedules.points import Kind
+from ddpsim.schedules.outer import OuterStep
+from ddpsim.schedules.points import PointKind
 
 SCHEMA = "ddpsim.schedule/1"
 
@@ -80,7 +80,7 @@ class Schedule:
     overlap: bool = True
     broadcasts_buffers: bool = True
     one_process: bool = False
-    outer: Outer | None = None
+    outer: OuterStep | None = None
     patterns: dict[str, str] = field(default_factory=dict)
     asynchronous: bool = False
 
@@ -256,15 +256,15 @@ def _fit(parts: Sequence[Message]) -> bool:
 
 def averages(message: Message) -> bool:
     """Whether a message averages parameters: it sums after their update."""
-    return message.op.reduces and any(point.kind is Kind.UPDATED for point in message.after)
+    return message.op.reduces and any(point.kind is PointKind.UPDATED for point in message.after)
 
 
 def gradients(message: Message) -> tuple[int, ...]:
     """Return the parameters whose gradients must be ready before `message`."""
-    return tuple(p.parameter for p in message.after if p.kind is Kind.GRADIENT and p.parameter is not None)
+    return tuple(p.parameter for p in message.after if p.kind is PointKind.GRADIENT and p.parameter is not None)
 
 
-def parameters_at(schedule: Schedule, kind: Kind) -> frozenset[int]:
+def parameters_at(schedule: Schedule, kind: PointKind) -> frozenset[int]:
     """Return the parameters at whose point `kind` something may be launched or waited for."""
     named = (point for message in schedule for point in (*message.after, *message.blocks) if point.kind is kind)
     return frozenset(point.parameter for point in named if point.parameter is not None)

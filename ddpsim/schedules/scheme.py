@@ -9,10 +9,10 @@ from typing import Literal
 from ddpsim.errors import InputError
 from ddpsim.schedules.schedule import Schedule, check
 from ddpsim.schedules.servers import check_servers
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.sharded import FullyShard
 
-Make = Callable[[Setup], Schedule]
+Make = Callable[[SchemeInputs], Schedule]
 Runner = Literal["ddpexec", "DataParallel", "fully_shard", "DeepSpeed"]
 """Who trains by a scheme for real: `ddpexec`'s own carrier of schedules, classes of torch, or DeepSpeed."""
 
@@ -51,7 +51,7 @@ class Scheme:
             check_servers(self.servers, world_size, self.name.partition(":")[0])
         return world_size - self.servers
 
-    def schedule(self, setup: Setup) -> Schedule:
+    def schedule(self, setup: SchemeInputs) -> Schedule:
         """Return the schedule of `setup`, checked.
 
         Raises:

@@ -9,26 +9,26 @@ from ddpsim.operations import Operation
 from ddpsim.options.asked import some_bytes, value
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.planned import by_credit, urgent_first
-from ddpsim.schedules.points import BACKWARD_END, Kind, points
+from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import Schedule, Sharding, Update, averages
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.sums import sums
 
 
-def ddp(setup: Setup) -> Schedule:
+def ddp(setup: SchemeInputs) -> Schedule:
     """Torch's DDP: an allreduce a bucket, launched in order under backward, whose end waits for all."""
     messages = tuple(replace(message, blocks=(BACKWARD_END,)) for message in sums(setup, setup.buckets))
     return Schedule(scheme="ddp", messages=messages)
 
 
-def naive(setup: Setup) -> Schedule:
+def naive(setup: SchemeInputs) -> Schedule:
     """An allreduce a gradient, after backward, in registration order; the optimizer waits for all."""
     alone = [(index,) for index in range(len(setup.parameters))]
     messages = tuple(sums(setup, alone, "p"))
     return _after_backward(Schedule(scheme="naive", messages=messages, sharding=Sharding(staging_bytes=0)))
 
 
-def flat(setup: Setup) -> Schedule:
+def flat(setup: SchemeInputs) -> Schedule:
     """One allreduce of all gradients of a dtype, after backward; the optimizer waits for it."""
     by_dtype: dict[str, list[int]] = {}
     for index, parameter in enumerate(setup.parameters):
@@ -44,7 +44,9 @@ def without_overlap(schedule: Schedule) -> Schedule:
         PlanError: a schedule that gathers what forward and backward need, which cannot wait for their end.
     """
     for message in schedule:
-        if not message.op.reduces and all(point.kind in (Kind.FORWARD, Kind.BACKWARD) for point in message.after):
+        if not message.op.reduces and all(
+            point.kind in (PointKind.FORWARD, PointKind.BACKWARD) for point in message.after
+        ):
             what = "it gathers what forward and backward need, and cannot wait for their end"
             place = f"scheme {schedule.scheme!r}, message {message.id!r}"
             raise PlanError(what, place=place, remedy="leave `overlap=off` out")
@@ -52,7 +54,7 @@ def without_overlap(schedule: Schedule) -> Schedule:
     return replace(_after_backward(schedule), overlap=False, update=update)
 
 
-def priority(setup: Setup, segment_bytes: int | None = None, credit_bytes: int | None = None) -> Schedule:
+def priority(setup: SchemeInputs, segment_bytes: int | None = None, credit_bytes: int | None = None) -> Schedule:
     """Buckets in an order agreed beforehand, urgent for the next forward first; forward waits for each, not for all.
 
     Sources: P3 (Jayarajan et al., 2019), TicTac (Hashemi et al., 2019), ByteScheduler (Peng et al., 2019); the order
@@ -68,7 +70,7 @@ def priority(setup: Setup, segment_bytes: int | None = None, credit_bytes: int |
             message,
             priority=places[place],
             segment_bytes=segment_bytes,
-            blocks=points(Kind.OPTIMIZER, message.parameters),
+            blocks=points(PointKind.OPTIMIZER, message.parameters),
         )
         for place, message in enumerate(sums(setup, setup.buckets))
     ]
@@ -99,7 +101,7 @@ class PriorityOptions:
     credit: int | None = value(some_bytes)
 
 
-def dear(setup: Setup) -> Schedule:
+def dear(setup: SchemeInputs) -> Schedule:
     """Reduce-scatter a bucket under backward, all-gather it under the next forward, which waits for each.
 
     Source: DeAR (Zhang et al., 2023).
@@ -112,14 +114,14 @@ def dear(setup: Setup) -> Schedule:
             op=Operation.ALL_GATHER,
             after=(BACKWARD_END,),
             after_messages=(halves[place].id,),
-            blocks=points(Kind.OPTIMIZER, setup.buckets[place]),
+            blocks=points(PointKind.OPTIMIZER, setup.buckets[place]),
         )
         for place in setup.in_forward_order(setup.buckets)
     ]
     return Schedule(scheme="dear", messages=(*halves, *gathers), update="before_use")
 
 
-def zero1(setup: Setup) -> Schedule:
+def zero1(setup: SchemeInputs) -> Schedule:
     """ZeRO-1: gradients reduce-scattered under backward, each rank updates its part, parameters all-gathered then.
 
     Source: ZeRO (Rajbhandari et al., 2020), section 5.1.
@@ -127,7 +129,7 @@ def zero1(setup: Setup) -> Schedule:
     return replace(_zero(setup), scheme="zero1", sharding=Sharding(optimizer=setup.world_size))
 
 
-def zero2(setup: Setup) -> Schedule:
+def zero2(setup: SchemeInputs) -> Schedule:
     """ZeRO-2: ZeRO-1, where a rank keeps no gradient but those of its part. The messages are the same.
 
     Source: ZeRO (Rajbhandari et al., 2020), section 5.2.
@@ -136,10 +138,10 @@ def zero2(setup: Setup) -> Schedule:
     return replace(_zero(setup), scheme="zero2", sharding=sharding)
 
 
-def _zero(setup: Setup) -> Schedule:
+def _zero(setup: SchemeInputs) -> Schedule:
     everything = tuple(range(len(setup.parameters)))
     halves = [
-        replace(message, blocks=points(Kind.OPTIMIZER, message.parameters))
+        replace(message, blocks=points(PointKind.OPTIMIZER, message.parameters))
         for message in sums(setup, setup.buckets, "scatter", Operation.REDUCE_SCATTER)
     ]
     gathers = [
@@ -147,8 +149,8 @@ def _zero(setup: Setup) -> Schedule:
             halves[place],
             id=f"gather {place}",
             op=Operation.ALL_GATHER,
-            after=points(Kind.UPDATED, setup.buckets[place]),
-            blocks=points(Kind.FORWARD, everything),
+            after=points(PointKind.UPDATED, setup.buckets[place]),
+            blocks=points(PointKind.FORWARD, everything),
         )
         for place in setup.in_forward_order(setup.buckets)
     ]
@@ -164,7 +166,7 @@ def _after_backward(schedule: Schedule) -> Schedule:
             continue
         blocks = tuple(point for point in message.blocks if point != BACKWARD_END)
         # Where others update, what they send back is waited for, and a rank has no step of its own.
-        steps = () if schedule.update == "elsewhere" else points(Kind.OPTIMIZER, message.parameters)
+        steps = () if schedule.update == "elsewhere" else points(PointKind.OPTIMIZER, message.parameters)
         after = tuple(dict.fromkeys((*message.after, BACKWARD_END)))
         late.append(replace(message, after=after, delay_s=0.0, blocks=tuple(dict.fromkeys((*blocks, *steps)))))
     return replace(schedule, messages=tuple(late))

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.options.asked import count, flag, value
-from ddpsim.schedules.points import BACKWARD_END, Kind, points
+from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import Schedule, Sharding
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.sums import sums
 
 SERVERS = "servers"
@@ -44,7 +44,7 @@ class Servers:
     tictac: bool = flag("tictac")
 
 
-def parameter_server(setup: Setup, given: Servers) -> Schedule:
+def parameter_server(setup: SchemeInputs, given: Servers) -> Schedule:
     """Push each bucket's gradients when they are there, and pull its parameters after backward, before forward.
 
     Raises:
@@ -65,7 +65,7 @@ def parameter_server(setup: Setup, given: Servers) -> Schedule:
             op=Operation.BROADCAST,
             after=(BACKWARD_END,),
             after_messages=(pushes[place].id,),
-            blocks=points(Kind.FORWARD, setup.buckets[place]),
+            blocks=points(PointKind.FORWARD, setup.buckets[place]),
             stream="pull",
             delay_s=setup.update_s * pushes[place].size_bytes / whole / given.servers if whole else 0.0,
         )

@@ -11,7 +11,7 @@ from ddpsim.operations import Operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class SchemeInputs:
     """A setup is a model, the buckets its gradients are in, and how many ranks train it.
 
     Attributes:

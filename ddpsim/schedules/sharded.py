@@ -14,7 +14,8 @@ Source: `torch/distributed/fsdp/_fully_shard/{_fsdp_state,_fsdp_param_group,_fsd
 - The optimizer's end of backward waits for all (`finalize_backward`), and the next forward's gathers for the optimizer.
 - Between replicas (HSDP), a unit's shard is allreduced on a stream and a communicator of its own.
 - All of them are launched with `async_op=False`. On NCCL a stream then waits, and the host runs ahead; on gloo the host
-  does, until each has ended: a unit is gathered where forward comes to it, and nothing is hidden (`Setup.blocking`).
+  does, until each has ended: a unit is gathered where forward comes to it, and nothing is hidden
+  (`SchemeInputs.blocking`).
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.options.asked import flag, value
 from ddpsim.schedules.message import WORLD, Message
-from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
+from ddpsim.schedules.points import BACKWARD_END, Point, PointKind, points
 from ddpsim.schedules.precision import Precision, dtype_named
 from ddpsim.schedules.schedule import Schedule, Sharding
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.units import units_of
 
 SHARD, REPLICA = "shard", "replica"
@@ -44,7 +45,7 @@ Reshard = Literal["blocks", "all", "nothing"]
 True for the root too, or as False."""
 
 
-def fully_shard(setup: Setup, given: FullyShard) -> Schedule:
+def fully_shard(setup: SchemeInputs, given: FullyShard) -> Schedule:
     """`fully_shard` on every block and on the root: gathered before use, gradients reduce-scattered.
 
     Over all ranks (FSDP2), or on a mesh of two dimensions (HSDP): a copy of the model on every `given.shards` ranks,
@@ -112,7 +113,7 @@ class _Units:
             are gathered before everything, and its output is where backward begins.
     """
 
-    def __init__(self, setup: Setup, shards: int, reshard: Reshard, precision: Precision) -> None:
+    def __init__(self, setup: SchemeInputs, shards: int, reshard: Reshard, precision: Precision) -> None:
         self._setup, self._shards, self._reshard, self._precision = setup, shards, reshard, precision
         self._uses = sorted(range(len(setup.parameters)), key=lambda index: (setup.first_use((index,)), index))
         self.root, blocks = units_of(setup.parameters)
@@ -143,8 +144,8 @@ class _Units:
         size = sum(self._precision.reduced_bytes(setup.parameters[index], self._shards) for index in unit)
         scatter = Message(
             id=f"scatter {name}", op=Operation.REDUCE_SCATTER, size_bytes=size, parameters=unit,
-            after=points(Kind.GRADIENT, unit), group=self._group, every=setup.every,
-            blocks=(BACKWARD_END, *(point for held in held_up for point in points(Kind.BACKWARD, held))),
+            after=points(PointKind.GRADIENT, unit), group=self._group, every=setup.every,
+            blocks=(BACKWARD_END, *(point for held in held_up for point in points(PointKind.BACKWARD, held))),
             blocking=setup.blocking,
         )  # fmt: skip
         if self._shards == 1:
@@ -200,7 +201,7 @@ class _Units:
         """
         if self._setup.blocking:
             entry = min(map(self._uses.index, self.forward[place]))
-            return Point(Kind.FORWARD, self._uses[entry - 1]) if place and entry else None
+            return Point(PointKind.FORWARD, self._uses[entry - 1]) if place and entry else None
         return self._first_used(self.forward[place - 2]) if place > 1 else None
 
     def _gather(self, name: str, unit: Unit, behind: Point | None) -> Message:
@@ -210,7 +211,7 @@ class _Units:
             size_bytes=self._gathered_bytes(unit),
             parameters=unit,
             after=() if behind is None else (behind,),
-            blocks=points(Kind.FORWARD, unit),
+            blocks=points(PointKind.FORWARD, unit),
             group=self._group,
             blocking=self._setup.blocking,
         )
@@ -218,9 +219,9 @@ class _Units:
     def _gather_again(self, number: int) -> Message:
         unit, before = self.backward[number], self.backward[number - 1]
         ahead = number == self._starts and not (self._setup.blocking and number)
-        after = self._first_used(self.forward[-1]) if ahead else Point(Kind.BACKWARD, self._entry(before))
+        after = self._first_used(self.forward[-1]) if ahead else Point(PointKind.BACKWARD, self._entry(before))
         again = self._gather(f"gather {self._name(unit)} again", unit, after)
-        return replace(again, blocks=points(Kind.BACKWARD, unit))
+        return replace(again, blocks=points(PointKind.BACKWARD, unit))
 
     def _first_used(self, unit: Unit) -> Point:
-        return Point(Kind.FORWARD, min(unit, key=lambda index: self._setup.first_use((index,))))
+        return Point(PointKind.FORWARD, min(unit, key=lambda index: self._setup.first_use((index,))))

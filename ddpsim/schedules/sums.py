@@ -6,12 +6,15 @@ from collections.abc import Iterable
 
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import Message
-from ddpsim.schedules.points import Kind, points
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.points import PointKind, points
+from ddpsim.schedules.setup import SchemeInputs
 
 
 def sums(
-    setup: Setup, groups: Iterable[tuple[int, ...]], name: str = "bucket", operation: Operation = Operation.ALLREDUCE
+    setup: SchemeInputs,
+    groups: Iterable[tuple[int, ...]],
+    name: str = "bucket",
+    operation: Operation = Operation.ALLREDUCE,
 ) -> list[Message]:
     """Return a message a group, which blocks nothing yet.
 
@@ -26,7 +29,7 @@ def sums(
             op=operation,
             size_bytes=setup.size_bytes(group),
             parameters=group,
-            after=points(Kind.GRADIENT, group),
+            after=points(PointKind.GRADIENT, group),
             every=setup.every,
         )
         for place, group in enumerate(groups)

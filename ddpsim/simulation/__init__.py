@@ -2,6 +2,6 @@
 
 from ddpsim.jobs.simulated import Options
 from ddpsim.simulation.engine import Simulated, simulate, simulate_local
-from ddpsim.simulation.pace import Pace
+from ddpsim.simulation.pace import IterationProfile
 
-__all__ = ["Options", "Pace", "Simulated", "simulate", "simulate_local"]
+__all__ = ["IterationProfile", "Options", "Simulated", "simulate", "simulate_local"]

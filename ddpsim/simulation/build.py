@@ -17,10 +17,10 @@ from ddpsim.simulation.costs import KERNELS
 from ddpsim.simulation.graph import BUFFERS, Cause, IterationNodes, NodeKind, StepGraph
 from ddpsim.simulation.messages import Launches, PlannedMessage
 from ddpsim.simulation.optimizer import OptimizerBuilder
-from ddpsim.simulation.pace import Pace
+from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.rank_builder import RankBuilder
-from ddpsim.simulation.scheduled import Stop
-from ddpsim.simulation.setting import Setting
+from ddpsim.simulation.scheduled import ForwardWait
+from ddpsim.simulation.setting import RankConfiguration
 
 RUN_AHEAD = 2
 """Iterations that are launched and not over, at most: of small models the launch queue holds many, and no step changes
@@ -37,7 +37,7 @@ BITMAP_BYTES = 4
 """torch's used-parameter bitmap is int32."""
 
 
-def build_rank(graph: StepGraph, setting: Setting, number: int, lanes: int) -> None:
+def build_rank(graph: StepGraph, setting: RankConfiguration, number: int, lanes: int) -> None:
     """Add to `graph` all iterations of rank `number`."""
     to = RankBuilder(graph, setting.workload, setting.costs, setting.enter_s, number, lanes)
     IterationBuilder(to, setting).build()
@@ -51,7 +51,7 @@ class IterationBuilder:
         setting: what the rank runs.
     """
 
-    def __init__(self, to: RankBuilder, setting: Setting) -> None:
+    def __init__(self, to: RankBuilder, setting: RankConfiguration) -> None:
         self._to, self._setting = to, setting
         self._device = not to.one_thread
         self._scheduled: Launches | None = None
@@ -222,7 +222,7 @@ class IterationBuilder:
         elif (cost_s := setting.forward_host_s(nodes.index)) > 0:
             to.thread(NodeKind.DELAY, cost_s)
 
-    def _compute_forward(self, nodes: IterationNodes, pace: Pace, host: float, work: float) -> None:
+    def _compute_forward(self, nodes: IterationNodes, pace: IterationProfile, host: float, work: float) -> None:
         """Compute these shares of forward, on the host and on the device."""
         to = self._to
         if self._device:
@@ -233,7 +233,7 @@ class IterationBuilder:
         to.compute(pace.forward_host * host)
         nodes.forward.append((begun, to.moment()))
 
-    def _stop(self, nodes: IterationNodes, launches: Launches, stop: Stop) -> None:
+    def _stop(self, nodes: IterationNodes, launches: Launches, stop: ForwardWait) -> None:
         """Wait for what forward needs from here on, let the optimizer make it, and launch what comes then."""
         to = self._to
         since = to.moment()
@@ -246,7 +246,7 @@ class IterationBuilder:
         nodes.held_up.append((since, to.moment()))
         to.launch_all(nodes, launches.passed(*stop.points))
 
-    def _unused(self, pace: Pace, index: int) -> list[int]:
+    def _unused(self, pace: IterationProfile, index: int) -> list[int]:
         """Return the parameters of buckets that get no gradient in iteration `index`, at `pace`."""
         used, dropped = set(pace.order), self._setting.dropped(index)
         if self._setting.remaps(dropped):

@@ -20,11 +20,11 @@ from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.critical_path import BETWEEN_NODES, ENDS, INSIDE_NODE, LATENCY
 from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.simulation.inputs import Copy, copies_on
-from ddpsim.simulation.lanes import Lanes, send_s
+from ddpsim.simulation.lanes import MessageStreams, send_s
 from ddpsim.simulation.messages import in_rings
 from ddpsim.simulation.scheduled import Scheduled
 from ddpsim.simulation.servers import ServerLinks, Staleness
-from ddpsim.simulation.setting import Setting
+from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.node import NETWORK
 
@@ -42,7 +42,7 @@ class Communication:
     env: simpy.Environment
     costs: Costs
     collectives: Collectives
-    lanes: Lanes | None
+    lanes: MessageStreams | None
     concurrent: ConcurrentCollectives
 
     def on_busy(self) -> OnBusy:
@@ -116,19 +116,23 @@ class JobResources:
         if scheduled is not None:
             made = partial(self._collectives, env, rings)
             groups, patterns = scheduled.schedule.groups, scheduled.schedule.patterns
-            lanes = Lanes.of(scheduled.lanes, groups, collectives, self.placement, made, patterns)
+            lanes = MessageStreams.of(scheduled.lanes, groups, collectives, self.placement, made, patterns)
         steps = None if lanes is None else lanes.steps
         concurrent = ConcurrentCollectives(env, self.costs, self.placement.world_size, collectives.estimate_s, steps)
         return Communication(env, self.costs, collectives, lanes, concurrent)
 
-    def processor(self, env: simpy.Environment, setting: Setting, shared: Communication, on_busy: OnBusy) -> Processor:
+    def processor(
+        self, env: simpy.Environment, setting: RankConfiguration, shared: Communication, on_busy: OnBusy
+    ) -> Processor:
         """Return what a rank computes on, which tells `on_busy` when it does."""
         lanes = () if shared.lanes is None else shared.lanes.transports()
         ranks = self.placement.world_size
         slowdown = ComputeSlowdown.of(setting.costs, setting.workload, shared.collectives.transport, ranks, lanes)
         return Processor(env, slowdown, on_busy, self.costs.copy_slowdown)
 
-    def copy(self, env: simpy.Environment, setting: Setting, network: Network, ranks: Sequence[int]) -> Copy | None:
+    def copy(
+        self, env: simpy.Environment, setting: RankConfiguration, network: Network, ranks: Sequence[int]
+    ) -> Copy | None:
         """Return what copies a batch to the device of a simulated rank; on a CPU nothing is copied."""
         stage = setting.input_stage
         if stage is None:

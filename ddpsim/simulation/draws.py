@@ -10,12 +10,12 @@ from ddpsim.errors import InputError, WorkloadError
 from ddpsim.jobs.simulated import Options
 from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.kinds import Kind, factors_of, latest_draw, own_draw, varied
+from ddpsim.simulation.kinds import RankKind, factors_of, latest_draw, own_draw, varied
 from ddpsim.simulation.messages import CodecCosts
-from ddpsim.simulation.pace import Pace, latest, paces
+from ddpsim.simulation.pace import IterationProfile, latest, paces
 from ddpsim.simulation.passes import check_left, cuts_s, dropped_by, graphs_of, in_graphs, leaving_out
-from ddpsim.simulation.plans import Plans, Seen, plans_of
-from ddpsim.simulation.setting import Setting
+from ddpsim.simulation.plans import Plans, PolicyView, plans_of
+from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of
@@ -30,7 +30,7 @@ MOST_MOMENTS = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class SimulatedRank:
     """A draw is a simulated rank: itself, or the latest of several.
 
     Attributes:
@@ -44,14 +44,14 @@ class Draw:
     rank: int
     stands_for: Sequence[int]
     workload: Workload
-    pace: Callable[[int], Pace]
-    records: Sequence[Pace]
-    seen: Sequence[Seen]
+    pace: Callable[[int], IterationProfile]
+    records: Sequence[IterationProfile]
+    seen: Sequence[PolicyView]
 
 
 def kinds_of(
     workload: Workload, placement: Placement, options: Options, workloads: dict[str, Workload], costs: Costs
-) -> list[Kind]:
+) -> list[RankKind]:
     """Group the ranks by workload and straggler factor, lowest rank first."""
     options.check_ranks(placement.world_size)
     trainers = options.trainers(placement.world_size)
@@ -75,7 +75,9 @@ def kinds_of(
         graphs = graphs_of(source, options)
         edges_s = [edge_s * options.scale_compute * factor for edge_s in cuts_s(source, graphs)]
         split = tuple(in_graphs(each, graphs, costs.graph_s, edges_s) for each in scaled)
-        kinds.append(Kind(sorted(ranks), source, split, 0.0 if source.timed else costs.pace_spread, jitter_of(source)))
+        kinds.append(
+            RankKind(sorted(ranks), source, split, 0.0 if source.timed else costs.pace_spread, jitter_of(source))
+        )
     return sorted(kinds, key=lambda kind: kind.first)
 
 
@@ -91,13 +93,13 @@ def _check_template(template: str, name: str, workloads: dict[str, Workload], tr
         raise InputError(f"the workload {other.name!r} has other {what}", place=place, remedy=remedy)
 
 
-def each_apart(kinds: list[Kind]) -> list[Kind]:
+def each_apart(kinds: list[RankKind]) -> list[RankKind]:
     """Return one kind a rank, at the paces of the kind it is of."""
     apart = [replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks]
     return sorted(apart, key=lambda kind: kind.first)
 
 
-def check_extent(iterations: int, kinds: list[Kind]) -> None:
+def check_extent(iterations: int, kinds: list[RankKind]) -> None:
     """Refuse what would record more moments than memory holds.
 
     Raises:
@@ -111,7 +113,7 @@ def check_extent(iterations: int, kinds: list[Kind]) -> None:
         raise InputError(what, remedy=remedy)
 
 
-def draws_of(kind: Kind, options: Options, total: int, world_size: int = 0) -> Iterator[Draw]:
+def draws_of(kind: RankKind, options: Options, total: int, world_size: int = 0) -> Iterator[SimulatedRank]:
     """Yield who stands for the ranks of a kind: the first, and where they can differ the latest of the others.
 
     One process without DDP, a world of 0, is nobody's straggler.
@@ -126,14 +128,14 @@ def draws_of(kind: Kind, options: Options, total: int, world_size: int = 0) -> I
         latest = alone
     alike = kind.ranks if latest is None else kind.ranks[:1]
     first = varied(alone, None if factors is None else factors[:1], one_clock=one_clock)
-    yield Draw(kind.first, alike, kind.workload, first, kind.paces, (Seen(first),))
+    yield SimulatedRank(kind.first, alike, kind.workload, first, kind.paces, (PolicyView(first),))
     if latest is not None:
         latest = varied(latest, None if factors is None else factors[1:], one_clock=one_clock)
-        yield Draw(LATEST, kind.ranks[1:], kind.workload, latest, kind.paces, (Seen(latest),))
+        yield SimulatedRank(LATEST, kind.ranks[1:], kind.workload, latest, kind.paces, (PolicyView(latest),))
 
 
 def settings_of(
-    draws: Sequence[Draw],
+    draws: Sequence[SimulatedRank],
     world_size: int,
     options: Options,
     backend: str,
@@ -142,7 +144,7 @@ def settings_of(
     *,
     ddp: bool = True,
     planned: Plans | None = None,
-) -> list[Setting]:
+) -> list[RankConfiguration]:
     """Return what each simulated rank runs."""
     cycle, first = options.sync_every, draws[0].workload
     drop_plan = options.drop_plan(first.parameters)
@@ -151,7 +153,7 @@ def settings_of(
     dropped = dropped_by(drop_plan, cycle)
     plans = planned
     if plans is None:
-        seen = [Seen(leaving_out(s.pace, dropped, first.parameters), s.context) for d in draws for s in d.seen]
+        seen = [PolicyView(leaving_out(s.pace, dropped, first.parameters), s.context) for d in draws for s in d.seen]
         plans = plans_of(options, first, seen, range(cycle - 1, total, cycle), total)
     alone = world_size == 1 and ddp
     settings = []
@@ -161,7 +163,7 @@ def settings_of(
         codec = CodecCosts(options.codec, own, world_size, costs)
         confers = plans.conferring(options, costs, world_size)
         settings.append(
-            Setting(
+            RankConfiguration(
                 own, plans.plan, options, costs, pace, dropped, codec, total,
                 ddp=ddp, alone=alone, input_stage=options.input_of(own), confers=confers,
             )
@@ -169,7 +171,7 @@ def settings_of(
     return settings
 
 
-def replayed(trace: OrderTrace, world_size: int, options: Options) -> list[Draw]:
+def replayed(trace: OrderTrace, world_size: int, options: Options) -> list[SimulatedRank]:
     """Return the ranks of `trace`, whose iterations come in their order and begin anew after the last.
 
     Ranks leave each allreduce together, so that the last of several is at every gradient where the last of them is;
@@ -192,17 +194,17 @@ def replayed(trace: OrderTrace, world_size: int, options: Options) -> list[Draw]
     ]
     count = trace.iterations
 
-    def seen(rank: int) -> Seen:
-        return Seen(lambda k: recorded[rank][k % count], lambda k: trace.contexts[rank][k % count])
+    def seen(rank: int) -> PolicyView:
+        return PolicyView(lambda k: recorded[rank][k % count], lambda k: trace.contexts[rank][k % count])
 
     first = trace.workloads[0]
-    draws = [Draw(0, range(1), first, seen(0).pace, recorded[0], (seen(0),))]
+    draws = [SimulatedRank(0, range(1), first, seen(0).pace, recorded[0], (seen(0),))]
     if trace.ranks > 1:
         others = [_latest([recorded[rank][k] for rank in range(1, trace.ranks)]) for k in range(count)]
         known = [seen(rank) for rank in range(1, trace.ranks)]
-        draws.append(Draw(LATEST, range(1, trace.ranks), first, lambda k: others[k % count], others, known))
+        draws.append(SimulatedRank(LATEST, range(1, trace.ranks), first, lambda k: others[k % count], others, known))
     return draws
 
 
-def _latest(found: list[Pace]) -> Pace:
+def _latest(found: list[IterationProfile]) -> IterationProfile:
     return latest(found, [0.0] * len(found))

@@ -18,18 +18,18 @@ from ddpsim.simulation.communication import Communication, JobResources
 from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.critical_path import critical_path
-from ddpsim.simulation.draws import Draw, check_extent, draws_of, each_apart, kinds_of, settings_of
+from ddpsim.simulation.draws import SimulatedRank, check_extent, draws_of, each_apart, kinds_of, settings_of
 from ddpsim.simulation.graph import RankGraph, StepGraph
 from ddpsim.simulation.inputs import alone_on
-from ddpsim.simulation.job_run import WARM_UP, Extent, JobRun
-from ddpsim.simulation.kinds import Kind
+from ddpsim.simulation.job_run import WARM_UP, JobRun, SimulatedIterations
+from ddpsim.simulation.kinds import RankKind
 from ddpsim.simulation.pace import paces
 from ddpsim.simulation.plans import Plans
 from ddpsim.simulation.record import iterations_of
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
 from ddpsim.simulation.scheduling import carrying_out, schedule_of
 from ddpsim.simulation.servers import Staleness
-from ddpsim.simulation.setting import Setting
+from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.simulation.torch_line import torch_line
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.records import Iteration, PathSpan, Trace
@@ -62,7 +62,7 @@ def simulate(
     progress: Progress | None = None,
     warm_up: int = WARM_UP,
     whole: bool = True,
-    draws: Sequence[Draw] | None = None,
+    draws: Sequence[SimulatedRank] | None = None,
     planned: Plans | None = None,
     path: bool = False,
 ) -> Simulated:
@@ -101,7 +101,7 @@ def run_job(
     progress: Progress | None = None,
     warm_up: int = WARM_UP,
     whole: bool = True,
-    draws: Sequence[Draw] | None = None,
+    draws: Sequence[SimulatedRank] | None = None,
     planned: Plans | None = None,
 ) -> JobRun:
     """Simulate training and return the run.
@@ -138,7 +138,7 @@ def run_job(
         plan = options.bucket_plan(first) if planned is None else planned.plan(0)
         schedule = schedule_of(options, first, plan, placement, backend, calibration)
     iterations = max(options.iterations_of(kind.workload) for kind in kinds)
-    extent = Extent.of(options, iterations, warm_up, schedule, whole=whole)
+    extent = SimulatedIterations.of(options, iterations, warm_up, schedule, whole=whole)
     check_extent(extent.end, kinds)
     drawn = draws or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, placement.world_size)]
     settings = settings_of(drawn, placement.world_size, options, backend, calibration, extent.total, planned=planned)
@@ -172,7 +172,7 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
 
 
 def _path(
-    graph: StepGraph, ranks: Sequence[RankGraph], times: NodeTimes, shared: Communication, extent: Extent
+    graph: StepGraph, ranks: Sequence[RankGraph], times: NodeTimes, shared: Communication, extent: SimulatedIterations
 ) -> Sequence[PathSpan]:
     """Return what the iterations that count wait for, on the slowest of `ranks`."""
     ends = [(each[0].start, each[-1].end) for each in (r.iterations[extent.begin : extent.end] for r in ranks)]
@@ -181,7 +181,7 @@ def _path(
 
 
 def _run(
-    job: JobResources, draws: Sequence[Draw], settings: Sequence[Setting], progress: Progress | None
+    job: JobResources, draws: Sequence[SimulatedRank], settings: Sequence[RankConfiguration], progress: Progress | None
 ) -> tuple[StepGraph, NodeTimes, Communication]:
     """Build and run what each simulated rank does; return the graph, its times, and what it communicated on."""
     env, scheduled, options = simpy.Environment(), settings[0].scheduled, job.options
@@ -246,7 +246,9 @@ def simulate_local(
     """
     cycle = options.accumulate
     total = (WARM_UP + options.iterations_of(workload)) * cycle
-    kind = Kind(range(1), workload, tuple(paces(workload, options.scale_compute, options.scale_host, options.scale)))
+    kind = RankKind(
+        range(1), workload, tuple(paces(workload, options.scale_compute, options.scale_host, options.scale))
+    )
     check_extent(total, [kind])
     draws = list(draws_of(kind, options, total))
     [setting] = settings_of(draws, 1, options, options.backend_for(workload), calibration, total, ddp=False)

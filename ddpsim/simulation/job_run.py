@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from ddpsim.jobs.simulated import Options
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.communication import Communication, JobResources
-from ddpsim.simulation.draws import Draw
+from ddpsim.simulation.draws import SimulatedRank
 from ddpsim.simulation.graph import StepGraph
-from ddpsim.simulation.kinds import Kind
+from ddpsim.simulation.kinds import RankKind
 from ddpsim.simulation.run import NodeTimes
-from ddpsim.simulation.setting import Setting
+from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload import Workload
 
 WARM_UP = 3
@@ -20,7 +20,7 @@ WARM_UP = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class SimulatedIterations:
     """An extent says which iterations are simulated, and which of them count.
 
     Attributes:
@@ -33,7 +33,9 @@ class Extent:
     total: int
 
     @classmethod
-    def of(cls, options: Options, iterations: int, warm_up: int, schedule: Schedule | None, *, whole: bool) -> Extent:
+    def of(
+        cls, options: Options, iterations: int, warm_up: int, schedule: Schedule | None, *, whole: bool
+    ) -> SimulatedIterations:
         """Return the extent of a run that counts so many periods, each of which sends the same.
 
         A schedule's last iteration leaves messages in flight, which one period more sees to their end. Where forward
@@ -60,11 +62,11 @@ class JobRun:
 
     job: JobResources
     workload: Workload
-    kinds: Sequence[Kind]
-    draws: Sequence[Draw]
-    settings: Sequence[Setting]
+    kinds: Sequence[RankKind]
+    draws: Sequence[SimulatedRank]
+    settings: Sequence[RankConfiguration]
     schedule: Schedule | None
-    extent: Extent
+    extent: SimulatedIterations
     graph: StepGraph
     times: NodeTimes
     shared: Communication

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.jobs.simulated import Options
-from ddpsim.simulation.pace import Pace, latest
+from ddpsim.simulation.pace import IterationProfile, latest
 from ddpsim.workload import Workload
 from ddpsim.workload.jittered import quantiles
 from ddpsim.workload.profile import Seconds
@@ -24,7 +24,7 @@ more where local steps add up."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RankKind:
     """A kind is the ranks that have the same workload and the same straggler factor.
 
     Attributes:
@@ -38,7 +38,7 @@ class Kind:
 
     ranks: Sequence[int]
     workload: Workload
-    paces: tuple[Pace, ...]
+    paces: tuple[IterationProfile, ...]
     spread: float = 0.0
     jitter: float = 0.0
 
@@ -71,15 +71,15 @@ class Kind:
         return math.exp(self.jitter * (expected_largest(others) - float(np.diff(reached) @ known)))
 
 
-def own_draw(kind: Kind, seed: int, iterations: int) -> Callable[[int], Pace]:
+def own_draw(kind: RankKind, seed: int, iterations: int) -> Callable[[int], IterationProfile]:
     """Return the pace of rank `kind.first` by iteration: recorded iterations, drawn with replacement."""
     drawn = _draw(kind, seed, kind.first, iterations)
     return lambda iteration: kind.paces[drawn[iteration]]
 
 
 def latest_draw(
-    kind: Kind, seed: int, iterations: int, cycle: int = 1, accumulate: int = 1
-) -> Callable[[int], Pace] | None:
+    kind: RankKind, seed: int, iterations: int, cycle: int = 1, accumulate: int = 1
+) -> Callable[[int], IterationProfile] | None:
     """Return the pace of the latest of the kind's other ranks by iteration; None where they cannot differ.
 
     Args:
@@ -93,9 +93,9 @@ def latest_draw(
     others = kind.ranks[1 : 1 + DRAWS_PER_RECORD * len(kind.paces) * cycle]
     drawn = np.stack([_draw(kind, seed, rank, iterations) for rank in others])
     since = _since_together(kind, drawn, cycle, accumulate)
-    cache: dict[int, Pace] = {}
+    cache: dict[int, IterationProfile] = {}
 
-    def pace(iteration: int) -> Pace:
+    def pace(iteration: int) -> IterationProfile:
         if iteration not in cache:
             pairs = sorted(set(zip(drawn[:, iteration].tolist(), since[:, iteration].tolist(), strict=True)))
             local = (iteration + 1) % cycle != 0
@@ -106,7 +106,7 @@ def latest_draw(
     return pace
 
 
-def _since_together(kind: Kind, drawn: Draws, cycle: int, accumulate: int) -> Seconds:
+def _since_together(kind: RankKind, drawn: Draws, cycle: int, accumulate: int) -> Seconds:
     """Return by rank and iteration the rank's time, on its longer clock, since the last synchronised iteration."""
     optimizer = np.array([max(pace.optimizer_host, pace.optimizer_work) for pace in kind.paces])
     step = np.array([max(pace.host_s, pace.work_s) for pace in kind.paces])
@@ -124,7 +124,7 @@ def expected_largest(count: int) -> float:
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
-def _draw(kind: Kind, seed: int, rank: int, iterations: int) -> Draws:
+def _draw(kind: RankKind, seed: int, rank: int, iterations: int) -> Draws:
     return np.random.default_rng([seed, rank]).integers(len(kind.paces), size=iterations)
 
 
@@ -149,7 +149,9 @@ def factors_of(options: Options, ranks: Sequence[int], world_size: int, iteratio
     return factors
 
 
-def varied(pace: Callable[[int], Pace], factors: Factors | None, *, one_clock: bool) -> Callable[[int], Pace]:
+def varied(
+    pace: Callable[[int], IterationProfile], factors: Factors | None, *, one_clock: bool
+) -> Callable[[int], IterationProfile]:
     """Return `pace` times the largest of the ranks' factors in each iteration.
 
     What a collective waits for is the last rank. The largest factor on the largest time at each gradient is that rank's
@@ -163,7 +165,7 @@ def varied(pace: Callable[[int], Pace], factors: Factors | None, *, one_clock: b
         return pace
     most = factors.max(axis=0)
 
-    def scaled(iteration: int) -> Pace:
+    def scaled(iteration: int) -> IterationProfile:
         factor = float(most[iteration])
         return pace(iteration).scaled(factor, factor if one_clock else 1.0)
 

@@ -22,7 +22,7 @@ from ddpsim.topology.graph import Placement
 from ddpsim.topology.placement import place
 
 
-class Line:
+class StreamQueue:
     """A line is the messages of one stream: while one is on the links, those behind it wait out their latency.
 
     Args:
@@ -55,7 +55,7 @@ def send_s(world: Collectives, ranks: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class MessageStreams:
     """Runs the messages of a schedule, each on the collectives of its process group.
 
     All groups of a name carry out their message at once. Those of consecutive ranks are taken to share no link. Those
@@ -75,7 +75,7 @@ class Lanes:
     groups: list[Collectives]
     ranks: list[int]
     together: list[int]
-    lines: list[Line | None]
+    lines: list[StreamQueue | None]
 
     @classmethod
     def of(
@@ -86,7 +86,7 @@ class Lanes:
         placement: Placement,
         make: Callable[[Placement, str | None], Collectives],
         patterns: Mapping[str, str],
-    ) -> Lanes:
+    ) -> MessageStreams:
         """Return the lanes of a schedule.
 
         Args:
@@ -104,7 +104,7 @@ class Lanes:
             made[name] = (world if shared else make(part, pattern), ranks, together)
         groups, sizes, together_of = zip(*(made[group] for group, _ in lanes), strict=True)
         lines = [
-            Line(made[group][0].network, send_s(world, placement.world_size))
+            StreamQueue(made[group][0].network, send_s(world, placement.world_size))
             if group in patterns and world.sends_in_line
             else None
             for group, _ in lanes

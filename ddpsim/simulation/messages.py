@@ -15,7 +15,7 @@ from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.schedules.issuing import Lane, gradients
 from ddpsim.schedules.message import Message
-from ddpsim.schedules.points import BACKWARD_END, Kind, Point
+from ddpsim.schedules.points import BACKWARD_END, Point, PointKind
 from ddpsim.schedules.schedule import Schedule, averages
 from ddpsim.schedules.servers import SERVERS
 from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, Costs
@@ -206,7 +206,7 @@ def _copied_out(message: Message, schedule: Schedule, *, view: bool) -> bool:
     """
     if message.op in (Operation.REDUCE_SCATTER, Operation.REDUCE, Operation.SENDRECV) or _in_place(message):
         return False
-    if not message.op.reduces and all(point.kind is not Kind.OPTIMIZER for point in message.blocks):
+    if not message.op.reduces and all(point.kind is not PointKind.OPTIMIZER for point in message.blocks):
         return schedule.sharding.parameters > 1
     return not view and schedule.update == "after_backward" and schedule.sharding.optimizer == 1
 

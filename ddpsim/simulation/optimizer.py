@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind
 from ddpsim.simulation.messages import Launches
-from ddpsim.simulation.pace import Pace
+from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.rank_builder import RankBuilder
-from ddpsim.simulation.scheduled import Update
+from ddpsim.simulation.scheduled import OptimizerUpdate
 
 
 @dataclass(slots=True)
@@ -26,9 +26,9 @@ class OptimizerBuilder:
     to: RankBuilder
     nodes: IterationNodes
     launches: Launches
-    pace: Pace
+    pace: IterationProfile
 
-    def after_backward(self, updates: Sequence[Update] | None, *, optimises: bool) -> None:
+    def after_backward(self, updates: Sequence[OptimizerUpdate] | None, *, optimises: bool) -> None:
         """Write the optimizer that follows backward.
 
         Args:
@@ -37,7 +37,7 @@ class OptimizerBuilder:
         """
         (self._on_thread if self.to.one_thread else self._on_device)(updates, optimises)
 
-    def before_use(self, update: Update) -> None:
+    def before_use(self, update: OptimizerUpdate) -> None:
         """Let the device, or the only thread, update parameters before forward needs them."""
         to, host_s = self.to, self.pace.optimizer_host * update.share
         begun, writing, to.graph.writing = to.moment(), to.graph.writing, Cause.OPTIMIZER
@@ -53,7 +53,7 @@ class OptimizerBuilder:
         self.nodes.optimizer.append((begun, to.moment()))
         self._launch_after(update)
 
-    def _on_thread(self, updates: Sequence[Update] | None, optimises: bool) -> None:
+    def _on_thread(self, updates: Sequence[OptimizerUpdate] | None, optimises: bool) -> None:
         if updates is None and optimises:
             begun = self.to.begin_phase()
             self.to.compute(self.pace.optimizer_host)
@@ -65,7 +65,7 @@ class OptimizerBuilder:
             else:
                 self._launch_after(update)
 
-    def _on_device(self, updates: Sequence[Update] | None, optimises: bool) -> None:
+    def _on_device(self, updates: Sequence[OptimizerUpdate] | None, optimises: bool) -> None:
         """Write the optimizer's parts; that the device waits between two of them is no time of the optimizer's."""
         to, nodes = self.to, self.nodes
         if updates and optimises:
@@ -94,8 +94,8 @@ class OptimizerBuilder:
         self.to.device(self.pace.optimizer_work * share)
         self.to.host(self.pace.optimizer_host * share)
 
-    def _take_in(self, update: Update) -> None:
+    def _take_in(self, update: OptimizerUpdate) -> None:
         self.to.take_in(self.nodes, self.launches.waits(*update.before))
 
-    def _launch_after(self, update: Update) -> None:
+    def _launch_after(self, update: OptimizerUpdate) -> None:
         self.to.launch_all(self.nodes, self.launches.passed(*update.after))

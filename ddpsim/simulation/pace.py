@@ -30,7 +30,7 @@ BUSY_THROUGHOUT = 0.97
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class IterationProfile:
     """One iteration of one rank, ready to be replayed. All times in seconds.
 
     Attributes:
@@ -76,7 +76,7 @@ class Pace:
         """
         return shares.scaled(self.forward_host, self.forward_work)
 
-    def phased(self, phases: Mapping[str, float], *, one_clock: bool) -> Pace:
+    def phased(self, phases: Mapping[str, float], *, one_clock: bool) -> IterationProfile:
         """Return this pace with the device work of each phase times its factor in `phases`, 1 where it has none.
 
         Args:
@@ -98,9 +98,9 @@ class Pace:
         )
         return replace(phased, idle_s=self._idle_of(phased))
 
-    def scaled(self, compute: float, host: float) -> Pace:
+    def scaled(self, compute: float, host: float) -> IterationProfile:
         """Return this pace with device work times `compute` and host time times `host`."""
-        scaled = Pace(
+        scaled = IterationProfile(
             self.forward_host * host,
             self.forward_work * compute,
             self.order,
@@ -130,7 +130,7 @@ class Pace:
         behind = self.forward_host + np.cumsum(self.host) + self.lag - begin - np.cumsum(self.work)
         return max(0.0, float(behind.max()))
 
-    def _idle_of(self, scaled: Pace) -> float:
+    def _idle_of(self, scaled: IterationProfile) -> float:
         """Return what the device idles at a pace scaled from this one: the least, and what was recorded beyond it."""
         return scaled.least_idle_s + max(0.0, self.idle_s - self.least_idle_s)
 
@@ -140,7 +140,7 @@ def paces(
     scale_compute: float = 1.0,
     scale_host: float = 1.0,
     phases: Mapping[str, float] | None = None,
-) -> list[Pace]:
+) -> list[IterationProfile]:
     """Return the pace of each recorded iteration of `workload`.
 
     On a CPU, and where the workload is timed, there is one clock: the host's time is the computation, scaled by
@@ -151,7 +151,7 @@ def paces(
     return [each.phased(phases, one_clock=workload.one_clock) for each in found] if phases else found
 
 
-def _pace(workload: Workload, iteration: int) -> Pace:
+def _pace(workload: Workload, iteration: int) -> IterationProfile:
     hooks, ready = workload.gradient_hook_s[iteration], workload.gradient_ready_s[iteration]
     order = [index for index in workload.arrival_order(iteration) if not np.isnan(hooks[index])]
     hooks, ready = hooks[order], np.maximum.accumulate(ready[order])
@@ -163,7 +163,7 @@ def _pace(workload: Workload, iteration: int) -> Pace:
     left, idled = backward_busy - float(intervals[busy].sum()), float(intervals[~busy].sum())
     share = min(max(left / idled, 0.0), 1.0) if idled > 0 else 1.0
     work, lag = np.where(busy, intervals, intervals * share), np.where(busy, 0.0, np.maximum(ready - hooks, 0.0))
-    return Pace(
+    return IterationProfile(
         forward_host=float(workload.forward.host_s[iteration]),
         forward_work=float(workload.forward.device_s[iteration]),
         order=tuple(order),
@@ -190,7 +190,7 @@ def _busy(hooks: Seconds, ready: Seconds, busy_s: float) -> NDArray[np.bool_]:
     return np.asarray(before >= hooks)
 
 
-def latest(drawn: list[Pace], since: list[float], *, local: bool = False) -> Pace:
+def latest(drawn: list[IterationProfile], since: list[float], *, local: bool = False) -> IterationProfile:
     """Return the pace of the last of several ranks at every point, as one pace.
 
     Ranks that leave a collective together drift apart over optimizer, local steps, forward and backward until the next
@@ -224,7 +224,7 @@ def latest(drawn: list[Pace], since: list[float], *, local: bool = False) -> Pac
         work_s = max(s + p.work_s for s, p in zip(since, drawn, strict=True)) - before
         tail_host = max(0.0, host_s - forward_host - float(host[-1]))
         tail_work = max(0.0, work_s - forward_work - float(work[-1]))
-    return Pace(
+    return IterationProfile(
         forward_host=forward_host,
         forward_work=forward_work,
         order=tuple(order),

@@ -12,7 +12,7 @@ from ddpsim.bucketing.compiled import graph_splits
 from ddpsim.bucketing.drop import DropPlan
 from ddpsim.errors import WorkloadError
 from ddpsim.jobs.simulated import Options
-from ddpsim.simulation.pace import Pace
+from ddpsim.simulation.pace import IterationProfile
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of
 from ddpsim.workload.operators import NARROW
@@ -50,7 +50,9 @@ def cuts_s(workload: Workload, graphs: Sequence[tuple[int, ...]]) -> list[float]
     return [EDGE_PASSES * width * edge / gpu.achieved_Bps for edge in edges[:-1]] + [0.0] * bool(graphs)
 
 
-def in_graphs(pace: Pace, graphs: Sequence[tuple[int, ...]], graph_s: float, edges_s: Sequence[float]) -> Pace:
+def in_graphs(
+    pace: IterationProfile, graphs: Sequence[tuple[int, ...]], graph_s: float, edges_s: Sequence[float]
+) -> IterationProfile:
     """Return `pace` with the gradients of each graph at its end, and the time of each graph but the first.
 
     Args:
@@ -106,7 +108,7 @@ def dropped_by(plan: DropPlan | None, cycle: int) -> Callable[[int], frozenset[i
     return lambda iteration: frozenset() if plan is None else plan.parameters_dropped(iteration // cycle + 1)
 
 
-def check_left(plan: DropPlan | None, paces: Iterable[Pace], parameters: Sequence[Parameter]) -> None:
+def check_left(plan: DropPlan | None, paces: Iterable[IterationProfile], parameters: Sequence[Parameter]) -> None:
     """Raise where leaving layers out could leave a recorded iteration no gradient, but buckets to reduce.
 
     Its rank would never start them, and the others would wait for it, as in a real run.
@@ -125,18 +127,18 @@ def check_left(plan: DropPlan | None, paces: Iterable[Pace], parameters: Sequenc
 
 
 def leaving_out(
-    pace: Callable[[int], Pace], dropped: Callable[[int], Collection[int]], parameters: Sequence[Parameter]
-) -> Callable[[int], Pace]:
+    pace: Callable[[int], IterationProfile], dropped: Callable[[int], Collection[int]], parameters: Sequence[Parameter]
+) -> Callable[[int], IterationProfile]:
     """Return `pace` without what `dropped` names in each iteration."""
 
-    def left(iteration: int) -> Pace:
+    def left(iteration: int) -> IterationProfile:
         out = dropped(iteration)
         return without(pace(iteration), out, parameters) if out else pace(iteration)
 
     return left
 
 
-def without(pace: Pace, dropped: Collection[int], parameters: Sequence[Parameter]) -> Pace:
+def without(pace: IterationProfile, dropped: Collection[int], parameters: Sequence[Parameter]) -> IterationProfile:
     """Return what is left of a pace where the layers that hold `dropped` are not computed.
 
     A gradient takes with it the time since the gradient before, which its layer's backward filled. Forward is known

@@ -11,13 +11,13 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.order import Arrivals, OrderExchange, conferences
 from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.pace import Pace
+from ddpsim.simulation.pace import IterationProfile
 from ddpsim.workload import Workload
 from ddpsim.workload.order_trace import Context
 
 
 @dataclass(frozen=True, slots=True)
-class Conferring:
+class OrderAgreement:
     """Conferring is a message among all ranks, and work of the host before and after it.
 
     Attributes:
@@ -37,10 +37,10 @@ TIME_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PolicyView:
     """What the policy of one rank sees: the pace of each iteration, and the context of its batch where it is known."""
 
-    pace: Callable[[int], Pace]
+    pace: Callable[[int], IterationProfile]
     context: Callable[[int], Context] = lambda iteration: None
 
 
@@ -66,7 +66,7 @@ class Plans:
         """How many conferences built anew."""
         return sum(held.decision.order is not None for held in self.held.values())
 
-    def conferring(self, options: Options, costs: Costs, ranks: int) -> Callable[[int], Conferring | None]:
+    def conferring(self, options: Options, costs: Costs, ranks: int) -> Callable[[int], OrderAgreement | None]:
         """Return what conferring before an iteration takes of each rank; None where nobody confers.
 
         Rank 0 tells the others where its word is law; else every rank tells every other. The executor does it so
@@ -74,7 +74,7 @@ class Plans:
         """
         everybody = options.consensus != "rank0" or options.find_unused_parameters
 
-        def takes(iteration: int) -> Conferring | None:
+        def takes(iteration: int) -> OrderAgreement | None:
             held = self.held.get(iteration)
             if held is None:
                 return None
@@ -82,12 +82,14 @@ class Plans:
             host_s = count * (costs.expect_s + costs.agree_s * (ranks if everybody else 1))
             rebuild_s = 0.0 if held.decision.order is None else count * costs.rebuild_s
             operation = Operation.ALL_GATHER if everybody else Operation.BROADCAST
-            return Conferring(operation, TIME_BYTES * count * (ranks if everybody else 1), host_s, rebuild_s)
+            return OrderAgreement(operation, TIME_BYTES * count * (ranks if everybody else 1), host_s, rebuild_s)
 
         return takes
 
 
-def plans_of(options: Options, workload: Workload, seen: Sequence[Seen], synced: Iterable[int], total: int) -> Plans:
+def plans_of(
+    options: Options, workload: Workload, seen: Sequence[PolicyView], synced: Iterable[int], total: int
+) -> Plans:
     """Return the plans of all iterations.
 
     In which order hooks fire is the workload's alone, so that the arrivals of a whole run are known before it is

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
-from ddpsim.simulation.draws import LATEST, Draw
+from ddpsim.simulation.draws import LATEST, SimulatedRank
 from ddpsim.simulation.graph import Cause, NodeKind, StepGraph
 from ddpsim.simulation.job_run import JobRun
-from ddpsim.simulation.kinds import Kind
+from ddpsim.simulation.kinds import RankKind
 from ddpsim.simulation.linear import PER
-from ddpsim.simulation.setting import Setting
+from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of
 
@@ -105,7 +105,7 @@ class Prices:
         """Return the factor on the time of a collective of so many bytes, by assumption."""
         return np.array([1.0 if each.wire_factor is None else each.wire_factor(size_bytes) for each in self._assumed])
 
-    def _of_rank(self, draw: Draw, setting: Setting) -> RankPrices:
+    def _of_rank(self, draw: SimulatedRank, setting: RankConfiguration) -> RankPrices:
         options, own, kind = self._run.job.options, setting.workload, self._kind(draw)
         costs = [self._costs(each.calibration, own) for each in self._assumed]
         device, host = (np.array([getattr(each, name) for each in self._assumed]) for name in ("compute", "host"))
@@ -122,18 +122,18 @@ class Prices:
         late_s = np.array([0.0 if alone else each.late_kernels for each in costs]) * kernels_s
         return RankPrices(costs, compute, host, late_s, constants)
 
-    def _devices(self, draw: Draw, kind: Kind) -> Columns:
+    def _devices(self, draw: SimulatedRank, kind: RankKind) -> Columns:
         """Return the factors by which devices beside each other, and the slowest of them, take longer than they did."""
         own = kind.workload
         shared = self._run.job.placement.gpus_per_node > 1 and own.ranks == 1 and not own.timed
         factors = np.array([each.shared_compute_slowdown if shared else 1.0 for each in self.costs])
         if draw.rank == LATEST and not own.timed:
-            spread = [Kind(kind.ranks, own, kind.paces, each.pace_spread).slowest() for each in self.costs]
+            spread = [RankKind(kind.ranks, own, kind.paces, each.pace_spread).slowest() for each in self.costs]
             factors = factors * spread
         found: Columns = factors / factors[0]
         return found
 
-    def _kind(self, draw: Draw) -> Kind:
+    def _kind(self, draw: SimulatedRank) -> RankKind:
         return next(kind for kind in self._run.kinds if kind.paces is draw.records)
 
     def _costs(self, calibration: Calibration | None, workload: Workload) -> Costs:

@@ -6,19 +6,19 @@ from collections.abc import Iterable, Iterator
 
 from ddpsim.simulation.graph import Interval, IterationNodes, MessageNodes, RankGraph
 from ddpsim.simulation.run import NodeTimes
-from ddpsim.simulation.setting import Setting
+from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.trace.records import BucketTimes, Gradient, Iteration
 
 _NEVER = float("inf")
 
 
-def iterations_of(rank: RankGraph, setting: Setting, times: NodeTimes) -> Iterator[Iteration]:
+def iterations_of(rank: RankGraph, setting: RankConfiguration, times: NodeTimes) -> Iterator[Iteration]:
     """Yield the iterations of a rank, in order."""
     for nodes in rank.iterations:
         yield _iteration(rank, nodes, setting, times)
 
 
-def _iteration(rank: RankGraph, nodes: IterationNodes, setting: Setting, times: NodeTimes) -> Iteration:
+def _iteration(rank: RankGraph, nodes: IterationNodes, setting: RankConfiguration, times: NodeTimes) -> Iteration:
     end, index = times.end, nodes.index
 
     def total(intervals: Iterable[Interval]) -> float:

@@ -21,10 +21,10 @@ from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.dependencies import Dependencies, Moments
 from ddpsim.simulation.graph import NodeKind
 from ddpsim.simulation.inputs import copies_of
-from ddpsim.simulation.job_run import Extent, JobRun
+from ddpsim.simulation.job_run import JobRun, SimulatedIterations
 from ddpsim.simulation.prices import Columns, Prices
-from ddpsim.simulation.retimed_messages import Messages
-from ddpsim.simulation.retimed_work import RankWork, Seen
+from ddpsim.simulation.retimed_messages import RetimedCollectives
+from ddpsim.simulation.retimed_work import RankWork, RetimedRun
 from ddpsim.trace.cycles import cycles
 
 SETTLED = 2e-4
@@ -86,7 +86,7 @@ def _copies_share_links(run: JobRun) -> bool:
     return False
 
 
-def periods_s(run: JobRun, extent: Extent, assumed: Sequence[Assumptions]) -> list[float | None]:
+def periods_s(run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assumptions]) -> list[float | None]:
     """Return the period under each of `assumed`; None where it has to be simulated.
 
     Args:
@@ -110,7 +110,7 @@ def periods_s(run: JobRun, extent: Extent, assumed: Sequence[Assumptions]) -> li
 class _Retiming:
     """The columns of one run under several assumptions, the first of which are its own."""
 
-    def __init__(self, run: JobRun, extent: Extent, assumed: Sequence[Assumptions]) -> None:
+    def __init__(self, run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assumptions]) -> None:
         self._run, self._extent, self._columns = run, extent, len(assumed)
         self.prices = Prices(run, assumed)
         self._dependencies = Dependencies(run, extent.end)
@@ -120,10 +120,10 @@ class _Retiming:
             if row >= 0:
                 seen_s[row] = run.times.end[node]
         self._lasts = np.zeros((rows.count, self._columns))
-        self._seen = Seen(run, self.prices, rows, seen_s, self._lasts, np.zeros_like(self._lasts))
+        self._seen = RetimedRun(run, self.prices, rows, seen_s, self._lasts, np.zeros_like(self._lasts))
         self._ranks = [RankWork(self._seen, number) for number in range(len(run.graph.ranks))]
         meets = run.job.options.comm == "real" and any(streams[3] for streams in rows.streams)
-        self._messages = Messages(self._seen, self._ranks) if meets else None
+        self._messages = RetimedCollectives(self._seen, self._ranks) if meets else None
 
     @property
     def simulated_s(self) -> float:

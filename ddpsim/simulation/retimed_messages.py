@@ -13,7 +13,7 @@ from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.simulation.lanes import send_s
 from ddpsim.simulation.overlaps import busy_until, fair_rates, share
 from ddpsim.simulation.prices import Columns
-from ddpsim.simulation.retimed_work import RankWork, Seen
+from ddpsim.simulation.retimed_work import RankWork, RetimedRun
 
 _ROUNDING = 1e-9
 
@@ -21,7 +21,7 @@ _MET = 0.02
 """Share of the links that others have from which on it is told by a run what they cost."""
 
 
-class Messages:
+class RetimedCollectives:
     """The collectives for which all ranks of a run meet.
 
     Args:
@@ -29,7 +29,7 @@ class Messages:
         ranks: whose computation slows them.
     """
 
-    def __init__(self, seen: Seen, ranks: Sequence[RankWork]) -> None:
+    def __init__(self, seen: RetimedRun, ranks: Sequence[RankWork]) -> None:
         self._seen, self._ranks = seen, ranks
         run, rows = seen.run, seen.rows
         self._all = [np.array([rows.of[node] for lane in streams[3] for node in lane]) for streams in rows.streams]

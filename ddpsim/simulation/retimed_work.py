@@ -19,7 +19,7 @@ _NOTHING_S = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
+class RetimedRun:
     """What a run has shown, and what its nodes take under several assumptions.
 
     Attributes:
@@ -50,7 +50,7 @@ class RankWork:
         number: place of the rank in the graph.
     """
 
-    def __init__(self, seen: Seen, number: int) -> None:
+    def __init__(self, seen: RetimedRun, number: int) -> None:
         graph, rows, prices = seen.run.graph, seen.rows, seen.prices.ranks[number]
         host, compute, copies, lanes, delays = rows.streams[number]
         self._seen, self._thread = seen, graph.ranks[number].one_thread

@@ -26,7 +26,7 @@ Transfer = Callable[[Collective], simpy.Event]
 """Starts the bytes of a collective whose ranks are all there, and returns the event of their end."""
 
 
-class Channel(Protocol):
+class UnpairedCommunication(Protocol):
     """Carries one rank's collectives without waiting for other ranks."""
 
     def attend(self, collective: Collective) -> simpy.Event:
@@ -57,7 +57,7 @@ class NodeTimes:
 
 
 @dataclass(slots=True)
-class _Meeting:
+class _Rendezvous:
     finished: simpy.Event
     nodes: list[int] = field(default_factory=list)
 
@@ -76,7 +76,7 @@ class GraphRun:
         self.env, self.graph, self.times = env, graph, NodeTimes.of(graph)
         self._transfer, self._streams = transfer, streams
         self._events: dict[int, simpy.Event] = {}
-        self._meetings: dict[tuple[int, int], _Meeting] = {}
+        self._meetings: dict[tuple[int, int], _Rendezvous] = {}
 
     def add(
         self,
@@ -86,7 +86,7 @@ class GraphRun:
         late_s: float = 0.0,
         loader: Loader | None = None,
         copy: Copy | None = None,
-        channel: Channel | None = None,
+        channel: UnpairedCommunication | None = None,
     ) -> None:
         """Start the resources of a rank.
 
@@ -144,7 +144,7 @@ class GraphRun:
         """Bring one rank's part in a collective; return the event of its end, for which the last rank is waited."""
         collective = self.graph.collectives[node]
         where = (collective.lane, collective.number)
-        meeting = self._meetings.setdefault(where, _Meeting(self.env.event()))
+        meeting = self._meetings.setdefault(where, _Rendezvous(self.env.event()))
         meeting.nodes.append(node)
         if len(meeting.nodes) == len(self.graph.ranks):
             for each in meeting.nodes:
@@ -177,7 +177,7 @@ class _Resources:
         late_s: float,
         loader: Loader | None,
         copy: Copy | None,
-        channel: Channel | None,
+        channel: UnpairedCommunication | None,
     ) -> None:
         self._run, self._rank, self._processor, self._late_s = run, rank, processor, late_s
         self._loader, self._copy, self._channel = loader, copy, channel

@@ -10,7 +10,7 @@ import numpy as np
 from ddpsim.jobs.simulated import Options
 from ddpsim.schedules.issuing import Lane, queue_of
 from ddpsim.schedules.message import WORLD, Message
-from ddpsim.schedules.points import Kind, Point, points
+from ddpsim.schedules.points import Point, PointKind, points
 from ddpsim.schedules.schedule import Schedule, parameters_at
 from ddpsim.schedules.servers import SERVERS
 from ddpsim.simulation.costs import Costs
@@ -29,15 +29,15 @@ def at_first_points(schedule: Schedule, workload: Workload) -> Schedule:
     """
     device = np.nan_to_num(workload.forward_shares().device_s, nan=1.0)
     orders = np.argsort(workload.gradient_hook_s, axis=1, kind="stable")
-    firsts: dict[Kind, When] = {Kind.FORWARD: lambda index: float(device[index])}
+    firsts: dict[PointKind, When] = {PointKind.FORWARD: lambda index: float(device[index])}
     if (orders == orders[0]).all() and not np.isnan(workload.gradient_hook_s).any():
         places = np.empty(len(workload.parameters))
         places[orders[0]] = np.arange(len(places))
-        firsts[Kind.BACKWARD] = lambda index: float(places[index])
+        firsts[PointKind.BACKWARD] = lambda index: float(places[index])
     return replace(schedule, messages=tuple(_trimmed(message, firsts) for message in schedule))
 
 
-def _trimmed(message: Message, firsts: dict[Kind, When]) -> Message:
+def _trimmed(message: Message, firsts: dict[PointKind, When]) -> Message:
     kept: list[Point] = [point for point in message.blocks if point.kind not in firsts]
     for kind, when in firsts.items():
         found = [point for point in message.blocks if point.kind is kind and point.parameter is not None]
@@ -64,7 +64,7 @@ _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class OptimizerUpdate:
     """An update is what the optimizer does at once.
 
     Attributes:
@@ -78,7 +78,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class ForwardWait:
     """A stop is a moment of forward before which messages may be waited for, and at which they may be launched.
 
     Attributes:
@@ -89,7 +89,7 @@ class Stop:
 
     host: float
     work: float
-    updates: tuple[Update, ...]
+    updates: tuple[OptimizerUpdate, ...]
     points: tuple[Point, ...]
 
 
@@ -110,8 +110,8 @@ class Scheduled:
     schedule: Schedule
     messages: tuple[PlannedMessage, ...]
     lanes: tuple[Lane, ...]
-    forward: tuple[Stop, ...]
-    updates: tuple[Update, ...]
+    forward: tuple[ForwardWait, ...]
+    updates: tuple[OptimizerUpdate, ...]
     needed: tuple[tuple[Point, ...], ...]
     filled: frozenset[int]
 
@@ -127,7 +127,7 @@ class Scheduled:
         schedule = at_first_points(schedule, workload)
         count = len(workload.parameters)
         lanes = tuple(dict.fromkeys([BUFFERS_LANE, *((message.group, message.stream) for message in schedule)]))
-        backward = parameters_at(schedule, Kind.BACKWARD)
+        backward = parameters_at(schedule, PointKind.BACKWARD)
         filled = (index for each in schedule if filled_by_hooks(each) for index in each.parameters)
         late = schedule.update == "before_use"
         groups = _groups(schedule, count, clipping=options.clip_gradients)
@@ -141,7 +141,7 @@ class Scheduled:
             lanes,
             _stops(schedule, workload, groups if late else []),
             () if late else tuple(_update(schedule, workload, group) for group in groups),
-            tuple((Point(Kind.BACKWARD, index),) if index in backward else () for index in range(count)),
+            tuple((Point(PointKind.BACKWARD, index),) if index in backward else () for index in range(count)),
             frozenset(filled),
         )
 
@@ -153,7 +153,7 @@ class Scheduled:
 
 def _updates_apart(schedule: Schedule, count: int) -> bool:
     """Whether messages wait for parts of a sharded optimizer's update, which is then made part by part."""
-    parts = [sum(point.kind is Kind.UPDATED for point in message.after) for message in schedule]
+    parts = [sum(point.kind is PointKind.UPDATED for point in message.after) for message in schedule]
     sharding = schedule.sharding
     return sharding.optimizer > 1 and sharding.parameters == 1 and any(0 < updated < count for updated in parts)
 
@@ -175,7 +175,7 @@ def _groups(schedule: Schedule, count: int, *, clipping: bool) -> list[list[int]
 
     awaited: set[int] = set()
     for message in schedule:
-        blocked = [p.parameter for p in message.blocks if p.kind is Kind.OPTIMIZER and p.parameter is not None]
+        blocked = [p.parameter for p in message.blocks if p.kind is PointKind.OPTIMIZER and p.parameter is not None]
         awaited.update(blocked)
         for index in blocked[1:]:
             group[root(index)] = root(blocked[0])
@@ -185,29 +185,29 @@ def _groups(schedule: Schedule, count: int, *, clipping: bool) -> list[list[int]
     return list(members.values())
 
 
-def _update(schedule: Schedule, workload: Workload, parameters: Iterable[int]) -> Update:
+def _update(schedule: Schedule, workload: Workload, parameters: Iterable[int]) -> OptimizerUpdate:
     chosen = tuple(parameters)
     whole = sum(parameter.size_bytes for parameter in workload.parameters)
     share = sum(workload.parameters[index].size_bytes for index in chosen) / whole if whole else 1.0
-    before, after = parameters_at(schedule, Kind.OPTIMIZER), parameters_at(schedule, Kind.UPDATED)
-    return Update(
-        points(Kind.OPTIMIZER, tuple(index for index in chosen if index in before)),
-        points(Kind.UPDATED, tuple(index for index in chosen if index in after)),
+    before, after = parameters_at(schedule, PointKind.OPTIMIZER), parameters_at(schedule, PointKind.UPDATED)
+    return OptimizerUpdate(
+        points(PointKind.OPTIMIZER, tuple(index for index in chosen if index in before)),
+        points(PointKind.UPDATED, tuple(index for index in chosen if index in after)),
         share / schedule.sharding.optimizer,
     )
 
 
-def _stops(schedule: Schedule, workload: Workload, groups: Sequence[Sequence[int]]) -> tuple[Stop, ...]:
+def _stops(schedule: Schedule, workload: Workload, groups: Sequence[Sequence[int]]) -> tuple[ForwardWait, ...]:
     use = workload.forward_shares()
     device = np.nan_to_num(use.device_s, nan=1.0)
     host = np.nan_to_num(use.host_s, nan=1.0)
     first: dict[int, int] = {}
     for number, message in enumerate(schedule):
         for point in message.blocks:
-            if point.kind is Kind.OPTIMIZER and point.parameter is not None:
+            if point.kind is PointKind.OPTIMIZER and point.parameter is not None:
                 first.setdefault(point.parameter, number)
-    needed = parameters_at(schedule, Kind.FORWARD)
-    found: dict[float, tuple[list[tuple[int, Update]], list[int]]] = {}
+    needed = parameters_at(schedule, PointKind.FORWARD)
+    found: dict[float, tuple[list[tuple[int, OptimizerUpdate]], list[int]]] = {}
     for members in groups:
         order = min(first.get(index, 0) for index in members)
         stop = found.setdefault(float(device[list(members)].min()), ([], []))
@@ -219,5 +219,5 @@ def _stops(schedule: Schedule, workload: Workload, groups: Sequence[Sequence[int
         updates, parameters = found[share]
         over = max(over, float(host[np.abs(device - share) <= _ROUNDING].min()))
         chosen = tuple(update for _, update in sorted(updates, key=lambda pair: pair[0]))
-        stops.append(Stop(over, share, chosen, points(Kind.FORWARD, tuple(parameters))))
+        stops.append(ForwardWait(over, share, chosen, points(PointKind.FORWARD, tuple(parameters))))
     return tuple(stops)

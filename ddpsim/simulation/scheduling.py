@@ -15,10 +15,10 @@ from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.schedules.setup import Setup
-from ddpsim.simulation.pace import Pace
+from ddpsim.schedules.setup import SchemeInputs
+from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.scheduled import Scheduled
-from ddpsim.simulation.setting import Setting
+from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 
@@ -44,7 +44,7 @@ def check_one_process(schedule: Schedule, placement: Placement, backend: str, wo
         raise InputError(what, place=place, remedy="use a workload of a GPU and `backend=nccl`, or take `ddp`")
 
 
-def in_one_process(setting: Setting, ranks: int) -> Setting:
+def in_one_process(setting: RankConfiguration, ranks: int) -> RankConfiguration:
     """Return `setting` where `ranks` of them are threads of one process.
 
     Their forwards launch through one interpreter, whose lock one thread has at a time, so that the host's time is all
@@ -54,7 +54,7 @@ def in_one_process(setting: Setting, ranks: int) -> Setting:
     alone, stage = setting.pace, setting.input_stage
     copied_s = REPLICATE_S * len(setting.workload.parameters) if ranks > 1 else 0.0
 
-    def pace(iteration: int) -> Pace:
+    def pace(iteration: int) -> IterationProfile:
         own = alone(iteration)
         return replace(own, forward_host=ranks * (own.forward_host + copied_s))
 
@@ -91,10 +91,12 @@ def schedule_of(
     return schedule
 
 
-def carrying_out(schedule: Schedule, settings: Sequence[Setting], world_size: int, backend: str) -> list[Setting]:
+def carrying_out(
+    schedule: Schedule, settings: Sequence[RankConfiguration], world_size: int, backend: str
+) -> list[RankConfiguration]:
     """Return `settings` of ranks that carry out `schedule`, made ready once for all that compute alike."""
     found = [in_one_process(each, world_size) for each in settings] if schedule.one_process else settings
-    carried: list[Setting] = []
+    carried: list[RankConfiguration] = []
     for each in found:
         alike = (one.scheduled for one in carried if one.workload is each.workload and one.costs == each.costs)
         made = next(alike, None) or Scheduled.of(
@@ -112,13 +114,13 @@ def setup_of(
     time_s: Callable[[Operation, int], float] | None,
     *,
     blocking: bool,
-) -> Setup:
+) -> SchemeInputs:
     """Return what a scheme is told of a job: its buckets, and when gradients come and parameters are needed."""
     ready = np.nanmax(workload.gradient_ready_s, axis=0, initial=0.0) * options.scale_compute
     shares = workload.forward_shares().device_s
     forward_s = float(np.median(workload.forward.device_s)) * options.scale_compute
     known = workload.forward_use_known
-    return Setup(
+    return SchemeInputs(
         parameters=workload.parameters,
         buckets=plan.groups(),
         world_size=placement.world_size,

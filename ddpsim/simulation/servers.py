@@ -17,7 +17,7 @@ from ddpsim.schedules.servers import sendable
 from ddpsim.simulation.contention import OnBusy, Process, slowing
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import Collective
-from ddpsim.simulation.lanes import Line
+from ddpsim.simulation.lanes import StreamQueue
 from ddpsim.topology.graph import Placement
 
 Bucket = tuple[int, ...]
@@ -89,9 +89,9 @@ class ServerLinks:
         self._versions: dict[Bucket, int] = {}
         self._seen: dict[tuple[int, Bucket], int] = {}
 
-    def attendance(self, rank: int) -> Attendance:
+    def attendance(self, rank: int) -> ServerConnection:
         """Return what sends the messages of a rank."""
-        return Attendance(self, rank, self._buckets)
+        return ServerConnection(self, rank, self._buckets)
 
     def on_busy(self, rank: int) -> OnBusy:
         """Return what is told when a rank becomes busy or idle, and slows its messages; of no kind of hops, as those
@@ -124,7 +124,7 @@ class ServerLinks:
         self._seen[rank, bucket] = self._versions.get(bucket, 0)
 
 
-class Attendance:
+class ServerConnection:
     """Sends one rank's messages as they come, without those of others.
 
     Servers take what a rank pulls as it is when they have updated by that rank's gradient, and by all that come before
@@ -134,7 +134,7 @@ class Attendance:
     def __init__(self, links: ServerLinks, rank: int, buckets: Sequence[Sequence[Bucket]]) -> None:
         self._links, self._rank, self._buckets = links, rank, buckets
         latency_s = links.latency_s
-        self._lines = None if latency_s is None else [Line(links.network, latency_s, rank) for _ in buckets]
+        self._lines = None if latency_s is None else [StreamQueue(links.network, latency_s, rank) for _ in buckets]
         pushes, pulls = [lane for lane in buckets if lane]
         self._pulls = pulls
         self._sendable = dict(zip(pushes, sendable([pushes.index(bucket) for bucket in pulls]), strict=True))

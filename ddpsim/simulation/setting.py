@@ -12,9 +12,9 @@ from ddpsim.options.input_stage import InputStage
 from ddpsim.simulation.costs import ENTER_S, KERNELS, Costs
 from ddpsim.simulation.linear import Linear
 from ddpsim.simulation.messages import CodecCosts
-from ddpsim.simulation.pace import Pace
-from ddpsim.simulation.plans import Conferring
-from ddpsim.simulation.scheduled import Scheduled, Stop
+from ddpsim.simulation.pace import IterationProfile
+from ddpsim.simulation.plans import OrderAgreement
+from ddpsim.simulation.scheduled import ForwardWait, Scheduled
 from ddpsim.workload import Workload
 from ddpsim.workload.optimizers import ADDITION
 
@@ -27,7 +27,7 @@ between 1 and 64 MiB (`python -m studies.host_costs.additions`), taken as one.
 
 
 @dataclass(slots=True)
-class Setting:
+class RankConfiguration:
     """What a rank runs: the same for every rank of its kind.
 
     Attributes:
@@ -48,7 +48,7 @@ class Setting:
     plan: Callable[[int], BucketPlan]
     options: Options
     costs: Costs
-    pace: Callable[[int], Pace]
+    pace: Callable[[int], IterationProfile]
     dropped: Callable[[int], frozenset[int]]
     codec: CodecCosts
     iterations: int
@@ -56,7 +56,7 @@ class Setting:
     alone: bool = False
     scheduled: Scheduled | None = None
     input_stage: InputStage | None = None
-    confers: Callable[[int], Conferring | None] = lambda iteration: None
+    confers: Callable[[int], OrderAgreement | None] = lambda iteration: None
     kernel_s: float = field(init=False, repr=False)
     _copies_s: list[float] = field(init=False, repr=False, default_factory=list)
     _broadcast_bytes: list[int] | None = field(init=False, repr=False, default=None)
@@ -66,7 +66,7 @@ class Setting:
         self.kernel_s = backward_s / len(self.workload.parameters) / KERNELS
 
     @property
-    def stops(self) -> tuple[Stop, ...]:
+    def stops(self) -> tuple[ForwardWait, ...]:
         """Where forward stops for a schedule; DDP's never does."""
         return () if self.scheduled is None else self.scheduled.forward
 

@@ -7,7 +7,7 @@ import pytest
 from ddpsim.collectives.execute import make_transport
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.schedules.dataparallel import dataparallel
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.topology.spec import load_topology
 from studies.accuracy.aws_post import measured_s
 from studies.accuracy.systems import TABLES
@@ -34,7 +34,7 @@ def test_dataparallel_is_one_gpus_step_four_copies_and_all_parameters_there_and_
     placement = load_topology(aws_setup.BOARD).place()
     transport = make_transport(placement, "nccl", None, CollectiveOptions(algorithm="ring"))
     parameters = step_of("GTX1080Ti", 64, 0.328).parameters
-    schedule = dataparallel(Setup(parameters=parameters, buckets=[tuple(range(len(parameters)))], world_size=4))
+    schedule = dataparallel(SchemeInputs(parameters=parameters, buckets=[tuple(range(len(parameters)))], world_size=4))
     wire_s = sum(transport.time_s(each.op, each.size_bytes) for each in schedule)
     four_copies_s = 4 * BATCH_BYTES / aws_setup.COPY_Bps
     assert found["input_s"] == pytest.approx(four_copies_s, rel=1e-3)

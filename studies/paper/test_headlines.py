@@ -13,7 +13,7 @@ from ddpsim.bucketing import Parameter
 from ddpsim.schedules.averaging import OUTER_PASSES
 from ddpsim.schedules.chunks import GradientFlow
 from ddpsim.schedules.gradientflow import gradientflow
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 from studies.paper.headlines import allocations, chunks, points, reduced, staged
 from studies.paper.headlines.figure import FIGURE, HEADLINES
 from studies.paper.headlines.headline import Headline, SystemClaim
@@ -134,7 +134,7 @@ def test_the_page_tells_counts_and_rows() -> None:
 
 def test_gradientflow_s_messages_are_those_of_its_schedule() -> None:
     elements = 3_000_000
-    setup = Setup(parameters=[Parameter("p", (elements,))], buckets=[(0,)], world_size=2)
+    setup = SchemeInputs(parameters=[Parameter("p", (elements,))], buckets=[(0,)], world_size=2)
     assert chunks._messages(4 * elements) == [message.size_bytes for message in gradientflow(setup, GradientFlow())]
 
 

@@ -106,11 +106,11 @@ def sent_bytes(schedule: Schedule, ranks: int) -> float:
 def schedule_of(found: Prediction) -> Schedule:
     """Return the schedule of a prediction: DDP's as such where nothing took its place."""
     from ddpsim.schedules.named import scheme_named
-    from ddpsim.schedules.setup import Setup
+    from ddpsim.schedules.setup import SchemeInputs
 
     if found.run is not None and (schedule := found.run.trace().schedule) is not None:
         return schedule
-    setup = Setup(
+    setup = SchemeInputs(
         parameters=found.workload.parameters, buckets=found.plan.groups(), world_size=found.summary.world_size
     )
     return scheme_named("ddp").schedule(setup)

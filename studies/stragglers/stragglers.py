@@ -167,7 +167,7 @@ def work(out: Path, listed: Path) -> None:
 
     from ddpexec.groups.launched import launched
     from ddpexec.running.run import Run
-    from ddpexec.running.settings import Settings
+    from ddpexec.running.settings import RunSettings
     from ddpsim.trace.json import write_rank, write_run
 
     torch.set_num_threads(1)
@@ -185,7 +185,7 @@ def work(out: Path, listed: Path) -> None:
     with launched("run", None, None, 300.0) as rank:
         for case in (Case(**each) for each in json.loads(listed.read_text())):
             number = int(os.environ["RANK"])
-            settings = Settings(iterations=ITERATIONS, seed=case.number)
+            settings = RunSettings(iterations=ITERATIONS, seed=case.number)
             running = Loading(settings, rank.device, workload=workload_of(case, number))
             if case.kind == "input" and number == case.rank:
                 running.loading_s = case.cost * (case.forward_s + case.backward_s)

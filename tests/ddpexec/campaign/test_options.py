@@ -11,7 +11,7 @@ from ddpexec.campaign.predicting import options
 from ddpexec.campaign.schema import RunSpec, given
 from ddpexec.campaign.spec import parse_campaign
 from ddpexec.campaign.stages import run_arguments
-from ddpexec.running.settings import Settings
+from ddpexec.running.settings import RunSettings
 from ddpsim.errors import InputError
 from ddpsim.options.option import declared
 
@@ -20,7 +20,7 @@ OTHER = {"impl", "iterations", "scale_compute"}
 
 
 def test_a_field_of_a_configuration_has_the_default_that_its_option_declares() -> None:
-    named = {each.name: each for each in declared(Settings)} | {each.field: each for each in declared(Settings)}
+    named = {each.name: each for each in declared(RunSettings)} | {each.field: each for each in declared(RunSettings)}
     shared = [name for name in RunSpec.model_fields if name in named]
     assert len(shared) > 10
     for name in set(shared) - OTHER:
@@ -36,7 +36,7 @@ runs: [{network: flat, model: mlp, batch_size: 3, impl: ddpexec, process_groups:
         bucket_cap_mb_list: [1, 2.5], broadcast_buffers: false, no_sync_every: 2}]
 """
     [configuration] = parse_campaign(text, "c").configurations
-    assert given(configuration.run, Settings)["stragglers"] == {1: 1.5}
+    assert given(configuration.run, RunSettings)["stragglers"] == {1: 1.5}
     made = options(configuration)
     assert (made.process_groups, made.accumulate, made.broadcast_buffers) == (2, 2, False)
     assert made.caps.bucket_cap_mb_list == (1, 2.5)

@@ -15,7 +15,7 @@ from ddpexec.ddp.runtime_stats import RuntimeStats, TimerEvent  # noqa: E402
 from ddpexec.ddp.used import UsedMap  # noqa: E402
 from ddpexec.groups.process_groups import Communicator  # noqa: E402
 from ddpexec.running.run import Run  # noqa: E402
-from ddpexec.running.settings import Settings  # noqa: E402
+from ddpexec.running.settings import RunSettings  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
 from ddpsim.workload import Workload  # noqa: E402
 from tests.ddpexec.ddp.pretended_gpu import CUDA, MS, Gpu, busy  # noqa: E402
@@ -23,7 +23,7 @@ from tests.ddpexec.pretended_backends import Gloo, Nccl  # noqa: E402
 from tests.ddpexec.small import small_workload  # noqa: E402
 
 
-def run_on_gpu(settings: Settings, workload: Workload, backend: str) -> Run:
+def run_on_gpu(settings: RunSettings, workload: Workload, backend: str) -> Run:
     with (
         mock.patch("ddpexec.ddp.options.devices_of", return_value=(None, None)),
         mock.patch("torch.distributed.get_backend", return_value=backend),
@@ -44,7 +44,7 @@ def nearest(moments: list[float], to: float) -> float:
 def test_a_step_with_nccl_never_makes_the_host_wait_and_is_seen_by_both_clocks(gpu: Gpu, view: bool) -> None:
     workload = small_workload(step_s=4 * MS)
     nccl = Nccl(gpu, 3 * MS)
-    settings = Settings(iterations=3, caps=BucketCaps(bucket_cap_mb=0.02), gradient_as_bucket_view=view)
+    settings = RunSettings(iterations=3, caps=BucketCaps(bucket_cap_mb=0.02), gradient_as_bucket_view=view)
     run = run_on_gpu(settings, workload, "nccl")
     before = len(gpu.waits)
     with sent_by(nccl), gpu.reading_tensors_waits():
@@ -72,7 +72,7 @@ def test_a_step_with_nccl_never_makes_the_host_wait_and_is_seen_by_both_clocks(g
 @pytest.mark.usefixtures("one_rank", "cuda_is_cpu")
 def test_a_step_with_gloo_waits_once_for_a_bucket_at_the_end_of_backward(gpu: Gpu) -> None:
     gloo = Gloo(gpu, 30 * MS)
-    settings = Settings(iterations=2, caps=BucketCaps(bucket_cap_mb=0.02))
+    settings = RunSettings(iterations=2, caps=BucketCaps(bucket_cap_mb=0.02))
     run = run_on_gpu(settings, small_workload(step_s=20 * MS), "gloo")
     before = len(gpu.waits)
     with sent_by(gloo), gpu.reading_tensors_waits():

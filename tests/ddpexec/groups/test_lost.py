@@ -64,10 +64,10 @@ def test_a_collective_that_cannot_be_done_is_no_lost_rank() -> None:
 def in_a_loader(rank: int) -> str:
     """Train with a step that raises something of its own, as a loader does."""
     from ddpexec.running.run import Run
-    from ddpexec.running.settings import Settings
+    from ddpexec.running.settings import RunSettings
     from tests.ddpexec.small import small_workload
 
-    run = Run(Settings(iterations=1), torch.device("cpu"), workload=small_workload())
+    run = Run(RunSettings(iterations=1), torch.device("cpu"), workload=small_workload())
     with mock.patch.object(run, "_step", side_effect=RuntimeError("DataLoader timed out after 5 seconds")):
         try:
             run.train()

@@ -16,7 +16,7 @@ from ddpexec.models import MODELS  # noqa: E402
 from ddpexec.models.training import TrainingModel, classifier  # noqa: E402
 from ddpexec.running.provenance import provenance  # noqa: E402
 from ddpexec.running.run import Run  # noqa: E402
-from ddpexec.running.settings import Settings  # noqa: E402
+from ddpexec.running.settings import RunSettings  # noqa: E402
 from ddpsim.errors import InputError  # noqa: E402
 from ddpsim.operations import Operation  # noqa: E402
 from ddpsim.trace.metrics import PARTS, summarise  # noqa: E402
@@ -35,7 +35,7 @@ def tiny() -> TrainingModel:
 
 
 def ran(rank: int, options: dict[str, Any], **subject: Any) -> Run:
-    run = Run(Settings(iterations=4, **options), CPU, **(subject or {"model": "tiny"}))
+    run = Run(RunSettings(iterations=4, **options), CPU, **(subject or {"model": "tiny"}))
     run.train()
     run.provenance = provenance(run, [])
     return run
@@ -85,13 +85,13 @@ REFUSED: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", REFUSED, ids=str)
 def test_what_fully_shard_cannot_do_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(options))):
-        Settings(scheme="fsdp2", **options)
+        RunSettings(scheme="fsdp2", **options)
 
 
 @pytest.mark.parametrize("scheme", ["zero0", "zero3", "zero1:deepspeed", "zero2:deepspeed,reduce=fp32"])
 def test_what_deepspeed_carries_out_is_simulated_alone(scheme: str) -> None:
     with pytest.raises(InputError, match=r"DeepSpeed's schemes are simulated, .*run zero1"):
-        Settings(scheme=scheme)
+        RunSettings(scheme=scheme)
 
 
 def refused(rank: int) -> list[str]:

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from ddpexec.__main__ import main  # noqa: E402
 from ddpexec.running.provenance import provenance  # noqa: E402
 from ddpexec.running.run import Run  # noqa: E402
-from ddpexec.running.settings import IMPLEMENTATIONS, Settings  # noqa: E402
+from ddpexec.running.settings import IMPLEMENTATIONS, RunSettings  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
 from ddpsim.errors import InputError  # noqa: E402
 from ddpsim.trace.json import read_trace  # noqa: E402
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 def trained(rank: int, name: str, implementation: str, **options: Any) -> dict[str, Any]:
-    settings = Settings(implementation=implementation, iterations=3, caps=BucketCaps(bucket_cap_mb=0.01), **options)
+    settings = RunSettings(implementation=implementation, iterations=3, caps=BucketCaps(bucket_cap_mb=0.01), **options)
     run = Run(settings, CPU, step=f"{STEPS}:{name}")
     run.train()
     trace = run.trace()
@@ -64,7 +64,7 @@ def unused_too(rank: int, name: str, implementation: str) -> dict[str, Any]:
 
 def averaged(rank: int) -> list[Any]:
     """Return the parameters after a run in which each rank draws parameters and a batch of its own."""
-    settings = Settings(iterations=1, seed=rank)
+    settings = RunSettings(iterations=1, seed=rank)
     run = Run(settings, CPU, step=f"{STEPS}:two_losses")
     run.train()
     return [p.detach().clone() for p in run.parameters.tensors]
@@ -78,7 +78,7 @@ def test_gradients_are_averaged_over_ranks() -> None:
 
 @pytest.mark.usefixtures("one_rank")
 def test_a_slower_rank_trains_ones_own_step_too() -> None:
-    run = Run(Settings(iterations=2, scale_compute=2.0), CPU, step=f"{STEPS}:weighted_experts")
+    run = Run(RunSettings(iterations=2, scale_compute=2.0), CPU, step=f"{STEPS}:weighted_experts")
     run.train()
     assert len(run.trace().iterations) == 2
 
@@ -96,7 +96,7 @@ def test_a_slower_rank_trains_ones_own_step_too() -> None:
 def test_bad_steps_are_refused(name: str, message: str) -> None:
     backward = torch.autograd.backward
     with pytest.raises(InputError, match=message):
-        Run(Settings(iterations=1), CPU, step=f"{STEPS}:{name}").train()
+        Run(RunSettings(iterations=1), CPU, step=f"{STEPS}:{name}").train()
     assert torch.autograd.backward is backward
 
 

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from ddpexec.__main__ import main  # noqa: E402
 from ddpexec.running.provenance import provenance  # noqa: E402
 from ddpexec.running.run import Run  # noqa: E402
-from ddpexec.running.settings import IMPLEMENTATIONS, Settings  # noqa: E402
+from ddpexec.running.settings import IMPLEMENTATIONS, RunSettings  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
 from ddpsim.errors import InputError  # noqa: E402
 from ddpsim.jobs.simulated import Options  # noqa: E402
@@ -33,7 +33,7 @@ CAPS = BucketCaps(bucket_cap_mb=0.02)
 LOOPBACK = load_topology("loopback")
 
 
-def train(settings: Settings) -> tuple[Trace, Trace | None, dict[str, object]]:
+def train(settings: RunSettings) -> tuple[Trace, Trace | None, dict[str, object]]:
     run = Run(settings, torch.device("cpu"), workload=small_workload())
     run.train()
     trace = run.trace()
@@ -41,7 +41,9 @@ def train(settings: Settings) -> tuple[Trace, Trace | None, dict[str, object]]:
 
 
 def unstamped(rank: int) -> list[dict[str, object]]:
-    return [train(Settings(implementation=name, iterations=2, caps=CAPS, observe=False))[2] for name in IMPLEMENTATIONS]
+    return [
+        train(RunSettings(implementation=name, iterations=2, caps=CAPS, observe=False))[2] for name in IMPLEMENTATIONS
+    ]
 
 
 def test_without_stamps_both_implementations_tell_their_buckets() -> None:
@@ -50,8 +52,8 @@ def test_without_stamps_both_implementations_tell_their_buckets() -> None:
 
 
 def both(rank: int) -> list[Any]:
-    found = [train(Settings(implementation=name, iterations=3, caps=CAPS)) for name in ("ddpexec", "torch")]
-    found.append(train(Settings(iterations=4, caps=CAPS, accumulate=2, process_groups=2)))
+    found = [train(RunSettings(implementation=name, iterations=3, caps=CAPS)) for name in ("ddpexec", "torch")]
+    found.append(train(RunSettings(iterations=4, caps=CAPS, accumulate=2, process_groups=2)))
     return [(trace, gathered, plan["plan"]) for trace, gathered, plan in found]
 
 
@@ -84,7 +86,7 @@ def test_without_synchronisation_no_bucket_is_launched() -> None:
 
 def dies(rank: int, folder: str, implementation: str) -> str:
     run = Run(
-        Settings(implementation=implementation, iterations=50, caps=CAPS),
+        RunSettings(implementation=implementation, iterations=50, caps=CAPS),
         torch.device("cpu"),
         workload=small_workload(),
     )
@@ -172,19 +174,19 @@ def test_bad_options_are_named_as_flags(
 )
 def test_bad_settings_are_named_as_python_has_them(given: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as raised:
-        Settings(**given)
+        RunSettings(**given)
     assert words in str(raised.value)
 
 
 def test_a_model_cannot_be_made_faster() -> None:
     with pytest.raises(InputError, match=r"scale_compute: 0\.5 is below 1; .*timed layers"):
-        Run(Settings(scale_compute=0.5), torch.device("cpu"), model="mlp")
+        Run(RunSettings(scale_compute=0.5), torch.device("cpu"), model="mlp")
 
 
 def compressed(rank: int) -> tuple[float, float]:
     """Return the shortest step, and what was recorded."""
     slow = small_workload(step_s=0.05)
-    run = Run(Settings(iterations=5, scale_compute=0.25), torch.device("cpu"), workload=slow)
+    run = Run(RunSettings(iterations=5, scale_compute=0.25), torch.device("cpu"), workload=slow)
     run.train()
     recorded_s = sum(float(phase.device_s.mean()) for phase in (slow.forward, slow.backward, slow.optimizer))
     return min(it.iteration_s for it in run.trace().iterations), recorded_s
@@ -197,7 +199,9 @@ def test_timed_layers_are_compressed_where_the_machine_can() -> None:
 
 def test_the_hooks_beside_stock_torch_are_counted_as_perturbation() -> None:
     def cost(rank: int, implementation: str) -> float:
-        run = Run(Settings(implementation=implementation, iterations=3), torch.device("cpu"), workload=small_workload())
+        run = Run(
+            RunSettings(implementation=implementation, iterations=3), torch.device("cpu"), workload=small_workload()
+        )
         run.train()
         stamping = mock.patch.multiple(
             "ddpexec.timing.stamping", gradient_s=lambda clock: 1e-6, bucket_s=lambda clock: 7e-6
@@ -220,7 +224,7 @@ def alone(rank: int) -> list[tuple[int, float | None, Any]]:
         ("torch", {"stragglers": {0: 1.5}}),
         ("torch", {"local_iterations": 0}),
     ):
-        settings = Settings(implementation=implementation, **{"iterations": 2, "local_iterations": 3, **options})
+        settings = RunSettings(implementation=implementation, **{"iterations": 2, "local_iterations": 3, **options})
         run = Run(settings, torch.device("cpu"), workload=slow)
         run.train()
         gathered = run.gather(run.trace())
@@ -248,7 +252,7 @@ def test_steps_without_communication_time_one_process_and_do_not_count() -> None
 )
 def test_steps_without_communication_that_cannot_be(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        Settings(**options)
+        RunSettings(**options)
 
 
 def accumulated(rank: int) -> list[Any]:
@@ -256,7 +260,7 @@ def accumulated(rank: int) -> list[Any]:
     found = []
     for implementation in IMPLEMENTATIONS:
         for sync in ("last", "every"):
-            given = Settings(implementation=implementation, iterations=6, caps=CAPS, accumulate=3, sync=sync)
+            given = RunSettings(implementation=implementation, iterations=6, caps=CAPS, accumulate=3, sync=sync)
             run = Run(given, torch.device("cpu"), workload=small_workload())
             run.train()
             found.append((implementation, sync, run.trace(), run.gather(run.trace())))

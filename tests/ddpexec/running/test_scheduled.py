@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from ddpexec.running.provenance import provenance  # noqa: E402
 from ddpexec.running.run import Run  # noqa: E402
-from ddpexec.running.settings import Settings  # noqa: E402
+from ddpexec.running.settings import RunSettings  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
 from ddpsim.trace.metrics import PARTS, summarise  # noqa: E402
 
@@ -26,7 +26,7 @@ def traced(rank: int) -> list[Any]:
     found = []
     for options in RUNS:
         run = Run(
-            Settings(iterations=4, local_iterations=1, caps=CAPS, **options),
+            RunSettings(iterations=4, local_iterations=1, caps=CAPS, **options),
             torch.device("cpu"),
             workload=small_workload(),
         )
@@ -54,7 +54,7 @@ def test_a_scheme_leaves_the_trace_of_a_run() -> None:
 
 
 def served(rank: int) -> Any:
-    settings = Settings(iterations=2, local_iterations=1, caps=CAPS, scheme="parameter-server")
+    settings = RunSettings(iterations=2, local_iterations=1, caps=CAPS, scheme="parameter-server")
     run = Run(settings, torch.device("cpu"), workload=small_workload())
     run.train()
     run.provenance = provenance(run, [])
@@ -72,7 +72,7 @@ def test_a_server_leaves_no_iterations_and_the_times_of_one_process_are_those_of
 def test_a_step_of_one_s_own_takes_no_scheme() -> None:
     def refused(rank: int) -> str:
         try:
-            Run(Settings(scheme="dear"), torch.device("cpu"), step="tests.ddpexec.capturing.own_steps:tied")
+            Run(RunSettings(scheme="dear"), torch.device("cpu"), step="tests.ddpexec.capturing.own_steps:tied")
         except Exception as error:
             return str(error)
         return "no error"

@@ -46,7 +46,7 @@ def held_back(rank: int) -> list[tuple[int, float, float]]:
         made.optimizer.zero_grad()
     handed: list[float] = []
     began: list[float] = []
-    launch, begin = lanes.Lane.launch, lanes.begin
+    launch, begin = lanes.CommunicationStream.launch, lanes.begin
 
     def launched(lane: Any, *arguments: Any) -> Any:
         handed.append(time.monotonic())
@@ -56,7 +56,7 @@ def held_back(rank: int) -> list[tuple[int, float, float]]:
         began.append(time.monotonic())
         return begin(*arguments)
 
-    with mock.patch.object(lanes.Lane, "launch", launched), mock.patch.object(lanes, "begin", begun):
+    with mock.patch.object(lanes.CommunicationStream, "launch", launched), mock.patch.object(lanes, "begin", begun):
         loss_of(made, *mine(4, rank)).backward()
         made.optimizer.step()
     delays = [message.delay_s for message in made.schedule]

@@ -13,7 +13,7 @@ from ddpsim.planning.planner import plan
 from ddpsim.prediction.memory import CONTEXT_BYTES, SLACK, Memory
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import scheme_named
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
@@ -92,7 +92,7 @@ def test_what_does_not_fit_is_marked_and_not_advised(capsys: pytest.CaptureFixtu
 def sharded_memory(scheme: str) -> Memory:
     workload, options = load_workload("bert-base@a100-amp-b32"), Options()
     plan = initial_plan(workload.parameters, options.caps)
-    setup = Setup(parameters=workload.parameters, buckets=plan.groups(), world_size=8)
+    setup = SchemeInputs(parameters=workload.parameters, buckets=plan.groups(), world_size=8)
     return Memory.of(workload, plan, options, None, scheme_named(scheme).schedule(setup))
 
 

@@ -16,9 +16,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from ddpsim.bucketing.assign import Parameter
 from ddpsim.schedules.issuing import queue_of
 from ddpsim.schedules.named import scheme_named
-from ddpsim.schedules.points import BACKWARD_END, Kind, Point
+from ddpsim.schedules.points import BACKWARD_END, Point, PointKind
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 
 WORLD = 8
 Sent = tuple[str, int, int]
@@ -74,15 +74,17 @@ def parameters_of(model: nn.Module) -> list[Parameter]:
     return [Parameter(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
 
 
-def setup_of(parameters: list[Parameter]) -> Setup:
-    return Setup(parameters=parameters, buckets=[tuple(reversed(range(len(parameters))))], world_size=WORLD)
+def setup_of(parameters: list[Parameter]) -> SchemeInputs:
+    return SchemeInputs(parameters=parameters, buckets=[tuple(reversed(range(len(parameters))))], world_size=WORLD)
 
 
-def launched(schedule: Schedule, setup: Setup) -> list[Sent]:
+def launched(schedule: Schedule, setup: SchemeInputs) -> list[Sent]:
     """Return what a rank launches in an iteration that passes every point, uses in order and gradients in reverse."""
     queue, count = queue_of(schedule), len(setup.parameters)
-    points = [Point(Kind.FORWARD, index) for index in range(count)]
-    points += [Point(kind, index) for index in reversed(range(count)) for kind in (Kind.BACKWARD, Kind.GRADIENT)]
+    points = [Point(PointKind.FORWARD, index) for index in range(count)]
+    points += [
+        Point(kind, index) for index in reversed(range(count)) for kind in (PointKind.BACKWARD, PointKind.GRADIENT)
+    ]
     numbers = queue.begin()
     for point in [*points, BACKWARD_END]:
         numbers += queue.passed(point)

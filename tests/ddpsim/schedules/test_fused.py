@@ -10,17 +10,17 @@ from ddpsim.operations import Operation
 from ddpsim.schedules.fused import Horovod, MultiWorkerOptions, horovod, multiworker_mirrored
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import check
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
 from ddpsim.topology.spec import load_topology
 from tests.ddpsim.simulation.builders import workload
 
 
-def setup_of(*ready_s: float, sizes: tuple[int, ...] = (), blocking: bool = False, wire_s: float = 0.0) -> Setup:
+def setup_of(*ready_s: float, sizes: tuple[int, ...] = (), blocking: bool = False, wire_s: float = 0.0) -> SchemeInputs:
     """Return parameters of 10 elements, or of `sizes`, whose gradients are ready at these times."""
     count = len(ready_s) or len(sizes)
     sizes = sizes or (10,) * count
-    return Setup(
+    return SchemeInputs(
         parameters=[Parameter(f"p{i}", (size,)) for i, size in enumerate(sizes)],
         buckets=[tuple(range(count))[::-1]],
         world_size=2,
@@ -30,7 +30,7 @@ def setup_of(*ready_s: float, sizes: tuple[int, ...] = (), blocking: bool = Fals
     )
 
 
-def sent(setup: Setup, given: Horovod) -> list[tuple[tuple[int, ...], float]]:
+def sent(setup: SchemeInputs, given: Horovod) -> list[tuple[tuple[int, ...], float]]:
     made = horovod(setup, given)
     check(made, setup.parameters, setup.world_size)
     return [(message.parameters, round(message.delay_s, 9)) for message in made]
@@ -60,7 +60,7 @@ def test_where_nobody_knows_when_gradients_come_buffers_are_filled_in_their_orde
 
 def test_a_buffer_holds_one_type() -> None:
     mixed = [Parameter("a", (10,)), Parameter("b", (10,), dtype="float16"), Parameter("c", (10,))]
-    setup = Setup(parameters=mixed, buckets=[(2, 1, 0)], world_size=2)
+    setup = SchemeInputs(parameters=mixed, buckets=[(2, 1, 0)], world_size=2)
     assert [message.parameters for message in horovod(setup, Horovod())] == [(2, 0), (1,)]
 
 

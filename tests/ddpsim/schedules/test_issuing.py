@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from ddpsim.bucketing import LaunchQueue
 from ddpsim.bucketing.assign import Parameter
 from ddpsim.schedules.issuing import queue_of, queue_of_buckets
-from ddpsim.schedules.points import BACKWARD_END, Kind, Point, points
+from ddpsim.schedules.points import BACKWARD_END, Point, PointKind, points
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.schemes import ddp, dear, naive, priority, without_overlap
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 
 
-def setup_of(*buckets: tuple[int, ...], every: int = 1) -> Setup:
+def setup_of(*buckets: tuple[int, ...], every: int = 1) -> SchemeInputs:
     count = sum(map(len, buckets))
     parameters = [Parameter(f"layer{index}.weight", (100 + index,)) for index in range(count)]
-    return Setup(parameters=parameters, buckets=buckets, world_size=4, every=every)
+    return SchemeInputs(parameters=parameters, buckets=buckets, world_size=4, every=every)
 
 
 @st.composite
@@ -40,7 +40,7 @@ def test_buckets_are_launched_as_the_schedule_of_ddp_is(case: tuple[list[tuple[i
         plain.reset()
         assert of_points.begin() == of_schedule.begin() == []
         for index in arrivals:
-            point = Point(Kind.GRADIENT, index)
+            point = Point(PointKind.GRADIENT, index)
             assert plain.ready(index) == of_points.ready(point) == of_schedule.passed(point)
         for queue in (of_points, of_schedule):
             assert queue.passed(BACKWARD_END) == []
@@ -53,29 +53,29 @@ def test_forward_waits_for_its_own_bucket_in_the_next_iteration() -> None:
     schedule = dear(setup_of((3, 2), (1, 0)))
     queue = queue_of(schedule)
     queue.begin()
-    assert queue.waits(*points(Kind.OPTIMIZER, (0, 1, 2, 3))) == []
-    assert named(schedule, queue.passed(*points(Kind.GRADIENT, (3, 2, 1, 0)))) == ["scatter 0", "scatter 1"]
+    assert queue.waits(*points(PointKind.OPTIMIZER, (0, 1, 2, 3))) == []
+    assert named(schedule, queue.passed(*points(PointKind.GRADIENT, (3, 2, 1, 0)))) == ["scatter 0", "scatter 1"]
     assert named(schedule, queue.passed(BACKWARD_END)) == ["gather 1", "gather 0"]
     queue.begin()
-    assert named(schedule, queue.waits(Point(Kind.OPTIMIZER, 1))) == ["gather 1"]
-    assert named(schedule, queue.waits(*points(Kind.OPTIMIZER, (2, 3)))) == ["gather 0"]
+    assert named(schedule, queue.waits(Point(PointKind.OPTIMIZER, 1))) == ["gather 1"]
+    assert named(schedule, queue.waits(*points(PointKind.OPTIMIZER, (2, 3)))) == ["gather 0"]
 
 
 def test_without_overlap_nothing_is_launched_before_backward_has_ended() -> None:
     for schedule in (without_overlap(ddp(setup_of((2,), (1, 0)))), naive(setup_of((2,), (1, 0)))):
         queue = queue_of(schedule)
         queue.begin()
-        assert queue.passed(*points(Kind.GRADIENT, (2, 1, 0))) == []
+        assert queue.passed(*points(PointKind.GRADIENT, (2, 1, 0))) == []
         assert queue.waits(BACKWARD_END) == []
         assert queue.passed(BACKWARD_END) == list(range(len(schedule)))
-        assert queue.waits(*points(Kind.OPTIMIZER, (0, 1, 2))) == list(range(len(schedule)))
+        assert queue.waits(*points(PointKind.OPTIMIZER, (0, 1, 2))) == list(range(len(schedule)))
 
 
 def test_messages_of_every_second_iteration_keep_their_order() -> None:
     queue = queue_of(ddp(setup_of((1,), (0,), every=2)))
     for iteration in range(1, 5):
         queue.begin()
-        launched = queue.passed(*points(Kind.GRADIENT, (0, 1)))
+        launched = queue.passed(*points(PointKind.GRADIENT, (0, 1)))
         assert launched == ([0, 1] if iteration % 2 == 0 else [])
         assert queue.waits(BACKWARD_END) == launched
 
@@ -83,9 +83,9 @@ def test_messages_of_every_second_iteration_keep_their_order() -> None:
 def test_gradients_that_did_not_come_are_named() -> None:
     queue = queue_of(without_overlap(ddp(setup_of((2, 1), (0,)))))
     queue.begin()
-    queue.passed(*points(Kind.GRADIENT, (0, 2)), BACKWARD_END)
-    assert queue.missing() == [Point(Kind.GRADIENT, 1)]
-    queue.passed(Point(Kind.GRADIENT, 1))
+    queue.passed(*points(PointKind.GRADIENT, (0, 2)), BACKWARD_END)
+    assert queue.missing() == [Point(PointKind.GRADIENT, 1)]
+    queue.passed(Point(PointKind.GRADIENT, 1))
     assert queue.missing() == []
 
 

@@ -12,7 +12,7 @@ from ddpsim.operations import Operation
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import TRAINERS
 from ddpsim.schedules.servers import SERVERS
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.costs import Costs
 from ddpsim.trace.metrics import summarise
@@ -23,9 +23,9 @@ SPARSE = Parameter("words", (1000, 16), sparse=True)
 DENSE = [Parameter("one", (40,)), Parameter("two", (2, 30))]
 
 
-def setup_of(world_size: int, parameters: list[Parameter]) -> Setup:
+def setup_of(world_size: int, parameters: list[Parameter]) -> SchemeInputs:
     order = tuple(range(len(parameters)))[::-1]
-    return Setup(parameters=parameters, buckets=[order], world_size=world_size, update_s=1.0)
+    return SchemeInputs(parameters=parameters, buckets=[order], world_size=world_size, update_s=1.0)
 
 
 def test_rows_go_with_their_indices_and_dense_gradients_among_who_trains() -> None:

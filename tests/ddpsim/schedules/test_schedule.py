@@ -10,10 +10,10 @@ from ddpsim.errors import InputError, PlanError, UnknownNameError
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.named import scheme_named, schemes_named
-from ddpsim.schedules.points import Kind, Point, points
+from ddpsim.schedules.points import Point, PointKind, points
 from ddpsim.schedules.schedule import Schedule, check
 from ddpsim.schedules.schemes import ddp, dear
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 from tests.ddpsim.schedules.test_issuing import setup_of
 
 SETUP = setup_of((3, 2), (1, 0))
@@ -73,7 +73,7 @@ def test_a_sum_that_nobody_awaits_is_refused() -> None:
         ({"segment_bytes": 0}, "segment of 0"),
         ({"every": 0}, "every 0"),
         ({"part": (4, 4)}, "no part"),
-        ({"blocks": points(Kind.GRADIENT, (0,))}, "nothing can wait at gradient:0"),
+        ({"blocks": points(PointKind.GRADIENT, (0,))}, "nothing can wait at gradient:0"),
     ],
 )
 def test_messages_refuse_what_they_cannot_be(fields: dict[str, object], said: str) -> None:
@@ -88,7 +88,7 @@ def test_text_that_is_no_point_is_refused(text: str) -> None:
 
 
 def test_points_are_read_back() -> None:
-    for point in (Point(Kind.BACKWARD_END), Point(Kind.FORWARD, 12)):
+    for point in (Point(PointKind.BACKWARD_END), Point(PointKind.FORWARD, 12)):
         assert Point.parse(str(point)) == point
 
 
@@ -105,7 +105,7 @@ def test_a_scheme_of_ones_own_must_return_a_schedule() -> None:
         scheme_named("tests.ddpsim.schedules.test_schedule:nothing").schedule(SETUP)
 
 
-def alone(setup: Setup) -> Schedule:
+def alone(setup: SchemeInputs) -> Schedule:
     return replace(ddp(setup), asynchronous=True)
 
 
@@ -137,9 +137,9 @@ def test_a_module_of_ones_own_needs_no_package(tmp_path: Path, monkeypatch: pyte
         scheme_named("broken_schemes:mine")
 
 
-def nothing(setup: Setup) -> None:
+def nothing(setup: SchemeInputs) -> None:
     return None
 
 
-def broken(setup: Setup) -> float:
+def broken(setup: SchemeInputs) -> float:
     return setup.world_size / 0

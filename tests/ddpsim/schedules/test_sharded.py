@@ -9,20 +9,20 @@ from ddpsim.errors import InputError, PlanError
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.named import scheme_named
-from ddpsim.schedules.points import Kind, Point
+from ddpsim.schedules.points import Point, PointKind
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.schemes import without_overlap
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.units import units_of
 from ddpsim.workload.files import load_workload
 
 WORLD, LAYERS = 16, 5
 
 
-def transformer(world: int = WORLD) -> Setup:
+def transformer(world: int = WORLD) -> SchemeInputs:
     names = ["words.weight", *(f"h.{n}.{part}.weight" for n in range(LAYERS) for part in "abc"), "norm.weight"]
     parameters = [Parameter(name, (16, 4)) for name in names]
-    return Setup(parameters=parameters, buckets=[tuple(reversed(range(len(names))))], world_size=world)
+    return SchemeInputs(parameters=parameters, buckets=[tuple(reversed(range(len(names))))], world_size=world)
 
 
 def moved(schedule: Schedule, ranks: int) -> float:
@@ -30,7 +30,7 @@ def moved(schedule: Schedule, ranks: int) -> float:
     return sum(message.size_bytes * message.op.sent(schedule.groups.get(message.group, ranks)) for message in schedule)
 
 
-def blocks_bytes(setup: Setup) -> int:
+def blocks_bytes(setup: SchemeInputs) -> int:
     return setup.size_bytes([index for unit in units_of(setup.parameters)[1] for index in unit])
 
 
@@ -78,12 +78,12 @@ def test_two_units_at_most_are_gathered_ahead_of_the_one_that_computes() -> None
     setup = transformer()
     schedule = scheme_named("fsdp2").schedule(setup)
     gathers = [m for m in schedule if m.op is Operation.ALL_GATHER]
-    forward = [m for m in gathers if m.blocks[0].kind is Kind.FORWARD]
+    forward = [m for m in gathers if m.blocks[0].kind is PointKind.FORWARD]
     assert [m.after for m in forward[:2]] == [(), ()]
     for before, message in zip(forward, forward[2:], strict=False):
         [point] = message.after
         assert point in before.blocks
-    backward = [m for m in gathers if m.blocks[0].kind is Kind.BACKWARD]
+    backward = [m for m in gathers if m.blocks[0].kind is PointKind.BACKWARD]
     for before, message in itertools.pairwise(backward):
         [point] = message.after
         assert point in before.blocks
@@ -93,7 +93,7 @@ def test_a_reduction_holds_up_the_backward_of_the_second_unit_behind() -> None:
     schedule = scheme_named("fsdp2").schedule(transformer())
     scatters: list[Message] = [m for m in schedule if m.op is Operation.REDUCE_SCATTER]
     for first, third in zip(scatters[:-1], scatters[2:-1], strict=False):
-        assert {Point(Kind.BACKWARD, index) for index in third.parameters} <= set(first.blocks)
+        assert {Point(PointKind.BACKWARD, index) for index in third.parameters} <= set(first.blocks)
 
 
 def test_gathered_memory_is_a_few_blocks_and_the_root_or_everything() -> None:
@@ -169,4 +169,4 @@ def test_a_numbered_module_without_a_sibling_belongs_to_the_root() -> None:
 @pytest.mark.parametrize("scheme", ["fsdp2", "hsdp:2", "zero3"])
 def test_a_model_without_parameters_has_none_to_shard(scheme: str) -> None:
     with pytest.raises(PlanError, match="no parameters to shard"):
-        scheme_named(scheme).schedule(Setup(parameters=(), buckets=(), world_size=2))
+        scheme_named(scheme).schedule(SchemeInputs(parameters=(), buckets=(), world_size=2))

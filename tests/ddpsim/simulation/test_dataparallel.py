@@ -10,7 +10,7 @@ from ddpsim.errors import InputError
 from ddpsim.operations import Operation
 from ddpsim.schedules.dataparallel import BUFFER_BYTES
 from ddpsim.schedules.named import scheme_named
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.scheduling import REPLICATE_S
 from ddpsim.topology.spec import load_topology
@@ -29,7 +29,7 @@ def step(source, scheme="dataparallel", topology=MACHINE, **options):
 
 def sent_s(parameters, *operations):
     """Return the time on the wire of a schedule's messages, one after the other."""
-    setup = Setup(parameters=parameters, buckets=[tuple(range(len(parameters)))], world_size=RANKS)
+    setup = SchemeInputs(parameters=parameters, buckets=[tuple(range(len(parameters)))], world_size=RANKS)
     transport = make_transport(MACHINE.place(), "nccl", ALIKE)
     schedule = scheme_named("dataparallel").schedule(setup)
     return sum(transport.time_s(each.op, each.size_bytes) for each in schedule if each.op in operations)
@@ -51,7 +51,7 @@ def test_what_goes_together_is_what_torch_packs():
 
     sizes = [3_000_000, 1_000_000, 2_000_000, 200_000, 1, 2_600_000, 2_600_000, 2_621_440, 1, 2_621_441]
     parameters = [Parameter(f"p{i}", (size,), "float32" if i % 3 else "float16") for i, size in enumerate(sizes)]
-    setup = Setup(parameters=parameters, buckets=[tuple(range(len(sizes)))], world_size=RANKS)
+    setup = SchemeInputs(parameters=parameters, buckets=[tuple(range(len(sizes)))], world_size=RANKS)
     schedule = scheme_named("dataparallel").schedule(setup)
     tensors = [torch.empty(each.shape, dtype=getattr(torch, each.dtype), device="meta") for each in parameters]
     index = {id(tensor): number for number, tensor in enumerate(tensors)}

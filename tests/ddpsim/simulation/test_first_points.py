@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ddpsim.schedules.named import scheme_named
-from ddpsim.schedules.points import Kind
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.points import PointKind
+from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation import scheduled as scheduled_module
 from ddpsim.simulation.scheduled import at_first_points
@@ -43,7 +43,7 @@ def test_what_the_last_iteration_leaves_in_flight_changes_no_period(scheme: str)
 
 def test_backward_s_points_stay_where_gradients_come_in_several_orders() -> None:
     schedule = scheme_named("fsdp2").schedule(
-        Setup(parameters=WORKLOAD.parameters, buckets=[tuple(range(len(WORKLOAD.parameters)))], world_size=4)
+        SchemeInputs(parameters=WORKLOAD.parameters, buckets=[tuple(range(len(WORKLOAD.parameters)))], world_size=4)
     )
     hooks = np.concatenate([WORKLOAD.gradient_hook_s, WORKLOAD.gradient_hook_s[:, ::-1]])
     turned = replace(
@@ -53,9 +53,9 @@ def test_backward_s_points_stay_where_gradients_come_in_several_orders() -> None
 
     def waiting(workload: Workload) -> list[int]:
         messages = at_first_points(schedule, workload)
-        return [sum(point.kind is Kind.BACKWARD for point in message.blocks) for message in messages]
+        return [sum(point.kind is PointKind.BACKWARD for point in message.blocks) for message in messages]
 
-    assert waiting(turned) == [sum(p.kind is Kind.BACKWARD for p in m.blocks) for m in schedule]
+    assert waiting(turned) == [sum(p.kind is PointKind.BACKWARD for p in m.blocks) for m in schedule]
     assert max(waiting(WORKLOAD)) == 1
 
 

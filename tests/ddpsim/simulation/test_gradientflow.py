@@ -12,7 +12,7 @@ from ddpsim.schedules.chunks import GradientFlow
 from ddpsim.schedules.gradientflow import gradientflow
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import check
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.costs import Costs
 from ddpsim.topology.spec import load_topology
@@ -23,7 +23,7 @@ from tests.ddpsim.simulation.builders import workload
 
 def test_bytes_are_a_norm_a_chunk_and_the_chosen_chunks() -> None:
     parameters = [Parameter("a", (1000,)), Parameter("b", (50,)), Parameter("c", (5,))]
-    setup = Setup(parameters=parameters, buckets=[(1, 0), (2,)], world_size=4)
+    setup = SchemeInputs(parameters=parameters, buckets=[(1, 0), (2,)], world_size=4)
     made = gradientflow(setup, GradientFlow(density=0.3, chunk=100))
     check(made, parameters, 4)
     # 1050 elements are eleven chunks, of which 3.3 are four; five elements are one, smaller than a chunk.

@@ -3,13 +3,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddpsim.simulation.kinds import Kind, latest_draw, own_draw
+from ddpsim.simulation.kinds import RankKind, latest_draw, own_draw
 from ddpsim.simulation.pace import paces
 from tests.ddpsim.simulation.builders import workload
 
 
 def kind_of(source, ranks, spread=0.0):
-    return Kind(ranks, source, tuple(paces(source)), spread)
+    return RankKind(ranks, source, tuple(paces(source)), spread)
 
 
 @pytest.mark.parametrize("count", [2, 4, 16, 1000])

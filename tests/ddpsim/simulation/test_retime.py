@@ -12,7 +12,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.simulation import Options
 from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.engine import run_job, trace_of
-from ddpsim.simulation.job_run import Extent
+from ddpsim.simulation.job_run import SimulatedIterations
 from ddpsim.simulation.retime import periods_s
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
@@ -110,7 +110,7 @@ def test_what_needs_another_graph_or_other_transports_is_left_to_simulation() ->
 def test_the_first_iterations_tell_the_period_of_a_longer_run() -> None:
     source, placement = workload(device="V100", gradients=12), load_topology("dgx-1v").place(2)
     ran = run_job(source, placement, Options(iterations=2))
-    brief = Extent(1, 2, 2)
+    brief = SimulatedIterations(1, 2, 2)
     [few], [all_] = (periods_s(ran, each, [Assumptions(compute=1.5)]) for each in (brief, ran.extent))
     assert few is not None
     assert all_ is not None

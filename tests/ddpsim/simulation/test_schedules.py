@@ -13,10 +13,10 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import InputError, PlanError
 from ddpsim.operations import Operation
-from ddpsim.schedules.points import Kind, Point
+from ddpsim.schedules.points import Point, PointKind
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.schemes import naive
-from ddpsim.schedules.setup import Setup
+from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.costs import Costs
 from ddpsim.topology.placement import Placement
@@ -189,10 +189,10 @@ def test_a_trace_has_the_messages_of_its_schedule_and_is_read_back(scheme: str, 
     assert read_trace(tmp_path).iterations == found.iterations
 
 
-def stuck(setup: Setup) -> Schedule:
+def stuck(setup: SchemeInputs) -> Schedule:
     """A message that forward waits for, behind one that is only possible after backward."""
     first, *rest = naive(setup).messages
-    early = replace(first, id="early", op=Operation.ALL_GATHER, after=(), blocks=(Point(Kind.FORWARD, 0),))
+    early = replace(first, id="early", op=Operation.ALL_GATHER, after=(), blocks=(Point(PointKind.FORWARD, 0),))
     return Schedule(scheme="stuck", messages=(first, *rest, replace(early, id="held"), early))
 
 
