@@ -59,3 +59,10 @@ def test_a_class_has_a_name_of_its_own_in_the_product() -> None:
                 places.setdefault(node.name, []).append(f"{module.relative_to(root)}:{node.lineno}")
     assert len(places) > 500
     assert {name: at for name, at in places.items() if len(at) > 1} == {}
+
+
+def test_names_of_earlier_versions_are_the_same_classes() -> None:
+    from ddpsim.schedules import points, setup
+
+    assert points.Kind is points.PointKind
+    assert setup.Setup is setup.SchemeInputs

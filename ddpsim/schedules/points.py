@@ -73,3 +73,7 @@ BACKWARD_END = Point(PointKind.BACKWARD_END)
 def points(kind: PointKind, parameters: tuple[int, ...]) -> tuple[Point, ...]:
     """Return the point `kind` of each of `parameters`."""
     return tuple(Point(kind, index) for index in parameters)
+
+
+Kind = PointKind
+"""The name of this class in earlier versions, kept for one release."""

@@ -79,3 +79,7 @@ class SchemeInputs:
     def in_forward_order(self, groups: Sequence[tuple[int, ...]]) -> list[int]:
         """Return the places of `groups` in the order in which forward first needs one of each."""
         return sorted(range(len(groups)), key=lambda place: (self.first_use(groups[place]), -place))
+
+
+Setup = SchemeInputs
+"""The name of this class in earlier versions, kept for one release."""
