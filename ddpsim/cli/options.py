@@ -67,9 +67,11 @@ def refuse_beside_plan(plan: str | None, job: Job, bucket_cap_mb: str | None = N
 
 def read_plan(path: str | None, parameters: tuple[Parameter, ...]) -> BucketPlan | None:
     """Return the plan in the file that --plan names; None without one."""
+    if path is None:
+        return None
     from ddpsim.planning.plan_file import load_plan
 
-    return None if path is None else load_plan(path, parameters)
+    return load_plan(path, parameters)
 
 
 def read_calibration(path: str | None) -> Calibration | None:

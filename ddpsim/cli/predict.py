@@ -98,12 +98,12 @@ def predict(
 
 def _measured(beside: str | None, trace: str | None) -> Trace | None:
     """Return the measured trace that the prediction is to be written beside."""
-    from ddpsim.trace.json import read_trace
-
     if beside is None:
         return None
     if trace is None:
         raise InputError("`beside` is given without `trace`", place="beside", remedy="give `trace`, a folder")
+    from ddpsim.trace.json import read_trace
+
     return read_trace(beside)
 
 

@@ -60,7 +60,7 @@ class GpuSpec(BaseModel):
         notes: doubts, and what contradicts.
     """
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
 
     name: str
     model: str | None = None

@@ -202,7 +202,7 @@ def _bare(value: object) -> object:
 class _PricesFile(BaseModel):
     """A whole file: an hour of one node of each machine, all in one currency, as of one day."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
 
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
     date: Annotated[Any, BeforeValidator(_day)]

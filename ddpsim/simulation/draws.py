@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError, WorkloadError
@@ -20,7 +21,9 @@ from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of
 from ddpsim.workload.jittered import jitter_of
-from ddpsim.workload.order_trace import OrderTrace
+
+if TYPE_CHECKING:
+    from ddpsim.workload.order_trace import OrderTrace
 
 LATEST = -1
 """Number of the rank that stands for the last of several at every point."""

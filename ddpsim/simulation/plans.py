@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ddpsim.bucketing import BucketPlan, rebuilt_plan
 from ddpsim.jobs.simulated import Options
@@ -13,7 +14,9 @@ from ddpsim.order import Arrivals, OrderExchange, conferences
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.pace import IterationProfile
 from ddpsim.workload import Workload
-from ddpsim.workload.order_trace import Context
+
+if TYPE_CHECKING:
+    from ddpsim.workload.order_trace import Context
 
 
 @dataclass(frozen=True, slots=True)

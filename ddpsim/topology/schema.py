@@ -64,7 +64,7 @@ Reach = Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"]
 class Spec(BaseModel):
     """The base of every part of a topology file, with strict kinds; keys it does not know are refused."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
 
 
 class GpusSpec(Spec):
