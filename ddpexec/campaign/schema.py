@@ -70,6 +70,7 @@ class RunSpec(CampaignPart):
     impl: Literal["ddpexec", "torch"] = "torch"
     scheme: str = "ddp"
     overlap: Literal["on", "off"] = "on"
+    input_stage: str = "none"
     no_sync_every: Count = 1
     process_groups: Count = 1
     straggler: dict[Index, Factor] = {}

@@ -34,6 +34,7 @@ _SHORT = {
     "process_groups": "groups",
     "straggler": "slow",
     "batch_size": "b",
+    "input_stage": "input",
     "broadcast_buffers": "buffers",
 }
 

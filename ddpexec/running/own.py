@@ -18,11 +18,18 @@ from ddpexec.timing.observe import Note, Observer, note_backward
 
 
 class OwnStamps:
-    """Takes the moments of one iteration, from the start of its forward."""
+    """Takes the moments of one iteration, from the start of its forward.
 
-    def __init__(self, observer: Observer, slower: SlowedModule | None, index: int) -> None:
+    Args:
+        observer: of the rank.
+        slower: makes it a straggler, or None.
+        index: of the iteration.
+        loads: whether the iteration begins now, with what loads its batch, rather than with forward.
+    """
+
+    def __init__(self, observer: Observer, slower: SlowedModule | None, index: int, *, loads: bool = False) -> None:
         self._observer, self._slower, self._index = observer, slower, index
-        self._note: Note | None = None
+        self._note = observer.begin(index, synced=True) if loads else None
         self._began: Moment | None = None
 
     @property
@@ -33,7 +40,10 @@ class OwnStamps:
 
     def begin(self) -> None:
         """Forward begins."""
-        self._note = self._observer.begin(self._index, synced=True)
+        if self._note is None:
+            self._note = self._observer.begin(self._index, synced=True)
+        else:
+            self._note.loaded = self._note.start, self._observer.now()
 
     def returned(self) -> None:
         """Forward of the wrapper has returned."""

@@ -19,6 +19,7 @@ from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator, round_robin
 from ddpexec.models import TrainingModel
+from ddpexec.running.batches import Batches
 from ddpexec.running.demand import check_capacity
 from ddpexec.running.own import OwnStamps, OwnTraining
 from ddpexec.running.settings import DISCARDED, RunSettings
@@ -34,6 +35,8 @@ from ddpexec.timing.records import Records
 from ddpexec.timing.stamping import stamping_s
 from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
+from ddpsim.jobs.job import NO_INPUT, RECORDED_INPUT
+from ddpsim.options.input_stage import input_stage
 from ddpsim.trace.records import Iteration, Trace
 from ddpsim.workload import Workload
 
@@ -90,6 +93,7 @@ class Run:
             offset_s=offset_to_rank_zero(self.communicator),
         )
         self.slower = self._slower()
+        self.batches = self._batches(workload)
         fixed = settings.plan(self.parameters.policy, plan(self.parameters))
         self.watch: StockWatch | None = None
         self.ddp: Any = Wrapping(
@@ -118,6 +122,8 @@ class Run:
         with naming_the_lost(self.communicator, "a collective", others_code=True), ExitStack() as stack:
             if isinstance(self.subject.model, OwnTraining):
                 stack.callback(self.subject.model.close)
+            if self.batches is not None:
+                stack.callback(self.batches.close)
             for index in range(total):
                 begin = time.perf_counter()
                 step(index)
@@ -211,8 +217,9 @@ class Run:
         return lambda index: self._step(index, model, batch, local=local)
 
     def _own_step(self, index: int, model: OwnTraining) -> None:
-        """Train once by the user's step; as in a capture, what it does before forward does not count."""
-        stamps = OwnStamps(self.observer, self.slower, index)
+        """Train once by the user's step; as in a capture, what it does before forward counts only where asked for."""
+        loads = self.settings.input_stage == RECORDED_INPUT
+        stamps = OwnStamps(self.observer, self.slower, index, loads=loads)
         with named_where_raised(model.path), naming_the_lost(self.communicator, "a collective", others_code=True):
             model.step(stamps)
         stamps.end()
@@ -223,6 +230,9 @@ class Run:
         optimises = number % self.settings.accumulate == 0
         synced = number % self.settings.sync_every == 0 and not local
         note = observer.begin(index, synced=synced, stepped=optimises)
+        if self.batches is not None:
+            self.batches.take()
+            note.loaded = note.start, observer.now()
         with nullcontext() if synced else self.ddp.no_sync():
             output = self.ddp(*batch.inputs)
             note.returned = observer.now()
@@ -244,6 +254,22 @@ class Run:
             self.slower.begin()
         loss.backward()  # type: ignore[no-untyped-call]
         note_backward(note, begin, self.observer.now())
+
+    def _batches(self, workload: Workload | None) -> Batches | None:
+        """Return what loads batches; None where they are there, or the user's own step loads them."""
+        asked = self.settings.input_stage
+        if asked == NO_INPUT:
+            return None
+        if isinstance(self.subject.model, OwnTraining):
+            if asked != RECORDED_INPUT:
+                remedy = "write `input_stage=recorded`: what it does before forward counts then"
+                raise OptionError("a step of one's own loads its batches itself", place="input_stage", remedy=remedy)
+            return None
+        if workload is None and asked == RECORDED_INPUT:
+            remedy = "write e.g. load=12ms,workers=4,copy=38MB"
+            raise OptionError(f"{self.subject.model.name} has none recorded", place="input_stage", remedy=remedy)
+        stage = input_stage(asked) if workload is None else self.settings.input_of(workload)
+        return None if stage is None else Batches(stage, self.device)
 
     def _slower(self) -> SlowedModule | None:
         factor = self.settings.slowness(self.rank)

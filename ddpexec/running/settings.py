@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal, get_args
 
 from ddpexec.errors import OptionError
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
-from ddpsim.jobs.job import Job
+from ddpsim.jobs.job import NO_INPUT, RECORDED_INPUT, Job
 from ddpsim.options.checks import at_least_one
+from ddpsim.options.input_stage import InputStage, input_stage
 from ddpsim.options.option import Option
 from ddpsim.schedules.named import scheme_named
 from ddpsim.units import parse_time
@@ -22,6 +23,13 @@ DISCARDED = 5
 
 def _duration(text: str, name: str) -> timedelta:
     return timedelta(seconds=parse_time(text, name))
+
+
+def refuse_rate(stage: InputStage) -> None:
+    """Raise OptionError for an input stage with a rate, which no real copy can be held to."""
+    if stage.rate_Bps is not None:
+        what = "a real copy goes as fast as the machine lets it"
+        raise OptionError(what, place="input_stage, rate", remedy="leave `rate` out, or predict with it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -66,6 +74,8 @@ class RunSettings(Job):
             if factor < 1:
                 remedy = "give 1 or more; to make one rank faster, make all others slower"
                 raise OptionError(f"{factor!r} makes no straggler", place=f"stragglers[{rank}]", remedy=remedy)
+        if self.input_stage not in (NO_INPUT, RECORDED_INPUT):
+            refuse_rate(input_stage(self.input_stage))
         if scheme_named(self.scheme).runner == "DeepSpeed":
             what = "DeepSpeed's schemes are simulated, and not run"
             raise OptionError(

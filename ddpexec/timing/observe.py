@@ -33,7 +33,8 @@ class Note:
 
     A schedule's `waits` are where this iteration waited for messages, whenever those were launched, its `updates` what
     the optimizer did between forward's layers; None where buckets alone are waited for, at the end of backward.
-    `inputs` are host times, in seconds on `time.perf_counter`, in which the next batch was waited for.
+    `inputs` are host times, in seconds on `time.perf_counter`, in which the next batch was waited for; `loaded` is from
+    its start until the batch of an iteration that begins with it was there.
     """
 
     index: int
@@ -51,6 +52,7 @@ class Note:
     waits: list[Pair] | None = None
     updates: list[Pair] = field(default_factory=list)
     inputs: list[tuple[float, float]] = field(default_factory=list)
+    loaded: Pair | None = None
     end: Moment | None = None
 
 

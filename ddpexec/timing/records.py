@@ -71,7 +71,7 @@ class Records:
             exposed_comm_s=exposed,
             buffer_broadcast_s=self._length(note.buffers),
             optimizer_s=self._length(note.optimizer) + updates - in_step,
-            input_s=sum(end - begin for begin, end in note.inputs) if note.inputs else None,
+            input_s=self._input_s(note),
             synced=note.synced,
             stepped=note.stepped,
             buckets=buckets,
@@ -100,6 +100,8 @@ class Records:
         waits = [bucket.waited for bucket in note.buckets if bucket.waited is not None]
         waits = waits if note.waits is None else note.waits
         found += [self._span(HOST, INPUT, b + self._offset_s, e + self._offset_s) for b, e in note.inputs]
+        if note.loaded is not None:
+            found.append(self._span(HOST, INPUT, self._at(note.loaded[0]), self._at(note.loaded[1])))
         found += [self._span(HOST, OPTIMIZER, self._at(begin), self._at(end)) for begin, end in note.updates]
         found += [self._span(HOST, WAIT, self._at(begin), self._at(end)) for begin, end in waits]
         for bucket, lane in zip(iteration.buckets, self._lanes_of(iteration.buckets), strict=True):
@@ -127,6 +129,12 @@ class Records:
         return Span(
             rank=self._rank, stream=stream, name=name, start_s=begin, duration_s=length, kernel=kernel, args=args
         )
+
+    def _input_s(self, note: Note) -> float | None:
+        """Return how long a batch was waited for; None where nobody saw one come."""
+        if note.loaded is not None:
+            return self._length(note.loaded)
+        return sum(end - begin for begin, end in note.inputs) if note.inputs else None
 
     def _buckets(self, note: Note) -> tuple[tuple[BucketTimes, ...], float]:
         """Return the buckets, and how long this rank waited for them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ddpsim.bucketing import BucketPlan, Parameter, initial_plan, unused_plan
 from ddpsim.bucketing.drop import DropPlan, aligned_plan, layers_named
@@ -11,11 +12,18 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.checks import check_job
 from ddpsim.jobs.job_options import JobOptions
 from ddpsim.options.checks import known_choices
+from ddpsim.options.input_stage import InputStage, input_stage
 from ddpsim.order import OrderPolicy, predictor, rebuild
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.schemes import without_overlap
 from ddpsim.schedules.setup import SchemeInputs
+
+if TYPE_CHECKING:
+    from ddpsim.workload import Workload
+
+NO_INPUT, RECORDED_INPUT = "none", "recorded"
+"""Values of `input_stage` that are no text of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -29,6 +37,8 @@ class Job(JobOptions):
     def __post_init__(self) -> None:
         known_choices(self)
         check_job(self)
+        if self.input_stage not in (NO_INPUT, RECORDED_INPUT):
+            input_stage(self.input_stage)
 
     @property
     def sync_every(self) -> int:
@@ -88,6 +98,21 @@ class Job(JobOptions):
         if given is not None:
             return given
         return (unused_plan if self.find_unused_parameters else initial_plan)(parameters, self.caps)
+
+    def input_of(self, workload: Workload) -> InputStage | None:
+        """Return how batches are loaded and copied; None where they are taken to be there.
+
+        Raises:
+            InputError: `recorded`, of a workload that has none.
+        """
+        if self.input_stage == NO_INPUT:
+            return None
+        if self.input_stage != RECORDED_INPUT:
+            return input_stage(self.input_stage)
+        if workload.input_stage is None:
+            remedy = "capture a step that has a data loader, or write e.g. load=12ms,workers=4,copy=38MB"
+            raise InputError(f"{workload.name} has no input stage recorded", place="input_stage", remedy=remedy)
+        return workload.input_stage
 
     def check_ranks(self, world_size: int) -> None:
         """Raise InputError where a straggler is no rank of a job of `world_size`."""

@@ -51,6 +51,7 @@ class JobOptions:
         consensus: whose expectation wins: `rank0`, `mean` or `slowest`.
         scheme: what is sent, when, and what waits for it, as `ddpsim.schedules.named.scheme_named` reads it.
         overlap: `off` sends nothing before backward has ended.
+        input_stage: `none`, `recorded`, or what `ddpsim.options.input_stage.input_stage` reads.
         scale_compute: factor on device time.
         seed: of every draw, from 0 to 2^63 - 1.
     """
@@ -141,6 +142,14 @@ class JobOptions:
         ),
     ] = "ddp"
     overlap: Annotated[Literal["on", "off"], Option("off: nothing is sent before backward has ended.")] = "on"
+    input_stage: Annotated[
+        str,
+        Option(
+            "How batches are loaded and copied to the GPU before forward: none, recorded (as the workload has it), or "
+            "load=TIME,workers=N,copy=SIZE,rate=RATE with pinned, queued or pipelined.",
+            "STAGE",
+        ),
+    ] = "none"
     scale_compute: Annotated[
         float, Option("Factor on device time; 0.5 is twice as fast, in predictions only.", "F")
     ] = 1.0

@@ -13,16 +13,12 @@ from ddpsim.jobs.job import Job
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.options.checks import at_least_one, positive
-from ddpsim.options.input_stage import InputStage, input_stage
 from ddpsim.options.option import Option
 from ddpsim.options.text import percentage, phase_factors
 
 if TYPE_CHECKING:
     from ddpsim.topology.graph import Cluster
     from ddpsim.workload import Workload
-
-NO_INPUT, RECORDED_INPUT = "none", "recorded"
-"""Values of `input_stage` that are no text of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -43,7 +39,6 @@ class Options(Job):
             alike but `stragglers`.
         compiled: whether torch.compile compiles the step, under DDP in a graph a bucket.
         keep_pace: whether the workload keeps its own pace on machines of other GPUs, whose rows are then not ranked.
-        input_stage: `none`, `recorded`, or what `ddpsim.options.input_stage.input_stage` reads.
         iterations: simulated iterations that count; None is 20, or 2 where every recorded iteration is the same and
             no layer is left out.
 
@@ -84,14 +79,6 @@ class Options(Job):
         bool,
         Option("Keep the workload's own pace on machines of other GPUs. [that of the machine's GPU]"),
     ] = False
-    input_stage: Annotated[
-        str,
-        Option(
-            "How batches are loaded and copied to the GPU before forward: none, recorded (as the workload has it), or "
-            "load=TIME,workers=N,copy=SIZE,rate=RATE with pinned, queued or pipelined.",
-            "STAGE",
-        ),
-    ] = "none"
     jitter: Annotated[
         float,
         Option(
@@ -119,8 +106,6 @@ class Options(Job):
             at_least_one("iterations", self.iterations)
         positive("scale_host", self.scale_host)
         self._check_scale()
-        if self.input_stage not in (NO_INPUT, RECORDED_INPUT):
-            input_stage(self.input_stage)
         self._check_variation()
         if self.plan is not None and self.caps != BucketCaps():
             raise InputError("`plan` and a bucket cap are both given", place="plan", remedy="keep one")
@@ -131,21 +116,6 @@ class Options(Job):
     def collective(self) -> CollectiveOptions:
         """How the collectives of the run are executed."""
         return CollectiveOptions(algorithm=self.algorithm, fidelity=self.fidelity)
-
-    def input_of(self, workload: Workload) -> InputStage | None:
-        """Return how batches are loaded and copied; None where they are taken to be there.
-
-        Raises:
-            InputError: `recorded`, of a workload that has none.
-        """
-        if self.input_stage == NO_INPUT:
-            return None
-        if self.input_stage != RECORDED_INPUT:
-            return input_stage(self.input_stage)
-        if workload.input_stage is None:
-            remedy = "capture a step that has a data loader, or write e.g. load=12ms,workers=4,copy=38MB"
-            raise InputError(f"{workload.name} has no input stage recorded", place="input_stage", remedy=remedy)
-        return workload.input_stage
 
     def check(self, workload: Workload) -> None:
         """Refuse what `workload` cannot be run with.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -180,6 +181,18 @@ def loaded() -> Made:
         (net(samples).sum(1) - targets).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+
+    return net, step
+
+
+def looping() -> Made:
+    """Return a step that begins its data anew where it is over."""
+    net, data = nn.Linear(4, 1), torch.utils.data.TensorDataset(torch.randn(12, 4))
+    batches = itertools.chain.from_iterable(itertools.repeat(torch.utils.data.DataLoader(data, batch_size=3)))
+
+    def step() -> None:
+        (samples,) = next(batches)
+        net(samples).sum().backward()
 
     return net, step
 

@@ -1,0 +1,122 @@
+"""The input stage of a run: what loads batches, what is seen of it, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import replace
+from statistics import median
+
+import pytest
+
+from tests.ddpexec.small import small_workload
+
+torch = pytest.importorskip("torch")
+
+from ddpexec.__main__ import main  # noqa: E402
+from ddpexec.running.batches import Batches  # noqa: E402
+from ddpexec.running.run import Run  # noqa: E402
+from ddpexec.running.settings import Settings  # noqa: E402
+from ddpsim.errors import InputError  # noqa: E402
+from ddpsim.options.input_stage import InputStage, input_stage  # noqa: E402
+from ddpsim.simulation import Options, simulate_local  # noqa: E402
+from ddpsim.trace.metrics import summarise  # noqa: E402
+
+CPU = torch.device("cpu")
+STEPS = "tests.ddpexec.capturing.own_steps"
+
+
+def period(text: str, step_s: float, count: int = 12) -> float:
+    """Return the median time between batches of a loop that does nothing else for `step_s`."""
+    batches, ends = Batches(input_stage(text), CPU), []
+    for _ in range(count):
+        batches.take()
+        time.sleep(step_s)
+        ends.append(time.perf_counter())
+    batches.close()
+    return median(later - earlier for earlier, later in itertools.pairwise(ends[4:]))
+
+
+@pytest.mark.shares_clock
+@pytest.mark.parametrize(
+    ("text", "step_s", "expected_s"),
+    [
+        ("load=30ms", 0.02, 0.05),
+        ("load=30ms,workers=1", 0.06, 0.06),
+        ("load=80ms,workers=2", 0.01, 0.04),
+        ("load=40ms,copy=1MB,pipelined", 0.01, 0.04),
+    ],
+)
+def test_loading_processes_give_the_period_that_the_simulators_rule_says(
+    text: str, step_s: float, expected_s: float
+) -> None:
+    assert period(text, step_s) == pytest.approx(expected_s, rel=0.15)
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.shares_clock
+def test_a_run_waits_for_its_batches_as_simulated() -> None:
+    recorded = replace(small_workload(), input_stage=InputStage(load_s=0.02))
+    found = {}
+    for name in ("none", "recorded", "load=20ms"):
+        run = Run(Settings(iterations=5, local_iterations=3, input_stage=name), CPU, workload=recorded)
+        run.train()
+        found[name] = summarise(run.trace()), run.local_s()
+    (plain, alone_s), (loaded, loaded_alone_s), (asked, _) = found.values()
+    assert plain.parts.get("input_s") is None
+    [*_, simulated] = simulate_local(recorded, Options(input_stage="recorded"))
+    for summary in (loaded, asked):
+        assert summary.parts["input_s"] == pytest.approx(simulated.input_s, rel=0.1)
+        assert summary.iteration_s > plain.iteration_s + 0.015
+    assert loaded_alone_s > alone_s + 0.015
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_what_a_step_of_ones_own_does_before_forward_counts_where_asked_for() -> None:
+    for stage, seen in (("none", False), ("recorded", True)):
+        run = Run(Settings(iterations=2, input_stage=stage), CPU, step=f"{STEPS}:looping")
+        run.train()
+        for iteration in run.trace().iterations:
+            assert (iteration.input_s is not None) == seen
+            assert not seen or 0 < iteration.input_s < iteration.iteration_s
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize(
+    ("what", "stage", "message"),
+    [
+        ({"step": f"{STEPS}:loaded"}, "load=3ms", "input_stage: a step of one's own loads its batches itself"),
+        ({"model": "mlp"}, "recorded", "input_stage: mlp has none recorded"),
+        ({"workload": small_workload()}, "recorded", "small has no input stage recorded"),
+    ],
+)
+def test_stages_that_nothing_carries_out_are_refused(what: dict, stage: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Run(Settings(input_stage=stage), CPU, **what)
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        ("load=3ms,rate=1GB/s", "a real copy goes as fast as the machine lets it"),
+        ("load=3", "load: time '3'"),
+    ],
+)
+def test_the_command_refuses_what_no_run_can_do(stage: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["run", "--model", "mlp", "--input-stage", stage, "--out", "nowhere"])
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="copies need a GPU")
+@pytest.mark.parametrize("how", ["", ",pinned", ",queued", ",pipelined"])
+def test_batches_are_copied_to_the_gpu(how: str) -> None:
+    batches = Batches(input_stage(f"copy=1MB{how}"), torch.device("cuda", 0))
+    for _ in range(4):
+        batches.take()
+    torch.cuda.synchronize()
+    assert batches._here is not None
+    assert batches._here.device.type == "cuda"
+    assert batches._here.numel() == 1_000_000
+    batches.close()
