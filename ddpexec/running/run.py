@@ -22,6 +22,7 @@ from ddpexec.models import TrainingModel
 from ddpexec.running.batches import Batches
 from ddpexec.running.demand import check_capacity
 from ddpexec.running.own import OwnStamps, OwnTraining
+from ddpexec.running.replicated import Replicated
 from ddpexec.running.settings import DISCARDED, RunSettings
 from ddpexec.running.slower import SlowedModule
 from ddpexec.running.stock import StockWatch, buckets_of, hook_cost_s
@@ -141,7 +142,7 @@ class Run:
         notes = self.observer.notes[DISCARDED:] or self.observer.notes
         iterations = [self.records.iteration(note, index) for index, note in enumerate(notes)]
         spans = [s for note, it in zip(notes, iterations, strict=True) for s in self.records.spans(note, it)]
-        return Trace(self.world_size, self.communicator.backend, iterations, spans, self.provenance)
+        return Trace(self.world_size * self._replicas, self.communicator.backend, iterations, spans, self.provenance)
 
     def gather(self, trace: Trace) -> Trace | None:
         """Return on rank 0 the trace of all ranks without spans and gradients, enough for the numbers; else None."""
@@ -160,7 +161,7 @@ class Run:
             **({"local_s": median(known)} if known else {}),
             **({"servers": servers[0]} if servers else {}),
         }
-        return Trace(self.world_size, trace.backend, everything, (), provenance)
+        return Trace(trace.world_size, trace.backend, everything, (), provenance)
 
     def local_s(self) -> float | None:
         """Return this rank's period without communication: the median over cycles of accumulated gradients.
@@ -181,6 +182,11 @@ class Run:
             plan: BucketPlan = self.ddp.plan
             return plan
         return custom_plan(self.parameters.policy, buckets_of(self.ddp, self.parameters))
+
+    @property
+    def _replicas(self) -> int:
+        """GPUs of this process, each with a batch of its own."""
+        return self.ddp.replicas if isinstance(self.ddp, Replicated) else 1
 
     def stamping_s(self) -> float:
         """Return what taking moments cost a step: the measured cost of one, times how many the last step took.
@@ -213,7 +219,8 @@ class Run:
             torch.manual_seed(seed)
             return lambda index: self._own_step(index, model)
         generator = torch.Generator(self.device).manual_seed(seed)
-        batch = model.make_batch(self.settings.batch_size, self.device, generator)
+        samples = (self.settings.batch_size or model.batch_size) * self._replicas
+        batch = model.make_batch(samples, self.device, generator)
         return lambda index: self._step(index, model, batch, local=local)
 
     def _own_step(self, index: int, model: OwnTraining) -> None:

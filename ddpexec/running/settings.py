@@ -83,6 +83,8 @@ class RunSettings(Job):
             )
         if self.fully_sharded:
             self._check_fully_sharded()
+        elif self.replicated:
+            self._check_replicated()
         elif self.implementation == "torch":
             self._check_torch()
 
@@ -92,9 +94,14 @@ class RunSettings(Job):
         return scheme_named(self.scheme).runner == "fully_shard"
 
     @property
+    def replicated(self) -> bool:
+        """Whether `torch.nn.DataParallel` carries the scheme out."""
+        return scheme_named(self.scheme).runner == "DataParallel"
+
+    @property
     def carried_out_by(self) -> Implementation:
         """Whose implementation trains."""
-        return "torch" if self.fully_sharded else self.implementation
+        return "torch" if self.fully_sharded or self.replicated else self.implementation
 
     def slowness(self, rank: int) -> float:
         """Return the factor on `rank`'s computation."""
@@ -159,6 +166,27 @@ class RunSettings(Job):
                 whose = "torch's `fully_shard` on CPUs carries it out, which"
                 raise OptionError(
                     f"{whose} has no `{what}`", place=f"scheme={self.scheme}", remedy="leave it out, or simulate it"
+                )
+
+    def _check_replicated(self) -> None:
+        """Refuse what `torch.nn.DataParallel` has not."""
+        refused = {
+            f"process_groups={self.process_groups}": self.process_groups > 1,
+            f"assignment={self.assignment}": self.assignment != "rebuilt",
+            f"order={self.order}": self.order is not None,
+            "drop": bool(self.drop),
+            f"compression={self.compression}": self.compression != "none",
+            f"overlap={self.overlap}": self.overlap != "on",
+            f"comm={self.comm}": self.comm != "real",
+            "gradient_as_bucket_view": self.gradient_as_bucket_view,
+            "find_unused_parameters": self.find_unused_parameters,
+            "local_iterations": self.local_iterations > 0,
+            "straggler": bool(self.stragglers),
+        }
+        for what, given in refused.items():
+            if given:
+                raise OptionError(
+                    f"torch.nn.DataParallel has no `{what}`", place=f"scheme={self.scheme}", remedy="leave it out"
                 )
 
     def _check_torch(self) -> None:

@@ -17,6 +17,7 @@ from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.running.own import OwnTraining
+from ddpexec.running.replicated import Replicated, gpus_of
 from ddpexec.running.settings import DISCARDED, RunSettings
 from ddpexec.running.subject import TrainingSubject
 from ddpexec.schedules.wrapper import ScheduledDataParallel
@@ -53,6 +54,8 @@ class Wrapping:
         settings = self.settings
         if settings.fully_sharded:
             return self._fully_sharded()
+        if settings.replicated:
+            return self._replicated()
         if settings.scheduled:
             return self._scheduled()
         self._refuse_complex()
@@ -140,6 +143,16 @@ class Wrapping:
         made = FullySharded(self._module, settings.scheme, self.subject.make_optimizer, observer=self._watching)
         self.subject.optimizer = made.optimizer
         return made
+
+    def _replicated(self) -> Replicated:
+        gpus = gpus_of(self.communicator, self.subject.device)
+        if self.subject.timed:
+            what = "timed layers keep one clock, and replicas are threads beside each other"
+            raise OptionError(what, place=f"scheme={self.settings.scheme}", remedy="run a model: `model`")
+        if self.plan is not None:
+            what, remedy = "it and a plan are both given", "its messages are torch's own"
+            raise OptionError(what, place=f"scheme={self.settings.scheme}", remedy=remedy)
+        return Replicated(self._module, self.parameters, gpus, self._watching)
 
     def _refuse_complex(self) -> None:
         name = next((each.name for each in self.parameters.policy if each.dtype.startswith("complex")), None)

@@ -1,0 +1,102 @@
+"""`torch.nn.DataParallel` as a scheme of a run: what it trains, and where it is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.ddpexec.groups import ranks
+from tests.ddpexec.small import small_workload
+
+torch = pytest.importorskip("torch")
+
+from ddpexec.__main__ import main  # noqa: E402
+from ddpexec.ddp.parameters import collect  # noqa: E402
+from ddpexec.models import build  # noqa: E402
+from ddpexec.running import wrapping  # noqa: E402
+from ddpexec.running.provenance import provenance  # noqa: E402
+from ddpexec.running.replicated import Replicated  # noqa: E402
+from ddpexec.running.run import Run  # noqa: E402
+from ddpexec.running.settings import RunSettings  # noqa: E402
+from ddpsim.errors import InputError  # noqa: E402
+from ddpsim.trace.metrics import summarise  # noqa: E402
+
+CPU = torch.device("cpu")
+GPUS = torch.cuda.device_count()
+SCHEME = {"scheme": "dataparallel"}
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.skipif(GPUS > 1, reason="this machine has several GPUs")
+def test_it_is_refused_where_there_are_no_several_gpus() -> None:
+    message = f"scheme=dataparallel: torch.nn.DataParallel needs several GPUs in one machine, this one has {GPUS}"
+    with pytest.raises(InputError, match=message):
+        Run(RunSettings(**SCHEME), CPU, model="mlp")
+
+
+def refused(rank: int) -> str:
+    with pytest.raises(InputError) as error:
+        Run(RunSettings(**SCHEME), CPU, model="mlp")
+    return str(error.value)
+
+
+def test_several_processes_are_refused_on_each() -> None:
+    for said in ranks.run(2, refused):
+        assert "is one process for all GPUs of a machine, and 2 started" in said
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ("--comm=noop", "--comm noop"),
+        ("--overlap=off", "--overlap off"),
+        ("--local-iterations=2", "--local-iterations"),
+    ],
+)
+def test_what_it_has_not_is_refused(option: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["run", "--model", "mlp", "--scheme", "dataparallel", option, "--out", "nowhere"])
+    assert end.value.code == 2
+    assert "torch.nn.DataParallel has no" in (said := capsys.readouterr().err)
+    assert named in said
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_timed_layers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wrapping, "gpus_of", lambda *_: 2)
+    with pytest.raises(InputError, match="timed layers keep one clock"):
+        Run(RunSettings(**SCHEME), CPU, workload=small_workload())
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.skipif(GPUS > 0, reason="replicas would be made on the GPU")
+def test_a_run_trains_as_one_process_does_and_tells_its_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU torch calls the module itself: what is tested is all that stands around it."""
+    monkeypatch.setattr(wrapping, "gpus_of", lambda *_: 2)
+    made = {}
+    for settings, samples in ((RunSettings(**SCHEME, iterations=2, batch_size=2), 4), (RunSettings(iterations=2), 4)):
+        run = Run(settings if settings.replicated else RunSettings(iterations=2, batch_size=samples), CPU, model="mlp")
+        run.train()
+        made[settings.scheme] = run
+    alone, found = made["ddp"], made["dataparallel"]
+    assert all(map(torch.equal, alone.parameters.tensors, found.parameters.tensors))
+    assert isinstance(found.ddp, Replicated)
+    trace = found.trace()
+    assert trace.world_size == 2
+    assert summarise(trace).iteration_s > 0
+    assert all(it.forward_s > 0 and it.backward_compute_s > 0 and not it.buckets for it in trace.iterations)
+    assert provenance(found, [])["implementation"] == "torch"
+    assert sorted(i for b in found.plan_in_force().buckets for i in b.parameters) == list(
+        range(len(found.parameters.policy))
+    )
+
+
+@pytest.mark.skipif(GPUS < 2, reason="replicas need two GPUs")
+def test_gradients_are_those_of_the_whole_batch() -> None:
+    model = build("mlp", torch.device("cuda", 0))
+    batch = model.make_batch(8, "cuda", None)
+    model.loss(model.module(*batch.inputs), batch).backward()
+    expected = [each.grad.clone() for each in model.module.parameters()]
+    model.module.zero_grad()
+    model.loss(Replicated(model.module, collect(model.module), 2, None)(*batch.inputs), batch).backward()
+    for parameter, wanted in zip(model.module.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, wanted, rtol=1e-4, atol=1e-5)
