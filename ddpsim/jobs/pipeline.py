@@ -21,7 +21,8 @@ class Pipeline:
     """A pipeline is a model cut into stages, or each of its layers cut over ranks, and copies of that side by side.
 
     Attributes:
-        stages: consecutive parts of the model, each on a rank.
+        stages: ranks of a pipeline, each with consecutive layers, or with several such stages.
+        stages_per_rank: of `interleaved`, whose rank r has the stages r, r + `stages`, ...
         micro_batches: of a step and a copy, each of the workload's batch.
         order: in which a stage computes them.
         tensor_ranks: ranks that each layer is cut over, whose activations are allreduced twice in a layer's forward and
@@ -38,14 +39,19 @@ class Pipeline:
                "allreduce.", "SIZE", name="boundary", parse=_bytes),
     ] = None  # fmt: skip
     stages: Annotated[int, Option("Stages of the pipeline, a rank each.", "P")] = 1
+    stages_per_rank: Annotated[int, Option("Stages of each rank, with the order interleaved.", "V")] = 1
     micro_batches: Annotated[int, Option("Micro-batches of a step, each of the workload's batch.", "M")] = 1
     order: Annotated[Order, Option("In which a stage computes them.")] = "gpipe"
     tensor_ranks: Annotated[int, Option("Ranks that each layer is cut over.", "R")] = 1
 
     def __post_init__(self) -> None:
         known_choices(self)
-        for name in ("stages", "micro_batches", "tensor_ranks"):
+        for name in ("stages", "stages_per_rank", "micro_batches", "tensor_ranks"):
             at_least_one(name, getattr(self, name))
+        if (self.order == "interleaved") != (self.stages_per_rank > 1):
+            what = f"`order={self.order}` and `stages_per_rank={self.stages_per_rank}` do not go together"
+            remedy = "interleaved takes 2 or more stages a rank, other orders one"
+            raise InputError(what, place="stages_per_rank", remedy=remedy)
         if self.stages > 1 and self.tensor_ranks > 1:
             raise InputError("`stages` and `tensor_ranks` are both above 1", place="stages", remedy="give one of them")
         cut = next((name for name in ("stages", "tensor_ranks") if getattr(self, name) > 1), None)

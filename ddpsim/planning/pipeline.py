@@ -7,6 +7,7 @@ what copies send.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from ddpsim.collectives.transport import Connection
 from ddpsim.errors import InputError
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.operations import Operation
-from ddpsim.schedules.pipeline import carried_out_s, divided, under_way, weight_versions, work_of
+from ddpsim.schedules.pipeline import carried_out_s, divided, most_under_way, under_way, weight_versions, works_of
 from ddpsim.schedules.sharded import REPLICA
 from ddpsim.schedules.units import modules_of
 from ddpsim.simulation.lanes import part_of
@@ -37,7 +38,7 @@ class PipelineStep:
         activations_s: of activations that are allreduced, where layers are cut.
         stages: registration indices of each stage's parameters.
         weight_versions: that the first stage keeps.
-        activations: micro-batches whose activations it keeps.
+        activations: micro-batches whose activations it keeps, of each of its stages.
         samples: of all copies together.
     """
 
@@ -68,6 +69,42 @@ class PipelineStep:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class StageCosts:
+    """A cut is a model in consecutive stages, of which the longest is as short as can be.
+
+    Attributes:
+        layers: registration indices of each layer's parameters, in forward's order.
+        stages: those of each stage's.
+        forward_s, backward_s: what a micro-batch takes on each stage.
+    """
+
+    layers: tuple[tuple[int, ...], ...]
+    stages: tuple[tuple[int, ...], ...]
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+
+
+def stages_of(workload: Workload, count: int) -> StageCosts:
+    """Return `workload` cut into `count` stages.
+
+    Raises:
+        InputError: more stages than layers.
+    """
+    layers, forward, backward = _layers(workload)
+    if count > len(layers):
+        what = f"{count} stages of a model of {len(layers)} layers"
+        raise InputError(what, place="stages", remedy=f"give {len(layers)} at most")
+    begins = divided([f + b for f, b in zip(forward, backward, strict=True)], count)
+    spans = list(zip(begins, [*begins[1:], len(layers)], strict=True))
+    return StageCosts(
+        tuple(layers),
+        tuple(tuple(index for layer in layers[begin:end] for index in layer) for begin, end in spans),
+        tuple(sum(forward[begin:end]) for begin, end in spans),
+        tuple(sum(backward[begin:end]) for begin, end in spans),
+    )
+
+
 def pipelined(
     workload: Workload, placement: Placement, given: Pipeline, calibration: Calibration | None = None
 ) -> PipelineStep:
@@ -82,32 +119,31 @@ def pipelined(
         what = f"{per_copy} ranks a copy do not divide {placement.world_size} ranks"
         raise InputError(what, place="stages", remedy="give a divisor")
     copies = placement.world_size // per_copy
-    layers, forward, backward = _layers(workload)
-    if given.stages > len(layers):
-        what = f"{given.stages} stages of a model of {len(layers)} layers"
-        raise InputError(what, place="stages", remedy=f"give {len(layers)} at most")
     ways = ways_of(placement, backend, calibration)
-    begins = divided([f + b for f, b in zip(forward, backward, strict=True)], given.stages)
-    ends = [*begins[1:], len(layers)]
-    spans = list(zip(begins, ends, strict=True))
-    stages = tuple(tuple(index for layer in layers[begin:end] for index in layer) for begin, end in spans)
+    cut = stages_of(workload, given.stages * given.stages_per_rank)
+    layers, stages = cut.layers, cut.stages
     activations_s = 0.0
     if given.tensor_ranks > 1:
         part = placement if copies == 1 else part_of(placement, "tensor", given.tensor_ranks)[0]
         once_s = make_transport(part, backend, calibration).time_s(Operation.ALLREDUCE, given.boundary_bytes or 0)
         activations_s = 4 * len(layers) * once_s
-    forward_s = [sum(forward[begin:end]) / given.tensor_ranks + activations_s / 2 for begin, end in spans]
-    backward_s = [sum(backward[begin:end]) / given.tensor_ranks + activations_s / 2 for begin, end in spans]
-    sent_s = [_sent_s(ways.connection(k, k + 1), ways.capacities, given) for k in range(given.stages - 1)]
-    allreduce_s = _allreduce_s(workload, placement, backend, calibration, stages, copies, given.tensor_ranks)
+    forward_s = [seconds / given.tensor_ranks + activations_s / 2 for seconds in cut.forward_s]
+    backward_s = [seconds / given.tensor_ranks + activations_s / 2 for seconds in cut.backward_s]
+    held = [range(rank, len(stages), given.stages) for rank in range(given.stages)]
+    sent_s = [
+        _sent_s(ways.connection(k % given.stages, (k + 1) % given.stages), ways.capacities, given)
+        for k in range(len(stages) - 1)
+    ]
+    parameters = [tuple(index for stage in each for index in stages[stage]) for each in held]
+    allreduce_s = _allreduce_s(workload, placement, backend, calibration, parameters, copies, given.tensor_ranks)
     optimizer_s = float(np.median(workload.optimizer.device_s)) / per_copy
-    busy_s = [given.micro_batches * (f + b) for f, b in zip(forward_s, backward_s, strict=True)]
+    busy_s = [given.micro_batches * sum(forward_s[k] + backward_s[k] for k in each) for each in held]
+    works = works_of(given.order, given.stages, given.micro_batches, given.stages_per_rank)
     if given.order == "pipedream":
         # Without a flush each stage goes on at the pace of the slowest, or of what is sent to it.
         once_s = max(*(f + b for f, b in zip(forward_s, backward_s, strict=True)), *(2 * s for s in sent_s))
         through_s, step_s = given.micro_batches * once_s, given.micro_batches * once_s + max(allreduce_s) + optimizer_s
     else:
-        works = [work_of(given.order, k, given.stages, given.micro_batches) for k in range(given.stages)]
         ended_s = carried_out_s(works, forward_s, backward_s, sent_s)
         through_s = max(ended_s)
         step_s = max(end + sums for end, sums in zip(ended_s, allreduce_s, strict=True)) + optimizer_s
@@ -119,7 +155,11 @@ def pipelined(
         activations_s=given.micro_batches * activations_s,
         stages=stages,
         weight_versions=weight_versions(given.order, 0, given.stages),
-        activations=under_way(given.order, 0, given.stages, given.micro_batches),
+        activations=(
+            most_under_way(works[0])
+            if given.order == "interleaved"
+            else under_way(given.order, 0, given.stages, given.micro_batches)
+        ),
         copies=copies,
         samples=copies * given.micro_batches * workload.batch_size,
     )
@@ -160,11 +200,11 @@ def _allreduce_s(
     placement: Placement,
     backend: str,
     calibration: Calibration | None,
-    stages: tuple[tuple[int, ...], ...],
+    stages: Sequence[tuple[int, ...]],
     copies: int,
     tensor_ranks: int,
 ) -> list[float]:
-    """Return what summing each stage's gradients over copies takes, all stages at once."""
+    """Return what summing each rank's gradients over copies takes, all ranks at once."""
     if copies == 1:
         return [0.0] * len(stages)
     part, together = part_of(placement, REPLICA, copies)

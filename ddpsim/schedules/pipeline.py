@@ -1,7 +1,9 @@
 """In what order a stage of a pipeline computes its micro-batches, and how long that takes.
 
 Sources: GPipe (Huang et al., 2019), whose bubble is (p-1)/(m+p-1) of a step of m micro-batches on p stages; PipeDream
-(Narayanan et al., 2019), one forward and one backward in turn, without a flush, and its form with one (2021).
+(Narayanan et al., 2019), one forward and one backward in turn, without a flush, and its form with one (2021);
+interleaved, where a rank has several stages (Narayanan et al., SC 2021, section 2.2), as torch 2.13 orders them
+(`torch/distributed/pipelining/schedules.py`, `ScheduleInterleaved1F1B`).
 """
 
 from __future__ import annotations
@@ -9,11 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-Order = Literal["gpipe", "1f1b", "pipedream"]
+from ddpsim.errors import InputError
+
+Order = Literal["gpipe", "1f1b", "pipedream", "interleaved"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 
 Work = tuple[Literal["forward", "backward"], int]
 """What a stage computes: the forward or the backward of a micro-batch, numbered through all steps."""
+
+StageWork = tuple[Literal["forward", "backward"], int, int]
+"""What a rank computes: the forward or the backward of a stage, and the micro-batch's number."""
 
 
 def work_of(order: Order, stage: int, stages: int, micro_batches: int) -> list[Work]:
@@ -34,6 +41,59 @@ def work_of(order: Order, stage: int, stages: int, micro_batches: int) -> list[W
     return found
 
 
+def works_of(order: Order, ranks: int, micro_batches: int, stages_per_rank: int = 1) -> list[list[StageWork]]:
+    """Return what each rank computes in a step, in order; stage s is on rank s modulo `ranks`.
+
+    Raises:
+        InputError: `interleaved` with micro-batches that torch's rounds do not divide.
+
+    >>> works_of("gpipe", 2, 1)
+    [[('forward', 0, 0), ('backward', 0, 0)], [('forward', 1, 0), ('backward', 1, 0)]]
+    """
+    if order == "interleaved":
+        return [_interleaved(rank, ranks, micro_batches, stages_per_rank) for rank in range(ranks)]
+    return [
+        [(kind, stage, number) for kind, number in work_of(order, stage, ranks, micro_batches)]
+        for stage in range(ranks)
+    ]
+
+
+def _interleaved(rank: int, ranks: int, micro_batches: int, stages: int) -> list[StageWork]:
+    """Return what a rank computes: as many micro-batches of a stage as there are ranks, then of its next stage.
+
+    Forwards run ahead of backwards by those of all but its last stage, and two for each rank behind it.
+    """
+    rounds = max(1, micro_batches // ranks)
+    if micro_batches % rounds:
+        what = f"{micro_batches} micro-batches do not go into {rounds} rounds of {ranks} ranks or more"
+        raise InputError(what, place="micro_batches", remedy=f"give a multiple of {ranks}, or at most {ranks}")
+    together, count = micro_batches // rounds, stages * micro_batches
+    ahead = min((stages - 1) * together + 2 * (ranks - 1 - rank), count)
+    numbers: dict[tuple[str, int], int] = {}
+
+    def next_of(kind: Literal["forward", "backward"], step: int) -> StageWork:
+        local = step // together % stages
+        stage = (local if kind == "forward" else stages - 1 - local) * ranks + rank
+        number = numbers[kind, stage] = numbers.get((kind, stage), -1) + 1
+        return kind, stage, number
+
+    found = [next_of("forward", step) for step in range(ahead)]
+    for step in range(count):
+        if ahead + step < count:
+            found.append(next_of("forward", ahead + step))
+        found.append(next_of("backward", step))
+    return found
+
+
+def most_under_way(works: Sequence[StageWork]) -> int:
+    """Return the micro-batches whose activations a rank keeps at once, at most, counted by stage."""
+    now = most = 0
+    for kind, _, _ in works:
+        now += 1 if kind == "forward" else -1
+        most = max(most, now)
+    return most
+
+
 def under_way(order: Order, stage: int, stages: int, micro_batches: int) -> int:
     """Return the micro-batches whose activations a stage keeps at once, at most."""
     return micro_batches if order == "gpipe" else min(stages - stage, micro_batches)
@@ -45,31 +105,31 @@ def weight_versions(order: Order, stage: int, stages: int) -> int:
 
 
 def carried_out_s(
-    works: Sequence[Sequence[Work]],
+    works: Sequence[Sequence[StageWork]],
     forward_s: Sequence[float],
     backward_s: Sequence[float],
     sent_s: Sequence[float],
 ) -> list[float]:
-    """Return when each stage has done all its work.
+    """Return when each rank has done all its work.
 
     A forward waits for that of the stage before, a backward for that of the stage behind, and for what they send; each
-    waits for what its stage computes before it.
+    waits for what its rank computes before it.
 
     Args:
-        works: of each stage, in order.
+        works: of each rank, in order.
         forward_s, backward_s: what one micro-batch takes on each stage.
         sent_s: what the activations, or their gradients, take from each stage to the next, or back.
     """
-    last = len(works) - 1
+    last = len(forward_s) - 1
     free = [0.0] * len(works)
     ended: dict[tuple[str, int, int], float] = {}
     places = [0] * len(works)
     moved = True
     while moved:
         moved = False
-        for stage, work in enumerate(works):
-            while places[stage] < len(work):
-                kind, number = work[places[stage]]
+        for rank, work in enumerate(works):
+            while places[rank] < len(work):
+                kind, stage, number = work[places[rank]]
                 before = _before(kind, number, stage, last)
                 if before is not None and before not in ended:
                     break
@@ -77,9 +137,9 @@ def carried_out_s(
                 if before is not None and before[1] != stage:
                     after_s += sent_s[min(before[1], stage)]
                 took_s = forward_s[stage] if kind == "forward" else backward_s[stage]
-                free[stage] = max(free[stage], after_s) + took_s
-                ended[kind, stage, number] = free[stage]
-                places[stage] += 1
+                free[rank] = max(free[rank], after_s) + took_s
+                ended[kind, stage, number] = free[rank]
+                places[rank] += 1
                 moved = True
     return free
 

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from ddpexec.__main__ import main  # noqa: E402
 from ddpexec.running.batches import Batches  # noqa: E402
 from ddpexec.running.run import Run  # noqa: E402
-from ddpexec.running.settings import Settings  # noqa: E402
+from ddpexec.running.settings import RunSettings  # noqa: E402
 from ddpsim.errors import InputError  # noqa: E402
 from ddpsim.options.input_stage import InputStage, input_stage  # noqa: E402
 from ddpsim.simulation import Options, simulate_local  # noqa: E402
@@ -59,7 +59,7 @@ def test_a_run_waits_for_its_batches_as_simulated() -> None:
     recorded = replace(small_workload(), input_stage=InputStage(load_s=0.02))
     found = {}
     for name in ("none", "recorded", "load=20ms"):
-        run = Run(Settings(iterations=5, local_iterations=3, input_stage=name), CPU, workload=recorded)
+        run = Run(RunSettings(iterations=5, local_iterations=3, input_stage=name), CPU, workload=recorded)
         run.train()
         found[name] = summarise(run.trace()), run.local_s()
     (plain, alone_s), (loaded, loaded_alone_s), (asked, _) = found.values()
@@ -74,7 +74,7 @@ def test_a_run_waits_for_its_batches_as_simulated() -> None:
 @pytest.mark.usefixtures("one_rank")
 def test_what_a_step_of_ones_own_does_before_forward_counts_where_asked_for() -> None:
     for stage, seen in (("none", False), ("recorded", True)):
-        run = Run(Settings(iterations=2, input_stage=stage), CPU, step=f"{STEPS}:looping")
+        run = Run(RunSettings(iterations=2, input_stage=stage), CPU, step=f"{STEPS}:looping")
         run.train()
         for iteration in run.trace().iterations:
             assert (iteration.input_s is not None) == seen
@@ -92,7 +92,7 @@ def test_what_a_step_of_ones_own_does_before_forward_counts_where_asked_for() ->
 )
 def test_stages_that_nothing_carries_out_are_refused(what: dict, stage: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Run(Settings(input_stage=stage), CPU, **what)
+        Run(RunSettings(input_stage=stage), CPU, **what)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.operations import Operation
 from ddpsim.planning.pipeline import pipelined
-from ddpsim.schedules.pipeline import ORDERS, carried_out_s, divided, under_way, weight_versions, work_of
+from ddpsim.schedules.pipeline import ORDERS, carried_out_s, divided, under_way, weight_versions, work_of, works_of
 from ddpsim.topology.spec import load_topology
 from tests.ddpsim.simulation.builders import named, workload
 
@@ -20,7 +20,7 @@ from tests.ddpsim.simulation.builders import named, workload
 @pytest.mark.parametrize("order", ["gpipe", "1f1b"])
 @pytest.mark.parametrize(("stages", "micro_batches"), [(1, 1), (2, 1), (4, 4), (4, 32), (8, 3)])
 def test_equal_stages_idle_for_gpipe_s_bubble(order: str, stages: int, micro_batches: int) -> None:
-    works = [work_of(order, stage, stages, micro_batches) for stage in range(stages)]  # type: ignore[arg-type]
+    works = works_of(order, stages, micro_batches)  # type: ignore[arg-type]
     through_s = max(carried_out_s(works, [1.0] * stages, [2.0] * stages, [0.0] * (stages - 1)))
     assert through_s == pytest.approx(3 * (micro_batches + stages - 1))
     busy_s = 3 * micro_batches
@@ -28,11 +28,11 @@ def test_equal_stages_idle_for_gpipe_s_bubble(order: str, stages: int, micro_bat
 
 
 def test_what_is_sent_is_waited_for_there_and_back() -> None:
-    works = [work_of("gpipe", stage, 3, 1) for stage in range(3)]
+    works = works_of("gpipe", 3, 1)
     assert max(carried_out_s(works, [1.0] * 3, [2.0] * 3, [0.5, 0.25])) == pytest.approx(9 + 2 * 0.75)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", [order for order in ORDERS if order != "interleaved"])
 def test_every_stage_computes_each_micro_batch_once_and_keeps_what_it_says(order: str) -> None:
     for stage in range(4):
         works = work_of(order, stage, 4, 6)  # type: ignore[arg-type]
@@ -43,6 +43,38 @@ def test_every_stage_computes_each_micro_batch_once_and_keeps_what_it_says(order
             most = max(most, ahead)
         assert most == under_way(order, stage, 4, 6)  # type: ignore[arg-type]
     assert [weight_versions("pipedream", stage, 4) for stage in range(4)] == [4, 3, 2, 1]
+
+
+@pytest.mark.parametrize(("ranks", "micro_batches", "stages"), [(2, 4, 2), (4, 8, 2), (4, 3, 3), (2, 8, 4), (4, 10, 2)])
+def test_interleaved_stages_compute_everything_once_and_idle_less(ranks: int, micro_batches: int, stages: int) -> None:
+    works = works_of("interleaved", ranks, micro_batches, stages)
+    found = sorted(each for work in works for each in work)
+    everything = itertools.product(("backward", "forward"), range(ranks * stages), range(micro_batches))
+    assert found == list(everything)
+    assert all(stage % ranks == rank for rank, work in enumerate(works) for _, stage, _ in work)
+    count = ranks * stages
+    through_s = max(carried_out_s(works, [1.0] * count, [2.0] * count, [0.0] * (count - 1)))
+    busy_s = 3 * stages * micro_batches
+    if micro_batches % ranks == 0:
+        # Narayanan et al. 2021: the bubble is (p-1)/(v m) of the computation.
+        assert through_s - busy_s == pytest.approx(3 * (ranks - 1))
+    assert busy_s < through_s
+
+
+def test_interleaved_stages_of_a_model() -> None:
+    source, placement = named(workload(device="V100", gradients=8)), load_topology("dgx-1v").place(1, 4)
+    given = {"stages": 4, "micro_batches": 8, "boundary_bytes": 0}
+    plain = pipelined(source, placement, Pipeline(**given, order="1f1b"))
+    step = pipelined(source, placement, Pipeline(**given, order="interleaved", stages_per_rank=2))
+    assert len(step.stages) == 8
+    assert step.bubble == pytest.approx(3 / (3 + 16), abs=1e-3)
+    assert step.step_s < plain.step_s
+    assert step.activations == 4 + 2 * 3 + 1
+    with pytest.raises(InputError, match="do not go into 2 rounds"):
+        pipelined(source, placement, Pipeline(**{**given, "micro_batches": 9}, order="interleaved", stages_per_rank=2))
+    for order, count in (("interleaved", 1), ("gpipe", 2)):
+        with pytest.raises(InputError, match="do not go together"):
+            Pipeline(**given, order=order, stages_per_rank=count)
 
 
 def test_no_division_into_stages_has_a_shorter_longest_one() -> None:
