@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 STEPS = "tests.ddpexec.capturing.own_steps"
 
 
-def period(text: str, step_s: float, count: int = 12) -> float:
+def period(text: str, step_s: float, count: int = 14) -> float:
     """Return the median time between batches of a loop that does nothing else for `step_s`."""
     batches, ends = Batches(input_stage(text), CPU), []
     for _ in range(count):
@@ -41,10 +41,10 @@ def period(text: str, step_s: float, count: int = 12) -> float:
 @pytest.mark.parametrize(
     ("text", "step_s", "expected_s"),
     [
-        ("load=30ms", 0.02, 0.05),
-        ("load=30ms,workers=1", 0.06, 0.06),
-        ("load=80ms,workers=2", 0.01, 0.04),
-        ("load=40ms,copy=1MB,pipelined", 0.01, 0.04),
+        ("load=90ms", 0.06, 0.15),
+        ("load=100ms,workers=1", 0.2, 0.2),
+        ("load=300ms,workers=2", 0.03, 0.15),
+        ("load=150ms,copy=1MB,pipelined", 0.03, 0.15),
     ],
 )
 def test_loading_processes_give_the_period_that_the_simulators_rule_says(
@@ -56,9 +56,9 @@ def test_loading_processes_give_the_period_that_the_simulators_rule_says(
 @pytest.mark.usefixtures("one_rank")
 @pytest.mark.shares_clock
 def test_a_run_waits_for_its_batches_as_simulated() -> None:
-    recorded = replace(small_workload(), input_stage=InputStage(load_s=0.02))
+    recorded = replace(small_workload(), input_stage=InputStage(load_s=0.1))
     found = {}
-    for name in ("none", "recorded", "load=20ms"):
+    for name in ("none", "recorded", "load=100ms"):
         run = Run(RunSettings(iterations=5, local_iterations=3, input_stage=name), CPU, workload=recorded)
         run.train()
         found[name] = summarise(run.trace()), run.local_s()
@@ -67,8 +67,8 @@ def test_a_run_waits_for_its_batches_as_simulated() -> None:
     [*_, simulated] = simulate_local(recorded, Options(input_stage="recorded"))
     for summary in (loaded, asked):
         assert summary.parts["input_s"] == pytest.approx(simulated.input_s, rel=0.1)
-        assert summary.iteration_s > plain.iteration_s + 0.015
-    assert loaded_alone_s > alone_s + 0.015
+        assert summary.iteration_s > plain.iteration_s + 0.08
+    assert loaded_alone_s > alone_s + 0.08
 
 
 @pytest.mark.usefixtures("one_rank")
