@@ -53,6 +53,10 @@ def predict(
             metavar="MEASURED_DIR", help="With --trace: also DIR/beside.json.gz, a step of each for Perfetto."
         ),
     ] = None,
+    chakra: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Write the step as Chakra execution traces, DIR/WORKLOAD.RANK.et."),
+    ] = None,
 ) -> None:
     """Predict an iteration's latency, its breakdown and every bucket."""
     from ddpsim.files import check_writable_folder
@@ -63,8 +67,9 @@ def predict(
     from ddpsim.topology.spec import load_topology
 
     refuse_beside_plan(plan, options)
-    if trace:
-        check_writable_folder(trace)
+    for folder in (trace, chakra):
+        if folder:
+            check_writable_folder(folder)
     measured = _measured(beside, trace)
     step, machine = Model.of(workload, options), load_topology(topology)
     model = step.on(machine, options=options)
@@ -84,6 +89,8 @@ def predict(
         output.detail(f"wrote {trace}")
     if trace and measured is not None:
         _write_beside(prediction, measured, trace, output)
+    if chakra:
+        _write_chakra(prediction, chakra, output)
     warn_of_pace(prediction, set())
     path, bound = prediction.critical_path, bound_of(prediction, prediction.calibration)
     other = otherwise(prediction)
@@ -115,6 +122,16 @@ def _write_beside(prediction: Prediction, measured: Trace, folder: str, output: 
     path = Path(folder) / "beside.json.gz"
     write_beside(measured, prediction.trace, path)
     output.detail(f"wrote {path}")
+
+
+def _write_chakra(prediction: Prediction, folder: str, output: Output) -> None:
+    from pathlib import Path
+
+    from ddpsim.chakra import write_traces
+
+    name = prediction.workload.name.replace("/", "-")
+    files = write_traces(prediction.run.job(), Path(folder), name)
+    output.detail(f"wrote {files[0]}" + (f" to {files[-1].name}" if len(files) > 1 else ""))
 
 
 def warn_of_pace(prediction: Prediction, told: set[str]) -> None:

@@ -77,7 +77,12 @@ def show(
 @app.command("import")
 @expand
 def import_(
-    trace: Annotated[Path, typer.Argument(metavar="FILE", help="Kineto trace of one rank, .json or .json.gz.")],
+    trace: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="Kineto trace of one rank, .json or .json.gz, or Chakra execution trace, .et."
+        ),
+    ],
     output: Output,
     shapes: Annotated[
         Optional[str],  # noqa: UP045
@@ -88,30 +93,62 @@ def import_(
         typer.Option("-o", "--output", help="Workload file to write, .json or .json.gz; standard output without."),
     ] = None,
 ) -> None:
-    """Make a workload of a Kineto trace, cutting out DDP where it was traced; notes go to standard error."""
-    from ddpsim.files import json_text
-    from ddpsim.workload.files import load_workload, workload_document
+    """Make a workload of a trace, cutting out DDP where it was traced; notes go to standard error."""
+    from ddpsim.errors import InputError
+    from ddpsim.workload.files import load_workload
     from ddpsim.workload.kineto.ddp import buckets_in
     from ddpsim.workload.kineto.workload import open_trace, workload_in
 
     check_destination(file, as_json=output.as_json)
+    if trace.suffix == ".et":
+        if shapes is not None:
+            remedy = "leave it out: such a trace has sizes of its own"
+            raise InputError("is given with a Chakra execution trace", place="shapes", remedy=remedy)
+        _import_chakra(trace, file, output)
+        return
     known = None if shapes is None else load_workload(shapes)
     traced = open_trace(trace, known)
     imported = workload_in(traced, known)
     for line in imported.notes:
         note(line)
-    document = workload_document(imported.workload)
     if file is None:
-        output.emit(document, lambda: json_text(document).rstrip())
+        _write(imported.workload, output)
         return
     seen = [bucket.record() for bucket in buckets_in(traced)]
-    deliver(file, json_text(document))
-    summary = _summary(imported.workload.name, imported.workload) | {
-        "notes": list(imported.notes),
-        "traced_buckets": seen,
-    }
-    written = f"{imported.workload.name} written to {file}"
-    output.emit(summary, lambda: f"{_seen(seen)}{written}", aside=str(file) == STANDARD_OUTPUT)
+    _keep(imported.workload, file, output, {"notes": list(imported.notes), "traced_buckets": seen}, _seen(seen))
+
+
+def _import_chakra(trace: Path, file: Path | None, output: Output) -> None:
+    """Make a workload of a Chakra execution trace."""
+    from ddpsim.chakra import import_trace
+
+    imported = import_trace(trace)
+    for line in imported.notes:
+        note(line)
+    if file is None:
+        _write(imported.workload, output)
+        return
+    seen = [each.record() for each in imported.collectives]
+    found = {"notes": list(imported.notes), "traced_collectives": seen}
+    _keep(imported.workload, file, output, found, _seen_collectives(seen))
+
+
+def _write(model: Workload, output: Output) -> None:
+    from ddpsim.files import json_text
+    from ddpsim.workload.files import workload_document
+
+    document = workload_document(model)
+    output.emit(document, lambda: json_text(document).rstrip())
+
+
+def _keep(model: Workload, file: Path, output: Output, found: dict[str, object], text: str) -> None:
+    """Write a workload to `file`, and print what else was found."""
+    from ddpsim.files import json_text
+    from ddpsim.workload.files import workload_document
+
+    deliver(file, json_text(workload_document(model)))
+    summary = _summary(model.name, model) | found
+    output.emit(summary, lambda: f"{text}{model.name} written to {file}", aside=str(file) == STANDARD_OUTPUT)
 
 
 @app.command()
@@ -175,6 +212,18 @@ def _seen(buckets: list[dict[str, float]]) -> str:
         (b["index"], b["parameters"], f"{b['size_bytes'] / 2**20:.2f}", *(ms(b[moment]) for moment in moments))
         for b in buckets
     ]
+    return f"{table(header, rows)}\n\n"
+
+
+def _seen_collectives(seen: list[dict[str, object]]) -> str:
+    if not seen:
+        return ""
+    header = ("traced collective", "operation", "MiB", "group", "ranks", "ms")
+    rows = [
+        (c["name"], c["operation"], f"{float(str(c['size_bytes'])) / 2**20:.2f}", c["group"], c["ranks"] or "-",
+         ms(float(str(c["duration_s"]))))
+        for c in seen
+    ]  # fmt: skip
     return f"{table(header, rows)}\n\n"
 
 

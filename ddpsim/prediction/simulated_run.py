@@ -98,6 +98,14 @@ class SimulatedRun:
         iterations = max(brief.iterations_of(kind.workload) for kind in ran.kinds)
         return periods_s(ran, SimulatedIterations.of(brief, iterations, warm_up, ran.schedule, whole=False), assumed)
 
+    def job(self) -> JobRun:
+        """Return the run with its graph and the times of its nodes; it is simulated again, for none is kept.
+
+        Raises:
+            InputError: as `simulate`.
+        """
+        return self._run(brief=self.brief)
+
     def _run(self, progress: Progress | None = None, *, brief: bool, whole: bool = True) -> JobRun:
         run, warm_up = in_brief(self.options, self.workload) if brief else (self.options, WARM_UP)
         return run_job(

@@ -47,4 +47,4 @@ def test_every_option_of_a_long_help_stands_once_in_a_section_of_its_own(name: s
 def test_sections_name_options_that_there_are() -> None:
     commands = [*whole_command().commands.values(), *whole_of_ddpexec().commands.values()]
     there = {param.name for command in commands for param in command.params}
-    assert {name for names in SECTIONS.values() for name in names.split()} - there == {"help", "chakra"}
+    assert {name for names in SECTIONS.values() for name in names.split()} - there == {"help"}

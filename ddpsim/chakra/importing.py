@@ -1,0 +1,317 @@
+"""A workload from a Chakra execution trace of one rank: what it computes, with communication left out.
+
+A trace of `ddpsim predict --chakra` says of each compute node which phase it is of, and which gradient it completes:
+its workload is the one that was simulated, at the rank's pace. Any other trace has compute nodes and collectives alone:
+each allreduce or reduce-scatter is then one gradient of its bytes, ready when what it comes after is computed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ddpsim.bucketing import Parameter
+from ddpsim.chakra.schema import Attribute, CollectiveType, NodeType, Tensors, TraceNode, decode
+from ddpsim.chakra.steps import BACKWARD, FORWARD, MODULE_BUFFERS, OPTIMIZER, PARAMETERS
+from ddpsim.chakra.unannotated import annotated
+from ddpsim.errors import TraceError
+from ddpsim.files import named, read_bytes
+from ddpsim.workload import Buffer, Phase, Workload
+from ddpsim.workload.forward_use import ForwardUse, median_use
+from ddpsim.workload.profile import Seconds
+
+_REMEDY = "give a Chakra execution trace of one rank, NAME.RANK.et"
+_TIMED = "timed "
+_UNKNOWN = "unknown"
+"""Device of a trace that does not name its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedCollective:
+    """A communication node of a trace.
+
+    Attributes:
+        operation: as Chakra names it, or `SEND` and `RECV`.
+        size_bytes: what a rank puts in.
+        ranks: of its process group; None where the trace does not list it.
+        duration_s: that the trace has; 0 where it has none.
+    """
+
+    name: str
+    operation: str
+    size_bytes: int
+    group: str
+    ranks: int | None
+    duration_s: float
+
+    def record(self) -> dict[str, object]:
+        """Return it as a row of JSON."""
+        return {
+            "name": self.name,
+            "operation": self.operation,
+            "size_bytes": self.size_bytes,
+            "group": self.group,
+            "ranks": self.ranks,
+            "duration_s": self.duration_s,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedTrace:
+    """What was read of a trace.
+
+    Attributes:
+        collectives: of all iterations, in the order of the file.
+        notes: what was assumed.
+    """
+
+    workload: Workload
+    collectives: tuple[TracedCollective, ...]
+    notes: tuple[str, ...]
+
+
+def import_trace(path: Path) -> ImportedTrace:
+    """Return the workload in a Chakra execution trace.
+
+    Raises:
+        InputError: protobuf is not installed.
+        TraceError: a file that is none, or has no gradients; the node is named.
+    """
+    place = named(path)
+    header, nodes = decode(read_bytes(path, TraceError, _REMEDY), place)
+    notes: tuple[str, ...] = ()
+    seen = tuple(_collectives(nodes, place))
+    if not any("phase" in node.attributes for node in nodes):
+        nodes, notes = annotated(nodes, place)
+        header = {"workload": path.name.removesuffix(".et"), **header}
+    return ImportedTrace(_workload(header, nodes, place), seen, notes)
+
+
+def _collectives(nodes: Sequence[TraceNode], place: str) -> Iterable[TracedCollective]:
+    sizes = _group_sizes(nodes, place)
+    for node in nodes:
+        if not node.communicates:
+            continue
+        group = str(node.attributes.get("pg_name", ""))
+        operation = NodeType(node.type).name.removeprefix("COMM_")
+        if node.type == NodeType.COMM_COLL:
+            number = _whole(node, "comm_type", place)
+            known = number in [int(each) for each in CollectiveType]
+            operation = CollectiveType(number).name if known else f"collective {number}"
+        size_bytes = _whole(node, "comm_size", place)
+        yield TracedCollective(node.name, operation, size_bytes, group, sizes.get(group), node.duration_us / 1e6)
+
+
+def _group_sizes(nodes: Sequence[TraceNode], place: str) -> dict[str, int]:
+    """Return the ranks of each process group that the trace lists, as torch's traces do: a list of one JSON text."""
+    for node in nodes:
+        if node.type != NodeType.METADATA or "process_group" not in node.name or len(node.inputs.values) < 4:
+            continue
+        listed = _json(node.inputs.values[2:-2], node, place)
+        if isinstance(listed, list) and all(isinstance(each, dict) for each in listed):
+            return {str(each.get("pg_name")): len(each.get("ranks", ())) for each in listed}
+    return {}
+
+
+def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place: str) -> Workload:
+    parameters = [Parameter(*each) for each in _listed(nodes, PARAMETERS, place)]
+    if not parameters:
+        remedy = "give a trace of training, whose gradients are reduced"
+        raise TraceError("has no gradients", place=place, remedy=remedy)
+    device = str(header.get("device", _UNKNOWN))
+    one_clock = device == "cpu" or device.startswith(_TIMED)
+    steps = [
+        _Step.of(mine, parameters, place, one_clock=one_clock)
+        for _, mine in sorted(_by_iteration(nodes, place).items())
+    ]
+    if all(each.like(steps[0]) for each in steps):
+        steps = steps[:1]
+
+    def phase(name: str) -> Phase:
+        host, device_s = (np.array([each.seconds[name][clock] for each in steps]) for clock in (0, 1))
+        return Phase(host, device_s)
+
+    uses = [each.use for each in steps if each.use is not None]
+    threads = header.get("threads")
+    length, optimizer = header.get("sequence_length"), header.get("optimizer")
+    return Workload(
+        name=str(header.get("workload", place)),
+        device=device.removeprefix(_TIMED),
+        precision=str(header.get("precision", "fp32")),
+        batch_size=int(header.get("batch_size", 1)),
+        threads=int(threads) if threads is not None else (1 if device == "cpu" else None),
+        estimated=bool(header.get("estimated", False)),
+        parameters=tuple(parameters),
+        buffers=tuple(Buffer(*each) for each in _listed(nodes, MODULE_BUFFERS, place)),
+        forward=phase(FORWARD),
+        backward=phase(BACKWARD),
+        optimizer=phase(OPTIMIZER),
+        gradient_hook_s=np.stack([each.hooks for each in steps]),
+        gradient_ready_s=np.stack([each.ready for each in steps]),
+        synchronises=tuple(json.loads(str(header.get("synchronises", "[]")))),
+        provenance={"source": f"Chakra execution trace {place}"},
+        arithmetic_share=float(header.get("arithmetic_share", 1.0)),
+        ranks=int(header.get("ranks", 1)),
+        timed=device.startswith(_TIMED),
+        forward_use_s=median_use(uses) if uses else None,
+        optimizer_kind=None if optimizer is None else str(optimizer),
+        sequence_length=None if length is None else int(length),
+    )
+
+
+def _by_iteration(nodes: Sequence[TraceNode], place: str) -> dict[int, list[TraceNode]]:
+    """Return the compute nodes of each iteration."""
+    found: dict[int, list[TraceNode]] = {}
+    for node in nodes:
+        if node.type == NodeType.COMP and "phase" in node.attributes:
+            found.setdefault(_whole(node, "iteration", place), []).append(node)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The compute nodes of one iteration.
+
+    Attributes:
+        seconds: of each phase, on the host and on the device.
+        hooks, ready: by parameter, from the start of backward; NaN without a gradient.
+        use: when forward first needs each parameter; None where no node says so.
+    """
+
+    seconds: dict[str, tuple[float, float]]
+    hooks: Seconds
+    ready: Seconds
+    use: ForwardUse | None
+
+    @classmethod
+    def of(cls, nodes: Sequence[TraceNode], parameters: Sequence[Parameter], place: str, *, one_clock: bool) -> _Step:
+        index = {parameter.name: number for number, parameter in enumerate(parameters)}
+        seconds = {
+            phase: _phase_s([node for node in nodes if node.attributes["phase"] == phase], one_clock=one_clock)
+            for phase in (FORWARD, BACKWARD, OPTIMIZER)
+        }
+        hooks, ready = _gradients(nodes, index, place, one_clock=one_clock)
+        return cls(seconds, hooks, ready, _forward_use(nodes, index, place, one_clock=one_clock))
+
+    def like(self, other: _Step) -> bool:
+        """Whether both are one step, but for whole microseconds' rounding."""
+        mine, theirs = ([*each.seconds.values(), *each.hooks, *each.ready] for each in (self, other))
+        apart = [np.abs(np.subtract(one, two)) for one, two in zip(mine, theirs, strict=True)]
+        return all(bool(np.all(np.isnan(each) | (each <= 2.5e-6))) for each in apart)
+
+
+def _gradients(
+    nodes: Sequence[TraceNode], index: Mapping[str, int], place: str, *, one_clock: bool
+) -> tuple[Seconds, Seconds]:
+    """Return when the host has launched each gradient and when it is complete, with no communication beside it.
+
+    A gradient is complete when the device has done its work, and no sooner than the host's launch and a lag allow.
+    """
+    order: list[int] = []
+    host, work, lag = (dict.fromkeys(index.values(), 0.0) for _ in range(3))
+    for node in nodes:
+        if node.attributes["phase"] != BACKWARD:
+            continue
+        outputs = _names(node.outputs, node, place)
+        _, _, name = node.name.partition(" ")
+        number = index.get(outputs[0] if outputs else name)
+        if number is None:
+            continue
+        if outputs:
+            order.append(number)
+        if "lag_us" in node.attributes:
+            lag[number] = float(node.attributes["lag_us"]) / 1e6
+        elif one_clock or not node.attributes["is_cpu_op"]:
+            work[number] += _s(node)
+        else:
+            host[number] += _s(node)
+    hooks, ready = np.full(len(index), np.nan), np.full(len(index), np.nan)
+    launched_s = complete_s = 0.0
+    for number in order:
+        if one_clock:
+            complete_s = launched_s = launched_s + work[number]
+        else:
+            launched_s += host[number]
+            complete_s += work[number]
+            if lag[number] > 0:
+                complete_s = max(complete_s, launched_s + lag[number])
+        hooks[number], ready[number] = launched_s, complete_s
+    return hooks, ready
+
+
+def _forward_use(
+    nodes: Sequence[TraceNode], index: Mapping[str, int], place: str, *, one_clock: bool
+) -> ForwardUse | None:
+    """Return when forward first needs each parameter, by the inputs of its nodes."""
+    found = np.full((2, len(index)), np.nan)
+    passed_s = [0.0, 0.0]
+    for node in nodes:
+        if node.attributes["phase"] != FORWARD:
+            continue
+        clock = 0 if node.attributes["is_cpu_op"] or one_clock else 1
+        for name in _names(node.inputs, node, place):
+            if name in index:
+                found[clock, index[name]] = passed_s[clock]
+        passed_s[clock] += _s(node)
+    if one_clock:
+        found[1] = found[0]
+    known = ~np.isnan(found)
+    if not known.any():
+        return None
+    # What one clock alone tells, the other has at its start: a part that takes no time has no node.
+    for clock in (0, 1):
+        found[clock, known[1 - clock] & ~known[clock]] = 0.0
+    return ForwardUse(found[0], found[1])
+
+
+def _phase_s(nodes: Sequence[TraceNode], *, one_clock: bool) -> tuple[float, float]:
+    """Return what host and device work in a phase; that the device idles for a launch is no work."""
+    works = [node for node in nodes if "lag_us" not in node.attributes]
+    host_s = sum(_s(node) for node in works if node.attributes["is_cpu_op"])
+    device_s = sum(_s(node) for node in works if not node.attributes["is_cpu_op"])
+    return (host_s + device_s, host_s + device_s) if one_clock else (host_s, device_s)
+
+
+def _s(node: TraceNode) -> float:
+    return node.duration_us / 1e6
+
+
+def _listed(nodes: Sequence[TraceNode], name: str, place: str) -> list[tuple[str, tuple[int, ...], str]]:
+    """Return name, shape and type of the tensors that a metadata node lists."""
+    for node in nodes:
+        if node.type == NodeType.METADATA and node.name == name:
+            columns = [_json(text, node, place) for text in _texts(node.outputs)]
+            names, shapes, types = (each if isinstance(each, list) else [] for each in columns)
+            if not len(names) == len(shapes) == len(types):
+                what = f"{len(names)} names, {len(shapes)} shapes and {len(types)} types"
+                raise TraceError(what, place=f"{place}: node {node.id}", remedy=_REMEDY)
+            return [(str(n), tuple(map(int, s)), str(t)) for n, s, t in zip(names, shapes, types, strict=True)]
+    return []
+
+
+def _texts(tensors: Tensors) -> tuple[str, str, str]:
+    return tensors.values, tensors.shapes, tensors.types
+
+
+def _names(tensors: Tensors, node: TraceNode, place: str) -> list[str]:
+    found = _json(tensors.values, node, place) if tensors.values else []
+    return [str(each) for each in found] if isinstance(found, list) else []
+
+
+def _json(text: str, node: TraceNode, place: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise TraceError(f"is no JSON: {error}", place=f"{place}: node {node.id}", remedy=_REMEDY) from error
+
+
+def _whole(node: TraceNode, name: str, place: str) -> int:
+    value = node.attributes.get(name)
+    if not isinstance(value, int):
+        what = f"has no whole number `{name}`" if value is None else f"`{name}` is {value!r}"
+        raise TraceError(what, place=f"{place}: node {node.id}", remedy=_REMEDY)
+    return value

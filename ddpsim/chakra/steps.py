@@ -1,0 +1,375 @@
+"""The step of one simulated rank as nodes of an execution trace: what it computes, what it sends, in which order.
+
+A node's duration is its work with nothing beside it, as whoever simulates the trace has slow-downs of their own; a
+collective's is what it took in our simulation. Waits and marks take no time and become dependencies. Durations are
+whole microseconds, rounded so that the sums of each phase are.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from ddpsim.bucketing import Parameter
+from ddpsim.chakra.schema import Attribute, CollectiveType, NodeType, Tensors, TraceNode
+from ddpsim.operations import Operation
+from ddpsim.schedules.message import WORLD
+from ddpsim.simulation.graph import BUFFERS, Cause, IterationNodes, NodeKind, RankGraph, StepGraph
+from ddpsim.simulation.job_run import JobRun
+from ddpsim.simulation.linear import PER
+from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.workload import Buffer
+
+PARAMETERS, MODULE_BUFFERS = "parameters", "buffers"
+"""Names of the metadata nodes that list them as outputs."""
+
+FORWARD, BACKWARD, OPTIMIZER, INPUT, DDP = "forward", "backward", "optimizer", "input", "ddp"
+"""Values of a compute node's attribute `phase`; `ddp` is work that is there for communication's sake."""
+
+_COLLECTIVES = {
+    Operation.ALLREDUCE: CollectiveType.ALL_REDUCE,
+    Operation.REDUCE_SCATTER: CollectiveType.REDUCE_SCATTER,
+    Operation.ALL_GATHER: CollectiveType.ALL_GATHER,
+    Operation.BROADCAST: CollectiveType.BROADCAST,
+    Operation.REDUCE: CollectiveType.REDUCE,
+}
+_PHASES = {Cause.INPUT: INPUT, Cause.FORWARD: FORWARD, Cause.BACKWARD: BACKWARD, Cause.OPTIMIZER: OPTIMIZER}
+_NO_TIME = (NodeKind.MARK, NodeKind.EVENT, NodeKind.WAIT, NodeKind.RESUME)
+_ROUNDING = 1e-9
+"""Of shares of forward: those no farther apart are one."""
+
+Before = tuple[int, ...]
+"""Ids of nodes that must have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationNode:
+    """A node of a trace that communicates, and in which of a schedule's groups; ranks differ in nothing else."""
+
+    node: TraceNode
+    group: str
+
+
+def tensors_of(listed: Iterable[Parameter | Buffer]) -> Tensors:
+    """Return names, shapes and types of tensors as JSON lists."""
+    found = list(listed)
+    names, shapes, types = ([getattr(each, part) for each in found] for part in ("name", "shape", "dtype"))
+    return Tensors(json.dumps(names), json.dumps([list(shape) for shape in shapes]), json.dumps(types))
+
+
+def step_nodes(run: JobRun, rank: RankGraph, setting: RankConfiguration) -> list[TraceNode | CommunicationNode]:
+    """Return the nodes of those iterations of a simulated rank that count, in the order of its program."""
+    counted = rank.iterations[run.extent.begin : run.extent.end]
+    writer = _Writer(run, rank, setting)
+    for iteration in counted:
+        writer.write(iteration)
+    return writer.nodes
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Whole microseconds of the work of one resource."""
+
+    total_s: float = 0.0
+
+    def passed_us(self, seconds: float) -> int:
+        """Return what `seconds` more take, rounded so that sums are right."""
+        before, self.total_s = self.total_s, self.total_s + seconds
+        return round(self.total_s * 1e6) - round(before * 1e6)
+
+
+@dataclass(slots=True)
+class _Resource:
+    """What one resource did last.
+
+    Attributes:
+        before: what its next node comes after.
+        clocks: of its work by what it is of, so that the sum of each is right.
+    """
+
+    before: Before = ()
+    clocks: defaultdict[str, _Clock] = field(default_factory=lambda: defaultdict(_Clock))
+
+
+class _Writer:
+    """Writes the nodes of one rank, iteration by iteration.
+
+    Args:
+        run: that the rank is of.
+        rank: whose nodes are written.
+        setting: what it runs.
+    """
+
+    def __init__(self, run: JobRun, rank: RankGraph, setting: RankConfiguration) -> None:
+        self.nodes: list[TraceNode | CommunicationNode] = []
+        self._run, self._graph, self._rank, self._setting = run, run.graph, rank, setting
+        self._zero_s = run.times.begin[rank.iterations[run.extent.begin].start]
+        self._host, self._device, self._copies = _Resource(), _Resource(), _Resource()
+        self._paced: Before = ()
+        self._lanes = [_Resource() for _ in rank.lanes]
+        self._ends: dict[int, Before] = {}
+        self._where = _resources(rank)
+        self._index = 0
+        self._id = 2  # behind the lists of parameters and buffers, and that of process groups
+
+    def write(self, iteration: IterationNodes) -> None:
+        """Write one iteration."""
+        step = _Step.of(iteration, self._setting, self._graph)
+        self._index, latest = iteration.index - self._run.extent.begin, FORWARD
+        for node in range(iteration.start + 1, iteration.end + 1):
+            if node in self._where:
+                latest = self._write(node, step, latest)
+            for parameter in step.gradients.get(node, ()):
+                if parameter not in step.written:
+                    self._gradient(parameter, node, 0.0, step)
+
+    def _write(self, node: int, step: _Step, latest: str) -> str:
+        """Write a node; return the phase of what the rank computed last."""
+        graph, kind, where = self._graph, self._graph.kind[node], self._where[node]
+        if kind is NodeKind.COLLECTIVE:
+            self._collective(node, step)
+            return latest
+        resource = {"host": self._host, "compute": self._device, "copies": self._copies}.get(where, _Resource())
+        resource.before = self._joined(resource.before, node)
+        self._ends[node] = resource.before
+        if kind in _NO_TIME or (kind is NodeKind.NOT_BEFORE and graph.seconds[node] <= 0):
+            if kind is NodeKind.RESUME:
+                self._paced = resource.before
+            return latest
+        phase = step.phase(node, graph, latest, one_thread=self._rank.one_thread)
+        if kind is NodeKind.NOT_BEFORE:
+            self._launched_late(node, step)
+        elif kind in (NodeKind.LOAD, NodeKind.COPY):
+            times = self._run.times
+            self._compute(node, INPUT, times.end[node] - times.begin[node], resource, name=kind.name.lower())
+        else:
+            self._work(node, phase, resource, step)
+        return phase if kind in (NodeKind.COMPUTE, NodeKind.PACED) and phase != DDP else latest
+
+    def _work(self, node: int, phase: str, resource: _Resource, step: _Step) -> None:
+        """Write work of the host or the device; of the host's, what is DDP's apart."""
+        graph = self._graph
+        seconds = graph.seconds[node]
+        ddp_s = seconds if phase == DDP else 0.0
+        if phase != DDP and graph.kind[node] is NodeKind.DELAY:
+            ddp_s = min(seconds, _constant_s(graph, node, self._setting))
+        if ddp_s > 0:
+            self._compute(node, DDP, ddp_s, resource)
+        if phase == DDP or seconds - ddp_s <= _ROUNDING * seconds:
+            return
+        own_s = seconds - ddp_s
+        paced = graph.kind[node] is NodeKind.PACED
+        host = resource is self._host and not self._rank.one_thread
+        parameter = step.parameter(node) if phase == BACKWARD else None
+        if parameter is not None and not host and parameter not in step.written:
+            self._gradient(parameter, node, own_s, step)
+        elif phase == FORWARD:
+            for part_s, needed in step.parts(own_s, host=host):
+                self._compute(node, FORWARD, part_s, resource, inputs=tensors_of(needed), paced=paced)
+        else:
+            name = BACKWARD if parameter is None else f"{BACKWARD} {step.parameters[parameter].name}"
+            self._compute(node, phase, own_s, resource, name=name if phase == BACKWARD else phase, paced=paced)
+
+    def _gradient(self, parameter: int, node: int, seconds: float, step: _Step) -> None:
+        """Write the node whose output is a gradient."""
+        step.written.add(parameter)
+        resource = self._host if self._rank.one_thread else self._device
+        made = step.parameters[parameter]
+        self._compute(
+            node, BACKWARD, seconds, resource,
+            name=f"{BACKWARD} {made.name}", outputs=tensors_of([made]), paced=self._graph.kind[node] is NodeKind.PACED,
+        )  # fmt: skip
+
+    def _launched_late(self, node: int, step: _Step) -> None:
+        """Write for how long the device idled for want of a launch."""
+        times, lag_s = self._run.times, self._graph.seconds[node]
+        idled_s = min(lag_s, max(0.0, times.end[node] - times.begin[node]))
+        parameter = step.parameter(node)
+        name = "launch" if parameter is None else f"launch {step.parameters[parameter].name}"
+        self._compute(node, BACKWARD, idled_s, self._device, name=name, lag_us=lag_s * 1e6)
+
+    def _compute(
+        self,
+        node: int,
+        phase: str,
+        seconds: float,
+        resource: _Resource,
+        *,
+        name: str | None = None,
+        inputs: Tensors | None = None,
+        outputs: Tensors | None = None,
+        paced: bool = False,
+        lag_us: float | None = None,
+    ) -> None:
+        on_host = resource is self._host and not paced
+        attributes: dict[str, Attribute] = {"is_cpu_op": on_host, "phase": phase, "iteration": self._index}
+        if lag_us is not None:
+            attributes["lag_us"] = lag_us
+        before = (*resource.before, *self._paced) if paced else resource.before
+        clock = resource.clocks[phase if lag_us is None else "launch"]
+        made = self._add(
+            TraceNode(
+                0, name or phase, NodeType.COMP, control=_sorted(before), start_us=self._since_us(node),
+                duration_us=clock.passed_us(seconds), attributes=attributes,
+                inputs=inputs or Tensors(), outputs=outputs or Tensors(),
+            )
+        )  # fmt: skip
+        resource.before = self._ends[node] = (made,)
+        if paced:
+            self._paced = (made,)
+
+    def _collective(self, node: int, step: _Step) -> None:
+        collective, times = self._graph.collectives[node], self._run.times
+        lane = self._lanes[collective.lane]
+        group = self._group(collective.lane)
+        queued = self._ends.get(self._graph.queued[node], ())
+        data = {each for before in self._graph.after[node] for each in self._ends.get(before, ())}
+        operation = Operation.BROADCAST if collective.operation == BUFFERS else Operation(collective.operation)
+        ended_s = times.end[node]
+        lasted_s = max(0.0, ended_s - times.begin[node]) if ended_s != float("inf") else 0.0
+        made = TraceNode(
+            0, step.messages.get(node, str(collective.operation)), NodeType.COMM_COLL,
+            control=_sorted((*queued, *lane.before)), data=_sorted(data), start_us=self._since_us(node),
+            duration_us=round(lasted_s * 1e6),
+            attributes={"is_cpu_op": False, "iteration": self._index, "op": str(operation),
+                        "comm_size": collective.size_bytes},
+            inputs=step.sent.get(node, Tensors()),
+        )  # fmt: skip
+        if operation in _COLLECTIVES:
+            made.attributes = {**made.attributes, "comm_type": int(_COLLECTIVES[operation])}
+        else:
+            made.type = NodeType.COMM_RECV
+        identity = self._add(made, group)
+        self._ends[node] = lane.before = (identity,)
+
+    def _add(self, node: TraceNode, group: str | None = None) -> int:
+        self._id += 1
+        node.id = self._id
+        self.nodes.append(node if group is None else CommunicationNode(node, group))
+        return self._id
+
+    def _joined(self, before: Before, node: int) -> Before:
+        """Return what a node comes after: the one before on its resource, its launch, and what it waits for."""
+        found = set(before) | set(self._ends.get(self._graph.queued[node], ()))
+        for each in self._graph.after[node]:
+            found.update(self._ends.get(each, ()))
+        return _sorted(found)
+
+    def _group(self, lane: int) -> str:
+        scheduled = self._setting.scheduled
+        return WORLD if scheduled is None else scheduled.lanes[lane][0]
+
+    def _since_us(self, node: int) -> int:
+        begun_s = self._run.times.begin[node]
+        return 0 if begun_s == float("inf") else max(0, round((begun_s - self._zero_s) * 1e6))
+
+
+def _resources(rank: RankGraph) -> dict[int, str]:
+    """Return on which resource each node of a rank runs."""
+    lists = {"host": rank.host, "compute": rank.compute, "copies": rank.copies, "delay": rank.delays}
+    found = {node: name for name, nodes in lists.items() for node in nodes}
+    return found | {node: "lane" for nodes in rank.lanes for node in nodes}
+
+
+@dataclass(slots=True)
+class _Step:
+    """What the nodes of one iteration are of.
+
+    Attributes:
+        ends: of forward and of backward.
+        gradients: by the node at whose end they are ready, the parameters.
+        ready: those nodes, ascending, with the parameter of each.
+        messages, sent: name and tensors of a message, by its first collective.
+        uses: shares of forward on host and device after which each parameter is needed; None where that is not known.
+        written: parameters whose gradient has a node.
+    """
+
+    parameters: Sequence[Parameter]
+    ends: tuple[int, int]
+    gradients: dict[int, list[int]]
+    ready: list[tuple[int, int]]
+    messages: dict[int, str]
+    sent: dict[int, Tensors]
+    forward_s: tuple[float, float]
+    uses: tuple[Sequence[float], Sequence[float]] | None
+    written: set[int] = field(default_factory=set)
+    over_s: list[float] = field(default_factory=lambda: [0.0, 0.0])
+
+    @classmethod
+    def of(cls, nodes: IterationNodes, setting: RankConfiguration, graph: StepGraph) -> _Step:
+        workload, pace = setting.workload, setting.pace(nodes.index)
+        gradients: dict[int, list[int]] = {}
+        for parameter, _, ready in nodes.gradients:
+            gradients.setdefault(ready, []).append(parameter)
+        shares = workload.forward_shares() if workload.forward_use_known else None
+        buffers = (
+            node
+            for node in range(nodes.start + 1, nodes.end + 1)
+            if node in graph.collectives and graph.collectives[node].operation == BUFFERS
+        )
+        messages, sent = dict.fromkeys(buffers, "broadcast of buffers"), {}
+        for each in nodes.messages:
+            messages[each.first] = f"{each.operation} {each.index}"
+            sent[each.first] = tensors_of(workload.parameters[index] for index in each.parameters)
+        return cls(
+            parameters=workload.parameters,
+            ends=(max(last for _, last in nodes.forward), nodes.backward[-1][1]),
+            gradients=gradients,
+            ready=sorted((ready, parameter) for parameter, _, ready in nodes.gradients),
+            messages=messages,
+            sent=sent,
+            forward_s=(pace.forward_host, pace.forward_host if workload.one_clock else pace.forward_work),
+            uses=None if shares is None else (shares.host_s.tolist(), shares.device_s.tolist()),
+        )
+
+    def phase(self, node: int, graph: StepGraph, latest: str, *, one_thread: bool) -> str:
+        """Return the phase that a node's work is of; a host's launches are of what they launch."""
+        cause = graph.cause[node]
+        if cause is not Cause.HOST or one_thread:
+            return _PHASES.get(cause, DDP)
+        if node > self.ends[1]:
+            return OPTIMIZER
+        return BACKWARD if node > self.ends[0] else latest
+
+    def parameter(self, node: int) -> int | None:
+        """Return whose gradient the work of a node completes; None behind the last."""
+        place = bisect_left(self.ready, (node, -1))
+        return self.ready[place][1] if place < len(self.ready) else None
+
+    def parts(self, seconds: float, *, host: bool) -> list[tuple[float, list[Parameter]]]:
+        """Return the parts of forward's next `seconds`, cut where it first needs parameters, with those."""
+        clock = 0 if host else 1
+        whole_s, begun_s = self.forward_s[clock], self.over_s[clock]
+        self.over_s[clock] = begun_s + seconds
+        if self.uses is None or whole_s <= 0:
+            return [(seconds, [])]
+        begin, end = begun_s / whole_s, (begun_s + seconds) / whole_s
+        last = end >= 1 - _ROUNDING
+        needed: dict[float, list[Parameter]] = {begin: []}
+        for share, parameter in zip(self.uses[clock], self.parameters, strict=True):
+            inside = begin - _ROUNDING <= share and (share < end - _ROUNDING or last)
+            if np.isnan(share) or not inside:
+                continue
+            needed.setdefault(begin if share <= begin + _ROUNDING else min(share, end), []).append(parameter)
+        cuts = sorted(needed)
+        return [((after - cut) * whole_s, needed[cut]) for cut, after in pairwise([*cuts, max(end, cuts[-1])])]
+
+
+def _constant_s(graph: StepGraph, node: int, setting: RankConfiguration) -> float:
+    """Return what of a node's seconds is made of DDP's costs."""
+    total_s = 0.0
+    for name, times in graph.terms.get(node, ()):
+        value = getattr(setting.costs, name.removeprefix(PER), None)
+        if value is not None:
+            total_s += times * (1 / float(value) if name.startswith(PER) else float(value))
+    return total_s
+
+
+def _sorted(ids: Iterable[int]) -> Before:
+    return tuple(sorted(set(ids)))

@@ -1,0 +1,120 @@
+"""A simulated job as Chakra execution traces: a file a rank, `NAME.RANK.et`, as ASTRA-sim's feeder names them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ddpsim.chakra.groups import ProcessGroup, groups_of, listed
+from ddpsim.chakra.schema import Attribute, NodeType, Tensors, TraceNode, encode
+from ddpsim.chakra.steps import MODULE_BUFFERS, PARAMETERS, CommunicationNode, step_nodes, tensors_of
+from ddpsim.errors import InputError
+from ddpsim.files import write_whole
+from ddpsim.operations import Operation
+from ddpsim.simulation.job_run import JobRun
+from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.units import format_size
+
+MOST_BYTES = 4 << 30
+"""Of all files of a job together; chosen by hand, what a disk of a desktop has to spare."""
+
+_INIT = "## process_group:init ##"
+"""The node with the process groups in torch's execution traces."""
+
+
+def write_traces(run: JobRun, folder: Path, name: str) -> list[Path]:
+    """Write each rank's iterations that count to `NAME.RANK.et` in `folder`; return the files by rank.
+
+    Raises:
+        InputError: protobuf is not installed, ranks that run without each other or do not train, or files of more
+            than `MOST_BYTES` together.
+    """
+    world_size, options = run.job.placement.world_size, run.job.options
+    if options.asynchronous or options.trainers(world_size) != world_size:
+        what = f"`scheme={options.scheme}` has ranks that are no copies of one step"
+        raise InputError(what, place="chakra", remedy="take a scheme in which all ranks train together")
+    sizes = {} if run.schedule is None else run.schedule.groups
+    draws: dict[int, int] = {rank: number for number, draw in enumerate(run.draws) for rank in draw.stands_for}
+    steps = [step_nodes(run, rank, setting) for rank, setting in zip(run.graph.ranks, run.settings, strict=True)]
+    files = []
+    for rank in range(world_size):
+        number = draws[rank]
+        setting = run.settings[number]
+        groups = groups_of(rank, sizes, world_size)
+        nodes = [*_lists(setting, groups), *_on_rank(steps[number], groups, rank)]
+        data = encode(_header(run, setting, rank), nodes)
+        if rank == 0 and (total := len(data) * world_size) > MOST_BYTES:
+            what = f"{world_size} ranks' traces of {format_size(len(data))} are {format_size(total)}"
+            remedy = "ask for fewer `nodes` or `iterations`"
+            raise InputError(what, place="chakra", remedy=remedy)
+        files.append(folder / f"{name}.{rank}.et")
+        write_whole(files[-1], data)
+    return files
+
+
+def _header(run: JobRun, setting: RankConfiguration, rank: int) -> dict[str, Attribute]:
+    """Return what a reader cannot know from nodes: of which workload the rank's step is, and on which machine."""
+    workload, placement = setting.workload, run.job.placement
+    return {
+        "rank": rank,
+        "world_size": placement.world_size,
+        "workload": workload.name,
+        "device": workload.device_label,
+        "precision": workload.precision,
+        "batch_size": workload.batch_size,
+        "ranks": max(placement.gpus_per_node, workload.ranks),
+        "estimated": workload.estimated,
+        "arithmetic_share": float(workload.arithmetic_share),
+        "synchronises": json.dumps(list(workload.synchronises)),
+        "topology": placement.topology.name,
+        "scheme": run.job.options.scheme,
+        **({} if workload.threads is None else {"threads": workload.threads}),
+        **({} if workload.optimizer_kind is None else {"optimizer": workload.optimizer_kind}),
+        **({} if workload.sequence_length is None else {"sequence_length": workload.sequence_length}),
+    }
+
+
+def _lists(setting: RankConfiguration, groups: dict[str, ProcessGroup]) -> list[TraceNode]:
+    """Return the nodes that list process groups, parameters and module buffers; they come before all others."""
+    return [
+        TraceNode(0, _INIT, NodeType.METADATA, inputs=Tensors(listed(groups))),
+        TraceNode(1, PARAMETERS, NodeType.METADATA, outputs=tensors_of(setting.workload.parameters)),
+        TraceNode(2, MODULE_BUFFERS, NodeType.METADATA, outputs=tensors_of(setting.workload.buffers)),
+    ]
+
+
+def _on_rank(
+    nodes: Sequence[TraceNode | CommunicationNode], groups: dict[str, ProcessGroup], rank: int
+) -> list[TraceNode]:
+    """Return the nodes of one rank: with its process groups, and its neighbours where ranks send to each other."""
+    found = []
+    last = max((_plain(each).id for each in nodes), default=0)
+    for each in nodes:
+        if isinstance(each, TraceNode):
+            found.append(each)
+            continue
+        group, node = groups[each.group], each.node
+        attributes: dict[str, Attribute] = {**node.attributes, "pg_name": str(group.number)}
+        attributes["comm_size"] = _input_bytes(str(attributes.pop("op")), int(attributes["comm_size"]), group)
+        if node.type != NodeType.COMM_RECV:
+            found.append(replace(node, attributes=attributes))
+            continue
+        place, size = list(group.ranks).index(rank), len(group.ranks)
+        # What waits for the exchange waits for what it receives.
+        last += 1
+        to = {"comm_src": rank, "comm_dst": group.ranks[(place + 1) % size], "comm_tag": node.id}
+        since = {"comm_src": group.ranks[place - 1], "comm_dst": rank, "comm_tag": node.id}
+        found.append(replace(node, id=last, type=NodeType.COMM_SEND, attributes={**attributes, **to}))
+        found.append(replace(node, attributes={**attributes, **since}))
+    return found
+
+
+def _input_bytes(operation: str, size_bytes: int, group: ProcessGroup) -> int:
+    """Return what a rank puts into an operation, which is what ASTRA-sim takes `comm_size` for: a part of a gather."""
+    return size_bytes // len(group.ranks) if operation == Operation.ALL_GATHER else size_bytes
+
+
+def _plain(node: TraceNode | CommunicationNode) -> TraceNode:
+    return node if isinstance(node, TraceNode) else node.node
