@@ -18,7 +18,7 @@ class Output:
     """Decides how a command speaks: one JSON document, or text."""
 
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")] = False
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False
 
     def emit(self, document: object, text: Callable[[], str], *, aside: bool = False) -> None:
         """Print `document` as JSON where --json was given, else `text()`; on standard error where it stands `aside`.

@@ -60,8 +60,9 @@ def plan(
 ) -> None:
     """Find the bucket sizes that make an iteration shortest, or with --schemes the scheme.
 
-    Each row is set beside torch's default: the gain, and the line to paste; each scheme beside DDP. What is done before
-    a plan is stopped lies beside -o or --report, and the same command goes on from there.
+    Each row is set beside torch's default: the gain, and the line to paste; each scheme beside DDP. With -v the table
+    has the parts of each step, and lines say where a gain comes from and what the bytes go by. What is done before a
+    plan is stopped lies beside -o or --report, and the same command goes on from there.
     """
     from ddpsim.planning.planner import cells_of, report_of, task_of
     from ddpsim.prediction.models import Model
@@ -112,7 +113,9 @@ def plan(
             reports, calibration=given.calibration_in_force(), notes=sorted(done.told), command=made_by(context)
         ),
     )
-    output.emit(_document(reports), lambda: _all(reports), aside=STANDARD_OUTPUT in (out, report))
+    output.emit(
+        _document(reports), lambda: _all(reports, details=output.verbose), aside=STANDARD_OUTPUT in (out, report)
+    )
 
 
 def _apart(models: Sequence[Model]) -> dict[str, Model]:
@@ -206,10 +209,10 @@ def _document(reports: Sequence[PlanReport]) -> dict[str, object]:
     return {"rows": rows, "best": None if len(reports) > 1 else best[reports[0].name], "best_by_workload": best}
 
 
-def _all(reports: Sequence[PlanReport]) -> str:
+def _all(reports: Sequence[PlanReport], *, details: bool) -> str:
     if len(reports) == 1:
-        return text(reports[0])
-    return "\n\n".join(f"{report.name}\n{text(report)}" for report in reports)
+        return text(reports[0], details=details)
+    return "\n\n".join(f"{report.name}\n{text(report, details=details)}" for report in reports)
 
 
 def write_plan(report: PlanReport, path: str) -> None:

@@ -1,4 +1,4 @@
-"""A plan as text: a table, the lines to paste, where a gain comes from and what it rests on."""
+"""A plan as text: a table and the lines to paste; with details also where a gain comes from and what bytes go by."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ if TYPE_CHECKING:
     from ddpsim.prediction.prediction import Prediction
 
 _RUN = ("machine", "pace", "nodes", "ranks", "buckets", "iteration ms", "80 % band")
-_INPUT = "input"
-_PARTS = (
-    "forward", "backward", "exposed", "broadcast", "DDP", "optimizer", "hidden", "efficiency", "gain", "memory GiB",
-    "binds",
-)  # fmt: skip
-_LEFT = (0, 1, 4)
+_DETAILS = ("input", "forward", "backward", "exposed", "broadcast", "DDP", "optimizer", "hidden")
+"""Columns of the parts of a step, only with details; `input` only where a step waits for its batch."""
+_RESULT = ("efficiency", "gain", "memory GiB", "binds")
+_LEFT = ("machine", "pace", "buckets", "binds")
 """Columns of words."""
 
 _TENTH = 0.1
 """Share of a saving from which a part of it is told; chosen by hand."""
 
 
-def text(report: PlanReport) -> str:
-    """Return the report as a table and the lines to paste."""
-    lines = [_table(report.rows), ""]
+def text(report: PlanReport, *, details: bool = False) -> str:
+    """Return the report as a table and the lines to paste.
+
+    Args:
+        details: whether the table has the parts of each step, and lines say where a gain comes from and what the bytes
+            of each machine go by.
+    """
+    lines = [_table(report.rows, details=details), "", *_verdict(report), ""]
     for row in report.rows:
         steps = step_line(row.chosen.options, row.chosen.iteration_s)
         lines += [f"{_where([row])}: {line}" for line in steps]
@@ -43,11 +46,13 @@ def text(report: PlanReport) -> str:
     for advice in dict.fromkeys(row.advice for row in changed):
         lines += [f"on {_where([row for row in changed if row.advice == advice])}:", f"    {advice}"]
     lines += [line for row in changed for line in _others(row)]
-    lines += [_why(row) for row in changed]
+    if details:
+        lines += [_why(row) for row in changed]
+        lines += _hidden(changed)
     if unsure := [row for row in changed if row.rests_on_priors]:
         lines += ["", *_priors(unsure)]
-    lines += [*_hidden(changed), "", *_doubts(report.rows), *_transports(report.rows)]
-    return "\n".join([*lines, "", *_verdict(report)])
+    lines += ["", *_doubts(report.rows), *(_transports(report.rows) if details else [])]
+    return "\n".join(lines)
 
 
 def _verdict(report: PlanReport) -> list[str]:
@@ -159,16 +164,17 @@ def _places(predictions: Sequence[Prediction]) -> str:
     )
 
 
-def _table(rows: Sequence[PlanRow]) -> str:
-    """Return the rows as a table, with a column of what forward waits for its batch where one of them does."""
+def _table(rows: Sequence[PlanRow], *, details: bool) -> str:
+    """Return the rows as a table, with details a column a part of the step."""
     waits = any(row.chosen.summary.input_s is not None for row in rows)
-    header = (*_RUN, *((_INPUT,) if waits else ()), *_PARTS)
+    header = [*_RUN, *(_DETAILS[0 if waits else 1 :] if details else ()), *_RESULT]
+    left = [number for number, name in enumerate(header) if name in _LEFT]
     if any(row.chosen.options.accumulate > 1 for row in rows):
-        header = tuple("step ms" if name == "iteration ms" else name for name in header)
-    return table(header, [_cells(row, waits=waits) for row in rows], left=(*_LEFT, len(header) - 1))
+        header[header.index("iteration ms")] = "step ms"
+    return table(header, [_cells(row, details=details, waits=waits) for row in rows], left=left)
 
 
-def _cells(row: PlanRow, *, waits: bool) -> tuple[object, ...]:
+def _cells(row: PlanRow, *, details: bool, waits: bool) -> tuple[object, ...]:
     from ddpsim.planning.bound import binds
     from ddpsim.trace.metrics import PARTS
 
@@ -177,12 +183,13 @@ def _cells(row: PlanRow, *, waits: bool) -> tuple[object, ...]:
     pace = ", ".join([*marks, *(["kept"] if chosen.pace_kept else [])])
     micro_batches = chosen.options.accumulate
     parts = [ms(micro_batches * getattr(summary, part)) for part in PARTS]
-    shares = (percent(summary.overlap_ratio), percent(chosen.scaling_efficiency), percent(row.gain))
+    waited = ["" if summary.input_s is None else ms(micro_batches * summary.input_s)] if waits else []
+    shown = [*waited, *parts, percent(summary.overlap_ratio)] if details else []
+    shares = (percent(chosen.scaling_efficiency), percent(row.gain))
     ranks = (chosen.nodes, summary.world_size)
     step_s, low_s, high_s = chosen.step_s
     band = f"{ms(low_s)} to {ms(high_s)}"
-    waited = ("" if summary.input_s is None else ms(micro_batches * summary.input_s),) if waits else ()
-    timed = (ms(step_s), band, *waited, *parts, *shares)
+    timed = (ms(step_s), band, *shown, *shares)
     bound = "" if row.bound is None else binds(row.bound, chosen.workload)
     return chosen.topology.name, pace, *ranks, _buckets(row), *timed, memory_cell(chosen.memory), bound
 

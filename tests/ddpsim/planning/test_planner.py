@@ -127,6 +127,8 @@ def test_a_gain_that_may_be_none_keeps_the_default():
     assert row.chosen is row.default
     assert not firm(row).keep_default
     shown = text(PlanReport((row,)))
+    assert "exposed" not in shown
+    assert {"forward", "exposed", "hidden"} <= set(text(PlanReport((row,)), details=True).splitlines()[0].split())
     assert f"(at most {100 * row.most:.1f} ± {50 * (row.gain_high - row.gain_low):.1f} % faster found)" in shown
     assert f"most in doubt on dgx-2 (2 nodes): {row.chosen.doubts[0].name}" in shown
 
@@ -149,7 +151,7 @@ def test_a_row_says_which_part_of_its_gain_hidden_communication_has(monkeypatch,
     assert row.gain_from_hidden_comm <= row.gain + 1e-12
     assert row.document()["gain_from_hidden_comm"] == row.gain_from_hidden_comm
     monkeypatch.setattr(PlanRow, "keep_default", False)
-    assert f"{100 * abs(row.gain_from_hidden_comm):.1f} % {said}" in text(PlanReport((row,)))
+    assert f"{100 * abs(row.gain_from_hidden_comm):.1f} % {said}" in text(PlanReport((row,)), details=True)
 
 
 def test_what_is_advised_has_the_band_of_its_own_prediction():
