@@ -4,6 +4,7 @@ The schema is that of https://github.com/mlcommons/chakra, schema/protobuf/et_de
 """
 
 from ddpsim.chakra.importing import ImportedTrace, import_trace
+from ddpsim.chakra.schema import check_installed
 from ddpsim.chakra.writing import write_traces
 
-__all__ = ["ImportedTrace", "import_trace", "write_traces"]
+__all__ = ["ImportedTrace", "check_installed", "import_trace", "write_traces"]

@@ -128,6 +128,7 @@ def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place
         _Step.of(mine, parameters, place, one_clock=one_clock)
         for _, mine in sorted(_by_iteration(nodes, place).items())
     ]
+    _fill_in_optimizer(steps)
     if all(each.like(steps[0]) for each in steps):
         steps = steps[:1]
 
@@ -170,6 +171,14 @@ def _by_iteration(nodes: Sequence[TraceNode], place: str) -> dict[int, list[Trac
         if node.type == NodeType.COMP and "phase" in node.attributes:
             found.setdefault(_whole(node, "iteration", place), []).append(node)
     return found
+
+
+def _fill_in_optimizer(steps: Sequence[_Step]) -> None:
+    """Give micro-batches without an optimizer the time of those that have one: a workload has it in all."""
+    found = [each.seconds[OPTIMIZER] for each in steps if any(each.seconds[OPTIMIZER])]
+    for each in steps:
+        if found and not any(each.seconds[OPTIMIZER]):
+            each.seconds[OPTIMIZER] = found[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,15 @@ class TraceNode:
         return self.type in (NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMM_COLL)
 
 
+def check_installed() -> None:
+    """Refuse to go on without protobuf.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    _messages()
+
+
 def encode(header: Mapping[str, Attribute], nodes: Iterable[TraceNode]) -> bytes:
     """Return a trace as bytes.
 

@@ -70,6 +70,10 @@ def predict(
     for folder in (trace, chakra):
         if folder:
             check_writable_folder(folder)
+    if chakra:
+        from ddpsim.chakra import check_installed
+
+        check_installed()
     measured = _measured(beside, trace)
     step, machine = Model.of(workload, options), load_topology(topology)
     model = step.on(machine, options=options)

@@ -40,6 +40,14 @@ def test_the_workload_read_gives_the_step_of_other_schemes_too(tmp_path):
         assert again == pytest.approx(before, rel=0.002), scheme
 
 
+def test_the_optimizer_of_accumulated_gradients_is_that_of_a_step(tmp_path):
+    before = predicted(load_workload("resnet50"), accumulate=2, iterations=2)
+    workload = import_trace(written(before, tmp_path)[0]).workload
+    assert workload.iterations == 1
+    again = predicted(workload, accumulate=2, iterations=2)
+    assert again.iteration_s == pytest.approx(before.iteration_s, rel=0.002)
+
+
 @pytest.mark.parametrize("machine", ["lab-flat", "loopback"])
 def test_a_step_of_one_clock_is_read_again(tmp_path, machine):
     before = predicted(load_workload("resnet50"), machine=machine, nodes=None)

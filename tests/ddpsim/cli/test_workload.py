@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ddpsim.chakra import schema
 from ddpsim.workload.files import load_workload, save_workload
 from tests.ddpsim.workload.kineto_traces import Job
 from tests.ddpsim.workload.test_kineto import shapes
@@ -77,3 +79,31 @@ def test_a_row_that_is_mostly_communication_says_so(ddpsim: Callable, tmp_path: 
     given = ("--step", f"{1050 * taken:.6g}ms", "-o", tmp_path / "w.json")
     result = ddpsim("workload", "anchor", "bert-large@a100-amp-b8", *machine, *given)
     assert "its pace is no surer than the collectives; calibrate them, or give a one-GPU step" in result.err
+
+
+def test_a_chakra_trace_is_written_and_imported(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
+    job = ("--topology", "dgx-1v", "--nodes", 2, "--json")
+    before = ddpsim("predict", "--workload", tiny, *job, "--chakra", tmp_path / "traces").document
+    imported = ddpsim("workload", "import", tmp_path / "traces/tiny.5.et", "-o", tmp_path / "again.json", "--json")
+    assert [each["operation"] for each in imported.document["traced_collectives"]][:1] == ["ALL_REDUCE"]
+    assert imported.document["traced_collectives"][0]["ranks"] == 16
+    ddpsim("workload", "import", tmp_path / "traces/tiny.0.et", "-o", tmp_path / "first.json")
+    again = ddpsim("predict", "--workload", tmp_path / "first.json", *job).document
+    assert again["iteration_s"] == pytest.approx(before["iteration_s"], rel=0.002)
+
+
+def test_chakra_without_protobuf_is_refused_before_anything_is_simulated(
+    ddpsim: Callable, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema._messages.cache_clear()
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)
+    predict = ("predict", "--workload", tiny, "--topology", "dgx-1v", "--chakra", tmp_path / "traces")
+    ddpsim(*predict).refused("protobuf", "ddpsim[chakra]")
+    assert not list((tmp_path / "traces").glob("*"))
+    schema._messages.cache_clear()
+
+
+def test_a_file_that_is_no_chakra_trace_is_refused(ddpsim: Callable, tmp_path: Path) -> None:
+    (tmp_path / "job.0.et").write_text("nothing of the kind")
+    ddpsim("workload", "import", tmp_path / "job.0.et").refused("job.0.et")
+    ddpsim("workload", "import", tmp_path / "job.0.et", "--shapes", "resnet50").refused("shapes")
