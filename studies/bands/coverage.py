@@ -17,7 +17,7 @@ from ddpsim.files import write_whole
 from studies.accuracy import residuals
 from studies.accuracy.residuals import Row
 from studies.accuracy.systems import LATER, load_all
-from studies.bands.spreading import Judged, judge, spreads
+from studies.bands.spreading import Judged, judge, judge_families, spreads
 from studies.published import gpu_steps
 from studies.published.gpu_systems import systems
 
@@ -63,7 +63,7 @@ def page(rows: Sequence[Row], judged_steps: Sequence[gpu_steps.Judged]) -> str:
     }
     return TEMPLATE.read_text(encoding="utf-8").format(
         tables="\n".join(_table(cases)),
-        families="\n".join(_families(cases["all"])),
+        families="\n".join(family_rows(judge_families(rows))),
         spreads="\n".join(f"| {name} | {low:+.2f} | {high:+.2f} |" for name, (low, high) in spreads(rows).items()),
         steps="\n".join(step_rows(judged_steps)),
         pages="\n".join(_pages(judged_steps)),
@@ -85,12 +85,13 @@ def _table(cases: dict[str, Judged]) -> Iterator[str]:
         yield f"| {name} | " + " | ".join(cells) + " |"
 
 
-def _families(found: Judged) -> Iterator[str]:
-    for name in sorted({row.family for row in found.rows}):
-        chosen = [number for number, row in enumerate(found.rows) if row.family == name]
-        sites = {found.rows[number].site for number in chosen}
-        inside, widths = found.inside[chosen].mean(), sorted(found.widths[chosen])
-        yield f"| {name} | {len(sites)} | {len(chosen)} | {inside:.0%} | {widths[len(widths) // 2]:.0%} |"
+def family_rows(found: dict[str, Judged]) -> Iterator[str]:
+    """Yield the page's line of each family."""
+    for name, own in found.items():
+        sites = {row.site for row in own.rows}
+        middle = sorted(own.widths)[len(own.widths) // 2]
+        scores = f"{own.score:.3f} | {own.constant_score:.3f} | {own.score / own.constant_score:.2f}"
+        yield f"| {name} | {len(sites)} | {len(own.rows)} | {own.inside.mean():.0%} | {middle:.0%} | {scores} |"
 
 
 def step_rows(found: Sequence[gpu_steps.Judged]) -> Iterator[str]:

@@ -85,6 +85,12 @@ def judge(rows: Sequence[Row], known: Sequence[Row]) -> Judged:
     )
 
 
+def judge_families(rows: Sequence[Row]) -> dict[str, Judged]:
+    """Return by family how bands do on its rows, beside the best constant band of those rows alone."""
+    names = sorted({row.family for row in rows})
+    return {name: judge([row for row in rows if row.family == name], rows) for name in names}
+
+
 def interval_score(low: Vector | float, high: Vector | float, errors: Vector) -> Vector:
     """Return the interval score of an 80 % band: its width, and ten times what a value lies outside.
 

@@ -9,8 +9,8 @@ import pytest
 
 from ddpsim.doubts.spreads import COLLECTIVES
 from studies.accuracy.residuals import Row, rows, systems
-from studies.bands.coverage import TARGET, step_rows
-from studies.bands.spreading import interval_score, judge, klass, quantile, spreads
+from studies.bands.coverage import TARGET, family_rows, step_rows
+from studies.bands.spreading import interval_score, judge, judge_families, klass, quantile, spreads
 from studies.published import gpu_steps
 from studies.published.gpu_systems import cases, system_named
 
@@ -24,6 +24,16 @@ def test_bands_cover_unseen_sites_and_score_better_than_a_constant_one() -> None
     for pair in COLLECTIVES.values():
         for spread in pair:
             assert derived[spread.name] == pytest.approx((spread.low, spread.high), abs=0.01)
+
+
+def test_families_are_scored_beside_the_best_constant_band_of_their_own_rows() -> None:
+    known = rows()
+    found = judge_families(known)
+    assert sum(len(own.rows) for own in found.values()) == len(known)
+    for name, own in found.items():
+        errors = [row.error for row in known if row.family == name]
+        assert own.constant_width < np.exp(max(errors)) - np.exp(min(errors))
+    assert set(family_rows(found)) <= set(TARGET.read_text(encoding="utf-8").splitlines())
 
 
 def test_the_interval_score_is_least_at_the_percentiles() -> None:
