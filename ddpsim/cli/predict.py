@@ -85,6 +85,7 @@ def predict(
         options=replace(options, plan=read_plan(plan, model.parameters)),
         calibration=given.calibration_in_force(options.on(model, machine).backend_for(model)),
         progress=Progress("iterations"),
+        keep=True,
     )
     if trace:
         from ddpsim.trace.json import write_trace

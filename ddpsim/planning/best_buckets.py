@@ -64,7 +64,7 @@ def best_buckets(
         InputError: as `predict`.
     """
     one = partial(_one, workload, topology, gpus_per_node, calibration, progress=progress)
-    default = one(nodes, replace(options, caps=BucketCaps(), plan=None))
+    default = one(nodes, replace(options, caps=BucketCaps(), plan=None), keep=True)
     one = partial(one, local_s=default.local_s, band=False)
     tell = partial(one, brief=True)
     total_mb = workload.gradient_bytes / (1 << 20)
@@ -82,10 +82,12 @@ def best_buckets(
     row = PlanRow(best, default, tuple(curve), min(each.iteration_s for each in tried))
     row = replace(row, others=tuple(AlternativePlan(each.plan.torch, each.iteration_s) for each in others))
     if best is not default:
-        best = with_band(one(nodes, best.options), calibration, progress)
+        best = with_band(one(nodes, best.options, keep=True), calibration, progress, keep=True)
         low, high = gain_band(default, best)
         row = replace(row, best=best, gain_low=low, gain_high=high, savings=savings(default, best, calibration))
     row = replace(row, bound=bound_of(row.chosen, calibration))
+    default.run.let_go()
+    best.run.let_go()
     if not row.chosen.workload.estimated:
         return row
     return replace(row, priors=tuple(launch_priors(options.backend_for(row.chosen.workload), calibration)))
@@ -175,6 +177,7 @@ def _one(
     band: bool = True,
     progress: Progress | None = None,
     brief: bool = False,
+    keep: bool = False,
 ) -> Prediction:
     return predict(
         workload,
@@ -187,4 +190,5 @@ def _one(
         band=band,
         progress=progress,
         brief=brief,
+        keep=keep,
     )

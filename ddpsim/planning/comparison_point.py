@@ -77,6 +77,7 @@ class ComparisonPoint:
             local_s=local_s(self.workload, self.options) if self.topology.compute_device != "cpu" else None,
             progress=progress,
             brief=True,
+            keep=True,
         )
         bound = asdict(bound_of(prediction, self.calibration))
         document = {"prediction": kept(prediction), "efficiency": efficiency_of(prediction), "bound": bound}

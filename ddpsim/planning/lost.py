@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Literal
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts.causes import HOST_COSTS
-from ddpsim.prediction.predict import with_assumptions
+from ddpsim.prediction.predict import periods_under
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.costs import undisturbed
@@ -24,38 +23,29 @@ def lost_s(prediction: Prediction, calibration: Calibration | None = None) -> di
 
     Each is predicted again with that resource taking no time: the device's computation; the host's launches and hooks,
     where host and computation are not one; all collectives, with what they cost computation beside them. Resources that
-    work at once hide each other, so that these do not sum to the step.
+    work at once hide each other, so that these do not sum to the step. The run's graph is let go afterwards.
     """
-    now_s, asked = prediction.iteration_s, prediction
-    if prediction.options.fidelity == "steps":
-        # As with doubts: what a resource changes is told by flows as well.
-        asked = replace(prediction, options=replace(prediction.options, fidelity="flow"))
-        now_s = _step_s(asked, Assumptions(calibration))
-    return {by: max(0.0, now_s - step_s) for by, step_s in _without(asked, calibration)}
+    without = dict(_without(prediction, calibration))
+    steps = periods_under(prediction, list(without.values()), exact=True)
+    prediction.run.let_go()
+    lost = (max(0.0, prediction.iteration_s - each.iteration_s) for each in steps)
+    return dict(zip(without, lost, strict=True))
 
 
-def _without(prediction: Prediction, calibration: Calibration | None) -> Iterator[tuple[By, float]]:
-    """Yield each resource with the step without it."""
+def _without(prediction: Prediction, calibration: Calibration | None) -> Iterator[tuple[By, Assumptions]]:
+    """Yield each resource with the assumption that it takes no time."""
     options = prediction.options
     backend = options.backend_for(prediction.workload)
-    yield "computation", _step_s(prediction, Assumptions(calibration, compute=_NO_TIME / options.scale_compute))
+    yield "computation", Assumptions(calibration, compute=_NO_TIME / options.scale_compute)
     if not prediction.workload.one_clock:
-        free = _free_host(backend, calibration)
-        yield "host", _step_s(prediction, Assumptions(free, host=_NO_TIME / options.scale_host))
+        yield "host", Assumptions(_free_host(backend, calibration), host=_NO_TIME / options.scale_host)
     if prediction.placement.world_size == 1 or options.comm != "real":
         return
     if options.compression == "none":
-        yield (
-            "communication",
-            _step_s(replace(prediction, options=replace(options, comm="noop")), Assumptions(calibration)),
-        )
+        yield "communication", Assumptions(calibration, silent=True)
     else:
         # A codec's kernels are no communication, and there is none without a collective to call it.
-        yield "communication", _step_s(prediction, Assumptions(undisturbed(backend, calibration), wire_factor=_no_time))
-
-
-def _step_s(prediction: Prediction, assumptions: Assumptions) -> float:
-    return with_assumptions(prediction, assumptions).iteration_s
+        yield "communication", Assumptions(undisturbed(backend, calibration), wire_factor=_no_time)
 
 
 def _free_host(backend: str, calibration: Calibration | None) -> Calibration:

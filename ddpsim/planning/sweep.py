@@ -53,8 +53,8 @@ class SweepRequest:
     gpus_per_node: int | None = None
     calibration: Calibration | None = None
 
-    def predict(self, point: SweepPoint, progress: Progress | None = None) -> Prediction:
-        """Return the prediction of one point."""
+    def predict(self, point: SweepPoint, progress: Progress | None = None, *, keep: bool = False) -> Prediction:
+        """Return the prediction of one point; `keep` is as that of `predict`."""
         return predict(
             self.workload,
             self.topology,
@@ -63,6 +63,7 @@ class SweepRequest:
             options=point.options,
             calibration=self.calibration,
             progress=progress,
+            keep=keep,
         )
 
     def entry(self, point: SweepPoint, progress: Progress | None = None) -> JournalEntry:
@@ -71,7 +72,7 @@ class SweepRequest:
         Raises:
             InputError: as `predict`; and a figure that JSON lacks.
         """
-        prediction = self.predict(point, progress)
+        prediction = self.predict(point, progress, keep=True)
         return entry_of(swept_document(prediction, self.calibration), prediction, str(point))
 
     def task(self, points: Sequence[SweepPoint]) -> Task[SweepPoint]:

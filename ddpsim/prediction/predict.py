@@ -38,6 +38,7 @@ def predict(
     band: bool = True,
     progress: Progress | None = None,
     brief: bool = False,
+    keep: bool = False,
 ) -> Prediction:
     """Predict the iteration latency of `workload` on `topology`.
 
@@ -52,17 +53,18 @@ def predict(
         local_s: one rank's period without DDP where it is known already; None simulates it.
         band: whether to tell what its doubts change; `with_band` does so afterwards.
         brief: whether to simulate no more iterations than tell the period, where all are alike.
+        keep: whether to keep the graph of the run for what is asked of it afterwards, which then lets it go.
         progress: called with iterations done and in all, in each of these runs.
 
     Raises:
         InputError: as `simulate` and `Topology.place`.
     """
     run = SimulatedRun.of(workload, topology, nodes, gpus_per_node, options or Options(), calibration, brief=brief)
-    trace = run.trace(progress, keep=band)
+    trace = run.trace(progress, keep=band or keep)
     if local_s is None:
         local_s = local_period_s(run.workload, run.options, progress, calibration)
     prediction = predicted(run, summarise(trace), trace.plan, local_s)
-    return with_band(prediction, calibration, progress) if band else prediction
+    return with_band(prediction, calibration, progress, keep=keep) if band else prediction
 
 
 def predicted(run: SimulatedRun, summary: Summary, plan: BucketPlan, local_s: float) -> Prediction:
@@ -95,13 +97,19 @@ def _known(calibration: Calibration | None, *names: str) -> bool:
     return all(constant is not None and constant.fitted for constant in found)
 
 
-def with_band(prediction: Prediction, calibration: Calibration | None, progress: Progress | None = None) -> Prediction:
+def with_band(
+    prediction: Prediction,
+    calibration: Calibration | None,
+    progress: Progress | None = None,
+    *,
+    keep: bool = False,
+) -> Prediction:
     """Return `prediction` with what each of its doubts changes, joined into its band.
 
     Args:
         prediction: whose band is of its iterations alone.
         calibration: that it was made with.
-        progress: as that of `predict`.
+        progress, keep: as those of `predict`.
     """
     sizes = [bucket.size_bytes for bucket in prediction.plan.buckets]
     doubts = doubts_of(prediction.workload, prediction.placement, prediction.options, calibration, sizes)
@@ -119,6 +127,8 @@ def with_band(prediction: Prediction, calibration: Calibration | None, progress:
     ends = tuple(map(ends_of, doubts))
     more_s = max((prediction.iteration_s - each.iteration_s for each in told), default=0.0)
     hidden_s = more_s if more_s > _ROUNDING * prediction.iteration_s else 0.0
+    if not keep:
+        prediction.run.let_go()
     banded = replace(prediction, ends=ends, hidden_comm_cost_s=hidden_s)
     low_s, high_s = join.positive_band(prediction.iteration_s, banded.doubts)
     return replace(banded, low_s=low_s, high_s=high_s)
@@ -133,28 +143,41 @@ class AlternativeStep:
 
 
 def periods_under(
-    prediction: Prediction, assumed: Sequence[Assumptions], progress: Progress | None = None
+    prediction: Prediction,
+    assumed: Sequence[Assumptions],
+    progress: Progress | None = None,
+    *,
+    exact: bool = False,
 ) -> list[AlternativeStep]:
-    """Return the iteration of `prediction` under each of `assumed`: retimed, or simulated where that does not tell it.
+    """Return the iteration of `prediction` under each of `assumed`.
+
+    It is retimed; where that does not tell it, the graph is run again, and where that would be another, built anew.
 
     Args:
-        progress: as that of `predict`, of those that are simulated.
+        progress: as that of `predict`, of those that are built anew.
+        exact: whether to run all: retimed, a step may be off by a few thousandths.
     """
-    options, middle_s = prediction.options, prediction.iteration_s
-    now_s = None
+    retimed = [None] * len(assumed) if exact else prediction.run.retimed(assumed)
+    ends = [each for each, found_s in zip(assumed, retimed, strict=True) if found_s is None]
+    told = iter(_simulated(prediction, ends, progress))
+    return [
+        AlternativeStep(next(told), retimed=False) if s is None else AlternativeStep(s, retimed=True) for s in retimed
+    ]
 
-    def simulated(each: Assumptions) -> AlternativeStep:
-        nonlocal now_s
-        if options.fidelity != "steps":
-            return AlternativeStep(_period_s(prediction, options, each, progress), retimed=False)
-        # What a doubt changes is told by flows as well, and every transfer of every end would take minutes.
-        by_flow = replace(options, fidelity="flow")
-        now_s = now_s or _period_s(prediction, by_flow, Assumptions(prediction.calibration), progress)
-        return AlternativeStep(middle_s + _period_s(prediction, by_flow, each, progress) - now_s, retimed=False)
 
-    found = prediction.run.retimed(assumed)
-    pairs = zip(found, assumed, strict=True)
-    return [simulated(each) if s is None else AlternativeStep(s, retimed=True) for s, each in pairs]
+def _simulated(prediction: Prediction, assumed: Sequence[Assumptions], progress: Progress | None) -> list[float]:
+    """Return the iteration under each of `assumed`, simulated; transfer by transfer, by what flows tell."""
+    if not assumed:
+        return []
+    options, by_flow = prediction.options, prediction.options.fidelity == "steps"
+    own = [Assumptions(prediction.calibration)] if by_flow else []
+    every = [*own, *assumed]
+    flows = replace(options, fidelity="flow") if by_flow else options
+    found = [
+        _period_s(prediction, flows, each, progress) if again_s is None else again_s
+        for each, again_s in zip(every, prediction.run.again(every), strict=True)
+    ]
+    return [prediction.iteration_s + each_s - found[0] for each_s in found[1:]] if by_flow else found
 
 
 def _undisturbed(prediction: Prediction, calibration: Calibration | None) -> list[Assumptions]:
@@ -197,6 +220,7 @@ def _summary(
 ) -> Summary:
     scaled = replace(
         options,
+        comm="noop" if assumptions.silent else options.comm,
         scale_compute=options.scale_compute * assumptions.compute,
         scale_host=options.scale_host * assumptions.host,
     )

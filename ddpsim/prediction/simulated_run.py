@@ -9,7 +9,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
 from ddpsim.simulation import Options
 from ddpsim.simulation.assumptions import Assumptions
-from ddpsim.simulation.engine import Simulated, run_job, trace_of
+from ddpsim.simulation.engine import Simulated, run_again, run_job, trace_of
 from ddpsim.simulation.job_run import WARM_UP, JobRun, SimulatedIterations
 from ddpsim.simulation.retime import periods_s
 from ddpsim.simulation.run import Progress
@@ -71,14 +71,14 @@ class SimulatedRun:
         return cls(replayed, placement, options.on(replayed, topology), calibration, brief)
 
     def traced_path(self) -> Simulated:
-        """Return a trace with its longest path; of a brief run another is simulated for that."""
-        return self.trace() if not self.brief else trace_of(self._run(brief=True, whole=False), path=True)
+        """Return a trace with its longest path; of a brief run another is simulated for that, if its graph is gone."""
+        return self.trace() if not self.brief else trace_of(self._ran or self._run(brief=True, whole=False), path=True)
 
     def trace(self, progress: Progress | None = None, *, keep: bool = False) -> Simulated:
         """Return the trace; `progress` is as that of `simulate`, which is called where there is none yet.
 
         Args:
-            keep: whether to keep its graph for `retimed`.
+            keep: whether to keep its graph for `retimed` and `again`, until it is let go.
 
         Raises:
             InputError: as `simulate`.
@@ -89,14 +89,32 @@ class SimulatedRun:
         return self._trace
 
     def retimed(self, assumed: Sequence[Assumptions]) -> list[float | None]:
-        """Return the period under each of `assumed`; None where only another simulation tells it.
+        """Return the period under each of `assumed`, told from the graph; None where only another run tells it."""
+        ran = self._graph()
+        return periods_s(ran, self._extent(ran), assumed)
 
-        The graph is let go after that, for it is large; asked again, it is simulated again.
+    def again(self, assumed: Sequence[Assumptions]) -> list[float | None]:
+        """Return the period under each of `assumed`, of the graph run again; None where it has to be built anew.
+
+        Transfer by transfer every run would take minutes; what an assumption changes is told by flows as well.
         """
-        ran, self._ran = self._ran or self._run(brief=True), None
+        ran = self._graph()
+        if ran.job.options.fidelity == "steps":
+            ran = replace(ran, job=replace(ran.job, options=replace(ran.job.options, fidelity="flow")))
+        return run_again(ran, self._extent(ran), assumed)
+
+    def let_go(self) -> None:
+        """Keep the graph no longer, for it is large; asked for again, it is simulated again."""
+        self._ran = None
+
+    def _graph(self) -> JobRun:
+        self._ran = self._ran or self._run(brief=True)
+        return self._ran
+
+    def _extent(self, ran: JobRun) -> SimulatedIterations:
         brief, warm_up = in_brief(self.options, self.workload)
         iterations = max(brief.iterations_of(kind.workload) for kind in ran.kinds)
-        return periods_s(ran, SimulatedIterations.of(brief, iterations, warm_up, ran.schedule, whole=False), assumed)
+        return SimulatedIterations.of(brief, iterations, warm_up, ran.schedule, whole=False)
 
     def job(self) -> JobRun:
         """Return the run with its graph and the times of its nodes; it is simulated again, for none is kept.

@@ -19,9 +19,11 @@ class Assumptions:
         calibration: constants in force; None is the priors.
         wire_factor: factor on the time of a collective by its bytes; None is 1.
         compute, host: factors on device time and on host time.
+        silent: whether collectives end where they begin, as with `comm=noop`.
     """
 
     calibration: Calibration | None = None
     wire_factor: WireFactor | None = None
     compute: float = 1.0
     host: float = 1.0
+    silent: bool = False

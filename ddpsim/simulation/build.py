@@ -39,8 +39,10 @@ BITMAP_BYTES = 4
 
 def build_rank(graph: StepGraph, setting: RankConfiguration, number: int, lanes: int) -> None:
     """Add to `graph` all iterations of rank `number`."""
+    first = len(graph.kind)
     to = RankBuilder(graph, setting.workload, setting.costs, setting.enter_s, number, lanes)
     IterationBuilder(to, setting).build()
+    to.rank.nodes = range(first, len(graph.kind))
 
 
 class IterationBuilder:
@@ -180,23 +182,23 @@ class IterationBuilder:
         to, setting = self._to, self._setting
         if not setting.broadcasts(nodes.index):
             return
-        costs, buffers, sizes = setting.costs, setting.workload.buffers, setting.broadcast_bytes()
+        sizes = setting.broadcast_bytes()
+        flattened_s, launch_s, copies_s = setting.broadcast_s
         if self._device:
-            to.host(len(buffers) * costs.buffer_s)
-            copies_s = costs.copies_s(len(buffers), sum(sizes))
+            to.host(flattened_s)
             to.copies(copies_s)
             for size in sizes:
-                to.host(costs.launch_s)
+                to.host(launch_s)
                 launched = to.collective(size, (to.event(),), BUFFERS, setting.buffers_lane)
                 to.on_stream(NodeKind.WAIT, after=(launched,))
             to.copies(copies_s)
             begun = nodes.start if nodes.input is None else nodes.input[1]
         else:
             begun = to.moment()
-            to.thread(NodeKind.DELAY, len(buffers) * costs.buffer_s)
+            to.thread(NodeKind.DELAY, flattened_s)
             waits = []
             for size in sizes:
-                delayed = to.thread(NodeKind.DELAY, costs.launch_s)
+                delayed = to.thread(NodeKind.DELAY, launch_s)
                 waits.append(to.collective(size, (delayed,), BUFFERS, setting.buffers_lane))
             to.thread(NodeKind.WAIT, after=tuple(waits))
         nodes.broadcast.append((begun, to.event()))

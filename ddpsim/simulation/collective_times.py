@@ -15,8 +15,8 @@ import numpy as np
 from ddpsim.collectives.execute import Collectives
 from ddpsim.operations import Operation
 from ddpsim.simulation.graph import BUFFERS, Collective
-from ddpsim.simulation.job_run import JobRun
-from ddpsim.simulation.prices import Columns, Prices
+from ddpsim.simulation.job_run import Columns, JobRun
+from ddpsim.simulation.prices import Prices
 
 Key = tuple[str, int, int]
 """Operation, bytes and lane: what tells one collective's time from another's."""

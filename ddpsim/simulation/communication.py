@@ -27,6 +27,7 @@ from ddpsim.simulation.servers import ServerLinks, Staleness
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.node import NETWORK
+from ddpsim.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +122,12 @@ class JobResources:
         concurrent = ConcurrentCollectives(env, self.costs, self.placement.world_size, collectives.estimate_s, steps)
         return Communication(env, self.costs, collectives, lanes, concurrent)
 
-    def processor(
-        self, env: simpy.Environment, setting: RankConfiguration, shared: Communication, on_busy: OnBusy
-    ) -> Processor:
-        """Return what a rank computes on, which tells `on_busy` when it does."""
+    def processor(self, shared: Communication, workload: Workload, costs: Costs, on_busy: OnBusy) -> Processor:
+        """Return what a rank computes `workload` on, which tells `on_busy` when it does."""
         lanes = () if shared.lanes is None else shared.lanes.transports()
         ranks = self.placement.world_size
-        slowdown = ComputeSlowdown.of(setting.costs, setting.workload, shared.collectives.transport, ranks, lanes)
-        return Processor(env, slowdown, on_busy, self.costs.copy_slowdown)
+        slowdown = ComputeSlowdown.of(costs, workload, shared.collectives.transport, ranks, lanes)
+        return Processor(shared.env, slowdown, on_busy, self.costs.copy_slowdown)
 
     def copy(
         self, env: simpy.Environment, setting: RankConfiguration, network: Network, ranks: Sequence[int]

@@ -14,8 +14,7 @@ import numpy as np
 
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.graph import ORIGIN, NodeKind, RankGraph, StepGraph
-from ddpsim.simulation.job_run import JobRun
-from ddpsim.simulation.prices import Columns
+from ddpsim.simulation.job_run import Columns, JobRun
 
 _WORK = (NodeKind.COMPUTE, NodeKind.MARK, NodeKind.EVENT, NodeKind.NOT_BEFORE)
 _BREAKS = (NodeKind.WAIT, NodeKind.COPY, NodeKind.LOAD, NodeKind.RESUME)

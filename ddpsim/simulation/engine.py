@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import simpy
 
 from ddpsim.bucketing import BucketPlan
@@ -13,6 +14,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.input_stage import Loader
 from ddpsim.schedules.schedule import Schedule
+from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Communication, JobResources
 from ddpsim.simulation.contention import UNDISTURBED, Processor
@@ -21,10 +23,11 @@ from ddpsim.simulation.critical_path import critical_path
 from ddpsim.simulation.draws import SimulatedRank, check_extent, draws_of, each_apart, kinds_of, settings_of
 from ddpsim.simulation.graph import RankGraph, StepGraph
 from ddpsim.simulation.inputs import alone_on
-from ddpsim.simulation.job_run import WARM_UP, JobRun, SimulatedIterations
+from ddpsim.simulation.job_run import WARM_UP, JobRun, SimulatedIterations, period_of
 from ddpsim.simulation.kinds import RankKind
 from ddpsim.simulation.pace import paces
 from ddpsim.simulation.plans import Plans
+from ddpsim.simulation.prices import Prices, has_prices
 from ddpsim.simulation.record import iterations_of
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
 from ddpsim.simulation.scheduling import carrying_out, schedule_of
@@ -145,8 +148,101 @@ def run_job(
     if schedule is not None:
         settings = carrying_out(schedule, settings, placement.world_size, backend)
     job = JobResources(placement, options, calibration, backend, costs, wire_factor)
-    graph, times, shared = _run(job, drawn, settings, progress)
-    return JobRun(job, workload, kinds, drawn, settings, schedule, extent, graph, times, shared)
+    env = simpy.Environment()
+    shared = job.communication(env, settings[0].scheduled)
+    if options.comm == "real":
+        sizes = [bucket.size_bytes for bucket in settings[0].plan(extent.total - 1).buckets]
+        shared.collectives.check_extent(sizes, extent.total // options.sync_every)
+    lanes = options.process_groups if shared.lanes is None else len(shared.lanes.groups)
+    graph = StepGraph()
+    for draw, setting in zip(drawn, settings, strict=True):
+        build_rank(graph, setting, draw.rank, lanes)
+    late_s = [setting.late_s for setting in settings]
+    run = _on_resources(job, shared, graph, drawn, settings, [setting.costs for setting in settings], late_s)
+    report(run, graph.ranks[0], progress)
+    return JobRun(job, workload, kinds, drawn, settings, schedule, extent, graph, run.run(), shared)
+
+
+def run_again(run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assumptions]) -> list[float | None]:
+    """Return the period under each of `assumed`, of the same graph run again with what its nodes take then.
+
+    Args:
+        run: that has begun with the iterations of `extent`, at least.
+        extent: which iterations count.
+
+    Returns:
+        None where nodes would be others, or might: it has to be built anew.
+    """
+    if not assumed or not has_prices(run):
+        return [None] * len(assumed)
+    prices = Prices(run, assumed)
+    kept = [not prices.another[column] and _keeps_graph(run, each) for column, each in enumerate(assumed, 1)]
+    return [_period_again(run, extent, prices, column) if keeps else None for column, keeps in enumerate(kept, 1)]
+
+
+def _keeps_graph(run: JobRun, assumed: Assumptions) -> bool:
+    """Whether ranks pass through their recorded iterations, and a schedule is made, as in the run.
+
+    Of several recorded iterations another may be the latest where one of two clocks changes.
+    """
+    scaled, job = (assumed.compute, assumed.host), run.job
+    if scaled != (1, 1) and any(len(kind.paces) > 1 for kind in run.kinds):
+        return False
+    if run.schedule is None or (assumed.compute == 1 and assumed.calibration is job.calibration):
+        return True
+    options = replace(job.options, scale_compute=job.options.scale_compute * assumed.compute)
+    first, plan = run.kinds[0].workload, run.settings[0].plan(0)
+    return run.schedule == schedule_of(options, first, plan, job.placement, job.backend, assumed.calibration)
+
+
+def _period_again(run: JobRun, extent: SimulatedIterations, prices: Prices, column: int) -> float:
+    """Return the period of the graph of a run under one of several assumptions."""
+    assumed, options = prices.assumed[column], run.job.options
+    job = replace(
+        run.job,
+        options=replace(options, comm="noop") if assumed.silent else options,
+        calibration=assumed.calibration,
+        costs=prices.costs[column],
+        wire_factor=assumed.wire_factor,
+    )
+    graph = replace(run.graph, seconds=prices.seconds[:, column].tolist())
+    costs, late_s = zip(*((each.costs[column], float(each.late_s[column])) for each in prices.ranks), strict=True)
+    shared = job.communication(simpy.Environment(), run.settings[0].scheduled)
+    again = _on_resources(job, shared, graph, run.draws, run.settings, costs, late_s)
+    end = again.run([rank.iterations[extent.end - 1].end for rank in graph.ranks]).end
+    return float(period_of(run, extent, lambda node: np.array(end[node])))
+
+
+def _on_resources(
+    job: JobResources,
+    shared: Communication,
+    graph: StepGraph,
+    draws: Sequence[SimulatedRank],
+    settings: Sequence[RankConfiguration],
+    costs: Sequence[Costs],
+    late_s: Sequence[float],
+) -> GraphRun:
+    """Return a run of a graph that has yet to be run, each rank on its resources.
+
+    Args:
+        costs: of DDP, by rank.
+        late_s: by rank, how long a collective waits for multiprocessors.
+    """
+    env, scheduled = shared.env, settings[0].scheduled
+    links = job.channels(env, scheduled, shared.collectives)
+    transfer = shared.transfer if job.options.comm == "real" else None
+    together, run = shared.on_busy(), GraphRun(env, graph, transfer, shared.collectives.streams_per_group)
+    for draw, setting, rank, own, late in zip(draws, settings, graph.ranks, costs, late_s, strict=True):
+        on_busy = together if links is None else links.on_busy(draw.rank)
+        run.add(
+            rank,
+            job.processor(shared, setting.workload, own, on_busy),
+            late_s=late,
+            loader=None if setting.input_stage is None else Loader(setting.input_stage),
+            copy=job.copy(env, setting, shared.collectives.network, draw.stands_for),
+            channel=None if links is None else links.attendance(draw.rank),
+        )
+    return run
 
 
 def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
@@ -178,37 +274,6 @@ def _path(
     ends = [(each[0].start, each[-1].end) for each in (r.iterations[extent.begin : extent.end] for r in ranks)]
     first, last = max(ends, key=lambda pair: times.end[pair[1]] - times.end[pair[0]])
     return critical_path(graph, times, first, last, shared.shares)
-
-
-def _run(
-    job: JobResources, draws: Sequence[SimulatedRank], settings: Sequence[RankConfiguration], progress: Progress | None
-) -> tuple[StepGraph, NodeTimes, Communication]:
-    """Build and run what each simulated rank does; return the graph, its times, and what it communicated on."""
-    env, scheduled, options = simpy.Environment(), settings[0].scheduled, job.options
-    shared = job.communication(env, scheduled)
-    real = options.comm == "real"
-    if real:
-        every = settings[0].iterations
-        sizes = [bucket.size_bytes for bucket in settings[0].plan(every - 1).buckets]
-        shared.collectives.check_extent(sizes, every // options.sync_every)
-    links = job.channels(env, scheduled, shared.collectives)
-    lanes = options.process_groups if shared.lanes is None else len(shared.lanes.groups)
-    graph = StepGraph()
-    for draw, setting in zip(draws, settings, strict=True):
-        build_rank(graph, setting, draw.rank, lanes)
-    together = shared.on_busy()
-    run = GraphRun(env, graph, shared.transfer if real else None, shared.collectives.streams_per_group)
-    for draw, setting, rank in zip(draws, settings, graph.ranks, strict=True):
-        run.add(
-            rank,
-            job.processor(env, setting, shared, together if links is None else links.on_busy(draw.rank)),
-            late_s=setting.late_s,
-            loader=None if setting.input_stage is None else Loader(setting.input_stage),
-            copy=job.copy(env, setting, shared.collectives.network, draw.stands_for),
-            channel=None if links is None else links.attendance(draw.rank),
-        )
-    report(run, graph.ranks[0], progress)
-    return graph, run.run(), shared
 
 
 def _provenance(

@@ -145,6 +145,7 @@ class RankGraph:
         delays: on no resource: each begins when what it comes after has ended.
         lanes: collectives by process group, or by group and stream.
         last: the node with which the rank is done.
+        nodes: all of the rank, whatever they are on.
     """
 
     number: int
@@ -156,6 +157,7 @@ class RankGraph:
     delays: list[int] = field(default_factory=list)
     iterations: list[IterationNodes] = field(default_factory=list)
     last: int = ORIGIN
+    nodes: range = range(0)
 
 
 @dataclass(slots=True)

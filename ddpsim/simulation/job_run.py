@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ddpsim.jobs.simulated import Options
 from ddpsim.schedules.schedule import Schedule
@@ -13,7 +16,11 @@ from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.kinds import RankKind
 from ddpsim.simulation.run import NodeTimes
 from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.trace.cycles import cycles
 from ddpsim.workload import Workload
+
+Columns = NDArray[np.float64]
+"""Numbers whose last axis is the assumptions."""
 
 WARM_UP = 3
 """Iterations simulated before those that count: the host's lead over the device settles in two."""
@@ -70,3 +77,33 @@ class JobRun:
     graph: StepGraph
     times: NodeTimes
     shared: Communication
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """One iteration of a rank: where it begins and ends, and whether the optimizer ends it with a step."""
+
+    begin: int
+    end: int
+    stepped: bool
+
+
+def period_of(run: JobRun, extent: SimulatedIterations, end: Callable[[int], Columns]) -> Columns:
+    """Return the period of the slowest rank: the median of its cycles' means, the mean where layers are left out.
+
+    Args:
+        extent: which iterations count.
+        end: of a node; one number, or several at once.
+    """
+    centre = np.mean if any(run.job.options.drop.values()) else np.median
+    steps = run.job.options.periodic.get("steps", 1)
+    found = []
+    for rank, setting in zip(run.graph.ranks, run.settings, strict=True):
+        if rank.number < 0:
+            continue
+        counted = rank.iterations[extent.begin : extent.end]
+        marks = [Period(each.start, each.end, setting.optimises(each.index)) for each in counted]
+        means = [np.mean([end(each.end) - end(each.begin) for each in group], axis=0) for group in cycles(marks, steps)]
+        found.append(centre(means, axis=0))
+    slowest: Columns = np.max(found, axis=0)
+    return slowest

@@ -12,6 +12,9 @@ from typing import SupportsFloat
 Terms = tuple[tuple[str, float], ...]
 """Names of constants, and how many times each is in a number; a name may come twice."""
 
+BUFFERS_PART = "buffers: "
+"""Before the names of constants in what broadcasts of buffers take: without communication there are none."""
+
 PER = "1/"
 """Before the name of a constant that is divided by: `1/copy_Bps`."""
 
@@ -36,6 +39,10 @@ class Linear(float):
     def of(cls, name: str, value: float) -> Linear:
         """Return the constant `name`."""
         return cls(value, ((name, 1.0),))
+
+    def of_part(self, prefix: str) -> Linear:
+        """Return this number with `prefix` before the names of its constants, which are then priced by themselves."""
+        return Linear(self, tuple((prefix + name, times) for name, times in self.terms))
 
     def __add__(self, other: float) -> Linear:
         """Return the sum."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ddpsim.simulation.prices import Columns
+from ddpsim.simulation.job_run import Columns
 
 _SHORT_S = 1e-12
 """What takes no longer has no share of anything."""

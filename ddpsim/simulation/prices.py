@@ -17,18 +17,17 @@ from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
 from ddpsim.simulation.draws import LATEST, SimulatedRank
 from ddpsim.simulation.graph import Cause, NodeKind, StepGraph
-from ddpsim.simulation.job_run import JobRun
+from ddpsim.simulation.job_run import Columns, JobRun
 from ddpsim.simulation.kinds import RankKind
-from ddpsim.simulation.linear import PER
+from ddpsim.simulation.linear import BUFFERS_PART, PER
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of
 
-Columns = NDArray[np.float64]
-"""Numbers whose last axis is the assumptions."""
-
 _COMPUTED = (Cause.FORWARD, Cause.BACKWARD, Cause.OPTIMIZER)
 _KEPT, _HOST, _DEVICE = 0, 1, 2
+_ROUNDING_S = 1e-15
+"""What is less is left over of sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +48,42 @@ class RankPrices:
     constants: Mapping[str, Columns]
 
 
+def has_prices(run: JobRun) -> bool:
+    """Whether other constants price each node of a run.
+
+    Threads of one process and compiled graphs have hosts' times of which only a part is the pace; ranks that were given
+    have paces of no kind.
+    """
+    if run.job.options.compiled or (run.schedule is not None and run.schedule.one_process):
+        return False
+    return all(any(kind.paces is draw.records for kind in run.kinds) for draw in run.draws)
+
+
 class Prices:
     """The prices of a run under several assumptions.
 
     Args:
         run: whose calibration and factors are taken as given.
-        assumed: the columns.
+        assumed: other assumptions.
 
     Attributes:
+        assumed: the columns: the run's own assumptions, then the others.
         ranks: in the order of the graph's.
         costs: of the job, as its first rank's workload has them, by assumption.
-        another: whether a column needs another graph or other transports than the run had.
+        another: whether a column needs another graph than the run had.
+        transports: whether it has other transports.
+        seconds: what nodes take with nothing beside them: (nodes, assumptions).
     """
 
     def __init__(self, run: JobRun, assumed: Sequence[Assumptions]) -> None:
-        self._run, self._assumed = run, assumed
+        assumed = [Assumptions(run.job.calibration, run.job.wire_factor), *assumed]
+        self._run, self.assumed = run, assumed
         self._costs_of: dict[tuple[int, int], Costs] = {}
         job = run.job
         self.costs = [self._costs(each.calibration, run.workload) for each in assumed]
         self.ranks = [self._of_rank(draw, setting) for draw, setting in zip(run.draws, run.settings, strict=True)]
-        self.another = np.array([self._transports_differ(each.calibration, job.calibration) for each in assumed])
+        self.transports = np.array([self._transports_differ(each.calibration, job.calibration) for each in assumed])
+        self.another = np.zeros(len(assumed), dtype=bool)
         for draw in run.draws:
             kind = self._kind(draw)
             self.another |= [len(kind.paces) == 1 and (c.pace_spread > 0) != (kind.spread > 0) for c in self.costs]
@@ -79,36 +94,35 @@ class Prices:
             for name in used if not graph.one_thread else ():
                 now = rank.constants[name]
                 self.another |= (now[0] == 0) & (now > 0)
+        self.seconds = self._seconds()
 
-    def seconds(self, rows: Sequence[int], rank: int) -> Columns:
-        """Return what nodes of a rank take with nothing beside them: (nodes, assumptions)."""
-        graph, prices = self._run.graph, self.ranks[rank]
-        thread = graph.ranks[rank].one_thread
-        factors = np.stack([np.ones_like(prices.host), prices.host, prices.compute])
-        plain = np.array([graph.seconds[node] for node in rows])
-        paced = np.array([_paced(graph, node, thread) for node in rows], dtype=np.intp)
-        names = {name: number for number, name in enumerate(prices.constants)}
-        values = np.stack(list(prices.constants.values()))
-        terms = [
-            (place, names[name], times) for place, node in enumerate(rows) for name, times in graph.terms.get(node, ())
-        ]
-        if not terms:
-            return plain[:, None] * factors[paced]
-        places, constants, coefficients = (np.array(each) for each in zip(*terms, strict=True))
-        np.subtract.at(plain, places, coefficients * values[constants, 0])
-        plain[np.abs(plain) < 1e-15] = 0.0
-        found: Columns = plain[:, None] * factors[paced]
-        np.add.at(found, places, coefficients[:, None] * values[constants])
+    def _seconds(self) -> Columns:
+        graph, names = self._run.graph, list(self.ranks[0].constants)
+        plain = np.array(graph.seconds)
+        numbers = {name: number for number, name in enumerate(names)}
+        terms = [(node, numbers[name], times) for node, each in graph.terms.items() for name, times in each]
+        nodes, constants, times = (np.array(each) for each in zip(*terms, strict=True)) if terms else ((), (), ())
+        paces, found = _paces(graph), np.zeros((len(plain), len(self.assumed)))
+        for rank, prices in zip(graph.ranks, self.ranks, strict=True):
+            of = slice(rank.nodes.start, rank.nodes.stop)
+            values = np.stack([prices.constants[name] for name in names])
+            factors = np.stack([np.ones_like(prices.host), prices.host, prices.compute])
+            own = slice(*np.searchsorted(nodes, (of.start, of.stop))) if terms else slice(0)
+            np.subtract.at(plain, nodes[own], times[own] * values[constants[own], 0])
+            left = np.where(np.abs(plain[of]) < _ROUNDING_S, 0.0, plain[of])
+            paced = np.where((paces[of] == _HOST) & rank.one_thread, _KEPT, paces[of])
+            found[of] = left[:, None] * factors[paced]
+            np.add.at(found, nodes[own], times[own][:, None] * values[constants[own]])
         return found
 
     def wire(self, size_bytes: int) -> Columns:
         """Return the factor on the time of a collective of so many bytes, by assumption."""
-        return np.array([1.0 if each.wire_factor is None else each.wire_factor(size_bytes) for each in self._assumed])
+        return np.array([1.0 if each.wire_factor is None else each.wire_factor(size_bytes) for each in self.assumed])
 
     def _of_rank(self, draw: SimulatedRank, setting: RankConfiguration) -> RankPrices:
         options, own, kind = self._run.job.options, setting.workload, self._kind(draw)
-        costs = [self._costs(each.calibration, own) for each in self._assumed]
-        device, host = (np.array([getattr(each, name) for each in self._assumed]) for name in ("compute", "host"))
+        costs = [self._costs(each.calibration, own) for each in self.assumed]
+        device, host = (np.array([getattr(each, name) for each in self.assumed]) for name in ("compute", "host"))
         kernels_s = setting.kernel_s * device
         compute = device * self._devices(draw, kind)
         constants = {name: np.array([getattr(each, name) for each in costs]) for name in TIMES}
@@ -116,10 +130,13 @@ class Prices:
         codecs = [each.codec(options.codec.name, one_clock=own.one_clock) for each in costs]
         constants[CODEC_KERNEL_S] = np.array([each.launch_s for each in codecs])
         constants[PER + CODEC_RATE] = np.array([1 / each.memory_bandwidth for each in codecs])
-        alone = setting.alone or options.comm == "noop"
-        entered = [0.0 if alone else each.entering_s(s) for each, s in zip(costs, kernels_s.tolist(), strict=True)]
-        constants[ENTER_S] = np.array(entered)
-        late_s = np.array([0.0 if alone else each.late_kernels for each in costs]) * kernels_s
+        meets = np.array([not each.silent for each in self.assumed], dtype=float)
+        constants |= {BUFFERS_PART + name: values * meets for name, values in constants.items()}
+        if setting.alone or options.comm == "noop":
+            meets = np.zeros_like(meets)
+        entered = [each.entering_s(s) for each, s in zip(costs, kernels_s.tolist(), strict=True)]
+        constants[ENTER_S] = np.array(entered) * meets
+        late_s = np.array([each.late_kernels for each in costs]) * kernels_s * meets
         return RankPrices(costs, compute, host, late_s, constants)
 
     def _devices(self, draw: SimulatedRank, kind: RankKind) -> Columns:
@@ -158,11 +175,10 @@ def _transport(calibration: Calibration | None, backend: str) -> tuple[dict[str,
     return values, () if calibration is None else calibration.curves
 
 
-def _paced(graph: StepGraph, node: int, thread: bool) -> int:
-    """Return by whose pace a node's seconds go that are none of DDP's costs."""
-    kind, cause = graph.kind[node], graph.cause[node]
-    if kind is NodeKind.DELAY:
-        if cause is Cause.HOST:
-            return _KEPT if thread else _HOST
-        return _DEVICE if cause is Cause.OPTIMIZER else _KEPT
-    return _DEVICE if kind in (NodeKind.COMPUTE, NodeKind.PACED) and cause in _COMPUTED else _KEPT
+def _paces(graph: StepGraph) -> NDArray[np.intp]:
+    """Return by whose pace each node's seconds go that are none of DDP's costs; only a device's host has its own."""
+    kind, cause = (np.fromiter(each, dtype=np.intp, count=len(graph.kind)) for each in (graph.kind, graph.cause))
+    delays = kind == NodeKind.DELAY
+    computed = ((kind == NodeKind.COMPUTE) | (kind == NodeKind.PACED)) & np.isin(cause, _COMPUTED)
+    found = np.where(computed | (delays & (cause == Cause.OPTIMIZER)), _DEVICE, _KEPT)
+    return np.where(delays & (cause == Cause.HOST), _HOST, found)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +20,10 @@ from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.dependencies import Dependencies, Moments
 from ddpsim.simulation.graph import NodeKind
 from ddpsim.simulation.inputs import copies_of
-from ddpsim.simulation.job_run import JobRun, SimulatedIterations
-from ddpsim.simulation.prices import Columns, Prices
+from ddpsim.simulation.job_run import Columns, JobRun, SimulatedIterations, period_of
+from ddpsim.simulation.prices import Prices, has_prices
 from ddpsim.simulation.retimed_messages import RetimedCollectives
 from ddpsim.simulation.retimed_work import RankWork, RetimedRun
-from ddpsim.trace.cycles import cycles
 
 SETTLED = 2e-4
 """Share of the period by which it no longer changes from one pass to the next, where it has settled."""
@@ -35,6 +33,10 @@ PASSES = 7
 
 DAMPED_FROM = 2
 """The pass from which on nodes take the mean of what they took and what they would: overlaps may swing otherwise."""
+
+MOST_RATIO = 0.7
+"""Of what a period moves in a pass to what it did in the pass before, where it has a limit; it is half where nodes
+take the mean and overlaps stay. Chosen by hand, as `python -m studies.retiming` prints how far that is off."""
 
 ALONE = 1.001
 """Factor on the time of a copy of a batch by itself up to which nothing shared its links."""
@@ -49,26 +51,15 @@ FAITHFUL = 2e-4
 """Share of the period by which the run's own assumptions, retimed, may miss it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Period:
-    """One iteration of a rank: where it begins and ends, and whether the optimizer ends it with a step."""
-
-    begin: int
-    end: int
-    stepped: bool
-
-
 def retimable(run: JobRun) -> bool:
     """Whether a run has a graph that other constants keep.
 
-    Asynchronous servers' ranks go on as messages come, threads of one process and compiled graphs have hosts' times of
-    which only a part is the pace; where batches and messages had the same links, other runs share them otherwise.
+    Asynchronous servers' ranks go on as messages come; where batches and messages had the same links, other runs share
+    them otherwise.
     """
-    options, schedule = run.job.options, run.schedule
-    if options.asynchronous or options.compiled or (schedule is not None and schedule.one_process):
+    if run.job.options.asynchronous:
         return False
-    known = all(any(kind.paces is draw.records for kind in run.kinds) for draw in run.draws)
-    return known and not _copies_share_links(run)
+    return has_prices(run) and not _copies_share_links(run)
 
 
 def _copies_share_links(run: JobRun) -> bool:
@@ -95,23 +86,37 @@ def periods_s(run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assump
     """
     if not assumed or not retimable(run):
         return [None] * len(assumed)
-    own = Assumptions(run.job.calibration, run.job.wire_factor)
-    retiming = _Retiming(run, extent, [own, *assumed])
+    retiming = _Retiming(run, extent, assumed)
     found_s, settled = retiming.periods()
     simulated_s = retiming.simulated_s
     if abs(found_s[0] - simulated_s) > FAITHFUL * simulated_s:
         return [None] * len(assumed)
-    kept = settled & ~retiming.prices.another & ~retiming.overlaps_change()
+    prices = retiming.prices
+    silent = [each.silent for each in prices.assumed]
+    kept = settled & ~prices.another & ~prices.transports & ~retiming.overlaps_change() & ~np.array(silent)
     return [
         simulated_s + float(each - found_s[0]) if ok else None for each, ok in zip(found_s[1:], kept[1:], strict=True)
     ]
 
 
+def _limit(found: Columns, moved: Columns, before: Columns) -> Columns:
+    """Return where periods go to that move by a smaller part each pass; NaN where they do not.
+
+    Args:
+        found: now.
+        moved, before: by what from the pass before, and from the one before that.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = moved / before
+    shrinks = (ratio > 0) & (ratio < MOST_RATIO)
+    return np.where(shrinks, found + moved * ratio / (1 - np.where(shrinks, ratio, 0.0)), np.nan)
+
+
 class _Retiming:
-    """The columns of one run under several assumptions, the first of which are its own."""
+    """The columns of one run under its own assumptions and several others."""
 
     def __init__(self, run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assumptions]) -> None:
-        self._run, self._extent, self._columns = run, extent, len(assumed)
+        self._run, self._extent, self._columns = run, extent, 1 + len(assumed)
         self.prices = Prices(run, assumed)
         self._dependencies = Dependencies(run, extent.end)
         rows = self._dependencies.rows
@@ -131,22 +136,25 @@ class _Retiming:
         return float(self._period_of(self._seen.end_s[:, None])[0])
 
     def periods(self) -> tuple[Columns, Columns]:
-        """Return the period of each column, and whether it has settled."""
+        """Return the period of each column, and whether it has settled: itself, or where it goes to."""
         now = self._pass()
         found, settled = self._period_of(now.end), np.ones(self._columns, dtype=bool)
+        limit, moved = found, np.zeros(self._columns)
         for number in range(PASSES):
-            before, took = found, self._lasts.copy() if number >= DAMPED_FROM else None
+            took = self._lasts.copy() if number >= DAMPED_FROM else None
             if not self._relax(now):
                 break
             if took is not None:
                 self._lasts += took
                 self._lasts /= 2
             now = self._pass()
-            found = self._period_of(now.end)
-            settled = np.abs(found - before) <= SETTLED * found
+            period = self._period_of(now.end)
+            found, moved, before, limit_before = period, period - found, moved, limit
+            limit = _limit(found, moved, before)
+            settled = (np.abs(moved) <= SETTLED * found) | (np.abs(limit - limit_before) <= SETTLED * found)
             if settled.all():
                 break
-        return found, settled
+        return np.where(np.abs(moved) <= SETTLED * found, found, limit), settled
 
     def overlaps_change(self) -> NDArray[np.bool_]:
         """Return in which columns collectives meet others on links that they did not meet in the run, or miss some."""
@@ -183,18 +191,5 @@ class _Retiming:
         return any(changed)
 
     def _period_of(self, end: Columns) -> Columns:
-        run, row = self._run, self._dependencies.rows.of
-        drops = any(run.job.options.drop.values())
-        steps = run.job.options.periodic.get("steps", 1)
-        found: list[Columns] = []
-        for rank, setting in zip(run.graph.ranks, run.settings, strict=True):
-            if rank.number < 0:
-                continue
-            counted = rank.iterations[self._extent.begin : self._extent.end]
-            marks = [Period(row[each.start], row[each.end], setting.optimises(each.index)) for each in counted]
-            means = [
-                np.mean([end[each.end] - end[each.begin] for each in group], axis=0) for group in cycles(marks, steps)
-            ]
-            found.append(np.mean(means, axis=0) if drops else np.median(means, axis=0))
-        slowest: Columns = np.max(found, axis=0)
-        return slowest
+        row = self._dependencies.rows.of
+        return np.asarray(period_of(self._run, self._extent, lambda node: end[row[node]]))

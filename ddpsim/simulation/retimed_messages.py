@@ -10,9 +10,9 @@ from ddpsim.operations import Operation
 from ddpsim.simulation.collective_times import CollectiveTimes, key_of
 from ddpsim.simulation.dependencies import Moments
 from ddpsim.simulation.graph import BUFFERS, Collective
+from ddpsim.simulation.job_run import Columns
 from ddpsim.simulation.lanes import send_s
 from ddpsim.simulation.overlaps import busy_until, fair_rates, share
-from ddpsim.simulation.prices import Columns
 from ddpsim.simulation.retimed_work import RankWork, RetimedRun
 
 _ROUNDING = 1e-9

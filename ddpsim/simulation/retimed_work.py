@@ -10,9 +10,9 @@ import numpy as np
 from ddpsim.simulation.contention import MOST, ComputeSlowdown, slower
 from ddpsim.simulation.dependencies import Moments, Rows
 from ddpsim.simulation.graph import NodeKind
-from ddpsim.simulation.job_run import JobRun
+from ddpsim.simulation.job_run import Columns, JobRun
 from ddpsim.simulation.overlaps import going_on, in_flight_at, mean_factors, sorted_changes
-from ddpsim.simulation.prices import Columns, Prices
+from ddpsim.simulation.prices import Prices
 
 _SLOWED = (NodeKind.COMPUTE, NodeKind.SERVE, NodeKind.LASTING)
 _NOTHING_S = 1e-12
@@ -55,7 +55,7 @@ class RankWork:
         host, compute, copies, lanes, delays = rows.streams[number]
         self._seen, self._thread = seen, graph.ranks[number].one_thread
         nodes = [*host, *compute, *delays]
-        seconds = seen.prices.seconds(nodes, number)
+        seconds = seen.prices.seconds[nodes]
         # How far a completion lags behind its hook is no time that the device works.
         lasting = np.array([[graph.kind[node] is not NodeKind.NOT_BEFORE] for node in nodes])
         seen.lasts[[rows.of[node] for node in nodes]] = seconds * lasting

@@ -113,9 +113,10 @@ class GraphRun:
         for node in rank.delays:
             self.env.process(self._delay(node))
 
-    def run(self) -> NodeTimes:
-        """Run until all ranks are done; return when each node began and ended."""
-        self.env.run(self.env.all_of([self.event(rank.last) for rank in self.graph.ranks]))
+    def run(self, until: Sequence[int] | None = None) -> NodeTimes:
+        """Run until all ranks are done, or nodes of theirs have ended; return when each node began and ended."""
+        nodes = [rank.last for rank in self.graph.ranks] if until is None else until
+        self.env.run(self.env.all_of([self.event(node) for node in nodes]))
         return self.times
 
     def event(self, node: int) -> simpy.Event:

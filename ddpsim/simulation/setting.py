@@ -10,7 +10,7 @@ from ddpsim.bucketing.drop import remapped
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.input_stage import InputStage
 from ddpsim.simulation.costs import ENTER_S, KERNELS, Costs
-from ddpsim.simulation.linear import Linear
+from ddpsim.simulation.linear import BUFFERS_PART, Linear
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.plans import OrderAgreement
@@ -153,6 +153,19 @@ class RankConfiguration:
                 sizes[buffer.dtype] = sizes.get(buffer.dtype, 0) + buffer.size_bytes
             self._broadcast_bytes = list(sizes.values())
         return self._broadcast_bytes
+
+    @property
+    def broadcast_s(self) -> tuple[float, float, float]:
+        """Host time before a broadcast of buffers and of launching a message of it, device time of one way of copies.
+
+        They are priced by themselves, for without communication there is no broadcast.
+        """
+        costs, count = self.costs, len(self.workload.buffers)
+        found = count * costs.buffer_s, costs.launch_s, costs.copies_s(count, sum(self.broadcast_bytes()))
+        flattened_s, launch_s, copies_s = (
+            each.of_part(BUFFERS_PART) if isinstance(each, Linear) else each for each in found
+        )
+        return flattened_s, launch_s, copies_s
 
     def write_back_s(self, bucket: Bucket) -> float:
         """Return the device time of copying `bucket` out; nothing where gradients are its views."""

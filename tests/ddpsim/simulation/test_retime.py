@@ -11,7 +11,7 @@ import pytest
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.simulation import Options
 from ddpsim.simulation.assumptions import Assumptions
-from ddpsim.simulation.engine import run_job, trace_of
+from ddpsim.simulation.engine import run_again, run_job, trace_of
 from ddpsim.simulation.job_run import SimulatedIterations
 from ddpsim.simulation.retime import periods_s
 from ddpsim.topology.spec import load_topology
@@ -115,3 +115,40 @@ def test_the_first_iterations_tell_the_period_of_a_longer_run() -> None:
     assert few is not None
     assert all_ is not None
     assert math.isclose(few, all_, rel_tol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("source", "machine", "options"),
+    [
+        (workload(device="V100", gradients=12, buffers=2), "dgx-1v", {}),
+        (workload(device="V100", gradients=12), "dgx-1v", {"scheme": "fsdp2"}),
+        (workload(device="V100", gradients=12), "dgx-1v", {"compression": "powersgd:2", "accumulate": 2}),
+        (workload(buffers=2), "lab-flat", {"find_unused_parameters": True}),
+        (single_clock(workload(device="V100")), "lab-flat", {}),
+    ],
+    ids=str,
+)
+def test_a_graph_that_is_run_again_is_the_run_that_is_built_anew(
+    source: Any, machine: str, options: dict[str, Any]
+) -> None:
+    placement, asked = load_topology(machine).place(2), Options(iterations=1, **options)
+    ran = run_job(source, placement, asked)
+    nccl = [end for end in ENDS if end.host == 1 and not source.one_clock]
+    ends = nccl or [Assumptions(compute=1.4), Assumptions(compute=2e-9), Assumptions(wire_factor=TWICE)]
+    ends += [] if source.one_clock else [Assumptions(host=2.0), Assumptions(compute=2e-9), Assumptions(host=2e-9)]
+    ends += [] if "compression" in options else [Assumptions(silent=True)]
+    for told_s, end in zip(run_again(ran, ran.extent, ends), ends, strict=True):
+        comm = "noop" if end.silent else "real"
+        scaled = replace(asked, scale_compute=end.compute, scale_host=end.host, comm=comm)
+        anew = trace_of(run_job(source, placement, scaled, end.calibration, wire_factor=end.wire_factor))
+        assert told_s == pytest.approx(summarise(anew).iteration_s, rel=1e-9)
+
+
+def test_a_graph_that_would_be_another_is_not_run_again() -> None:
+    placement, asked = load_topology("dgx-1v").place(2), Options(iterations=1)
+    ran = run_job(workload(device="V100"), placement, asked)
+    assert run_again(ran, ran.extent, [Assumptions(ALIKE)]) == [None]
+    several = run_job(workload(device="V100", iterations=3, jitter=0.2), placement, asked)
+    slower, same = run_again(several, several.extent, [Assumptions(compute=1.5), Assumptions(SLOWER)])
+    assert slower is None
+    assert same is not None
