@@ -11,15 +11,18 @@ import typer
 
 from ddpexec.groups.termination import ignore_from_now_on
 from ddpexec.groups.torchrun import refuse_shared_input
+from ddpexec.running.pipeline_options import PipelineOptions, check_beside
 from ddpexec.running.settings import RunSettings
 from ddpsim.cli.breakdown import breakdown, statistic, step_line
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import PlanFile, read_plan, refuse_beside_plan
 from ddpsim.cli.output import Output, ms, percent, table
 from ddpsim.units import counted
+from ddpsim.validation.report import signed_percent
 
 if TYPE_CHECKING:
     from ddpexec.ddp.parameters import ModelParameters
+    from ddpexec.running.pipelines import PipelineMeasurement, PipelineRun
     from ddpexec.running.run import Run
     from ddpsim.bucketing import BucketPlan
     from ddpsim.trace.metrics import Summary
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 @expand
 def run(
     settings: RunSettings,
+    pipeline_options: PipelineOptions,
     output: Output,
     out: Annotated[Path, typer.Option("--out", help="Folder for the traces, one file a rank, and run.json.")],
     model: Annotated[
@@ -55,6 +59,9 @@ def run(
         raise InputError("give one of `model`, `step` and `workload`", place="run", remedy=remedy)
     if step is not None:
         _refuse_beside_step(settings)
+    if pipeline_options.pipeline is not None:
+        given = {"step": step is not None, "timed": workload is not None, "plan": plan is not None}
+        check_beside(pipeline_options, settings, **given)
     refuse_beside_plan(plan, settings)
     refuse_shared_input(workload, plan)
     check_writable_folder(out)
@@ -70,6 +77,7 @@ def run(
     import torch
 
     from ddpexec.groups.launched import launched
+    from ddpexec.running.pipelines import PipelineRun
     from ddpexec.running.run import Run
 
     if threads is not None:
@@ -80,8 +88,34 @@ def run(
 
     join = launched("run", settings.backend, device, settings.timeout.total_seconds())
     with join as rank:
+        if pipeline_options.pipeline is not None:
+            in_stages = PipelineRun(
+                settings, pipeline_options, rank.device, rank.communicator, model=model, workload=recorded
+            )
+            _train_in_stages(in_stages, rank.communicator.rank, out, output)
+            return
         running = Run(settings, rank.device, model=model, step=step, workload=recorded, plan=chosen)
         _train(running, out, output)
+
+
+def _train_in_stages(running: PipelineRun, rank: int, out: Path, output: Output) -> None:
+    from ddpexec.running.pipelines import write_measurement
+
+    measured = running.train(_progress(rank))
+    if rank != 0:
+        return
+    write_measurement(measured, out)
+    output.emit(measured.document(), lambda: f"{_in_stages(measured)}\n\nwritten to {out}")
+
+
+def _in_stages(measured: PipelineMeasurement) -> str:
+    head = (
+        f"{measured.name}, {measured.order}, {counted(measured.ranks, 'rank')} a pipeline, copies {measured.copies}: "
+        f"{ms(measured.step_s)} ms a step of {counted(measured.micro_batches, 'micro-batch')}"
+    )
+    if measured.predicted_s is None or measured.error is None:
+        return head
+    return f"{head}\npredicted {ms(measured.predicted_s)} ms, {signed_percent(measured.error)}"
 
 
 def _refuse_beside_step(settings: RunSettings) -> None:
