@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ddpsim.topology.graph import Placement, Topology
 
 Row = dict[str, object]
-OPERATIONS = "allreduce|reduce_scatter|all_gather|broadcast|reduce|sendrecv"
+OPERATIONS = "allreduce|reduce_scatter|all_gather|broadcast|reduce|sendrecv|alltoall"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,8 @@ def collective(
 ) -> None:
     """Predict an operation's times, in nccl-tests' columns.
 
-    Sizes and busbw are nccl-tests' too: a size is of all parts together, of sendrecv what each rank sends the next.
+    Sizes and busbw are nccl-tests' too: a size is of all parts together, of sendrecv what each rank sends the next, of
+    alltoall what each has for all.
     Beside a measured table: of its ranks, launched as it was measured.
     """
     from ddpsim.operations import Operation

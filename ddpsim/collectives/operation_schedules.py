@@ -49,12 +49,38 @@ def shift(ranks: int) -> TransferSchedule:
     )
 
 
+def exchanged_pairs(ranks: int, *, in_turn: bool = False) -> TransferSchedule:
+    """Return an all-to-all: chunk t of each rank goes to rank t, all at once.
+
+    Args:
+        ranks: how many there are.
+        in_turn: whether of two opposite ranks, p/2 apart, the second sends when it has what the first sent.
+    """
+    pairs = [(rank, (rank + step) % ranks) for step in range(1, ranks) for rank in range(ranks)]
+    half = ranks // 2 if in_turn and ranks % 2 == 0 else 0
+    return TransferSchedule(
+        ranks,
+        ranks,
+        tuple(
+            Transfer(source, target, target, target + 1, False, (number - half,) if source - target == half > 0 else ())
+            for number, (source, target) in enumerate(pairs)
+        ),
+    )
+
+
+def exchanged_pairs_s(ranks: int, size_bytes: float, alpha_s: float, beta: float) -> float:
+    """Return alpha + (p-1)/p S beta: each rank sends p-1 parts of S/p bytes by one link of its own, all at once."""
+    return alpha_s + (ranks - 1) / ranks * size_bytes * beta
+
+
 def around(operation: Operation, ranks: int, pieces: int = 1) -> TransferSchedule:
-    """Return an operation around a ring, other than an allreduce; `pieces` is of a rooted one."""
+    """Return an operation other than an allreduce, around a ring but for an all-to-all; `pieces` is of a rooted one."""
     if operation.rooted:
         return chain(ranks, pieces, reduce=operation.reduces)
     if operation is Operation.SENDRECV:
         return shift(ranks)
+    if operation is Operation.ALL_TO_ALL:
+        return exchanged_pairs(ranks)
     return scattering_ring(ranks) if operation.reduces else gathering_ring(ranks)
 
 

@@ -188,7 +188,7 @@ class PatternTransport(ByOperation):
         this half sends over.
 
         Raises:
-            InputError: a send and receive, of which a pattern is no part.
+            InputError: a send and receive, or an all-to-all, of which a pattern is no part.
         """
         self._check(operation)
         demand = self._whole(size_bytes)
@@ -213,7 +213,7 @@ class PatternTransport(ByOperation):
         return Steps(start_s, (self._lane(schedule, size_bytes, self._connection),) if sent else ())
 
     def _check(self, operation: Operation) -> None:
-        if operation is Operation.SENDRECV:
+        if operation in (Operation.SENDRECV, Operation.ALL_TO_ALL):
             what = f"{operation} by {self._algorithm}, which is a pattern of sums"
             raise InputError(what, place="algorithm", remedy="use auto")
 

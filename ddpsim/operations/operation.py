@@ -1,7 +1,8 @@
 """What a process group's operations move, counted as nccl-tests counts.
 
 A size is the bytes of the whole message: the sum's of an allreduce, a reduce or a broadcast, all parts together of an
-all-gather or a reduce-scatter, and of a send and receive what each rank sends the next. Source: nccl-tests
+all-gather or a reduce-scatter, of a send and receive what each rank sends the next, and of an all-to-all what each rank
+has for all, its own part too. Source: nccl-tests
 `doc/PERFORMANCE.md` and `src/*.cu`.
 """
 
@@ -21,6 +22,7 @@ class Operation(StrEnum):
     BROADCAST = "broadcast"
     REDUCE = "reduce"
     SENDRECV = "sendrecv"
+    ALL_TO_ALL = "alltoall"
 
     @classmethod
     def named(cls, name: str, place: str = "op") -> Operation:
@@ -37,23 +39,23 @@ class Operation(StrEnum):
 
     def steps(self, ranks: int) -> int:
         """Return the steps of a ring: p-1 to scatter sums, p-1 to gather them, p-1 hops along a chain, one to a
-        neighbour."""
-        if self is Operation.SENDRECV:
+        neighbour, or to all at once."""
+        if self in (Operation.SENDRECV, Operation.ALL_TO_ALL):
             return min(ranks - 1, 1)
         return (2 if self is Operation.ALLREDUCE else 1) * (ranks - 1)
 
     def sent(self, ranks: int) -> float:
         """Return the bytes that a rank of a ring sends for a byte of the message, which is busbw over algbw.
 
-        2(p-1)/p of an allreduce, (p-1)/p of its halves, and 1 of what moves whole messages.
+        2(p-1)/p of an allreduce, (p-1)/p of its halves and of an all-to-all, and 1 of what moves whole messages.
         """
         if self is Operation.ALLREDUCE:
             return 2 * (ranks - 1) / ranks
-        return (ranks - 1) / ranks if self.in_parts else 1.0
+        return (ranks - 1) / ranks if self.in_parts or self is Operation.ALL_TO_ALL else 1.0
 
     def parts(self, ranks: int) -> int:
         """Return into how many parts a ring cuts the message: one for each rank, none where it sends whole ones."""
-        return ranks if self is Operation.ALLREDUCE or self.in_parts else 1
+        return ranks if self in (Operation.ALLREDUCE, Operation.ALL_TO_ALL) or self.in_parts else 1
 
     @property
     def in_parts(self) -> bool:

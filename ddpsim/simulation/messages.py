@@ -204,7 +204,8 @@ def _copied_out(message: Message, schedule: Schedule, *, view: bool) -> bool:
     are no views: an optimizer that updates before use, or a part, takes them where they lie. Parameters are copied
     out where they are sharded; where only the optimizer is, they lie in what is gathered.
     """
-    if message.op in (Operation.REDUCE_SCATTER, Operation.REDUCE, Operation.SENDRECV) or _in_place(message):
+    kept = (Operation.REDUCE_SCATTER, Operation.REDUCE, Operation.SENDRECV, Operation.ALL_TO_ALL)
+    if message.op in kept or _in_place(message):
         return False
     if not message.op.reduces and all(point.kind is not PointKind.OPTIMIZER for point in message.blocks):
         return schedule.sharding.parameters > 1

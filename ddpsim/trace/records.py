@@ -32,6 +32,7 @@ COLLECTIVES: Mapping[Operation, str] = {
     Operation.BROADCAST: BROADCAST,
     Operation.REDUCE: "nccl:reduce",
     Operation.SENDRECV: "nccl:send_recv",
+    Operation.ALL_TO_ALL: "nccl:all_to_all",
 }
 """What a collective's span is called: as torch annotates it, whatever the backend."""
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 
 from ddpsim.collectives import operation_schedules, schedules
+from ddpsim.collectives.all_to_all import AllToAll
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.gloo import operation_steps
 from ddpsim.collectives.gloo.ways import GlooPaths, Hop
@@ -61,7 +63,9 @@ class GlooTransport(ByOperation):
         self.capacities: Mapping[LinkId, float] = {each.name: each.link.bandwidth for hop in self._hops for each in hop}
 
     def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:
-        """Return the ring, always, except of a broadcast, which is a tree."""
+        """Return the ring, always, except of a broadcast, which is a tree, and an all-to-all, each pair by itself."""
+        if operation is Operation.ALL_TO_ALL:
+            return AlgorithmChoice("pairs", "tcp")
         return AlgorithmChoice("tree" if operation is Operation.BROADCAST else "ring", "tcp")
 
     def demand(self, operation: Operation, size_bytes: int) -> Demand:
@@ -69,6 +73,8 @@ class GlooTransport(ByOperation):
 
         Threads woken at each step work beside the bytes: whichever is slower sets the rate.
         """
+        if operation is Operation.ALL_TO_ALL:
+            return self._all_to_all.demand(size_bytes)
         start_s = self._ways.start_s(size_bytes) + self._copies_s(operation, size_bytes)
         if self._ranks == 1 or size_bytes == 0:
             return Demand(start_s, 0, {})
@@ -98,6 +104,11 @@ class GlooTransport(ByOperation):
     def time_s(self, operation: Operation, size_bytes: int) -> float:
         """Return the time of an operation with nothing else in flight."""
         return alone_s(self.demand(operation, size_bytes), self.capacities)
+
+    @cached_property
+    def _all_to_all(self) -> AllToAll:
+        ways = GlooPaths(PlacementLinks(self._wiring.placement, expand=True), self.calibration)
+        return AllToAll(ways, self._ranks, self.capacities, in_turn=True)
 
     def _tree(self, size_bytes: int) -> Demand:
         """Return the root's part in a binomial tree: log2(p) sends of the whole message, all at once.
@@ -145,6 +156,8 @@ class GlooTransport(ByOperation):
 
     def steps(self, operation: Operation, size_bytes: int) -> Steps:
         """Return the segments one by one; where one node stands for all, its part of them."""
+        if operation is Operation.ALL_TO_ALL:
+            return self._all_to_all.steps(size_bytes)
         start_s = self._ways.start_s(size_bytes) + self._copies_s(operation, size_bytes)
         if self._ranks == 1 or size_bytes == 0:
             return Steps(start_s, ())

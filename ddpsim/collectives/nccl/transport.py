@@ -7,19 +7,21 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
+from ddpsim.collectives.all_to_all import AllToAll
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl import pieces as nccl_pieces
 from ddpsim.collectives.nccl import steps as nccl_steps
 from ddpsim.collectives.nccl import switch_steps as nccl_switch_steps
 from ddpsim.collectives.nccl import tree_steps as nccl_tree_steps
 from ddpsim.collectives.nccl.costs import Cost, EntryCosts, most
-from ddpsim.collectives.nccl.layout import Layout
+from ddpsim.collectives.nccl.layout import Layout, joined_by_nvlink
 from ddpsim.collectives.nccl.loads import NET
 from ddpsim.collectives.nccl.operation_tuning import operation_table
 from ddpsim.collectives.nccl.shape import TuningEntry
 from ddpsim.collectives.nccl.versions import ALL_PAIRS, LL, NVLS, NVLS_TREE, RING, SIMPLE, TREE
+from ddpsim.collectives.nccl.ways import NcclPaths
 from ddpsim.collectives.patterns import PATTERNS
-from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, Steps
+from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, Steps, alone_s
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId
@@ -98,6 +100,8 @@ class NcclTransport(ByOperation):
         """
         if self.layout.ranks == 1 or size_bytes == 0:
             return AlgorithmChoice(RING, SIMPLE)
+        if operation is Operation.ALL_TO_ALL:
+            return AlgorithmChoice("pairs", SIMPLE)
         cost = self._costs(operation, size_bytes)[0][0]
         return AlgorithmChoice(cost.entry.algorithm, cost.entry.protocol, cost.channels)
 
@@ -118,6 +122,9 @@ class NcclTransport(ByOperation):
     def _demand(self, operation: Operation, size_bytes: int) -> Demand:
         if self.layout.ranks == 1 or size_bytes == 0:
             return Demand(self._cost.start_s(SIMPLE), 0, {})
+        if operation is Operation.ALL_TO_ALL:
+            demand = self._all_to_all.demand(size_bytes)
+            return replace(demand, latency_s=demand.latency_s + self._isolated_s)
         costs = self._costs(operation, size_bytes)
         cost, time_s = costs[0][0], self._joined_s(costs, size_bytes)
         factor = time_s / cost.time_s(size_bytes)
@@ -152,12 +159,17 @@ class NcclTransport(ByOperation):
         """Return the time of an operation with nothing else in flight."""
         if self.layout.ranks == 1 or size_bytes == 0:
             return self._cost.start_s(SIMPLE)
+        if operation is Operation.ALL_TO_ALL:
+            return alone_s(self.demand(operation, size_bytes), self.capacities)
         return self._joined_s(self._costs(operation, size_bytes), size_bytes)
 
     def steps(self, operation: Operation, size_bytes: int) -> Steps:
         """Return the chosen pattern transfer by transfer, scaled as `demand` is."""
         if self.layout.ranks == 1 or size_bytes == 0:
             return Steps(self._cost.start_s(SIMPLE), ())
+        if operation is Operation.ALL_TO_ALL:
+            steps = self._all_to_all.steps(size_bytes)
+            return replace(steps, launch_s=steps.launch_s + self._isolated_s)
         costs = self._costs(operation, size_bytes)
         cost = costs[0][0]
         factor = self._joined_s(costs, size_bytes) / cost.time_s(size_bytes)
@@ -175,6 +187,17 @@ class NcclTransport(ByOperation):
             hop_s, net_s = max(timing.hop_s - inner_s, 0.0), max(timing.net_s - outer_s, 0.0)
             timing = replace(timing, hop_s=hop_s, net_s=net_s)
         return nccl_tree_steps.tree(timing, self._expanded, size_bytes, cut, window)
+
+    @cached_property
+    def _all_to_all(self) -> AllToAll:
+        placement, version = self.layout.placement, self.layout.shape.version
+        ways = NcclPaths(joined_by_nvlink(placement, version), self.calibration)
+        return AllToAll(ways, self.layout.ranks, self.capacities)
+
+    @property
+    def _isolated_s(self) -> float:
+        """What a collective that nothing went before takes longer to start."""
+        return self._get["isolated_s"] if self._options.isolated else 0.0
 
     def _chain(self, operation: Operation, cost: Cost, factor: float, size_bytes: int) -> Steps:
         timing, protocol = self._timing(cost, factor, operation), cost.entry.protocol

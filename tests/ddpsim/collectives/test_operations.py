@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import simpy
 
 from ddpsim.collectives import operation_schedules
 from ddpsim.collectives.execute import Collectives
-from ddpsim.errors import InputError
+from ddpsim.errors import InputError, TopologyError
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
@@ -16,6 +17,7 @@ from tests.ddpsim.collectives.shaped import SHAPED
 
 HALVES = [Operation.REDUCE_SCATTER, Operation.ALL_GATHER]
 OTHERS = [operation for operation in Operation if operation is not Operation.ALLREDUCE]
+RINGS = [operation for operation in OTHERS if operation is not Operation.ALL_TO_ALL]
 WIRE = 1.25e8 / 1.046
 """Bytes per second of payload on a link of 1 Gbit/s."""
 
@@ -101,12 +103,17 @@ def test_a_chain_takes_its_closed_form() -> None:
         (Operation.SENDRECV, 2, 8 * MIB, 2.0),
         (Operation.SENDRECV, 3, 6 * MIB, 1.08),
         (Operation.SENDRECV, 4, 8 * MIB, 1.05),
+        (Operation.ALL_TO_ALL, 2, 12 * MIB, 1.03),
+        (Operation.ALL_TO_ALL, 3, 12 * MIB, 0.68),
+        (Operation.ALL_TO_ALL, 4, 4 * MIB, 0.95),
+        (Operation.ALL_TO_ALL, 8, 4 * MIB, 0.98),
     ],
 )
 def test_gloo_moves_what_torchs_operations_do(
     operation: Operation, ranks: int, size_bytes: int, measured: float
 ) -> None:
-    """Medians of `reduce_scatter_tensor`, `all_gather_into_tensor`, `reduce`, `broadcast`, and `isend` with `irecv`.
+    """Medians of `reduce_scatter_tensor`, `all_gather_into_tensor`, `reduce`, `broadcast`, `isend` with `irecv`,
+    and `all_to_all_single`.
 
     Torch 2.13 over links of 200 Mbit/s, in times of the message on the wire.
     """
@@ -134,7 +141,7 @@ def test_other_operations_run_on_rings_whatever_algorithm_allreduces_are_forced_
     tree = Collectives(
         None, load_topology("dgx-a100").place(2), backend="nccl", options=CollectiveOptions(algorithm="tree")
     )
-    assert {tree.choice(size, each).algorithm for size in (1024, MIB, 256 * MIB) for each in OTHERS} == {"ring"}
+    assert {tree.choice(size, each).algorithm for size in (1024, MIB, 256 * MIB) for each in RINGS} == {"ring"}
     assert tree.choice(MIB).algorithm == "tree"
 
 
@@ -150,8 +157,46 @@ def test_patterns_have_halves_and_no_sends() -> None:
             options=CollectiveOptions(algorithm="halving-doubling", fidelity="steps"),
         ).simulate_s(64 * MIB, half)
         assert stepped == pytest.approx(pattern.estimate_s(64 * MIB, half), rel=0.05)
-    with pytest.raises(InputError, match="sendrecv by halving-doubling"):
-        pattern.estimate_s(MIB, Operation.SENDRECV)
+    for operation in (Operation.SENDRECV, Operation.ALL_TO_ALL):
+        with pytest.raises(InputError, match=f"{operation} by halving-doubling"):
+            pattern.estimate_s(MIB, operation)
+
+
+def test_an_all_to_all_takes_its_closed_form_on_one_link_a_rank() -> None:
+    """Each rank of a lab has one link: 2/3 of 32 MiB leave by it, after one handshake."""
+    placement = lab(3, "0.1ms")
+    alone = Collectives(None, placement, backend="gloo", options=CollectiveOptions(isolated=False))
+    get = alone.calibration
+    handshake_s = get["gloo.step_s"] + get["gloo.round_trips"] * 2 * 1e-4
+    wanted = operation_schedules.exchanged_pairs_s(3, 32 * MIB, handshake_s, 1 / WIRE) + get["gloo.launch_s"]
+    assert alone.estimate_s(32 * MIB, Operation.ALL_TO_ALL) == pytest.approx(wanted, rel=2e-3)
+
+
+def test_an_all_to_all_of_nodes_waits_for_the_network_and_a_lone_node_does_not() -> None:
+    """Of 16 GPUs in two nodes each sends half of its message to the other node, whose eight NICs carry 50 GB/s each."""
+    size = 256 * MIB
+    one, two = (
+        Collectives(None, load_topology("dgx-h100").place(n), backend="nccl", options=CollectiveOptions(isolated=False))
+        for n in (1, 2)
+    )
+    bytes_s = size / 2 / (two.estimate_s(size, Operation.ALL_TO_ALL) - two.estimate_s(0, Operation.ALL_TO_ALL))
+    assert 0.75 * 50e9 < bytes_s < 50e9
+    assert one.estimate_s(size, Operation.ALL_TO_ALL) < two.estimate_s(size, Operation.ALL_TO_ALL) / 3
+
+
+def test_an_all_to_all_shares_links_with_what_else_is_sent() -> None:
+    placement, size = lab(3), 32 * MIB
+    both = Collectives(simpy.Environment(), placement, backend="gloo", options=CollectiveOptions(isolated=False))
+    alone_s = both.estimate_s(size, Operation.ALL_TO_ALL)
+    ends = [both.run(Operation.ALL_TO_ALL, size), both.run(Operation.ALL_TO_ALL, size)]
+    both.env.run(simpy.AllOf(both.env, ends))
+    assert both.env.now == pytest.approx(2 * alone_s, rel=0.02)
+
+
+def test_an_all_to_all_of_too_many_ranks_is_refused() -> None:
+    many = Collectives(None, load_topology("dgx-h100").place(64), backend="nccl")
+    with pytest.raises(TopologyError, match="an all-to-all of 512 ranks; give a group of 256 ranks at most"):
+        many.estimate_s(MIB, Operation.ALL_TO_ALL)
 
 
 @pytest.mark.parametrize("operation", list(Operation))

@@ -88,7 +88,7 @@ SHAPES: dict[str, list[str]] = {
     "between a launcher's lines": ["-" * 74, WARNING, "-" * 74, *TOP, *DEVICES, INFO, *NEW, INFO, *body(), "..."],
     "Windows line ends": [line + "\r" for line in [*TOP, *DEVICES, *NEW, *body(), *BOTTOM]],
     "another collective before it": [
-        "# Collective test starting: alltoall_perf", *NEW, *body(unit_us=0.5, redop="none"),
+        "# Collective test starting: hypercube_perf", *NEW, *body(unit_us=0.5, redop="none"),
         "# Collective test starting: all_reduce_perf", *TOP, *DEVICES, *NEW, *body(),
     ],
 }  # fmt: skip
@@ -190,8 +190,8 @@ BAD = {
         r"log: row 2, column cputime: a processor's time",
     ),
     "another collective": (
-        ["# Collective test starting: alltoall_perf", *NEW, *body()],
-        "log: row 1: alltoall_perf names no operation that is modelled; name it in the header",
+        ["# Collective test starting: hypercube_perf", *NEW, *body()],
+        "log: row 1: hypercube_perf names no operation that is modelled; name it in the header",
     ),
     "an operation that reduces nothing": ([*NEW, *body(redop="none")], "log: row 4, column redop: none names no"),
     "rates of other ranks": (
