@@ -36,6 +36,7 @@ class Buckets:
         self.all: list[AnyBucket] = []
         self.eager: list[tuple[AnyBucket, int] | None] = []
         self.runs: list[BucketRun] = []
+        self._divisor = 1
         dense = [tensor for tensor, known in zip(model.tensors, model.policy, strict=True) if not known.sparse]
         self._arena = Arena(dense, options.bucket_dtype)
         self._memory: list[Tensor | None] = []
@@ -66,6 +67,12 @@ class Buckets:
         made = [Bucket(tuple(group), sum(policy[i].size_bytes for i in group), None) for group, _ in filled]
         self._make(made, [memory for _, memory in filled])
 
+    def divide_by(self, divisor: int) -> None:
+        """Divide gradients that are copied in from now on."""
+        self._divisor = divisor
+        for bucket in self.all:
+            bucket.divisor = divisor
+
     @property
     def _as_view(self) -> bool:
         return self._options.gradient_as_bucket_view and self._options.bucket_dtype is None
@@ -87,6 +94,7 @@ class Buckets:
                     number, bucket, model.tensors, as_view=as_view, batched=batched, dtype=dtype, called=self._called,
                     memory=memory,
                 )  # fmt: skip
+            made.divisor = self._divisor
             self.all.append(made)
         for made in self.all:
             for place, index in enumerate(made.indices):
@@ -108,7 +116,7 @@ class BucketRun:
         """Give the parameters the reduced gradients that lie in the buffers."""
         if not (self._flat and self._written()):
             for bucket in self.buckets:
-                bucket.write_back(bucket.buffer, ())
+                bucket.write_back(())
 
     def _written(self) -> bool:
         grads = list(map(gradient_of, self._parameters))

@@ -11,6 +11,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ddpexec.ddp.parameters import broadcast
 from ddpexec.groups.process_groups import Communicator
+from ddpexec.timing.observe import Observer
 
 BufferHook = Callable[[Any, dict[str, Tensor]], Any]
 
@@ -44,18 +45,23 @@ class BufferSynchroniser:
                     found[full] = buffer
         return found
 
-    def synchronise(self, source: int = 0) -> list[torch.futures.Future[Any]] | None:
-        """Overwrite the buffers with rank `source`'s, or call the hook; return its futures, None without buffers.
+    def synchronise(self, source: int = 0, observer: Observer | None = None) -> list[torch.futures.Future[Any]]:
+        """Overwrite the buffers with rank `source`'s, or call the hook; return its futures.
 
-        Autograd does not count this as a modification.
+        Autograd does not count this as a modification. Where there are buffers, `observer` notes what it took.
         """
+        begin = observer.now() if observer is not None else None
         named = self.named()
         buffers = tuple(named.values())
         if not buffers or self._communicator.noop:
-            return None
+            return []
         with torch.no_grad(), _unsafe_preserve_version_counter(buffers):
             if self.hook is not None:
                 hook, state = self.hook
-                return list(hook(state, named) or ())
-            broadcast(buffers, self._communicator, source)
-        return []
+                futures = list(hook(state, named) or ())
+            else:
+                futures = []
+                broadcast(buffers, self._communicator, source)
+        if observer is not None:
+            observer.buffers(begin)
+        return futures

@@ -10,7 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ddpexec.ddp.flat import FlatBucket
+from ddpexec.ddp.sparse import SparseBucket
 from ddpexec.errors import ExecutionError
+from ddpexec.groups.process_groups import Work
 
 Hook = Callable[[Any, Any], "torch.futures.Future[Any]"]
 
@@ -49,6 +52,43 @@ class GradBucket:
     def set_buffer(self, buffer: Tensor) -> None:
         """Replace the flat gradients."""
         self._buffer = buffer
+
+
+class HookWork:
+    """The reduction of a bucket by a hook: what its future holds is the bucket's `reduced` once it is waited for.
+
+    Attributes:
+        future: that the hook returned.
+    """
+
+    def __init__(self, future: torch.futures.Future[Any], bucket: FlatBucket | SparseBucket) -> None:
+        self.future, self._bucket = future, bucket
+
+    def wait(self) -> bool:
+        """Wait for the hook's future.
+
+        Raises:
+            ExecutionError: it holds something else than one tensor of the bucket's size.
+        """
+        bucket = self._bucket
+        bucket.reduced = result_of(self.future, bucket.number, bucket.elements)
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether the future is there."""
+        return self.future.done()
+
+
+def by_hook(
+    hook: Hook, state: object, bucket: FlatBucket | SparseBucket, *, last: bool
+) -> Callable[[Sequence[Work]], Work]:
+    """Return what has `hook(state, bucket)` reduce a bucket; `last` is whether none of an iteration follows it."""
+
+    def send(_: Sequence[Work]) -> Work:
+        given = GradBucket(bucket.number, bucket.buffer, bucket.views, bucket.parameters, last)
+        return HookWork(hook(state, given), bucket)
+
+    return send
 
 
 def check_hook(hook: object) -> None:

@@ -36,6 +36,10 @@ class FlatBucket:
         called: what errors call the parameter of a registration index.
         least: elements of the memory behind the buffer, where that is to be divided into equal parts: `whole`.
         memory: what the buffer takes the first elements of; None allocates.
+
+    Attributes:
+        divisor: of each gradient that is copied in; 1 leaves it whole.
+        reduced: what the parameters are given: the buffer itself, or what a communication hook made of it.
     """
 
     def __init__(
@@ -60,7 +64,7 @@ class FlatBucket:
         size, dtype = sum(self._sizes), dtype or first.dtype
         self.whole = torch.zeros(max(size, least), dtype=dtype, device=first.device) if memory is None else memory
         self.buffer = self.whole[:size] if size < self.whole.numel() else self.whole
-        self.size_bytes = self.buffer.nbytes
+        self.size_bytes, self.divisor, self.reduced = self.buffer.nbytes, 1, self.buffer
         self.views = views_of(self.buffer, self.parameters)
         limit = float("inf") if batched else EAGER_BYTES / dtype.itemsize
         self.eager = [each >= limit for each in self._sizes]
@@ -72,20 +76,25 @@ class FlatBucket:
         if as_view:
             self._adopt_gradients()
 
-    def fill(self, place: int, divisor: int | None) -> None:
-        """Copy the gradient at `place` into the buffer, divided by `divisor`; None leaves it whole."""
-        parameter, view = self.parameters[place], self.views[place]
+    @property
+    def elements(self) -> int:
+        """Of the buffer."""
+        return self.buffer.numel()
+
+    def fill(self, place: int) -> None:
+        """Copy the gradient at `place` into the buffer, divided by the divisor."""
+        parameter, view, divisor = self.parameters[place], self.views[place], self.divisor
         grad = parameter.grad
         if grad is None:
             view.zero_()
         elif self.is_view(grad, place):
-            if divisor is not None:
+            if divisor != 1:
                 (_real(view) if self._batched else view).div_(divisor)
         else:
             self._check(place, grad)
             if grad.requires_grad:
                 grad = grad.detach()
-            if divisor is None or divisor == 1:
+            if divisor == 1:
                 view.copy_(grad)
             elif self._batched:
                 _real(view.copy_(grad)).div_(divisor)
@@ -94,24 +103,24 @@ class FlatBucket:
             if self.as_view:
                 parameter.grad = view
 
-    def complete(self, divisor: int | None) -> None:
+    def complete(self) -> None:
         """Copy in, by few calls, every gradient that `fill` was not called for."""
-        late = self._late_parameters
+        late, divisor = self._late_parameters, self.divisor
         if len(late) < 2:
             for place in self._late:
-                self.fill(place, divisor)
+                self.fill(place)
             return
         grads = list(map(gradient_of, late))
         if self.as_view and all(map(operator.is_, grads, self._late_views)):
-            if divisor is not None and divisor != 1:
+            if divisor != 1:
                 for run in self._late_runs:
                     (_real(run) if self._batched else run).div_(divisor)
             return
         if not self._copied(grads):
             for place in self._late:
-                self.fill(place, divisor)
+                self.fill(place)
             return
-        if divisor is not None and divisor != 1:
+        if divisor != 1:
             for run in self._late_runs:
                 if self._batched:
                     _real(run).div_(divisor)
@@ -121,12 +130,16 @@ class FlatBucket:
             for parameter, view in self._late_pairs:
                 parameter.grad = view
 
-    def write_back(self, reduced: Tensor, unused: Collection[int]) -> None:
-        """Give the parameters their reduced gradients; those of registration indices in `unused` stay as they are.
+    def take_reduced(self) -> None:
+        """Let what a communication hook made of the buffer lie in it."""
+        reduced, self.reduced = self.reduced, self.buffer
+        if reduced.data_ptr() != self.buffer.data_ptr():
+            self.buffer.copy_(reduced.view(-1))
 
-        `reduced` is the buffer itself, or what a communication hook made of it.
-        """
+    def write_back(self, unused: Collection[int]) -> None:
+        """Give the parameters their reduced gradients; those of registration indices in `unused` stay as they are."""
         views = self.views
+        reduced, self.reduced = self.reduced, self.buffer
         if reduced.data_ptr() != self.buffer.data_ptr():
             views = views_of(reduced.reshape(-1), self.parameters)
             if self.as_view:
@@ -150,7 +163,7 @@ class FlatBucket:
     def of_zeros(self) -> FlatBucket:
         """Return a bucket like this one, of zeros: what a rank without input sends, and leaves its gradients alone."""
         twin = copy.copy(self)
-        twin.buffer = torch.zeros_like(self.buffer)
+        twin.buffer = twin.reduced = torch.zeros_like(self.buffer)
         twin.views = views_of(twin.buffer, self.parameters)
         return twin
 
@@ -233,6 +246,14 @@ def views_of(flat: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
             views.append(flat[offset : offset + size].view(parameter.shape))
         offset += size
     return views
+
+
+def lie_in(flat: Tensor, parameters: Sequence[nn.Parameter]) -> None:
+    """Let `parameters` be views of `flat` from now on, one after the other, with the values they have."""
+    with torch.no_grad():
+        for parameter, view in zip(parameters, views_of(flat, parameters), strict=True):
+            view.copy_(parameter)
+            parameter.data = view
 
 
 def copied(into: Iterable[Tensor | None], values: Iterable[Tensor | None]) -> bool:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Collection
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
-from ddpexec.ddp.drop import LayerDrop
 from ddpexec.ddp.parameters import broadcast_state
-from ddpexec.ddp.reducer import Reducer
-from ddpexec.ddp.wrapped import WrappedModule
-from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator, wait
 
@@ -20,14 +18,23 @@ _WHAT = "the exchange of which ranks still have input"
 
 
 class UnevenInputs(Joinable):
-    """Mixed into our `DistributedDataParallel`: what `Join` asks of it."""
+    """What `Join` asks of a wrapper, of torch's constructor or of a scheme.
 
-    reducer: Reducer
+    Attributes:
+        module: that is wrapped.
+        communicator, process_group: of the ranks.
+        device: of the parameters.
+        parameters_to_ignore: names of parameters and buffers that ranks do not share.
+    """
+
+    module: nn.Module
     communicator: Communicator
     process_group: dist.ProcessGroup
     device: torch.device
-    drop: LayerDrop | None
+    parameters_to_ignore: Collection[str] = ()
+    require_backward_grad_sync: bool
     _divide_by_initial_world_size: bool
+    _authoritative_rank: int
 
     def join(
         self,
@@ -35,12 +42,18 @@ class UnevenInputs(Joinable):
         enable: bool = True,
         throw_on_early_termination: bool = False,
     ) -> Join:
-        """Return a context in which ranks may have different numbers of inputs; see torch's class."""
+        """Return a context in which ranks may have different numbers of inputs; see torch's class.
+
+        Raises:
+            OptionError: where ranks do more in an iteration than sum gradients.
+        """
+        if enable:
+            self.check_joinable()
         return Join(
             [self], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size
         )
 
-    def join_hook(self: WrappedModule, **kwargs: Any) -> ShadowHook:
+    def join_hook(self, **kwargs: Any) -> ShadowHook:
         """Return what a rank that has run out of input does."""
         self._divide_by_initial_world_size = bool(kwargs.get("divide_by_initial_world_size", True))
         return ShadowHook(self)
@@ -57,70 +70,54 @@ class UnevenInputs(Joinable):
 
     def notify_join(self) -> None:
         """Tell joined ranks of the coming forward; divide by those that still have input where that is asked."""
-        if self._join_config.enable and self.drop is not None:
-            raise OptionError(
-                "drop and join() do not go together: a rank without input cannot tell which buckets others leave out",
-                remedy="leave drop out, or give every rank as many inputs and leave join() out",
-            )
         work = Join.notify_join_context(self)
         if work is not None and not self._divide_by_initial_world_size:
             self.divide_by(active_ranks(work, self.communicator))
         elif work is not None:
             self.divide_by(self.communicator.world_size)
 
+    # ---- what a wrapper does
+
+    def check_joinable(self) -> None:
+        """Raise where a rank without input could not take part."""
+
     def divide_by(self, ranks: int) -> None:
         """Divide the coming sums by `ranks`."""
-        self.reducer.divisor = ranks
+        raise NotImplementedError
+
+    def shadow_iteration(self) -> None:
+        """Take part in an iteration of the ranks that have input, with gradients of zero."""
+        raise NotImplementedError
+
+    def complete(self) -> None:
+        """Bring the parameters up to date."""
+
+    @property
+    def shares_buffers(self) -> bool:
+        """Whether ranks end with the same buffers."""
+        return True
 
 
 class ShadowHook(JoinHook):
     """What a rank without input does, once for every iteration of those that have some."""
 
-    def __init__(self, ddp: WrappedModule) -> None:
+    def __init__(self, ddp: UnevenInputs) -> None:
         self._ddp = ddp
 
     def main_hook(self) -> None:
         """Take part in one iteration with gradients of zero."""
-        ddp = self._ddp
-        ddp.executor.check_finished()
-        ddp.reducer.rebuild()
-        if ddp.buffers_due(after_forward=False):
-            ddp.buffer_sync.synchronise(common_rank(ddp, candidate=False))
-        synced = backward_is_synced(ddp, joined=True)
-        ddp.require_forward_param_sync = synced
-        if synced:
-            ddp.executor.shadow()
+        self._ddp.shadow_iteration()
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """Give every rank the model of the rank that trained longest."""
         ddp = self._ddp
+        ddp.complete()
         source = ddp._authoritative_rank = common_rank(ddp, candidate=is_last_joiner)
-        broadcast_state(
-            ddp.module, ddp.communicator, ddp.parameters_to_ignore, buffers=ddp.forward_sync_buffers, source=source
-        )
+        ignored = ddp.parameters_to_ignore
+        broadcast_state(ddp.module, ddp.communicator, ignored, buffers=ddp.shares_buffers, source=source)
 
 
-class JoinParticipant(Protocol):
-    """What the exchange between ranks with and without input asks of a wrapper."""
-
-    @property
-    def communicator(self) -> Communicator:
-        """Of the ranks."""
-
-    @property
-    def process_group(self) -> dist.ProcessGroup:
-        """Of the exchange."""
-
-    @property
-    def device(self) -> torch.device:
-        """Of the parameters."""
-
-    @property
-    def require_backward_grad_sync(self) -> bool:
-        """Whether the coming backward reduces gradients."""
-
-
-def backward_is_synced(ddp: JoinParticipant, *, joined: bool) -> bool:
+def backward_is_synced(ddp: UnevenInputs, *, joined: bool) -> bool:
     """Tell joined ranks whether the others reduce their gradients this iteration; each rank calls this."""
     flag = torch.tensor([float(not joined and ddp.require_backward_grad_sync)], device=_control(ddp))
     with naming_the_lost(ddp.communicator, _WHAT):
@@ -128,7 +125,7 @@ def backward_is_synced(ddp: JoinParticipant, *, joined: bool) -> bool:
     return bool(flag.item())
 
 
-def common_rank(ddp: JoinParticipant, *, candidate: bool) -> int:
+def common_rank(ddp: UnevenInputs, *, candidate: bool) -> int:
     """Return the highest rank among the candidates; every rank calls this."""
     rank = torch.tensor([ddp.communicator.rank if candidate else -1], device=_control(ddp))
     with naming_the_lost(ddp.communicator, _WHAT):
@@ -142,5 +139,5 @@ def active_ranks(work: Any, communicator: Communicator) -> int:
     return int(work.get_future().value()[0].item())
 
 
-def _control(ddp: JoinParticipant) -> torch.device:
+def _control(ddp: UnevenInputs) -> torch.device:
     return ddp.communicator.device_for(ddp.device)

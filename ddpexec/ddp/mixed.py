@@ -36,6 +36,11 @@ class MixedPrecision:
                 if name not in ignored:
                     buffer.data = buffer.to(config.buffer_dtype)
 
+    def lowered(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Compute in the lower precision from now on; return the inputs in it."""
+        self.lower()
+        return self.cast(inputs, kwargs)
+
     def cast(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return floating point inputs, nested ones too, in the lower precision."""
         lowered: tuple[tuple[Any, ...], dict[str, Any]] = _cast_forward_inputs(self.dtype, *inputs, **kwargs)

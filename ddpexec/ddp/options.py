@@ -100,6 +100,14 @@ def hook_twice(mixed: bool = False) -> OptionError:
     )
 
 
+def not_joined_and_dropped() -> OptionError:
+    """Return the error for uneven inputs where layers are left out."""
+    return OptionError(
+        "drop and join() do not go together: a rank without input cannot tell which buckets others leave out",
+        remedy="leave drop out, or give every rank as many inputs and leave join() out",
+    )
+
+
 def check_in_backward(hooked: bool, joined: bool) -> None:
     """Raise where optimizers step in backward and gradients are not plain averages over all ranks."""
     given = "a communication hook or mixed_precision" if hooked else "join()" if joined else None

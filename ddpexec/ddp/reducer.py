@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from ddpexec.ddp.averaging import averaging
 from ddpexec.ddp.buckets import AnyBucket, Buckets
-from ddpexec.ddp.comm_hooks import Hook
+from ddpexec.ddp.comm_hooks import Hook, by_hook
 from ddpexec.ddp.consensus import first_times, gather_times
-from ddpexec.ddp.in_flight import InFlight
+from ddpexec.ddp.launcher import Launcher, Sending
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.ddp.runtime_stats import RuntimeStats, TimerEvent
 from ddpexec.ddp.used import UsedMap
 from ddpexec.groups.lost import naming_the_lost
-from ddpexec.groups.process_groups import Communicator
+from ddpexec.groups.process_groups import Communicator, Work
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan, LaunchQueue, rebuilt_plan
 from ddpsim.bucketing.drop import remapped, skipped_buckets
@@ -61,9 +61,12 @@ class Reducer:
         self.model, self.communicator, self.options, self.order = model, communicator, options, order
         self._made = Buckets(model, options, communicator.rank)
         self.buckets = self._made.all
-        self.in_flight = InFlight(self._made, communicator, observer)
+        self.launcher = Launcher(communicator, observer)
+        self._hook: tuple[Hook, object] | None = None
+        self._after_bucket: Callable[[list[nn.Parameter]], None] | None = None
         self.used, self.stats = UsedMap(model, communicator), RuntimeStats(model.devices)
-        self.divisor, self.iteration = communicator.world_size, 0
+        self.iteration = 0
+        self._made.divide_by(communicator.world_size)
         self.launch_order: list[int] = []
         self.arrival: Sequence[int] = []
         self.unused: Sequence[int] = []
@@ -82,22 +85,30 @@ class Reducer:
 
     def _lie_in(self, groups: Sequence[Sequence[int]]) -> None:
         self._groups, self._queue, self._eager = groups, LaunchQueue(groups), self._made.eager
+        self.launcher.sendings = [self._sending(bucket, self.launcher) for bucket in self.buckets]
 
     # ---- told from outside
 
     def observe(self, observer: Observer | None) -> None:
         """Let `observer` take the moments of buckets from the next backward on; None takes none."""
-        self.in_flight.observer = observer
+        self.launcher.observer = observer
 
     @property
     def hooked(self) -> bool:
         """Whether a communication hook reduces the buckets."""
-        return self.in_flight.hook is not None
+        return self._hook is not None
 
     def use_hook(self, hook: Hook, state: object, name: str = "") -> None:
         """Let `hook(state, bucket)` reduce each bucket; `name` is what logging data call it, else its own."""
-        self.in_flight.hook = hook, state
+        self._hook = hook, state
         self.hook_name = name or getattr(hook, "__qualname__", str(hook))
+        self._made.divide_by(1)
+        self._lie_in(self._groups)
+
+    def divide_by(self, ranks: int) -> None:
+        """Divide the coming sums by `ranks`, where no communication hook does as it likes."""
+        if not self.hooked:
+            self._made.divide_by(ranks)
 
     def average_after(self, dtype: torch.dtype | None, before_write_back: Callable[[], None] | None = None) -> None:
         """Sum buckets, in `dtype` where given, before they are divided by the number of ranks, as torch's hooks do.
@@ -110,13 +121,13 @@ class Reducer:
     def step_each_bucket(self, step: Callable[[Sequence[nn.Parameter]], None]) -> None:
         """Call `step` with the parameters of each bucket once it is written back, summed and then divided."""
         self.average_after(None)
-        self.in_flight.after_bucket = step
+        self._after_bucket = step
 
     def take_over(self, former: Reducer) -> None:
         """Go on with the sampling rate and the user's communication hook of `former`."""
         self.stats.rate = former.stats.rate
-        if former.in_flight.hook is not None and not former._averages and not self._averages:
-            self.use_hook(*former.in_flight.hook, former.hook_name)
+        if former._hook is not None and not former._averages and not self._averages:
+            self.use_hook(*former._hook, former.hook_name)
 
     def leave_out(self, parameters: Collection[int]) -> None:
         """Expect no gradient of `parameters` from the coming backward, on no rank.
@@ -176,7 +187,8 @@ class Reducer:
         # What ranks search for may differ among them; what drop says, and what the option promises, does not.
         common = self.unused if self.options.skip_all_reduce_unused_params else self.dropped
         self._queue.reset(skipped_buckets(self._groups, common) if common else [])
-        self.in_flight.works = []
+        self.launcher.begin()
+        self.launcher.forget()
 
     def began(self, unused: Sequence[int]) -> None:
         """Take the gradients of `unused` as they are, and launch the buckets that are complete with them."""
@@ -185,13 +197,13 @@ class Reducer:
         waited = [index for index in unused if index not in nowhere]
         for index in waited:
             if (eager := self._eager[index]) is not None:
-                eager[0].fill(eager[1], self._divisor)
+                eager[0].fill(eager[1])
         self._launch(self._queue.start(waited))
 
     def take(self, index: int) -> None:
         """Take a gradient, and launch the buckets that are complete with it."""
         if (eager := self._eager[index]) is not None:
-            eager[0].fill(eager[1], self._divisor)
+            eager[0].fill(eager[1])
         if launchable := self._queue.ready(index):
             self._launch(launchable)
 
@@ -200,14 +212,15 @@ class Reducer:
         if not self._queue.launched_all:
             return False
         if counted:
-            self.used.reduce(len(self.in_flight.works))
+            self.used.reduce(len(self.launcher.launched))
         self.stats.note(TimerEvent.COMPUTED)
         if self._before_write_back is not None:
             self._before_write_back()
-        observer, options = self.in_flight.observer, self.options
+        observer, options = self.launcher.observer, self.options
         begin = observer.now() if observer is not None else None
         some = options.find_unused_parameters or options.static_graph or self.dropped
-        self.launch_order = self.in_flight.finish(self._untouched if some else None)
+        self._finish(self._untouched if some else None)
+        self.launch_order = self.launcher.launched
         with naming_the_lost(self.communicator, "the buffer hook's synchronisation", others_code=True):
             for future in self._futures:
                 future.wait()
@@ -222,9 +235,12 @@ class Reducer:
 
     def shadow(self, *, counted: bool) -> None:
         """Send gradients of zero, and leave this rank's own alone."""
-        sent = self.in_flight.shadow()
+        zeros = Launcher(self.communicator, None)
+        zeros.sendings = [self._sending(bucket.of_zeros(), zeros, filled=True) for bucket in self.buckets]
+        zeros.launch(range(len(self.buckets)))
+        zeros.wait_all()
         if counted or self.options.searching:
-            self.used.reduce(sent)
+            self.used.reduce(len(zeros.launched))
             self.used.finish(keep=self.options.static_graph)
         self._observe_order(())
 
@@ -234,16 +250,53 @@ class Reducer:
 
     # ---- of one backward
 
-    @property
-    def _divisor(self) -> int | None:
-        return None if self.in_flight.hook else self.divisor
+    def _sending(self, bucket: AnyBucket, launcher: Launcher, *, filled: bool = False) -> Sending:
+        """Return what the launch of `bucket` does; `filled` is whether the gradients lie in it."""
+        fill = None if filled else bucket.complete
+        if self._hook is not None:
+            what = f"the communication hook's reduction of bucket {bucket.number}"
+            hooked = by_hook(*self._hook, bucket, last=bucket.number == len(self.buckets) - 1)
+            return Sending(what, bucket.indices, bucket.size_bytes, hooked, fill=fill, others_code=True)
+        communicator, what = self.communicator, f"the allreduce of bucket {bucket.number} ({bucket.size_bytes:,} B)"
+
+        def send(_: Sequence[Work]) -> Work:
+            return communicator.all_reduce(bucket.buffer, len(launcher.launched))
+
+        return Sending(what, bucket.indices, bucket.size_bytes, send, fill=fill)
 
     def _launch(self, numbers: Sequence[int]) -> None:
         if self.stats.sampling and numbers:
             self.stats.note(TimerEvent.COMMUNICATION)
-        self.in_flight.launch(numbers, self._divisor)
+        self.launcher.launch(numbers)
         if numbers and self.options.searching and self._queue.launched_all:
-            self.used.reduce(len(self.in_flight.works))
+            self.used.reduce(len(self.launcher.launched))
+
+    def _finish(self, untouched: Callable[[AnyBucket], Collection[int]] | None) -> None:
+        """Wait for every bucket and write it back, in launch order.
+
+        `untouched` tells which parameters of a bucket are to stay as they are; None where no parameter of the model is.
+        Small neighbours are then written back together, unless something is to be done after each bucket.
+        """
+        launcher, made = self.launcher, self._made
+        if untouched is None and not self.hooked and len(launcher.launched) == len(made.all):
+            for run in made.runs:
+                numbers = range(run.buckets[0].number, run.buckets[-1].number + 1)
+                launcher.wait(numbers)
+                run.write_back()
+                self._note_written(numbers)
+            return
+        for position, number in enumerate(launcher.launched):
+            launcher.wait((number,))
+            bucket = made.all[number]
+            bucket.write_back(() if untouched is None else untouched(bucket))
+            if self._after_bucket is not None:
+                self._after_bucket(bucket.parameters)
+            self._note_written((position,))
+
+    def _note_written(self, positions: Iterable[int]) -> None:
+        if (observer := self.launcher.observer) is not None:
+            for position in positions:
+                observer.written(position)
 
     def _untouched(self, bucket: AnyBucket) -> set[int]:
         """Return the bucket's parameters that no rank gave a gradient."""

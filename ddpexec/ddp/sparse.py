@@ -23,7 +23,14 @@ class SparseBucket:
         parameters: all parameters of the model, by registration index.
         called: what errors call the parameter of a registration index.
         dtype: in which the gradient comes; None is the parameter's, in which it is kept.
+
+    Attributes:
+        divisor: of the gradient; 1 leaves it whole.
+        reduced: what the gradient becomes: the buffer itself, or what a communication hook made of it.
+        elements: None: any number may come of a reduction.
     """
+
+    elements: int | None = None
 
     def __init__(
         self,
@@ -40,10 +47,16 @@ class SparseBucket:
         self._called = called
         self.eager = [False]
         self._dtype = dtype
-        self._gradient = self.buffer = torch.empty(0)
+        self.divisor = 1
+        self._gradient = self.buffer = self.reduced = torch.empty(0)
 
-    def complete(self, divisor: int | None) -> None:
-        """Take the gradient, divided by `divisor`."""
+    @property
+    def views(self) -> list[Tensor]:
+        """The buffer: there is one gradient."""
+        return [self.buffer]
+
+    def complete(self) -> None:
+        """Take the gradient, divided by the divisor."""
         grad = self.parameters[0].grad
         if grad is None or not grad.is_sparse:
             found = "has no gradient" if grad is None else "has a dense gradient"
@@ -52,20 +65,20 @@ class SparseBucket:
                 remedy="use the embedding in every forward, or build it with sparse=False",
             )
         self._gradient, values = grad, grad.detach()
-        self.buffer = values.clone() if divisor is None else values / divisor
+        self.buffer = self.reduced = values.clone() if self.divisor == 1 else values / self.divisor
 
-    def fill(self, place: int, divisor: int | None) -> None:
+    def fill(self, place: int) -> None:
         """Do nothing: a sparse gradient is taken when its bucket is complete."""
 
-    def write_back(self, reduced: Tensor, unused: Collection[int]) -> None:
-        """Make the gradient what `reduced` is: the buffer itself, or what a communication hook made of it."""
-        self._gradient.data = reduced.to(self._gradient.dtype, copy=reduced is not self.buffer)
-        self._gradient = self.buffer = torch.empty(0)
+    def write_back(self, unused: Collection[int]) -> None:
+        """Make the gradient what was reduced."""
+        self._gradient.data = self.reduced.to(self._gradient.dtype, copy=self.reduced is not self.buffer)
+        self._gradient = self.buffer = self.reduced = torch.empty(0)
 
     def of_zeros(self) -> SparseBucket:
         """Return a bucket like this one that holds no element: what a rank without input sends."""
         twin, parameter = copy.copy(self), self.parameters[0].detach()
         rows = parameter.new_empty((1, 0), dtype=torch.int64)
         values = parameter.new_empty((0, *parameter.shape[1:]), dtype=self._dtype)
-        twin.buffer = torch.sparse_coo_tensor(rows, values, parameter.shape)
+        twin.buffer = twin.reduced = torch.sparse_coo_tensor(rows, values, parameter.shape)
         return twin

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from ddpexec.ddp.buffers import BufferSynchroniser
+from ddpexec.ddp.comm_hooks import Hook
 from ddpexec.ddp.executor import Executor
 from ddpexec.ddp.logging_data import logging_data
-from ddpexec.ddp.parameters import BROADCAST_BYTES
+from ddpexec.ddp.parameters import BROADCAST_BYTES, ModelParameters
 from ddpexec.ddp.reducer import Reducer
 from ddpexec.ddp.reducer_options import ReducerOptions
-from ddpexec.ddp.wrapped import WrappedModule
 from ddpexec.errors import ExecutionError, OptionError
+from ddpsim.order import OrderPolicy
 
 
 class TorchMethods:
@@ -31,10 +32,27 @@ class TorchMethods:
     process_group: dist.ProcessGroup
     forward_sync_buffers: bool
     device: torch.device
+    module: nn.Module
+    device_ids: list[int] | None
+    output_device: Any
+    first_bucket_sizes: str
+    _join_config: Any
     _options: ReducerOptions
     _authoritative_rank: int
 
     broadcast_bucket_size = BROADCAST_BYTES
+
+    def register_comm_hook(self, state: object, hook: Hook) -> None:
+        """Let a hook reduce the buckets."""
+        raise NotImplementedError
+
+    def order_policy(self, model: ModelParameters) -> OrderPolicy:
+        """Return when buckets are rebuilt, and in which order."""
+        raise NotImplementedError
+
+    def use_process_group(self, process_group: Any) -> None:
+        """Reduce over another group from now on."""
+        raise NotImplementedError
 
     @property
     def broadcast_buffers(self) -> bool:
@@ -90,8 +108,12 @@ class TorchMethods:
             if not hasattr(parameter, "_ddp_ignored"):
                 yield (name, parameter) if named_params else parameter
 
-    def _get_ddp_logging_data(self: WrappedModule) -> dict[str, str | int]:
-        return logging_data(self)
+    def _get_ddp_logging_data(self) -> dict[str, str | int]:
+        return logging_data(
+            self.module, self.reducer, devices=(self.device_ids, self.output_device),
+            first_bucket_sizes=self.first_bucket_sizes, sync_buffers=self.forward_sync_buffers,
+            joined=self._join_config.enable, failure=self.executor.failure,
+        )  # fmt: skip
 
     def _register_buffer_comm_hook(self, state: Any, hook: Callable[..., Any], comm_hook_location: Any = None) -> None:
         if not callable(hook):
@@ -99,7 +121,7 @@ class TorchMethods:
         after = comm_hook_location is None or comm_hook_location.name == "POST_FORWARD"
         self.buffer_sync.set_hook(hook, state, after_forward=after)
 
-    def _register_builtin_comm_hook(self: WrappedModule, comm_hook_type: Any) -> None:
+    def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
         # torch's C++ reducer has these two built in; its Python package has the same two.
         hooks = {"ALLREDUCE": default_hooks.allreduce_hook, "FP16_COMPRESS": default_hooks.fp16_compress_hook}
         if getattr(comm_hook_type, "name", None) not in hooks:
@@ -147,7 +169,7 @@ class TorchMethods:
 
         _as_overlapped_optim(optim, optim_params, *args, **kwargs).register_ddp(self)
 
-    def _set_static_graph(self: WrappedModule) -> None:
+    def _set_static_graph(self) -> None:
         if self.static_graph:
             warnings.warn("You've set static_graph to be True, no need to set it again.", stacklevel=2)
             return
@@ -160,7 +182,7 @@ class TorchMethods:
         self.executor.set_static_graph()
         self.reducer.order = self.order_policy(self.reducer.model)
 
-    def _update_process_group(self: WrappedModule, new_process_group: Any) -> None:
+    def _update_process_group(self, new_process_group: Any) -> None:
         self.use_process_group(new_process_group)
 
     def _set_ddp_sink_clone(self, val: bool) -> None:

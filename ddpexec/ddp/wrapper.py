@@ -268,6 +268,32 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         self.process_group, self.device_mesh = self.communicator.main, None
         self._build(*self._first_plan(), None)
 
+    # ---- uneven inputs
+
+    def check_joinable(self) -> None:
+        """Raise where layers are left out."""
+        if self.drop is not None:
+            raise construction.not_joined_and_dropped()
+
+    def divide_by(self, ranks: int) -> None:
+        """Divide the coming sums by `ranks`."""
+        self.reducer.divide_by(ranks)
+
+    def shadow_iteration(self) -> None:
+        """Take part in an iteration of the ranks that have input, with gradients of zero."""
+        self.executor.check_finished()
+        self.reducer.rebuild()
+        if self.buffers_due(after_forward=False):
+            self.buffer_sync.synchronise(common_rank(self, candidate=False))
+        self.require_forward_param_sync = backward_is_synced(self, joined=True)
+        if self.require_forward_param_sync:
+            self.executor.shadow()
+
+    @property
+    def shares_buffers(self) -> bool:
+        """Whether buffers are broadcast before a forward."""
+        return self.forward_sync_buffers
+
     # ---- around forward
 
     @uncompiled
@@ -278,6 +304,8 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
             self._take_over_optimizers()
         if torch.is_grad_enabled() and self.require_backward_grad_sync:
             self.reducer.start_iteration()
+        if self._join_config.enable:
+            self.check_joinable()
         self.notify_join()
         if torch.is_grad_enabled():
             self.executor.check_finished()
@@ -293,8 +321,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
             moved, moved_kwargs = dist.utils._to_kwargs(inputs, kwargs, self.device, True)
             inputs, kwargs = moved[0], moved_kwargs[0]
         if self.mixed is not None:
-            self.mixed.lower()
-            return self.mixed.cast(inputs, kwargs)
+            return self.mixed.lowered(inputs, kwargs)
         return inputs, kwargs
 
     def _take_over_optimizers(self) -> None:
@@ -320,10 +347,5 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         return output
 
     def _synchronise_buffers(self) -> None:
-        begin = self.observer.now() if self.observer is not None else None
         source = common_rank(self, candidate=True) if self._join_config.enable else 0
-        futures = self.buffer_sync.synchronise(source)
-        if futures is not None:
-            self.reducer.await_also(futures)
-            if self.observer is not None:
-                self.observer.buffers(begin)
+        self.reducer.await_also(self.buffer_sync.synchronise(source, self.observer))

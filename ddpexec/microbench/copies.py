@@ -33,6 +33,7 @@ def small_bucket(numel: int, device: torch.device) -> tuple[FlatBucket, list[nn.
     parameters = [nn.Parameter(torch.ones(numel, device=device)) for _ in range(BUCKET_PARAMETERS)]
     indices = tuple(range(BUCKET_PARAMETERS))
     made = FlatBucket(0, Bucket(indices, 4 * numel * len(indices), None), parameters, as_view=False, batched=False)
+    made.divisor = 2
     return made, parameters
 
 
@@ -57,10 +58,10 @@ class Copies:
         """Copy every bucket in, then every bucket out."""
         for bucket, _ in self._buckets:
             for place in range(BUCKET_PARAMETERS):
-                bucket.fill(place, 2)
-            bucket.complete(2)
+                bucket.fill(place)
+            bucket.complete()
         for bucket, _ in self._buckets:
-            bucket.write_back(bucket.buffer, ())
+            bucket.write_back(())
 
     def speed(self, communicator: Communicator) -> float:
         """Return bytes copied a second where all ranks copy at once, more gradients than caches hold."""
@@ -112,7 +113,7 @@ class Copies:
         self._next = (self._next + 1) % (BUCKETS * BUCKET_PARAMETERS)
         number, place = divmod(self._next, BUCKET_PARAMETERS)
         start = time.perf_counter()
-        self._buckets[number][0].fill(place, 2)
+        self._buckets[number][0].fill(place)
         return time.perf_counter() - start
 
 

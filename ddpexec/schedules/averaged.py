@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddpexec.ddp.flat import views_of
+from ddpexec.ddp.flat import lie_in
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.errors import OptionError
 from ddpsim.schedules.outer import OuterStep
@@ -35,11 +35,7 @@ class AveragedParameters:
         self.tensors = [model.tensors[index] for index in indices]
         first = self.tensors[0]
         self.whole = torch.zeros(sum(t.numel() for t in self.tensors), dtype=first.dtype, device=first.device)
-        views = views_of(self.whole, self.tensors)
-        with torch.no_grad():
-            for tensor, view in zip(self.tensors, views, strict=True):
-                view.copy_(tensor)
-                tensor.data = view
+        lie_in(self.whole, self.tensors)
         self._outer = None if outer is None else _OuterMomentum(outer, self.whole, self.tensors)
 
     @property

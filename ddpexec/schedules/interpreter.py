@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ddpexec.ddp import messages
+from ddpexec.ddp.launcher import Launcher
 from ddpexec.ddp.mixed import MixedPrecision
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.used import UsedMap
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, Work
-from ddpexec.schedules.carrier import MessageLauncher
+from ddpexec.schedules.averaged import rates_of
 from ddpexec.schedules.lanes import CommunicationStreams
 from ddpexec.schedules.memory import FlatGradients
 from ddpexec.schedules.message_memory import MessageMemory
+from ddpexec.schedules.sendings import ScheduleSendings
 from ddpexec.schedules.stepper import UpdateScheduler
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpexec.timing.observe import Observer
@@ -61,8 +63,9 @@ class ScheduleReducer:
         self._observer, self._searching, self._static = observer, some_unused and not static_graph, static_graph
         self._mixed = mixed
         self.memory = MessageMemory(schedule, model, communicator, None if mixed is None else mixed.dtype)
-        self.carrier = MessageLauncher(schedule, self.memory, communicator, lanes, observer)
-        self._queue, self._flying = queue_of(schedule), self.carrier.flying
+        self.launcher = Launcher(communicator, observer)
+        self.sendings = ScheduleSendings(schedule, self.memory, communicator, lanes, self.launcher)
+        self._queue, self._flying = queue_of(schedule), self.launcher.flying
         self._flat = {index: flat for flat in self.memory.flats for index in flat.indices}
         self._sparse = {index for message in schedule if message.sparse for index in message.parameters}
         everything = tuple(range(len(model.tensors)))
@@ -70,8 +73,9 @@ class ScheduleReducer:
         self._gradient_points = points(PointKind.GRADIENT, everything)
         self._forward_points = points(PointKind.FORWARD, everything)
         self.stepper = UpdateScheduler(
-            schedule, model, self.memory, self.carrier, self._queue, make_optimizer, observer
+            schedule, model, self.memory, self.launcher, self._queue, make_optimizer, observer
         )
+        self.sendings.rates = rates_of([group for update in self.stepper.updates for group in update._groups])
         self.in_forward = bool(self._in_forward) or schedule.update == "before_use"
         self.iteration = 0
         trainers = schedule.groups.get(TRAINERS)
@@ -98,7 +102,8 @@ class ScheduleReducer:
         if not local:
             self.stepper.pass_over(first=not self.iteration)
             self.iteration += 1
-            self.carrier.launch(self._queue.begin())
+            self.launcher.begin()
+            self.launcher.launch(self._queue.begin())
 
     def forward(self, indices: Sequence[int]) -> bool:
         """Let forward use parameters: carry out what they still wait for; return whether there was any of it."""
@@ -111,10 +116,10 @@ class ScheduleReducer:
                 self._forwarded.add(index)
                 point = self._forward_points[index]
                 if awaited := queue.waits(point):
-                    self.carrier.wait(awaited)
+                    self.launcher.wait(awaited)
                     held_up = True
                 if launches and (launchable := queue.passed(point)):
-                    self.carrier.launch(launchable)
+                    self.launcher.launch(launchable)
         return held_up
 
     def check_settled(self, index: int) -> None:
@@ -149,11 +154,11 @@ class ScheduleReducer:
             if flat.filled:  # let it be filled anew, once no message carries it any more
                 flat.filled = False
                 if not self._flying.keys().isdisjoint(flat.numbers):
-                    self.carrier.wait(flat.numbers)
+                    self.launcher.wait(flat.numbers)
             if (place := flat.eager.get(index)) is not None:
-                flat.bucket.fill(place, flat.summed_over)
+                flat.bucket.fill(place)
         if launchable := self._queue.ready(self._gradient_points[index]):
-            self.carrier.launch(launchable)
+            self.launcher.launch(launchable)
 
     def ended(self, arrival: Sequence[int], *, counted: bool) -> bool:
         """Wait for what is to be waited for before the optimizer's step; return that all is done.
@@ -168,7 +173,7 @@ class ScheduleReducer:
             self.forward(range(len(self._model.tensors)))
         came = set(range(len(self._model.tensors)) if counted else (*arrival, *self._unused))
         for index in self._sparse - came:  # pushed as no rows
-            self.carrier.launch(self._queue.passed(self._gradient_points[index]))
+            self.launcher.launch(self._queue.passed(self._gradient_points[index]))
         if missing := [index for index in self._flat if index not in came]:
             rank, names = self._communicator.rank, self._model.names
             raise messages.never_ready(rank, missing, names, find_unused=self._searching, static=self._static)
@@ -176,10 +181,10 @@ class ScheduleReducer:
         self._unstepped = self._once and any(self.iteration % message.every == 0 for message in self.schedule)
         if self._searching or counted:
             self._exchange_used()
-        self.carrier.launch(self._queue.passed(BACKWARD_END))
+        self.launcher.launch(self._queue.passed(BACKWARD_END))
         if self._mixed is not None:
             self._mixed.restore()
-        self.carrier.wait(awaited := self._queue.waits(BACKWARD_END))
+        self.launcher.wait(awaited := self._queue.waits(BACKWARD_END))
         for number in awaited:
             message = self.schedule.messages[number]
             if message.op.reduces and not message.sparse:
@@ -221,7 +226,7 @@ class ScheduleReducer:
     def complete(self) -> None:
         """Carry out what is still to be carried out, as before weights are read or written from outside."""
         self.stepper.settle_all()
-        self.carrier.wait_all()
+        self.launcher.wait_all()
 
     @property
     def place(self) -> tuple[int, int]:
@@ -240,7 +245,7 @@ class ScheduleReducer:
 
     def divide_by(self, ranks: int) -> None:
         """Divide the sums of the coming backward by `ranks`, where no communication hook does as it likes."""
-        if not self.carrier.hooked:
+        if not self.sendings.hooked:
             for flat in self.memory.flats:
                 flat.summed_over = ranks
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
-from ddpexec.ddp.flat import FlatBucket, views_of
+from ddpexec.ddp.flat import FlatBucket, lie_in, views_of
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.schedules.rings import part_elements
 from ddpsim.bucketing.assign import Bucket
@@ -30,7 +30,6 @@ class FlatGradients:
     Attributes:
         eager: by registration index, the places of gradients that are copied in one by one, as they come.
         filled: whether all gradients lie in the buffer, and messages may carry it.
-        summed_over: ranks, by which gradients are divided.
         every: in every how-manieth iteration gradients are summed.
         numbers: of the messages that carry it.
         untouched: registration indices of those that no rank used.
@@ -76,6 +75,15 @@ class FlatGradients:
             self._move_parameters()
 
     @property
+    def summed_over(self) -> int:
+        """Ranks, by which gradients are divided."""
+        return self.bucket.divisor
+
+    @summed_over.setter
+    def summed_over(self, ranks: int) -> None:
+        self.bucket.divisor = ranks
+
+    @property
     def gradients(self) -> Tensor:
         """All gradients, padded."""
         return self.bucket.whole
@@ -86,9 +94,15 @@ class FlatGradients:
             if self._late:
                 for place, eager in enumerate(self.bucket.eager):
                     if eager:
-                        self.bucket.fill(place, self.summed_over)
-            self.bucket.complete(self.summed_over)
+                        self.bucket.fill(place)
+            self.bucket.complete()
             self.filled = True
+
+    def complete_locally(self) -> None:
+        """Copy in the gradients that were not copied as they came, whole."""
+        ranks, self.summed_over = self.summed_over, 1
+        self.bucket.complete()
+        self.summed_over = ranks
 
     def give_gradients(self) -> None:
         """Give the parameters what lies in the buffer, by views of it; none to those that no rank used."""
@@ -122,7 +136,7 @@ class FlatGradients:
 
     def write_back(self) -> None:
         """Copy what lies in the buffer to the parameters' own gradients."""
-        self.bucket.write_back(self.bucket.buffer, self.untouched)
+        self.bucket.write_back(self.untouched)
 
     def own_part(self, values: Sequence[Tensor]) -> Tensor:
         """Return this rank's part of what each parameter has one of, in its shape."""
@@ -134,9 +148,5 @@ class FlatGradients:
     def _move_parameters(self) -> None:
         """Let the parameters lie in one buffer, and this rank's part of it be the one that its optimizer knows."""
         whole = torch.zeros_like(self.gradients)
-        views = views_of(whole[: self.bucket.buffer.numel()], self.tensors)
-        with torch.no_grad():
-            for tensor, view in zip(self.tensors, views, strict=True):
-                view.copy_(tensor)
-                tensor.data = view
+        lie_in(whole[: self.bucket.elements], self.tensors)
         self.parameters, self.shard = whole, nn.Parameter(whole[self._own])

@@ -16,12 +16,13 @@ from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.lanes import CommunicationStream
 from ddpexec.schedules.learning import ProbeTimes, arrival_order, told
 from ddpexec.schedules.message_memory import keeps_parts
+from ddpexec.schedules.refusals import check_mixable
 from ddpexec.schedules.rows import check_optimizer
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
 from ddpsim.operations import Operation
 from ddpsim.schedules import schemes
-from ddpsim.schedules.schedule import Schedule, averages, message_document
+from ddpsim.schedules.schedule import Schedule, message_document
 from ddpsim.schedules.scheme import Scheme
 from ddpsim.schedules.schemes import without_overlap
 from ddpsim.schedules.setup import SchemeInputs
@@ -148,28 +149,6 @@ def check_agreement(schedule: Schedule, communicator: Communicator, device: torc
     common = {"update": schedule.update, "sharding": asdict(schedule.sharding), "outer": outer}
     rows = [json.dumps({**message_document(message), **common}) for message in schedule]
     agree(rows, [f"message {number} ({message.id})" for number, message in enumerate(schedule)], communicator, device)
-
-
-def check_mixable(schedule: Schedule, accumulate: int, mixed: Any) -> None:
-    """Refuse `mixed_precision` where weights are read or changed, or gradients added, while they are lowered.
-
-    Raises:
-        OptionError: it says which of these the scheme does.
-    """
-    narrow = mixed.reduce_dtype in (None, mixed.param_dtype)
-    reasons = {
-        "updates parameters in the midst of forward": schedule.update == "before_use",
-        "has servers update by what they are sent": schedule.update == "elsewhere",
-        "keeps a part of the parameters on a rank": keeps_parts(schedule),
-        "averages parameters": any(map(averages, schedule)),
-        "adds what it has not sent to later gradients": any(message.chunks is not None for message in schedule),
-        "adds gradients of several iterations": accumulate > 1,
-        "sums in the type that gradients come in, not in `reduce_dtype`": not narrow,
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            remedy = "use torch.autocast, or `ddp`, `naive` or `flat` with one dtype for parameters and sums"
-            raise OptionError(f"mixed_precision: it {reason}", place=f"scheme {schedule.scheme}", remedy=remedy)
 
 
 def _ranks_per_node(world_size: int) -> int:

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from ddpexec.ddp.launcher import Launcher
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.schedules.averaged import rates_of
-from ddpexec.schedules.carrier import MessageLauncher
 from ddpexec.schedules.memory import FlatGradients
 from ddpexec.schedules.message_memory import MessageMemory, keeps_parts
 from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate
@@ -26,7 +25,7 @@ class UpdateScheduler:
         schedule: checked.
         model: whose parameters are updated.
         memory: that the schedule's messages carry.
-        carrier: launches messages that an update lets go, and waits for those that it needs.
+        launcher: launches messages that an update lets go, and waits for those that it needs.
         queue: tells which those are.
         make_optimizer: makes an instance of some parameters.
         observer: takes the moments of each update that is carried out before a use; None takes none.
@@ -40,15 +39,14 @@ class UpdateScheduler:
         schedule: Schedule,
         model: ModelParameters,
         memory: MessageMemory,
-        carrier: MessageLauncher,
+        launcher: Launcher,
         queue: LaunchQueue[Point],
         make_optimizer: MakeOptimizer,
         observer: Observer | None,
     ) -> None:
-        self._schedule, self._carrier, self._queue, self._observer = schedule, carrier, queue, observer
+        self._schedule, self._launcher, self._queue, self._observer = schedule, launcher, queue, observer
         self.updates = _updates(schedule, model, memory, make_optimizer)
         self._update = {index: update for update in self.updates for index in update.indices}
-        carrier.rates = rates_of([group for update in self.updates for group in update._groups])
         self._before = {update: points(PointKind.OPTIMIZER, update.indices) for update in self.updates}
         self._after = {update: points(PointKind.UPDATED, update.indices) for update in self.updates}
         # Those whose gradients are the schedule's own once they are in its buffers, and nobody else's.
@@ -75,7 +73,7 @@ class UpdateScheduler:
         if not first and self._schedule.update == "after_backward":
             for update in self.updates:
                 if update not in self._stepped:
-                    self._carrier.launch(self._queue.passed(*self._after[update]))
+                    self._launcher.launch(self._queue.passed(*self._after[update]))
         self._stepped.clear()
 
     def reduced(self, flats: Iterable[FlatGradients]) -> None:
@@ -124,7 +122,7 @@ class UpdateScheduler:
         for update in self.updates:
             for flat in update.flats:
                 if flat.shard is not None:
-                    flat.bucket.complete(1)
+                    flat.complete_locally()
                     flat.give_gradients()
             update.carry_out()
 
@@ -167,7 +165,7 @@ class UpdateScheduler:
     def _await_gradients(self, update: ParameterUpdate, *, own: bool) -> None:
         """Wait for the gradients of `update` and give them to its parameters, as views or copied to their own."""
         awaited = self._queue.waits(*self._before[update])
-        self._carrier.wait(awaited)
+        self._launcher.wait(awaited)
         for flat in update.flats:
             if not self._reduced.intersection(flat.indices):
                 continue
@@ -180,7 +178,7 @@ class UpdateScheduler:
     def _updated(self, update: ParameterUpdate) -> None:
         self._reduced.difference_update(update.indices)
         self._stepped.add(update)
-        self._carrier.launch(self._queue.passed(*self._after[update]))
+        self._launcher.launch(self._queue.passed(*self._after[update]))
 
 
 def _updates(

@@ -16,7 +16,7 @@ from ddpexec.ddp.comm_hooks import Hook, check_hook
 from ddpexec.ddp.executor import Executor
 from ddpexec.ddp.gradient_hooks import remove
 from ddpexec.ddp.graph_search import tensors_in, tie
-from ddpexec.ddp.joining import backward_is_synced, common_rank
+from ddpexec.ddp.joining import UnevenInputs, backward_is_synced, common_rank
 from ddpexec.ddp.mixed import MixedPrecision
 from ddpexec.ddp.option_types import check_objects
 from ddpexec.ddp.options import check_module, hook_twice, not_with_mixed_precision
@@ -26,11 +26,11 @@ from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.forward_points import ForwardPoints
 from ddpexec.schedules.interpreter import ScheduleReducer
-from ddpexec.schedules.joining import UnevenSteps
 from ddpexec.schedules.kept import Kept, load_state, state_of
 from ddpexec.schedules.lanes import CommunicationStreams
 from ddpexec.schedules.learning import ProbeTimes
 from ddpexec.schedules.planner import SchedulePlanner, check_agreement
+from ddpexec.schedules.refusals import check_joinable
 from ddpexec.schedules.served import Server, ServerStatistics
 from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate, ScheduledOptimizer, moved_state
 from ddpexec.timing.observe import Observer
@@ -41,7 +41,7 @@ from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.scheme import Scheme
 
 
-class ScheduledDataParallel(nn.Module, UnevenSteps):
+class ScheduledDataParallel(nn.Module, UnevenInputs):
     """Train `module` data parallel by a scheme.
 
     Step `optimizer` once an iteration (or once in `every`), after its backward. Between a step and the next forward
@@ -95,7 +95,7 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         observer: Observer | None = None,
     ) -> None:
         nn.Module.__init__(self)
-        UnevenSteps.__init__(self)
+        UnevenInputs.__init__(self)
         self.module, self.observer = module, observer
         self.executor: Executor = None  # type: ignore[assignment]
         self.interpreter: ScheduleReducer = None  # type: ignore[assignment]
@@ -130,7 +130,7 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         announced = self.interpreter.in_forward or bool(learn)
         self._points = ForwardPoints(module, model, self._forward_point) if announced else None
         self._synchroniser = BufferSynchroniser(module, self.communicator, ()) if broadcast_buffers else None
-        self._local, self._hooked, self._serving = False, False, None
+        self.require_backward_grad_sync, self._hooked, self._serving = True, False, None
         handles = [] if self._points is None else [*self._points.handles]
         handles.append(module.register_state_dict_pre_hook(self._before_state))  # type: ignore[no-untyped-call]
         handles.append(module.register_load_state_dict_pre_hook(self._before_state))  # type: ignore[no-untyped-call]
@@ -145,30 +145,30 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         observer = self.observer
         if not torch.is_grad_enabled():
             self.complete()
-            inputs, kwargs = self._lowered(inputs, kwargs)
+            if self._mixed is not None:
+                inputs, kwargs = self._mixed.lowered(inputs, kwargs)
             output = self.module(*inputs, **kwargs)
             if self._mixed is not None:
                 self._mixed.restore()
             return output
         source = 0
         if self._join_config.enable:
-            if self._learning is not None:
-                what, remedy = "join() while times are learned", "give `learn=0`"
-                raise OptionError(what, place=f"scheme {self.schedule.scheme}", remedy=remedy)
+            self.check_joinable()
             self.notify_join()
             backward_is_synced(self, joined=False)
-            source = 0 if self._local else common_rank(self, candidate=True)
-        if not self._local:
+            source = common_rank(self, candidate=True) if self.require_backward_grad_sync else 0
+        if self.require_backward_grad_sync:
             self.synchronise_buffers(source)
-        settled = not self._local and self.interpreter.iteration % self._step_iterations == 0
+        settled = self.require_backward_grad_sync and self.interpreter.iteration % self._step_iterations == 0
         if self._learning is not None and self._learning.done and settled:
             self._replan(self._learning)
         begin = observer.now() if observer is not None else None
         self.executor.check_finished()
-        self.interpreter.begin(local=self._local)
+        self.interpreter.begin(local=not self.require_backward_grad_sync)
         if self._learning is not None:
             self._learning.begin()
-        inputs, kwargs = self._lowered(inputs, kwargs)
+        if self._mixed is not None:
+            inputs, kwargs = self._mixed.lowered(inputs, kwargs)
         if self._points is not None:
             self._forward_point(self._points.at_start)
         output = self.module(*inputs, **kwargs)
@@ -179,19 +179,13 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         if observer is not None:
             observer.module(begin)
         searching = self.executor.searching
-        if self._local:
-            self.executor.expect_none()
-        else:
+        if self.require_backward_grad_sync:
             self.executor.expect(tensors_in(output) if searching else ())
+        else:
+            self.executor.expect_none()
         # Under a reentrant checkpoint the first gradients come in a backward within backward, which ends before it.
         tied = searching or self._static_graph
         return tie(output, self.executor.backward_started, clone=True) if tied else output
-
-    def _lowered(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if self._mixed is None:
-            return inputs, kwargs
-        self._mixed.lower()
-        return self._mixed.cast(inputs, kwargs)
 
     def register_comm_hook(self, state: object, hook: Hook) -> None:
         """Let `hook(state, bucket)` reduce each bucket of gradients; it returns a future of the reduced flat tensor.
@@ -206,7 +200,7 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
             raise OptionError(what, place="communication hook", remedy=remedy)
         if self._hooked or self._mixed is not None:
             raise hook_twice(self._mixed is not None)
-        self.interpreter.carrier.use_hook(hook, state)
+        self.interpreter.sendings.use_hook(hook, state)
         self._hooked = True
 
     @contextmanager
@@ -214,25 +208,33 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
         """Send nothing: gradients add up for an iteration outside; a step would be taken with this rank's alone."""
         if self._mixed is not None:
             raise not_with_mixed_precision("no_sync()")
-        before, self._local = self._local, True
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield
         finally:
-            self._local = before
+            self.require_backward_grad_sync = before
 
-    @property
-    def require_backward_grad_sync(self) -> bool:
-        """Whether the coming backward sends gradients."""
-        return not self._local
+    def check_joinable(self) -> None:
+        """Raise where the scheme has ranks do more in an iteration than sum gradients, or times are to be learned."""
+        if self._learning is not None:
+            what, remedy = "join() while times are learned", "give `learn=0`"
+            raise OptionError(what, place=f"scheme {self.schedule.scheme}", remedy=remedy)
+        check_joinable(self.schedule)
+
+    def divide_by(self, ranks: int) -> None:
+        """Divide the coming sums by `ranks`."""
+        self.interpreter.divide_by(ranks)
+
+    def shadow_iteration(self) -> None:
+        """Take part in an iteration of the ranks that have input, with gradients of zero, and step nothing."""
+        if backward_is_synced(self, joined=True):
+            self.synchronise_buffers(common_rank(self, candidate=False))
+            self.executor.shadow()
 
     def synchronise_buffers(self, source: int) -> None:
         """Take the buffers of rank `source`, where the scheme broadcasts buffers and it was not left out."""
-        if self._synchroniser is None or not self.schedule.broadcasts_buffers:
-            return
-        observer = self.observer
-        begin = observer.now() if observer is not None else None
-        if self._synchroniser.synchronise(source) is not None and observer is not None:
-            observer.buffers(begin)
+        if self._synchroniser is not None and self.schedule.broadcasts_buffers:
+            self._synchroniser.synchronise(source, self.observer)
 
     def complete(self) -> None:
         """Carry out what is still to be carried out, so that the parameters are those after the last step."""
@@ -282,13 +284,13 @@ class ScheduledDataParallel(nn.Module, UnevenSteps):
 
     def _server(self) -> Server:
         if self._serving is None:
-            self._serving = self.interpreter.carrier.server(self.schedule, self._make_optimizer)
+            self._serving = self.interpreter.sendings.server(self.schedule, self._make_optimizer)
         return self._serving
 
     def end(self) -> None:
         """Carry out what is pending, and let servers go, where there are any; nothing is trained after it."""
         self.complete()
-        self.interpreter.carrier.end()
+        self.interpreter.sendings.end()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients of all parameters."""

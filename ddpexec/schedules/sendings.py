@@ -1,75 +1,44 @@
-"""From a schedule's messages to collectives on memory, and the wait for each."""
+"""What a launcher does for each message of a schedule: which collective, on which memory, and what around it."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor
-
-from ddpexec.ddp.comm_hooks import Hook
-from ddpexec.groups.lost import naming_the_lost, raise_lost
-from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
+from ddpexec.ddp.comm_hooks import Hook, by_hook
+from ddpexec.ddp.launcher import Launcher, Sending, nothing_sent
+from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.averaged import AveragedParameters, Rates, rates_of
-from ddpexec.schedules.hooked import HookStream, check_hookable
 from ddpexec.schedules.lanes import CommunicationStream, CommunicationStreams
 from ddpexec.schedules.message_memory import MessageMemory
+from ddpexec.schedules.refusals import check_hookable
 from ddpexec.schedules.rows import RowServer, RowStream
 from ddpexec.schedules.served import ENDS, Server, ServerStream
 from ddpexec.schedules.updates import MakeOptimizer
-from ddpexec.timing.observe import BucketNote, Observer
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.schedule import Schedule, averages
 from ddpsim.schedules.servers import SERVERS
 
 
-@dataclass(slots=True)
-class MessageInFlight:
-    """A message on its way: its work, and what is noted of it."""
-
-    work: Work
-    note: BucketNote | None
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedMessage:
-    """A prepared message is what its launch and its end do.
-
-    Attributes:
-        tensor: that is sent.
-        lane: of its group and stream.
-        after: numbers of the messages that must have ended before it begins.
-        fill: puts into the tensor what is sent; None where it lies there.
-        drain: takes what came out of it, once it has ended; None where it stays there.
-    """
-
-    message: Message
-    tensor: Tensor
-    lane: CommunicationStream | ServerStream | HookStream
-    after: tuple[int, ...]
-    fill: Callable[[], None] | None
-    drain: Callable[[], None] | None
-
-
-class MessageLauncher:
-    """Launches the messages of one schedule, by their numbers, and waits for them.
+class ScheduleSendings:
+    """Tells a launcher what the messages of one schedule do, by their numbers, and servers when all is over.
 
     Args:
         schedule: checked.
         memory: that its messages carry.
         communicator: of the ranks.
         lanes: of the run.
-        observer: takes the moments of each message; None takes none.
+        launcher: whose sendings are set.
 
     Raises:
         OptionError: a message that cannot be carried out for real; it is named.
 
     Attributes:
-        flying: by number, the messages that were launched and not waited for.
         hooked: whether a communication hook reduces the buckets.
+        rates: from parameters to their learning rates.
     """
 
     def __init__(
@@ -78,16 +47,14 @@ class MessageLauncher:
         memory: MessageMemory,
         communicator: Communicator,
         lanes: CommunicationStreams,
-        observer: Observer | None,
+        launcher: Launcher,
     ) -> None:
-        self._schedule, self._memory = schedule, memory
-        self._communicator, self._observer = communicator, observer
+        self._schedule, self._memory, self._launcher = schedule, memory, launcher
+        self._communicator = communicator
         self.rates: Rates = rates_of([])
         self._lanes = _lanes_of(schedule, lanes)
         numbers = {message.id: number for number, message in enumerate(schedule)}
-        self._prepared = [self._prepare(message, numbers) for message in schedule]
-        self.flying: dict[int, MessageInFlight] = {}
-        self.carried_bytes = 0
+        launcher.sendings = [self._sending(message, numbers) for message in schedule]
         self.hooked = False
 
     def use_hook(self, hook: Hook, state: Any) -> None:
@@ -98,61 +65,19 @@ class MessageLauncher:
         """
         check_hookable(self._schedule)
         self.hooked = True
-        for number, prepared in enumerate(self._prepared):
-            flat, last = self._memory.flat_of(prepared.message), number == len(self._prepared) - 1
+        sendings, last = self._launcher.sendings, len(self._schedule.messages) - 1
+        for number, message in enumerate(self._schedule):
+            flat, sending = self._memory.flat_of(message), sendings[number]
             flat.summed_over = 1
-            lane = HookStream(hook, state, flat, last, self._communicator)
-            self._prepared[number] = replace(prepared, lane=lane)
+            sending.what, sending.others_code = f"the communication hook's reduction of bucket {flat.number}", True
+            sending.send, sending.drain = (
+                by_hook(hook, state, flat.bucket, last=number == last), flat.bucket.take_reduced
+            )  # fmt: skip
 
-    def launch(self, numbers: Iterable[int]) -> None:
-        """Begin messages, in order, each once the one of the same number before it has ended."""
-        flying, observer = self.flying, self._observer
-        for number in numbers:
-            if number in flying:
-                self._land(number)
-            prepared = self._prepared[number]
-            if prepared.fill is not None:
-                prepared.fill()
-            message = prepared.message
-            self.carried_bytes += message.size_bytes
-            before = [flying[other].work for other in prepared.after if other in flying] if prepared.after else ()
-            begin = None if observer is None else observer.now()
-            if self._communicator.noop:
-                work: Work = FinishedWork()
-            else:
-                work = prepared.lane.launch(message.op, prepared.tensor, before, message.delay_s)
-            note = None
-            if observer is not None:
-                note = observer.launched(number, message.parameters, message.size_bytes, begin, work, message.op)
-            flying[number] = MessageInFlight(work, note)
-
-    def wait(self, numbers: Iterable[int]) -> None:
-        """Wait for those of the messages that are on their way."""
-        for number in numbers:
-            if number in self.flying:
-                self._land(number)
-
-    def wait_all(self) -> None:
-        """Wait for all messages that were launched."""
-        self.wait(list(self.flying))
-
-    def _land(self, number: int) -> None:
-        flight, prepared, observer = self.flying.pop(number), self._prepared[number], self._observer
-        begin = observer.now() if observer is not None else None
-        try:
-            flight.work.wait()
-        except RuntimeError as error:
-            message = prepared.message
-            raise_lost(self._communicator, f"the {message.op} {message.id!r} ({message.size_bytes:,} B)", error)
-        if prepared.drain is not None:
-            prepared.drain()
-        if observer is not None and flight.note is not None:
-            observer.waited_for(flight.note, begin)
-
-    def _prepare(self, message: Message, numbers: dict[str, int]) -> PreparedMessage:
+    def _sending(self, message: Message, numbers: dict[str, int]) -> Sending:
         memory, lane = self._memory, self._lanes[message.group, message.stream]
         after = tuple(numbers[name] for name in message.after_messages)
-        tensor = memory.tensor(message)
+        tensor, operation, delay_s = memory.tensor(message), message.op, message.delay_s
         fill: Callable[[], None] | None = None
         drain: Callable[[], None] | None = None
         if averages(message):
@@ -167,7 +92,10 @@ class MessageLauncher:
                 drain = chunked.landed if values else None
         if isinstance(lane, ServerStream) and message.op.reduces:
             fill = functools.partial(self._tell_rate, lane, message.parameters, fill)
-        return PreparedMessage(message, tensor, lane, after, fill, drain)
+        what = f"the {operation} {message.id!r} ({message.size_bytes:,} B)"
+        noop = self._communicator.noop
+        send = nothing_sent if noop else functools.partial(lane.launch, operation, tensor, delay_s=delay_s)
+        return Sending(what, message.parameters, message.size_bytes, send, operation, after, fill, drain)
 
     def _tell_rate(self, lane: ServerStream, parameters: Sequence[int], fill: Callable[[], None] | None) -> None:
         """Have servers told the learning rate of what is pushed to them."""
@@ -185,7 +113,7 @@ class MessageLauncher:
         if after is None:
             self._memory.chunked_of(message).measure()
         else:
-            self.wait(after)
+            self._launcher.wait(after)
             self._memory.chunked_of(message).choose()
 
     # ---- servers

@@ -1,0 +1,128 @@
+"""The one launcher: what a rank sends, whether DDP's buckets or any schedule's messages, and the wait for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from ddpexec.ddp.comm_hooks import HookWork
+from ddpexec.groups.lost import raise_lost
+from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
+from ddpexec.timing.observe import BucketNote, Observer
+from ddpsim.operations import Operation
+
+Send = Callable[[Sequence[Work]], Work]
+"""From the works that must have ended before to the work of what is sent."""
+
+
+@dataclass(slots=True)
+class Sending:
+    """What the launch of one message does, and its end.
+
+    Attributes:
+        what: errors call it.
+        indices: registration indices of the parameters that it is of.
+        size_bytes: that it carries.
+        send: hands it to a backend.
+        operation: that moves it.
+        after: numbers of the messages that must have ended before it begins.
+        fill: puts into its memory what is sent; None where it lies there.
+        drain: takes what came out of it, once it has ended; None where it stays there.
+        others_code: whether `send` is code of others, such as a hook: of its errors only what a backend signs is one.
+    """
+
+    what: str
+    indices: tuple[int, ...]
+    size_bytes: int
+    send: Send
+    operation: Operation = Operation.ALLREDUCE
+    after: Collection[int] = ()
+    fill: Callable[[], None] | None = None
+    drain: Callable[[], None] | None = None
+    others_code: bool = False
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A message on its way: its work, and what is noted of it."""
+
+    work: Work
+    note: BucketNote | None
+
+
+class Launcher:
+    """Launches messages by their numbers, and waits for them.
+
+    Args:
+        communicator: of the ranks.
+        observer: takes the moments of each message; None takes none.
+
+    Attributes:
+        sendings: by number, what is sent.
+        flying: by number, the messages that were launched and not waited for.
+        launched: numbers, in the order in which this iteration launched them.
+        carried_bytes: of all messages that were launched so far.
+    """
+
+    def __init__(self, communicator: Communicator, observer: Observer | None) -> None:
+        self._communicator, self.observer = communicator, observer
+        self.sendings: list[Sending] = []
+        self.flying: dict[int, InFlight] = {}
+        self.launched: list[int] = []
+        self.carried_bytes = 0
+
+    def begin(self) -> None:
+        """Begin an iteration, which counts its messages anew."""
+        self.launched = []
+
+    def forget(self) -> None:
+        """Wait no more for what is on its way, as where a backward broke off."""
+        self.flying.clear()
+
+    def launch(self, numbers: Iterable[int]) -> None:
+        """Begin messages, in order, each once the one of the same number before it has ended."""
+        flying, observer, launched = self.flying, self.observer, self.launched
+        for number in numbers:
+            if number in flying:
+                self._land(number)
+            sending = self.sendings[number]
+            if sending.fill is not None:
+                sending.fill()
+            self.carried_bytes += sending.size_bytes
+            before = [flying[other].work for other in sending.after if other in flying] if sending.after else ()
+            if observer is None:
+                flying[number] = InFlight(sending.send(before), None)
+            else:
+                begin = observer.now()
+                work = sending.send(before)
+                noted = work.future if isinstance(work, HookWork) else work
+                note = observer.launched(number, sending.indices, sending.size_bytes, begin, noted, sending.operation)
+                flying[number] = InFlight(work, note)
+            launched.append(number)
+
+    def wait(self, numbers: Iterable[int]) -> None:
+        """Wait for those of the messages that are on their way."""
+        for number in numbers:
+            if number in self.flying:
+                self._land(number)
+
+    def wait_all(self) -> None:
+        """Wait for all messages that were launched."""
+        self.wait(list(self.flying))
+
+    def _land(self, number: int) -> None:
+        flight, sending, observer = self.flying.pop(number), self.sendings[number], self.observer
+        begin = observer.now() if observer is not None else None
+        try:
+            flight.work.wait()
+        except RuntimeError as error:
+            raise_lost(self._communicator, sending.what, error, others_code=sending.others_code)
+        if sending.drain is not None:
+            sending.drain()
+        if observer is not None and flight.note is not None:
+            observer.waited_for(flight.note, begin)
+
+
+def nothing_sent(_: Sequence[Work]) -> Work:
+    """Send nothing, as `comm="noop"` has it."""
+    return FinishedWork()

@@ -1,0 +1,70 @@
+"""The launcher: what it fills, sends, waits for and drains, in which order, and what it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ddpexec.ddp.launcher import Launcher, Sending  # noqa: E402
+from ddpexec.groups.process_groups import Communicator  # noqa: E402
+from tests.ddpexec.groups import ranks  # noqa: E402
+
+
+class Ended:
+    """A work that says when it is waited for."""
+
+    def __init__(self, name: str, log: list[str], error: RuntimeError | None = None) -> None:
+        self.name, self._log, self._error = name, log, error
+
+    def wait(self) -> bool:
+        self._log.append(f"wait {self.name}")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+def launcher_of(log: list[str], error: RuntimeError | None = None) -> Launcher:
+    made = Launcher(Communicator([torch.distributed.group.WORLD]), None)
+
+    def sending(name: str, after: tuple[int, ...] = ()) -> Sending:
+        def send(before: Sequence[Any]) -> Any:
+            log.append(" ".join([f"send {name}", *(f"after {work.name}" for work in before)]))
+            return Ended(name, log, error)
+
+        fill, drain = (lambda: log.append(f"fill {name}")), (lambda: log.append(f"drain {name}"))
+        return Sending(f"the allreduce {name!r}", (0,), 8, send, after=after, fill=fill, drain=drain)
+
+    made.sendings = [sending("a"), sending("b", after=(0,))]
+    return made
+
+
+def said(rank: int) -> tuple[list[str], list[str], int, str]:
+    log: list[str] = []
+    made = launcher_of(log)
+    made.launch([0, 1])
+    made.launch([0])  # once more, before anybody has waited for the first
+    made.wait([1, 1])
+    made.wait_all()
+    order = [str(number) for number in made.launched]
+    made.begin()
+    failing = launcher_of([], RuntimeError("gloo: Connection closed by peer"))
+    failing.launch([0])
+    with pytest.raises(RuntimeError) as error:
+        failing.wait([0])
+    return log, [*order, str(made.launched), str(made.flying)], made.carried_bytes, str(error.value)
+
+
+def test_a_message_is_filled_sent_waited_for_once_and_drained_and_a_failure_names_it() -> None:
+    log, order, carried, error = ranks.run(1, said)[0]
+    first = ["fill a", "send a", "fill b", "send b after a", "wait a", "drain a", "fill a", "send a"]
+    assert log == [*first, "wait b", "drain b", "wait a", "drain a"]
+    assert order == ["0", "1", "0", "[]", "{}"]
+    assert carried == 24
+    assert "the allreduce 'a' failed" in error
