@@ -111,7 +111,7 @@ def _train_in_stages(running: PipelineRun, rank: int, out: Path, output: Output)
 def _in_stages(measured: PipelineMeasurement) -> str:
     head = (
         f"{measured.name}, {measured.order}, {counted(measured.ranks, 'rank')} a pipeline, copies {measured.copies}: "
-        f"{ms(measured.step_s)} ms a step of {counted(measured.micro_batches, 'micro-batch')}"
+        f"{ms(measured.step_s)} ms a step, micro-batches {measured.micro_batches}"
     )
     if measured.predicted_s is None or measured.error is None:
         return head
