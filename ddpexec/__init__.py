@@ -13,15 +13,19 @@ if TYPE_CHECKING:
     from ddpexec.ddp.wrapper import DistributedDataParallel
     from ddpexec.timing.observe import Observer
     from ddpexec.tracing.tracer import trace
+    from ddpexec.tuning.tuned import tuned
+    from ddpexec.tuning.tuner import Tuner
 
-__all__ = ["Capture", "DistributedDataParallel", "LayerDrop", "Observer", "trace"]
+__all__ = ["Capture", "DistributedDataParallel", "LayerDrop", "Observer", "Tuner", "trace", "tuned"]
 
 _MODULES = {
     "Capture": "capturing.capture",
     "DistributedDataParallel": "ddp.wrapper",
     "LayerDrop": "ddp.drop",
     "Observer": "timing.observe",
+    "Tuner": "tuning.tuner",
     "trace": "tracing.tracer",
+    "tuned": "tuning.tuned",
 }
 """Where each name of `__all__` stands."""
 

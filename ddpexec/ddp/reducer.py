@@ -171,6 +171,11 @@ class Reducer:
             self._install(rebuilt_plan(self.model.policy, self.options.caps, order))
         return order is not None
 
+    def use_plan(self, plan: BucketPlan, order: OrderPolicy) -> None:
+        """Reduce by the buckets of `plan` from the coming iteration on, and rebuild them by `order`; between two."""
+        self.order = order
+        self._install(plan)
+
     def expect_context(self, context: Hashable) -> None:
         """Take what is known of the batch of the coming iteration."""
         self._context = context

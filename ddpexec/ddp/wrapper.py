@@ -26,7 +26,8 @@ from ddpexec.ddp.reducer import Reducer
 from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.ddp.torch_api import TorchMethods
 from ddpexec.timing.observe import Observer
-from ddpsim.bucketing import BucketPlan
+from ddpsim.bucketing import BucketCaps, BucketPlan
+from ddpsim.bucketing.plan import custom_plan
 from ddpsim.order import OrderPolicy, Predictor, Rebuild
 
 
@@ -191,6 +192,33 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         self.observer = observer
         self.reducer.observe(observer)
         self.executor.observe(observer)
+
+    @property
+    def caps(self) -> BucketCaps:
+        """The caps that buckets are made by."""
+        return self._options.caps
+
+    @property
+    def in_plain_order(self) -> bool:
+        """Whether buckets are torch's: of its caps, rebuilt once or, where it searches for unused parameters, never."""
+        when, predictor, consensus = self._order
+        return self._plan is None and when in (None, "once") and (predictor, consensus) == ("last", "rank0")
+
+    def use_caps(self, caps: BucketCaps, groups: Sequence[Sequence[int]]) -> None:
+        """Reduce by other buckets from the next forward on; call it on every rank between the same two steps.
+
+        Args:
+            caps: as the constructor would have been given them.
+            groups: the buckets that they give, by registration index, in launch order: they are not rebuilt again.
+
+        Raises:
+            PlanError: buckets that do not hold each parameter once.
+        """
+        model = self.reducer.model
+        plan = custom_plan(model.policy, groups)
+        self._options.caps = caps
+        order = construction.order_policy(len(model.tensors), self._options, True, *self._order)
+        self.reducer.use_plan(plan, order)
 
     def buffers_due(self, *, after_forward: bool) -> bool:
         """Whether buffers are synchronised before, or after, this forward."""

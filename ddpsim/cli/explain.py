@@ -11,6 +11,7 @@ from ddpsim.cli.destination import STANDARD_OUTPUT
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note
 from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
+from ddpsim.errors import InputError
 from ddpsim.explaining.given import RunFacts
 from ddpsim.workers.asked import FEW, Workers
 
@@ -21,7 +22,11 @@ _WORTH_A_PROCESS = 20 << 20
 @expand
 def explain(
     traces: Annotated[
-        str, typer.Argument(metavar="TRACES", help="Folder of rank traces, of torch.profiler or ddpexec; or one file.")
+        str,
+        typer.Argument(
+            metavar="TRACES",
+            help="Folder of rank traces, of torch.profiler or ddpexec; or one file; or a tuner's folder.",
+        ),
     ],
     given: RunFacts,
     by: Workers,
@@ -37,9 +42,13 @@ def explain(
     from ddpsim.explaining.against import against as beside
     from ddpsim.explaining.explain import explain as explained
     from ddpsim.explaining.files import trace_files
+    from ddpsim.explaining.tuned import is_tuning
     from ddpsim.workload.files import load_workload
 
     check_report(report, output, {})
+    if is_tuning(traces):
+        _tuned(traces, output, refused=report is not None or against is not None)
+        return
     shapes = None if given.shapes is None else load_workload(given.shapes)
     files = [*trace_files(traces), *([] if against is None else trace_files(against))]
     large = len(files) > 1 and sum(file.stat().st_size for file in files) > _WORTH_A_PROCESS
@@ -57,3 +66,19 @@ def explain(
     document = {**found.document(), "against": None if since is None else since.document()}
     said = (lambda: text(found)) if since is None else (lambda: f"{changes(since)}\n\n{text(found)}")
     output.emit(document, said, aside=report == STANDARD_OUTPUT)
+
+
+def _tuned(folder: str, output: Output, *, refused: bool) -> None:
+    """Tell what a tuner decided.
+
+    Raises:
+        InputError: options that a tuner's folder has no use for.
+    """
+    from ddpsim.cli.tuning_text import text
+    from ddpsim.explaining.tuned import read_tuning
+
+    if refused:
+        remedy = "leave them out, or give the folder of a trace"
+        raise InputError("a tuner's folder takes neither --report nor --against", place=folder, remedy=remedy)
+    tuning = read_tuning(folder)
+    output.emit(tuning.document(), lambda: text(tuning))

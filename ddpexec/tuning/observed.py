@@ -1,0 +1,84 @@
+"""What ranks saw of some steps, as plain numbers that one rank can send another. No torch is needed to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpsim.bucketing import Parameter
+
+Seconds = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A bucket as one rank sent it in one step; moments are seconds of that rank's own clock."""
+
+    size_bytes: int
+    started_s: float
+    ended_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankSteps:
+    """Some steps of one rank, in which its gradients were reduced.
+
+    Attributes:
+        forward_s, backward_s, optimizer_s: of each step on the host, without what DDP took of it; shape (steps,).
+        forward_device_s, backward_device_s, optimizer_device_s: on the device, equal on a CPU.
+        hook_s: when each gradient was there, after backward's begin and without DDP's hooks before it; shape
+            (steps, parameters), NaN where there was none.
+        ready_s: the same on the device.
+        plain_hook_s, launching_hook_s: usual seconds of a hook of DDP that launches nothing, and of one that does.
+        sent: the buckets of each step, in launch order.
+        groups: parameters of each bucket, by number in registration order.
+    """
+
+    forward_s: Seconds
+    forward_device_s: Seconds
+    backward_s: Seconds
+    backward_device_s: Seconds
+    optimizer_s: Seconds
+    optimizer_device_s: Seconds
+    hook_s: Seconds
+    ready_s: Seconds
+    plain_hook_s: float
+    launching_hook_s: float
+    sent: Sequence[Sequence[Sent]]
+    groups: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What does not change from step to step.
+
+    Attributes:
+        parameters: in registration order.
+        device: `cpu`, or the GPU's name.
+        backend: `gloo` or `nccl`, of the training's group.
+        world_size: of that group.
+        flags: options of DDP by their names, those that change a prediction.
+    """
+
+    parameters: tuple[Parameter, ...]
+    device: str
+    backend: str
+    world_size: int
+    flags: tuple[tuple[str, bool], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """All ranks' steps under each plan that was run: the present one first, then those that probed.
+
+    Attributes:
+        step_s: usual seconds of a step under the present plan, without stamps.
+        plans: of each plan, every rank's steps.
+    """
+
+    job: Job
+    step_s: float
+    plans: Sequence[Sequence[RankSteps]]

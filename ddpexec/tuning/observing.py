@@ -1,0 +1,221 @@
+"""Some steps of one rank stamped, and made into plain numbers; between them the loop runs as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.timing.clock import Clock, Moment, clock_of, drain
+from ddpexec.timing.observe import Note, Observer, Pair, note_backward
+from ddpexec.timing.records import IN_FLIGHT, begun
+from ddpexec.tracing.loop import LoopHooks
+from ddpexec.tracing.subjects import Subject, subject_of
+from ddpexec.tuning.observed import Job, RankSteps, Seconds, Sent
+from ddpexec.tuning.rewrapping import Stock, device_name
+
+Wrapped = Stock | DistributedDataParallel
+
+
+class Watch:
+    """Stamps the steps of one wrapped module from `begin` to `end`, both called between two steps.
+
+    Args:
+        wrapped: torch's DDP or ours.
+
+    Attributes:
+        job: what does not change from step to step.
+    """
+
+    def __init__(self, wrapped: Wrapped) -> None:
+        self._wrapped = wrapped
+        group: dist.ProcessGroup = wrapped.process_group
+        self._device: torch.device = wrapped.device
+        backend = "nccl" if "nccl" in str(dist.get_backend(group)) and self._device.type == "cuda" else "gloo"
+        self._observer = Observer(clock_of(self._device, backend, 1))
+        self._subject: Subject = subject_of(wrapped, self._observer)
+        self._lanes = IN_FLIGHT[backend]
+        self._hooks: LoopHooks | None = None
+        self._began: Moment | None = None
+        self._over = True
+        self._accumulates = False
+        options = self._subject.options()
+        flags = tuple((name, value) for name, value in options.items() if isinstance(value, bool))
+        policy = self._subject.model.policy
+        self.job = Job(policy, device_name(self._device), backend, dist.get_world_size(group), flags)
+
+    @property
+    def unfit(self) -> str | None:
+        """Why the loop, as it was seen so far, allows no other buckets; None where it does."""
+        if self._accumulates and isinstance(self._wrapped, Stock) and self._wrapped.static_graph:
+            return (
+                "a new reducer of torch's learns a static graph in a step that is synchronised, and no_sync() is used"
+            )
+        return None
+
+    def begin(self) -> None:
+        """Stamp the steps that follow."""
+        self._observer.notes.clear()
+        self._subject.attach()
+        self._hooks, self._over = LoopHooks(self), True
+        self._hooks.install()
+
+    def step(self) -> None:
+        """A step is over."""
+        self._observer.close()
+
+    def end(self) -> RankSteps | None:
+        """Stamp no more; return the steps in which gradients were reduced, None where there was none."""
+        if self._hooks is None:
+            return None
+        self._hooks.remove()
+        self._hooks = None
+        self._observer.close()
+        drain(self._device)
+        self._accumulates |= not all(note.synced for note in self._observer.notes)
+        notes = [note for note in self._observer.notes if note.synced and note.backward and note.hooks and note.buckets]
+        for note in notes:
+            self._subject.name_buckets(note)
+        self._subject.detach()
+        self._observer.notes.clear()
+        return _Stamps(self._observer.clock, len(self.job.parameters), self._lanes).steps(notes) if notes else None
+
+    # ---- what the loop's hooks tell
+
+    def on_root(self, module: nn.Module, inputs: tuple[Any, ...]) -> nn.Module:
+        """Watch the wrapped module, whatever is called first."""
+        return self._wrapped
+
+    def on_forward(self) -> None:
+        """An iteration begins; several forwards before one backward are one."""
+        if self._over:
+            self._over = False
+            self._observer.begin(len(self._observer.notes), synced=self._subject.synced())
+
+    def on_forward_end(self) -> None:
+        """Forward has returned."""
+        if (note := self._observer.note) is not None:
+            note.returned = self._observer.now()
+            if note.module is None:
+                note.module = note.start, note.returned
+
+    def on_backward(self) -> None:
+        """Backward begins."""
+        if self._observer.note is not None:
+            self._began = self._observer.now()
+
+    def on_backward_end(self) -> None:
+        """Backward is over."""
+        self._over = True
+        if (note := self._observer.note) is not None and self._began is not None:
+            note_backward(note, self._began if note.backward is None else note.backward[0], self._observer.now())
+
+    def on_optimizer(self) -> None:
+        """An optimizer's step begins."""
+        if self._observer.note is not None:
+            self._began = self._observer.now()
+
+    def on_optimizer_end(self, inside: bool) -> None:
+        """An optimizer's step is over."""
+        if (note := self._observer.note) is not None and not inside and self._began is not None:
+            note.optimizer = self._began if note.optimizer is None else note.optimizer[0], self._observer.now()
+
+    def on_input(self, begin_s: float, end_s: float) -> None:
+        """Do nothing: what a batch is waited for, buckets do not change."""
+
+
+class _Stamps:
+    """Notes made into numbers: hooks of DDP are taken out of backward, and told by themselves."""
+
+    def __init__(self, clock: Clock, parameters: int, lanes: int) -> None:
+        self._clock, self._parameters, self._lanes = clock, parameters, lanes
+
+    def steps(self, notes: Sequence[Note]) -> RankSteps:
+        """Return the steps."""
+        told = [self._gradients(note) for note in notes]
+        plain, launching = self._hook_lengths(notes)
+        return RankSteps(
+            forward_s=self._forward(notes, self._host),
+            forward_device_s=self._forward(notes, self._device),
+            backward_s=np.array([each[2] for each in told]),
+            backward_device_s=np.array([each[3] for each in told]),
+            optimizer_s=np.array([_length(note.optimizer, self._host) for note in notes]),
+            optimizer_device_s=np.array([_length(note.optimizer, self._device) for note in notes]),
+            hook_s=np.stack([each[0] for each in told]),
+            ready_s=np.stack([each[1] for each in told]),
+            plain_hook_s=plain,
+            launching_hook_s=launching,
+            sent=[self._sent(note) for note in notes],
+            groups=[bucket.indices for bucket in notes[-1].buckets],
+        )
+
+    def _forward(self, notes: Sequence[Note], at: Any) -> Seconds:
+        """Return forward of the module, and what lies between it and backward: the loss."""
+        found = []
+        for note in notes:
+            loss = 0.0
+            if note.returned is not None and note.backward is not None:
+                loss = at(note.backward[0]) - at(note.returned)
+            found.append(_length(note.module, at) + max(0.0, loss))
+        return np.array(found)
+
+    def _gradients(self, note: Note) -> tuple[Seconds, Seconds, float, float]:
+        """Return when each gradient was there, on host and device, and both ends of backward's computation."""
+        assert note.backward is not None
+        hook, ready = np.full(self._parameters, np.nan), np.full(self._parameters, np.nan)
+        host_s, device_s = self._host(note.backward[0]), self._device(note.backward[0])
+        one_clock = self._device(note.start) == self._host(note.start)
+        spent_s = 0.0
+        for index, (begin, end) in sorted(note.hooks.items(), key=lambda item: self._host(item[1][0])):
+            hook[index] = max(0.0, self._host(begin) - host_s - spent_s)
+            ready[index] = hook[index] if one_clock else max(0.0, self._device(begin) - device_s)
+            spent_s += self._host(end) - self._host(begin)
+        over = note.backward[1] if note.finish is None else note.finish[0]
+        whole_s = max(0.0, self._host(over) - host_s - spent_s)
+        return hook, ready, whole_s, whole_s if one_clock else max(0.0, self._device(over) - device_s)
+
+    def _hook_lengths(self, notes: Sequence[Note]) -> tuple[float, float]:
+        plain, launching = [0.0], list[float]()
+        for note in notes:
+            launches = [self._host(bucket.launched) for bucket in note.buckets]
+            for begin, end in note.hooks.values():
+                low, high = self._host(begin), self._host(end)
+                (launching if any(low <= each <= high for each in launches) else plain).append(high - low)
+        usual = float(np.median(plain))
+        return usual, float(np.median(launching)) if launching else usual
+
+    def _sent(self, note: Note) -> list[Sent]:
+        latest = _ended(note, self._device)
+        launched = [max(self._host(bucket.launched), self._device(bucket.launched)) for bucket in note.buckets]
+        ends = []
+        for bucket in note.buckets:
+            told = bucket.finished()
+            moments = [self._device(each) for each in (told, bucket.waited and bucket.waited[1]) if each is not None]
+            ends.append(min([*moments, latest]))
+        started = begun(launched, ends, self._lanes)
+        return [
+            Sent(bucket.size_bytes, min(start, end), end)
+            for bucket, start, end in zip(note.buckets, started, ends, strict=True)
+        ]
+
+    def _host(self, moment: Moment) -> float:
+        return self._clock.host_s(moment)
+
+    def _device(self, moment: Moment) -> float:
+        return self._clock.device_s(moment)
+
+
+def _length(pair: Pair | None, at: Any) -> float:
+    return 0.0 if pair is None else max(0.0, at(pair[1]) - at(pair[0]))
+
+
+def _ended(note: Note, at: Any) -> float:
+    """Return when backward was over, before which every bucket was there."""
+    pair = note.finish if note.finish is not None and note.finish[1] is not None else note.backward
+    assert pair is not None
+    return float(at(pair[1]))

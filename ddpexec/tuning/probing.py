@@ -1,0 +1,31 @@
+"""Plans that are run for a few steps to see messages of other sizes, where those of the present plan are all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpexec.tuning.observed import Job, RankSteps
+from ddpexec.tuning.ranking import Groups
+from ddpexec.tuning.wires import APART, wire_of
+from ddpsim.bucketing import BucketCaps, rebuilt_plan
+from ddpsim.units import MIB
+
+_SMALLER, _LARGER = 0.25, 2.5
+"""Caps of the two probing plans over the largest message of the present one."""
+
+
+def probes(job: Job, ranks: Sequence[RankSteps]) -> list[tuple[BucketCaps, Groups]]:
+    """Return the plans to probe with, at most two; none where the present one tells bytes from latency."""
+    wire = wire_of([ranks])
+    if wire is None or wire.apart:
+        return []
+    order = [index for group in ranks[0].groups for index in group]
+    sizes = [size for size, _ in wire.seen]
+    found: list[tuple[BucketCaps, Groups]] = []
+    for share in (_SMALLER, _LARGER):
+        caps = BucketCaps(bucket_cap_mb=share * sizes[-1] / MIB)
+        plan = rebuilt_plan(job.parameters, caps, order)
+        made = [bucket.size_bytes for bucket in plan.buckets]
+        if max(*made, *sizes) >= APART * min(*made, *sizes):
+            found.append((caps, tuple(tuple(group) for group in plan.groups())))
+    return found

@@ -1,0 +1,228 @@
+"""Predict every bucket cap of an observed step, and rank them by what they would save. No torch is needed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ddpexec.netlab.shapes import lab_topology
+from ddpexec.tuning.observed import Job, Observed, RankSteps, Seconds
+from ddpexec.tuning.wires import Wire, wire_of
+from ddpsim.bucketing import BucketCaps
+from ddpsim.bucketing.plan import custom_plan
+from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
+from ddpsim.errors import InputError
+from ddpsim.explaining.foretold import with_costs
+from ddpsim.explaining.machine import Machine, machine_of
+from ddpsim.explaining.splits import Split
+from ddpsim.planning.best_buckets import CAPS_MB, pipeline_plan
+from ddpsim.prediction.predict import gain_band, predict, with_band
+from ddpsim.prediction.prediction import Prediction
+from ddpsim.simulation import Options
+from ddpsim.simulation.torch_line import caps_giving
+from ddpsim.units import MIB
+from ddpsim.workload import Phase, Workload
+
+_LEAST_RATE = 1e3
+"""Bytes a second of a network that carries nothing to speak of: a rate that a topology can have."""
+_MOST_RATE = 1e12
+_POINTS = 24
+"""Sizes at which the fitted line is told to the simulator, from one byte a rank to all gradients."""
+Groups = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A candidate is a cap, or a list of caps, with what it is predicted to be worth.
+
+    Attributes:
+        caps: as torch's constructor takes them.
+        groups: its buckets, parameters by number in registration order, in launch order.
+        step_s: predicted.
+        gain: share of the present step that it saves; with its band where that was told.
+    """
+
+    caps: BucketCaps
+    groups: Groups
+    step_s: float
+    gain: float
+    gain_low: float | None = None
+    gain_high: float | None = None
+
+    @property
+    def call(self) -> str:
+        """The arguments of torch's constructor that give it."""
+        given = self.caps.torch_arguments()
+        return ", ".join(f"{name}={value}" for name, value in given.items()) or "torch's default"
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What was predicted.
+
+    Attributes:
+        step_s: of the present plan, as predicted.
+        measured_s: as it was observed.
+        wire: of the collectives seen.
+        candidates: the best first.
+    """
+
+    step_s: float
+    measured_s: float
+    wire: Wire
+    candidates: tuple[Candidate, ...]
+
+
+def rank_caps(observed: Observed, detailed: int = 2) -> Ranking:
+    """Return every cap ranked by its predicted step, the band of the gain told of the first `detailed`.
+
+    Raises:
+        InputError: nothing was sent, or the step cannot be predicted.
+    """
+    job, present = observed.job, observed.plans[0]
+    wire = wire_of(observed.plans)
+    if wire is None:
+        raise InputError("no bucket was seen on its way", place="tuning", remedy="train with more than one rank")
+    workload = workload_of(job, present)
+    machine = _machine(job, wire, workload)
+    calibration = with_costs(machine.calibration, machine.library(job.backend), _costs(job, present))
+    flags = dict(job.flags)
+    options = Options(
+        backend="gloo" if job.backend == "gloo" else "nccl",
+        broadcast_buffers=True,
+        gradient_as_bucket_view=flags.get("gradient_as_bucket_view", False),
+        find_unused_parameters=flags.get("find_unused_parameters", False) and not flags.get("static_graph", False),
+        keep_pace=True,
+    )
+
+    def predicted(chosen: Options) -> Prediction:
+        return predict(
+            workload,
+            machine.topology,
+            nodes=machine.nodes,
+            gpus_per_node=machine.gpus_per_node,
+            options=chosen,
+            calibration=calibration,
+            local_s=0.0,
+            band=False,
+            brief=True,
+        )
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        now = predicted(replace(options, plan=custom_plan(job.parameters, present[0].groups)))
+        found = _tried(now, options, job, calibration, predicted)
+        base_s = observed.step_s
+        ranked = sorted(found, key=lambda each: each[1].iteration_s)
+        told = [_candidate(caps, each, now, base_s) for caps, each in ranked]
+        if detailed and told and told[0].gain > 0:
+            sure = with_band(now, calibration)
+            for place, (candidate, (_, each)) in enumerate(zip(told[:detailed], ranked, strict=False)):
+                low, high = gain_band(sure, with_band(each, calibration))
+                scale = now.iteration_s / base_s
+                told[place] = replace(candidate, gain_low=low * scale, gain_high=high * scale)
+    return Ranking(now.iteration_s, base_s, wire, tuple(told))
+
+
+def _tried(
+    now: Prediction, options: Options, job: Job, calibration: Calibration, predicted: Callable[[Options], Prediction]
+) -> list[tuple[BucketCaps, Prediction]]:
+    total_mb = now.workload.gradient_bytes / MIB
+    sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
+    # Below a few MiB in all, caps between the gradients' own sizes are what is left to choose.
+    sizes += [round(total_mb * share, 3) for share in (0.1, 0.25, 0.5) if total_mb * share < CAPS_MB[0]]
+    caps = [BucketCaps(), *(BucketCaps(bucket_cap_mb=size) for size in sorted(set(sizes)))]
+    listed = pipeline_plan(now, calibration)
+    if listed is not None:
+        given = caps_giving(listed, job.parameters, find_unused=options.find_unused_parameters)
+        if given is not None and given not in caps:
+            caps.append(given)
+    found: dict[Groups, tuple[BucketCaps, Prediction]] = {}
+    for each in caps:
+        prediction = predicted(replace(options, caps=each))
+        found.setdefault(_groups(prediction), (each, prediction))
+    return list(found.values())
+
+
+def _groups(prediction: Prediction) -> Groups:
+    return tuple(tuple(group) for group in prediction.plan.groups())
+
+
+def _candidate(caps: BucketCaps, found: Prediction, now: Prediction, measured_s: float) -> Candidate:
+    return Candidate(caps, _groups(found), found.iteration_s, (now.iteration_s - found.iteration_s) / measured_s)
+
+
+def workload_of(job: Job, ranks: Sequence[RankSteps]) -> Workload:
+    """Return the usual step of all ranks: each gradient when the last rank has it, the median over steps.
+
+    A collective begins with the last rank: where ranks are not alike, what counts of each gradient is the latest.
+    """
+    steps = min(len(rank.forward_s) for rank in ranks)
+
+    def phase(host: str, device: str) -> Phase:
+        both = [np.max([getattr(rank, name)[:steps] for rank in ranks], axis=0) for name in (host, device)]
+        host_s, device_s = (np.array([float(np.median(each))]) for each in both)
+        return Phase(np.maximum(host_s, 0.0), np.maximum(device_s, 0.0))
+
+    forward = phase("forward_s", "forward_device_s")
+    backward = phase("backward_s", "backward_device_s")
+
+    def gradients(name: str, forwards: str, forward_s: float) -> Seconds:
+        moments = np.stack([getattr(r, name)[:steps] + getattr(r, forwards)[:steps, None] for r in ranks])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a parameter without a gradient has none anywhere
+            latest = np.nanmedian(np.nanmax(moments, axis=0), axis=0)
+        found: Seconds = np.maximum(latest - forward_s, 0.0)[None, :]
+        return found
+
+    hook_s = gradients("hook_s", "forward_s", float(forward.host_s[0]))
+    ready_s = gradients("ready_s", "forward_device_s", float(forward.device_s[0]))
+    return Workload(
+        name="observed",
+        device=job.device,
+        precision="fp32",
+        batch_size=1,
+        threads=1 if job.device == "cpu" else None,
+        estimated=False,
+        parameters=job.parameters,
+        buffers=(),
+        forward=forward,
+        backward=Phase(
+            np.maximum(backward.host_s, np.nanmax(hook_s)), np.maximum(backward.device_s, np.nanmax(ready_s))
+        ),
+        optimizer=phase("optimizer_s", "optimizer_device_s"),
+        gradient_hook_s=hook_s,
+        gradient_ready_s=ready_s,
+    )
+
+
+def _costs(job: Job, ranks: Sequence[RankSteps]) -> dict[str, float]:
+    """Return DDP's own host costs as stamped: a hook without its copy, and what a launch adds to one."""
+    plain_s = float(np.median([rank.plain_hook_s for rank in ranks]))
+    launch_s = float(np.median([rank.launching_hook_s for rank in ranks])) - plain_s
+    if job.device == "cpu":
+        bytes_each = sum(each.size_bytes for each in job.parameters) / len(job.parameters)
+        plain_s -= bytes_each / Calibration.priors("gloo")["gloo.ddp.copy_Bps"]
+    return {"hook_s": max(0.0, plain_s), "launch_s": max(0.0, launch_s)}
+
+
+def _machine(job: Job, wire: Wire, workload: Workload) -> Machine:
+    """Return a network whose allreduces take what was seen: one port a rank on the CPU, the GPU's machine else."""
+    sizes = np.unique(np.geomspace(64, max(workload.gradient_bytes, 128), _POINTS).astype(np.int64))
+    times = {int(size): wire.time_s(int(size)) for size in sizes} | dict(wire.seen)
+    points = tuple(CurvePoint(size, seconds) for size, seconds in sorted(times.items()) if seconds > 0)
+    if job.device != "cpu":
+        splits = [_split(number, *point) for number, point in enumerate(sorted(times.items()))]
+        return machine_of(job.world_size, job.device, splits, job.backend)
+    share = 2 * (job.world_size - 1) / job.world_size
+    rate = share / wire.per_byte_s if wire.per_byte_s > 0 else _MOST_RATE
+    known = lab_topology(job.world_size, float(np.clip(rate, _LEAST_RATE, _MOST_RATE)), name="observed")
+    curve = Curve(known.fingerprint(), job.world_size, 1, points)
+    return Machine(known, job.world_size, 1, replace(Calibration.priors("gloo"), curves=(curve,)))
+
+
+def _split(number: int, size_bytes: int, seconds: float) -> Split:
+    return Split(number, "all_reduce", size_bytes, 0, 0.0, seconds, {}, None, False, 0.0, 0.0, 0.0)

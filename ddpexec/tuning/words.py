@@ -1,0 +1,77 @@
+"""What ranks tell each other while they tune: over a process group of their own, never over one that trains.
+
+Each word is one small message of gloo, sent between two steps that every rank counts alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch.distributed as dist
+
+from ddpexec.groups.notes import connection
+
+_KEY = "ddpexec/tuning/{}/{}"
+_GROUPS = [0]
+"""How many tuners this process has made; ranks make them in the same order."""
+_CANNOT = (RuntimeError, ValueError, KeyError, TypeError, OSError)
+
+
+class Words:
+    """The tuner's own process group, over the ranks of `group`, each of which makes it at the same point.
+
+    Args:
+        group: that trains.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        ranks = dist.get_process_group_ranks(group)
+        _GROUPS[0] += 1
+        self._name = _GROUPS[0]
+        self._group: Any = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+        self._keeper: Any = None
+        self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank decides."""
+        return self.rank == 0
+
+    def gather(self, word: object) -> list[Any]:
+        """Return every rank's word on the rank that decides, nothing elsewhere."""
+        heard: list[Any] | None = [None] * self.world_size if self.leads else None
+        dist.gather_object(word, heard, group_dst=0, group=self._group)
+        return heard or []
+
+    def follow(self, word: object) -> Any:
+        """Return the word of the rank that decides; what others give is not heard."""
+        box = [word]
+        dist.broadcast_object_list(box, group_src=0, group=self._group)
+        return box[0]
+
+    def close(self) -> None:
+        """Leave the group: who waits for this rank in it hears that it is gone."""
+        with contextlib.suppress(*_CANNOT):
+            dist.destroy_process_group(self._group)
+
+    # ---- without a message
+
+    def note_shift(self, window: int) -> None:
+        """Leave a note in the store that the step of this rank has changed in a window of steps."""
+        with contextlib.suppress(*_CANNOT):
+            self._store().set(_KEY.format(self._name, window), "1")
+
+    def shifted(self, window: int) -> bool:
+        """Whether any rank has left that note.
+
+        Ask some synchronised steps after the window: what was noted before them is there for every rank.
+        """
+        with contextlib.suppress(*_CANNOT):
+            return bool(self._store().check([_KEY.format(self._name, window)]))
+        return False
+
+    def _store(self) -> Any:
+        if self._keeper is None:
+            self._keeper = connection()
+        return self._keeper

@@ -1,0 +1,49 @@
+"""What `ddpsim explain` prints of a tuner's folder: what was kept, why, its cost, and every plan predicted."""
+
+from __future__ import annotations
+
+from ddpsim.cli.output import ms, percent, table
+from ddpsim.explaining.tuned import Tuning, TuningRound
+from ddpsim.units import counted, format_bandwidth, format_time
+
+
+def text(tuning: Tuning) -> str:
+    """Return a tuner's page as text, its rounds in their order."""
+    return "\n\n".join(_round(number, each) for number, each in enumerate(tuning.rounds, 1))
+
+
+def _round(number: int, told: TuningRound) -> str:
+    lines = [
+        f"round {number}, from step {told.first_step}: {told.reason}",
+        f"kept     {told.kept}{_step(told.kept_step_s)}",
+        f"before   {told.present}{_step(told.present_step_s)}",
+        f"cost     {_cost(told)}",
+    ]
+    if told.latency_s is not None:
+        rate = "" if told.bandwidth is None else f" and {format_bandwidth(told.bandwidth)}"
+        probes = f", {counted(told.probed, 'probing plan')}" if told.probed else ""
+        lines.append(f"seen     allreduces of {format_time(told.latency_s)}{rate}{probes}")
+    if told.plans:
+        header = ("plan", "buckets", "predicted ms", "gain", "at least", "at most", "measured ms", "steps", "saved ms")
+        rows = [
+            (
+                each.call, each.buckets, ms(each.predicted_step_s), percent(each.predicted_gain, True),
+                percent(each.predicted_gain_low, True), percent(each.predicted_gain_high, True),
+                ms(each.measured_step_s), each.measured_steps or None, ms(each.saved_s),
+            )
+            for each in told.plans
+        ]  # fmt: skip
+        lines += ["", table(header, rows)]
+    return "\n".join(lines)
+
+
+def _step(seconds: float | None) -> str:
+    return "" if seconds is None else f", {format_time(seconds)} a step"
+
+
+def _cost(told: TuningRound) -> str:
+    share = ""
+    if told.present_step_s and told.steps:
+        share = f", {percent(told.lost_s / (told.steps * told.present_step_s))} of them"
+    own = f"{ms(told.own_s)} ms of it between steps"
+    return f"{counted(told.steps, 'step')}, {ms(told.lost_s)} ms lost in them{share}, {own}"

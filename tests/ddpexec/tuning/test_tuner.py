@@ -1,0 +1,213 @@
+"""The tuner over two ranks of gloo: its weights, its decisions, what it refuses and what it leaves."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ddpexec.groups import ranks
+
+torch = pytest.importorskip("torch")
+
+import ddpexec  # noqa: E402
+from ddpexec.errors import OptionError  # noqa: E402
+from ddpexec.running.stock import buckets_of  # noqa: E402
+from ddpexec.tuning import tuner as tuner_module  # noqa: E402
+from ddpexec.tuning.observed import Observed  # noqa: E402
+from ddpexec.tuning.ranking import Candidate, Ranking, rank_caps  # noqa: E402
+from ddpexec.tuning.rewrapping import caps_in_force, refusal, rewrap  # noqa: E402
+from ddpsim.bucketing import BucketCaps, rebuilt_plan  # noqa: E402
+from ddpsim.explaining.tuned import read_tuning  # noqa: E402
+
+STOCK, OURS = torch.nn.parallel.DistributedDataParallel, ddpexec.DistributedDataParallel
+WIDTH, BLOCKS, BATCH = 32, 4, 4
+CAP = 0.005
+"""MiB: each block's parameters make a bucket of their own."""
+OTHER = BucketCaps(bucket_cap_mb_list=(0.002, 0.02))
+VARIANTS: dict[str, dict[str, bool]] = {
+    "plain": {},
+    "static": {"static_graph": True},
+    "views": {"gradient_as_bucket_view": True},
+    "unused": {"find_unused_parameters": True},
+}
+
+
+def wrapped(kind: Any, **options: Any) -> Any:
+    torch.manual_seed(0)
+    nn = torch.nn
+    net = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(BLOCKS)))
+    return kind(net, **{"bucket_cap_mb": CAP, **options})
+
+
+def train(model: Any, steps: int, rank: int, between: Any = lambda number: None, accumulate: int = 1) -> list[Any]:
+    """Train, gradients kept between steps where they are zeroed; return what became of the parameters."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    generator = torch.Generator().manual_seed(rank)
+    for number in range(steps * accumulate):
+        last = (number + 1) % accumulate == 0
+        with nullcontext() if last else model.no_sync():
+            model(torch.randn(BATCH, WIDTH, generator=generator)).square().mean().backward()
+        if last:
+            optimizer.step()
+            between(number // accumulate)
+            optimizer.zero_grad(set_to_none=number % 4 == 3)
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def switched(rank: int, kind: str, variant: str, accumulate: int) -> tuple[bool, list[int], bool]:
+    options = VARIANTS[variant]
+    make = {"torch": STOCK, "ddpexec": OURS}[kind]
+    plain = train(wrapped(make, **options), 9, rank, accumulate=accumulate)
+    model = wrapped(make, **options)
+    model, first = wrapped(make, **options), BucketCaps(bucket_cap_mb=CAP)
+    policy = _policy()
+    order = range(len(policy))[::-1]
+    seen: list[int] = []
+
+    def between(number: int) -> None:
+        if number == 3:
+            rewrap(model, OTHER, rebuilt_plan(policy, OTHER, order).groups())
+        if number == 5:
+            found = buckets_of(model, _parameters(model)) if kind == "torch" else model.reducer.plan.groups()
+            seen.extend(map(len, found))
+            assert caps_in_force(model) == OTHER
+            rewrap(model, first, rebuilt_plan(policy, first, order).groups())
+
+    same = all(map(torch.equal, plain, train(model, 9, rank, between, accumulate)))
+    return same, seen, caps_in_force(model) == first
+
+
+def _parameters(model: Any) -> Any:
+    from ddpexec.ddp.parameters import collect
+
+    return collect(model.module)
+
+
+@pytest.mark.parametrize(
+    ("kind", "variant", "accumulate"),
+    [
+        (kind, variant, accumulate)
+        for kind in ("torch", "ddpexec")
+        for variant in VARIANTS
+        for accumulate in (1, 2)
+        if (variant, accumulate) != ("static", 2)  # torch's own first step fails there, under no_sync
+    ],
+)
+def test_two_ranks_train_to_the_same_bits_with_other_buckets_from_the_fourth_step_on(
+    kind: str, variant: str, accumulate: int
+) -> None:
+    policy = _policy()
+    expected = [len(group) for group in rebuilt_plan(policy, OTHER, range(len(policy))[::-1]).groups()]
+    for same, seen, restored in ranks.run(2, switched, kind, variant, accumulate):
+        assert same
+        assert seen == expected
+        assert restored
+
+
+def _policy() -> Any:
+    from ddpexec.ddp.parameters import collect
+
+    nn = torch.nn
+    return collect(nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(BLOCKS)))).policy
+
+
+class AtOnce:
+    """A predictor in this process: the real ranking, but one plan is said to gain much, so that it is tried."""
+
+    def __init__(self) -> None:
+        self._found: Any = None
+
+    def ask(self, observed: Observed) -> None:
+        found = rank_caps(observed)
+        first = max(found.candidates, key=lambda each: len(each.groups))
+        liked = Candidate(first.caps, first.groups, found.step_s / 2, 0.5, 0.4, 0.6)
+        self._found = Ranking(found.step_s, found.measured_s, found.wire, (liked, *found.candidates))
+
+    def answer(self) -> Any:
+        return self._found
+
+    def close(self) -> None:
+        return
+
+
+def tuned(rank: int, kind: str, folder: str) -> tuple[bool, int, int, list[str], bool]:
+    tuner_module.Predictor = AtOnce  # type: ignore[misc,assignment]
+    make = {"torch": STOCK, "ddpexec": OURS}[kind]
+    plain = train(wrapped(make), 120, rank)
+    model = wrapped(make)
+    hooks = [len(each._forward_pre_hooks) + len(each._forward_hooks) for each in model.modules()]
+    backward = torch.autograd.backward
+    optimizer_steps: list[int] = []
+    tuner = ddpexec.Tuner(model, out=folder)
+
+    def between(number: int) -> None:
+        tuner.step()
+        optimizer_steps.append(number)
+
+    found = train(model, 120, rank, between)
+    after = [len(each._forward_pre_hooks) + len(each._forward_hooks) for each in model.modules()]
+    unhooked = hooks == after and torch.autograd.backward is backward
+    decision = tuner.decisions[0]
+    tuner.close()
+    same = all(map(torch.equal, plain, found))
+    return same, decision.steps, len(decision.tried), [decision.reason, str(tuner.refused)], unhooked
+
+
+@pytest.mark.parametrize("kind", ["torch", "ddpexec"])
+def test_a_round_ends_within_100_steps_with_the_bits_of_no_tuning_and_leaves_no_hook(kind: str, tmp_path: Path) -> None:
+    found = ranks.run(2, tuned, kind, str(tmp_path))
+    for same, steps, tried, (reason, refused), unhooked in found:
+        assert same, reason
+        assert steps <= 100
+        assert tried >= 1, reason
+        assert refused == "None"
+        assert unhooked
+    page = read_tuning(tmp_path)
+    (only,) = page.rounds
+    assert only.steps == found[0][1]
+    assert only.plans
+    assert only.plans[0].measured_steps > 0
+    assert json.loads((tmp_path / "tuning.json").read_text())["schema"] == "ddpsim.tuning/1"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["tuning.json"]
+
+
+def refused(rank: int) -> list[str | None]:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    hooked, builtin, ours = wrapped(STOCK), wrapped(STOCK), wrapped(OURS)
+    hooked.register_comm_hook(None, allreduce_hook)
+    builtin._register_builtin_comm_hook(torch.distributed.BuiltinCommHookType.ALLREDUCE)
+    ours.register_comm_hook(None, allreduce_hook)
+    compiled = wrapped(STOCK)
+    compiled.module.compile()
+    several = [hooked, builtin, ours, compiled, torch.compile(wrapped(STOCK)), wrapped(OURS, rebuild="drift")]
+    return [refusal(each) for each in (torch.nn.Linear(2, 2), wrapped(STOCK), wrapped(OURS), *several)]
+
+
+def test_what_cannot_be_tuned_is_refused_with_the_reason() -> None:
+    (found, _) = ranks.run(2, refused)
+    words = ["neither", None, None, "hook", "hook", "hook", "compile", "compile", "rebuild"]
+    for said, word in zip(found, words, strict=True):
+        assert (said is None) if word is None else (said is not None and word in said), (said, word)
+
+
+def test_steps_that_leave_no_room_and_no_optimizer_are_refused() -> None:
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(OptionError, match="steps=10"):
+        ddpexec.Tuner(model, steps=10)
+    with pytest.raises(OptionError, match="no optimizer"), ddpexec.tuned(model, object()):
+        pass
+
+
+def test_a_model_without_ddp_trains_on_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with ddpexec.tuned(model, optimizer) as same:
+        assert same is model
+        same(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    assert "neither torch's DistributedDataParallel nor ddpexec's" in capsys.readouterr().err
