@@ -50,13 +50,14 @@ class RankStages:
         if self.flat is not None:
             return self.flat
         found = [p.grad for stage in self.stages for p in stage.submod.parameters() if p.grad is not None]
-        return torch._utils._flatten_dense_tensors(found)  # type: ignore[no-any-return]
+        return torch._utils._flatten_dense_tensors(found)  # type: ignore[no-any-return, no-untyped-call]
 
     def take(self, summed: Tensor) -> None:
         """Take gradients that were summed over copies."""
         if self.flat is None:
             found = [p.grad for stage in self.stages for p in stage.submod.parameters() if p.grad is not None]
-            for gradient, mean in zip(found, torch._utils._unflatten_dense_tensors(summed, found), strict=True):
+            means = torch._utils._unflatten_dense_tensors(summed, found)  # type: ignore[no-untyped-call]
+            for gradient, mean in zip(found, means, strict=True):
                 gradient.copy_(mean)
 
 

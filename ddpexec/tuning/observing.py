@@ -15,7 +15,7 @@ from ddpexec.timing.clock import Clock, Moment, clock_of, drain
 from ddpexec.timing.observe import Note, Observer, Pair, note_backward
 from ddpexec.timing.records import IN_FLIGHT, begun
 from ddpexec.tracing.loop import LoopHooks
-from ddpexec.tracing.subjects import Subject, subject_of
+from ddpexec.tracing.subjects import TracedModule, subject_of
 from ddpexec.tuning.observed import Job, RankSteps, Seconds, Sent
 from ddpexec.tuning.rewrapping import Stock, device_name
 
@@ -38,7 +38,7 @@ class Watch:
         self._device: torch.device = wrapped.device
         backend = "nccl" if "nccl" in str(dist.get_backend(group)) and self._device.type == "cuda" else "gloo"
         self._observer = Observer(clock_of(self._device, backend, 1))
-        self._subject: Subject = subject_of(wrapped, self._observer)
+        self._subject: TracedModule = subject_of(wrapped, self._observer)
         self._lanes = IN_FLIGHT[backend]
         self._hooks: LoopHooks | None = None
         self._began: Moment | None = None

@@ -16,8 +16,8 @@ from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.errors import InputError
 from ddpsim.explaining.foretold import with_costs
-from ddpsim.explaining.machine import Machine, machine_of
-from ddpsim.explaining.splits import Split
+from ddpsim.explaining.machine import TracedMachine, machine_of
+from ddpsim.explaining.splits import MedianSplit
 from ddpsim.planning.best_buckets import CAPS_MB, pipeline_plan
 from ddpsim.prediction.predict import gain_band, predict, with_band
 from ddpsim.prediction.prediction import Prediction
@@ -209,7 +209,7 @@ def _costs(job: Job, ranks: Sequence[RankSteps]) -> dict[str, float]:
     return {"hook_s": max(0.0, plain_s), "launch_s": max(0.0, launch_s)}
 
 
-def _machine(job: Job, wire: Wire, workload: Workload) -> Machine:
+def _machine(job: Job, wire: Wire, workload: Workload) -> TracedMachine:
     """Return a network whose allreduces take what was seen: one port a rank on the CPU, the GPU's machine else."""
     sizes = np.unique(np.geomspace(64, max(workload.gradient_bytes, 128), _POINTS).astype(np.int64))
     times = {int(size): wire.time_s(int(size)) for size in sizes} | dict(wire.seen)
@@ -221,8 +221,8 @@ def _machine(job: Job, wire: Wire, workload: Workload) -> Machine:
     rate = share / wire.per_byte_s if wire.per_byte_s > 0 else _MOST_RATE
     known = lab_topology(job.world_size, float(np.clip(rate, _LEAST_RATE, _MOST_RATE)), name="observed")
     curve = Curve(known.fingerprint(), job.world_size, 1, points)
-    return Machine(known, job.world_size, 1, replace(Calibration.priors("gloo"), curves=(curve,)))
+    return TracedMachine(known, job.world_size, 1, replace(Calibration.priors("gloo"), curves=(curve,)))
 
 
-def _split(number: int, size_bytes: int, seconds: float) -> Split:
-    return Split(number, "all_reduce", size_bytes, 0, 0.0, seconds, {}, None, False, 0.0, 0.0, 0.0)
+def _split(number: int, size_bytes: int, seconds: float) -> MedianSplit:
+    return MedianSplit(number, "all_reduce", size_bytes, 0, 0.0, seconds, {}, None, False, 0.0, 0.0, 0.0)
