@@ -12,7 +12,7 @@ from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
-from tests.ddpsim.chakra.wire import ALL_GATHER, BROADCAST, COLL, COMP, METADATA, REDUCE_SCATTER, read_trace
+from tests.ddpsim.chakra.wire import ALL_GATHER, BROADCAST, COLL, COMP, METADATA, RECV, REDUCE_SCATTER, SEND, read_trace
 
 SCHEMES = ["ddp", "priority:4MiB", "dear", "fsdp2", "hsdp:8", "zero1"]
 
@@ -122,6 +122,16 @@ def test_the_import_lists_collectives_with_groups(tmp_path):
     seen = import_trace(written(prediction, tmp_path)[0]).collectives
     by_ranks = {(each.operation, each.ranks) for each in seen}
     assert {("REDUCE_SCATTER", 8), ("ALL_GATHER", 8), ("ALL_REDUCE", 2)} <= by_ranks
+
+
+def test_what_goes_to_a_neighbour_is_sent_and_received(tmp_path):
+    prediction = predicted(load_workload("resnet50"), nodes=1, scheme="tests.ddpsim.chakra.own:passed_on", iterations=1)
+    _, nodes = read_trace(written(prediction, tmp_path)[0].read_bytes())
+    [sent], [received] = ([node for node in nodes if node["type"] == kind] for kind in (SEND, RECV))
+    assert (sent["attr"]["comm_src"], sent["attr"]["comm_dst"]) == (0, 1)
+    assert (received["attr"]["comm_src"], received["attr"]["comm_dst"]) == (7, 0)
+    assert sent["deps"] == received["deps"]
+    assert any(received["id"] in node["deps"] for node in nodes)
 
 
 def test_servers_that_do_not_train_are_refused(tmp_path):
