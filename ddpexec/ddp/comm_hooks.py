@@ -71,7 +71,8 @@ class HookWork:
             ExecutionError: it holds something else than one tensor of the bucket's size.
         """
         bucket = self._bucket
-        bucket.reduced = result_of(self.future, bucket.number, bucket.elements)
+        sent = bucket.buffer if isinstance(bucket, FlatBucket) else None
+        bucket.reduced = result_of(self.future, bucket.number, sent)
         return True
 
     def is_completed(self) -> bool:
@@ -115,8 +116,10 @@ def check_hook(hook: object) -> None:
         )
 
 
-def result_of(future: torch.futures.Future[Any], number: int, elements: int | None) -> Tensor:
-    """Wait for a hook's future and return its one tensor, which must have as many elements; None is any number.
+def result_of(future: torch.futures.Future[Any], number: int, sent: Tensor | None) -> Tensor:
+    """Wait for a hook's future and return its one tensor, which must have as many elements as `sent`, where given.
+
+    Of complex numbers it may hold the real and imaginary parts, as the future of torch's allreduce does.
 
     Raises:
         ExecutionError: the hook returned something else.
@@ -134,9 +137,14 @@ def result_of(future: torch.futures.Future[Any], number: int, elements: int | No
             f"the communication hook's future of bucket {number} holds {type(value).__name__}",
             remedy="let it hold one tensor of the bucket's size",
         )
-    if elements is not None and value.numel() != elements:
+    if sent is None:
+        return value
+    if sent.is_complex() and not value.is_complex() and value.shape[-1:] == (2,):
+        value = torch.view_as_complex(value)
+    if value.numel() != sent.numel():
+        held = f"holds {value.numel()} elements, the bucket {sent.numel()}"
         raise ExecutionError(
-            f"the communication hook's future of bucket {number} holds {value.numel()} elements, the bucket {elements}",
+            f"the communication hook's future of bucket {number} {held}",
             remedy="let it hold one tensor of the bucket's size",
         )
     return value

@@ -9,8 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from ddpexec.ddp.comm_hooks import HookWork  # noqa: E402
+from ddpexec.ddp.flat import FlatBucket  # noqa: E402
 from ddpexec.ddp.launcher import Launcher, Sending  # noqa: E402
+from ddpexec.errors import ExecutionError  # noqa: E402
 from ddpexec.groups.process_groups import Communicator  # noqa: E402
+from ddpsim.bucketing import Bucket  # noqa: E402
 from tests.ddpexec.groups import ranks  # noqa: E402
 
 
@@ -68,3 +72,17 @@ def test_a_message_is_filled_sent_waited_for_once_and_drained_and_a_failure_name
     assert order == ["0", "1", "0", "[]", "{}"]
     assert carried == 24
     assert "the allreduce 'a' failed" in error
+
+
+def test_what_a_hook_returns_of_complex_numbers_may_be_their_parts() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(3, dtype=torch.complex64))
+    bucket = FlatBucket(0, Bucket((0,), 24, None), [parameter], as_view=False, batched=False)
+    future: Any = torch.futures.Future()
+    future.set_result([torch.view_as_real(torch.full((3,), 1 + 2j, dtype=torch.complex64))])
+    assert HookWork(future, bucket).wait()
+    bucket.write_back(())
+    assert parameter.grad.tolist() == [1 + 2j] * 3
+    short: Any = torch.futures.Future()
+    short.set_result(torch.zeros(2, dtype=torch.complex64))
+    with pytest.raises(ExecutionError, match="holds 2 elements, the bucket 3"):
+        HookWork(short, bucket).wait()
