@@ -71,7 +71,7 @@ class HookWork:
             ExecutionError: it holds something else than one tensor of the bucket's size.
         """
         bucket = self._bucket
-        sent = bucket.buffer if isinstance(bucket, FlatBucket) else None
+        sent = None if bucket.elements is None else bucket.buffer
         bucket.reduced = result_of(self.future, bucket.number, sent)
         return True
 

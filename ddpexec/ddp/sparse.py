@@ -27,7 +27,10 @@ class SparseBucket:
     Attributes:
         divisor: of the gradient; 1 leaves it whole.
         reduced: what the gradient becomes: the buffer itself, or what a communication hook made of it.
+        elements: None: any number may come of a reduction.
     """
+
+    elements: int | None = None
 
     def __init__(
         self,
