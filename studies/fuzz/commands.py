@@ -70,6 +70,20 @@ COMMANDS = (
     Command(
         "topology.text", ("predict", "--workload", "{folder}/tiny.json", "--topology", "{file}", "--iterations", "2")
     ),
+    Command("topology.racks", ("topo", "show", "{file}", "--channels")),
+    Command("topology.racks", ("allreduce", "--topology", "{file}", "--nodes", "4", "-b", "1M", "-e", "1M")),
+    Command(
+        "topology.racks.text",
+        ("predict", "--workload", "{folder}/tiny.json", "--topology", "{file}", "--nodes", "2", "--iterations", "2"),
+    ),
+    Command("topology.amd", ("topo", "show", "{file}", "--channels", "--json")),
+    Command("topology.amd", ("allreduce", "--topology", "{file}", "--nodes", "2", "-b", "1M", "-e", "1M", "--json")),
+    Command(
+        "topology.amd.text",
+        ("predict", "--workload", "{folder}/tiny.json", "--topology", "{file}", "--nodes", "2", "--json"),
+    ),
+    Command("rocm_smi", ("topo", "import", "{file}", "--gpu", "mi210", "-o", "{folder}/o.yaml")),
+    Command("measured.rccl", ("calibrate", "{file}", "--topology", "mi300x-8", "-o", "{folder}/c.json")),
     Command("nccl_xml", ("topo", "import", "{file}", "--json")),
     Command("nccl_xml", ("topo", "import", "{file}", "--gpu", "v100", "-o", "{folder}/o.yaml")),
     Command("nvidia_smi", ("topo", "import", "{file}", "--gpu", "v100")),

@@ -108,16 +108,23 @@ def targets() -> dict[str, Target]:
         _documents("prediction", "p.json", load_prediction, seeds.prediction()),
         _documents("measured.json", "m.json", read_table, *seeds.measured()),
         _texts("measured.text", "m.txt", read_table, seeds.NCCL_TESTS, seeds.OLD_NCCL_TESTS, seeds.CSV),
+        _texts("measured.rccl", "m.txt", read_table, *seeds.tables_of_rccl()),
         _documents("trace", "run/rank0.json.gz", lambda path: _trace(path.parent), seeds.rank_file()),
         _documents("run", "run/run.json", lambda path: _beside_rank(path.parent), seeds.run_file()),
         _yaml("topology", "t.yaml", _topology, *seeds.topologies()),
         _texts("topology.text", "t.yaml", _topology, *seeds.topologies()),
+        _yaml("topology.racks", "t.yaml", _topology, *seeds.racks()),
+        _texts("topology.racks.text", "t.yaml", _topology, *seeds.racks()),
+        _yaml("topology.amd", "t.yaml", _topology, *seeds.amds()),
+        _texts("topology.amd.text", "t.yaml", _topology, *seeds.amds()),
         _xml("nccl_xml", "n.xml", _imported, seeds.XML, seeds.SWITCHED_XML),
         _texts("nccl_xml.text", "n.xml", _imported, seeds.XML, seeds.SWITCHED_XML),
         _xml("nccl_graph", "g.xml", lambda path: with_graph_dump(graph_machine, _text(path), str(path)), seeds.GRAPHS),
         _texts("nvidia_smi", "m.txt", _imported, *seeds.MATRICES),
+        _texts("rocm_smi", "m.txt", _imported_amd, *seeds.matrices_of_amd()),
         _yaml("gpu", "g.yaml", _gpu, *seeds.gpus()),
         _texts("gpu.text", "g.yaml", _gpu, *seeds.gpus()),
+        _yaml("gpu.amd", "g.yaml", _gpu, *seeds.amd_gpus()),
         _yaml("campaign", "c.yaml", _campaign, seeds.CAMPAIGN),
         _texts("campaign.text", "c.yaml", _campaign, seeds.CAMPAIGN),
         _documents("record", "record/runs/one.json.gz", _unpacked, seeds.record()),
@@ -191,14 +198,18 @@ def _gpu(path: Path) -> None:
     AchievedGpu.of(read_gpu(path)).fitted()
 
 
-def _imported(path: Path) -> None:
+def _imported(path: Path, gpu: str = "v100") -> None:
     text = _text(path)
     try:
         dump_topology(import_topology(text, str(path)))
     except InputError as error:
         if "`gpu" not in str(error):
             raise
-        dump_topology(import_topology(text, str(path), gpu="v100"))
+        dump_topology(import_topology(text, str(path), gpu=gpu))
+
+
+def _imported_amd(path: Path) -> None:
+    _imported(path, "mi210")
 
 
 def _trace(folder: Path) -> None:

@@ -21,6 +21,7 @@ from ddpsim.cli.app import run
 from ddpsim.workload import Workload
 from ddpsim.workload.files import save_workload, workload_document
 from ddpsim.workload.profile import Buffer, Phase
+from tests.ddpsim.topology.showtopo_text import showtopo
 from tests.ddpsim.workload.kineto_traces import Job
 
 ROOT = Path(__file__).parents[2]
@@ -114,6 +115,19 @@ OLD_NCCL_TESTS = """#       size         count    type   redop     time   algbw 
 #        (B)    (elements)                     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
         1024           256   float     sum    20.50    0.05    0.05  2e-07    20.10    0.05    0.05  1e-07
 """
+RCCL_TESTS = """# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 1 minBytes 8 maxBytes 67108864 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1
+# Using devices
+#   Rank  0 Pid  5044 on     node-a device  0 [0000:0c:00.0] AMD Instinct MI300X
+#   Rank  1 Pid  5045 on     node-a device  1 [0000:22:00.0] AMD Instinct MI300X
+RCCL version 2.18.3+hip6.0 HEAD:2f6d59e+
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+     1048576        262144     float     sum      -1    61.00   17.19   17.19      0    60.00   17.48   17.48      0
+    67108864      16777216  bfloat16     sum      -1   881.00   76.17   76.17      0   880.00   76.26   76.26    N/A
+# Errors with asterisks indicate errors that have exceeded the maximum threshold.
+# Out of bounds values : 0 OK
+"""
 CSV = """# ranks: 2
 # nodes: 2
 # nccl: 2.21.5
@@ -154,18 +168,72 @@ gpus_per_node: 2
 degraded: [{node: 1, link: nic0>network, bandwidth: 1Gb/s, delay: 1ms}]
 """
 
+RACK = """name: rack
+sources: [made by hand]
+nodes: 4
+nvlink_domain: {nodes: 2, partition: 2, mnnvl: true}
+node:
+  gpus: {count: 2, model: GB200}
+  nvswitch: {links_per_gpu: 18, bandwidth: 40GB/s}
+  pcie: {generation: 5, switches: [{socket: 0, gpus: [0], nics: [0]}, {socket: 0, gpus: [1], nics: [1]}]}
+  nics: [{count: 2, rate: 400Gb/s, kind: infiniband}]
+fabric: {kind: two-level, nodes_per_leaf: 2, oversubscription: 2, routing: ecmp}
+"""
+AMD = """name: four
+sources: [made by hand]
+nodes: 4
+node:
+  gpus: {count: 4, model: MI210}
+  xgmi: {pairs: [[0, 1, 1], [0, 2, 1], [1, 3, 2], [2, 3, 1]], bandwidth: 40GB/s, delay: 1us}
+  pcie: {slots: [{socket: 0, gpus: [0, 1, 2, 3], nics: [0]}]}
+  nics: [{count: 1, rate: 200Gb/s, kind: roce}]
+fabric: {kind: two-level, nodes_per_leaf: 1, trunk: 100Gb/s, routing: adaptive}
+"""
+
 
 def topologies() -> list[str]:
     """Return the YAML of machines of every kind."""
-    names = ("dgx-1v", "dgx-a100", "lab-trunk", "loopback", "p3.8xlarge", "gh200-quad")
-    return [TOPOLOGY, *((ROOT / "topologies" / f"{name}.yaml").read_text(encoding="utf-8") for name in names)]
+    return [
+        TOPOLOGY,
+        *_shipped("topologies", "dgx-1v", "dgx-a100", "lab-trunk", "loopback", "p3.8xlarge", "gh200-quad"),
+    ]
+
+
+def racks() -> list[str]:
+    """Return the YAML of machines whose nodes share an NVLink domain: a small one, and a shipped rack."""
+    return [RACK, *_shipped("topologies", "gb200-nvl72")]
+
+
+def amds() -> list[str]:
+    """Return the YAML of machines that xGMI joins: by pairs, with stated rings, and as a mesh."""
+    return [AMD, *_shipped("topologies", "mi250x-4", "mi300x-8")]
+
+
+def tables_of_rccl() -> list[str]:
+    """Return tables of allreduces on AMD's machines: rccl-tests', and a kept one."""
+    kept = ROOT / "studies" / "amd" / "tables" / "aac10_mi300x_2nodes.csv"
+    return [RCCL_TESTS, "".join(kept.read_text(encoding="utf-8").splitlines(keepends=True)[:14])]
 
 
 def gpus() -> list[str]:
     """Return the YAML of GPUs: a user's shortest one, and shipped ones."""
     shortest = "name: mine\nmemory_bandwidth: 1792GB/s\npeaks: {fp32: 126TFLOP/s, amp: 504TFLOP/s}\n"
-    names = ("A100-PCIe-80GB", "RTX5090", "K80")
-    return [shortest, *((ROOT / "gpus" / f"{name}.yaml").read_text(encoding="utf-8") for name in names)]
+    return [shortest, *_shipped("gpus", "A100-PCIe-80GB", "RTX5090", "K80")]
+
+
+def amd_gpus() -> list[str]:
+    """Return the YAML of AMD's GPUs."""
+    return _shipped("gpus", "MI210", "MI300X")
+
+
+def matrices_of_amd() -> list[str]:
+    """Return what `rocm-smi --showtopo` prints of a mesh of eight, and of two fours of cards."""
+    mesh = showtopo(8, lambda a, b: True, lambda number: number // 4)
+    return [mesh, showtopo(8, lambda a, b: a // 4 == b // 4, lambda number: number // 4)]
+
+
+def _shipped(folder: str, *names: str) -> list[str]:
+    return [(ROOT / folder / f"{name}.yaml").read_text(encoding="utf-8") for name in names]
 
 
 def kineto() -> list[dict[str, Any]]:
