@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ddpsim.bucketing import BucketCaps
+from studies.weights.features import featured, lowered_to
 from studies.weights.models import ROWS, WIDTH, WORDS, Linear, RandomModel
 
 Pick = random.Random
@@ -119,6 +120,9 @@ class Case:
         eager_bytes: of a gradient that is copied as it comes.
         linear: whether the model is linear in its parameters.
         resumes: after how many steps all state is saved and taken up by a wrapper made anew; 0 is never.
+        feature: what of DDP's is asked for beside the scheme's own: `static`, `hook`, `hook fp16`, `join`, `join
+            present` (sums are divided by the ranks that have input), `mixed float32`, `mixed bfloat16`; none where
+            empty.
     """
 
     number: int
@@ -141,6 +145,7 @@ class Case:
     eager_bytes: int
     linear: bool = False
     resumes: int = 0
+    feature: str = ""
     options: dict[str, Any] = field(default_factory=dict)
 
     def model(self, rank: int) -> RandomModel | Linear:
@@ -155,9 +160,19 @@ class Case:
     def batch(self, step: int, micro: int, rank: int) -> tuple[Tensor, Tensor, int]:
         """Return inputs of the model: numbers, words, and what picks the blocks that are used."""
         draw = torch.Generator().manual_seed(self.seed + 101 * step + 11 * micro + rank)
-        number = self.seed + 13 * step + micro + (1009 * rank if self.by_rank else 0)
+        moment = 0 if self.feature == "static" else 13 * step + micro
+        number = self.seed + moment + (1009 * rank if self.by_rank else 0)
         words = torch.randint(WORDS - 1, (ROWS,), generator=draw)
         return torch.randn(ROWS, WIDTH, dtype=torch.float64, generator=draw), words, number
+
+    def steps_of(self, rank: int) -> int:
+        """Return how many steps a rank has input for."""
+        return Pick(f"{self.seed}/{rank}").randint(1, self.steps) if self.joins else self.steps
+
+    @property
+    def joins(self) -> bool:
+        """Whether ranks have different numbers of inputs."""
+        return self.feature.startswith("join")
 
     def rate(self, step: int) -> float:
         """Return the factor on the learning rate in a step."""
@@ -168,7 +183,10 @@ class Case:
         """How far weights may be from the reference's."""
         if self.scheme in ROUNDED:
             return ROUNDED[self.scheme]
-        coarsest = max(TOLERANCES[dtype] for dtype in self.dtypes)
+        lowered = lowered_to(self.feature)
+        coarsest = max(TOLERANCES[dtype] for dtype in (*self.dtypes, *([lowered] if lowered else [])))
+        if self.feature == "hook fp16":
+            coarsest = max(coarsest, ROUNDED["compression=fp16"])
         if self.family != "slowmo":
             return coarsest
         # What an average is rounded by goes into the slow momentum, and from there into each further step.
@@ -217,6 +235,8 @@ def case_of(seed: int, number: int, families: list[str]) -> Case:
         return replace(case, unused=False, by_rank=False, sparse=None, looks=False, **only)
     if not plain and family not in SERVING and not case.options["learn"] and pick.random() < 0.3:
         case = replace(case, resumes=pick.randint(1, case.steps - 1))
+    if not plain and family != "not here":
+        case = featured(pick, case)
     takes_rows = family == "parallax" or (family in HOOKS and case.sparse)
     refusable = family == "parallax" and pick.random() < 0.1
     return replace(case, optimizer=pick.choice(("sgd", "adagrad"))) if takes_rows and not refusable else case

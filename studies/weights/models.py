@@ -154,7 +154,7 @@ class RandomModel(nn.Module):
         self.never = nn.Parameter(torch.ones(3, dtype=dtypes[0])) if unused and pick.random() < 0.5 else None
 
     def forward(self, x: Tensor, words: Tensor, number: int) -> dict[str, Any]:
-        pick = random.Random(number)
+        pick, x = random.Random(number), wide(x)
         if self.embedding is not None:
             x = x + self.embedding(words).abs().double()
         x = self.first(x)

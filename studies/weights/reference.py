@@ -6,7 +6,8 @@ made here, with a word on it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from ddpsim.schedules.named import scheme_named
 from studies.weights.cases import OPTIMIZERS, Case
+from studies.weights.features import lowered_to
 from studies.weights.lossy import Flow, codec_of
 from studies.weights.models import loss_of
 
@@ -49,6 +51,7 @@ class Reference:
         self.learning = case.options.get("learn", 0) > 0
         self.begun = self.sent = self.steps = 0
         self.synced = True
+        self.active = list(range(self.ranks))
         late = not case.options.get("overlap", True)  # the step comes after backward then, as under DDP
         self.taken = self.name in FLAT_PARTS or (self.name in BEFORE_USE and not late)
 
@@ -56,20 +59,29 @@ class Reference:
         """Return by rank the weights after each step that is looked at, and at the end."""
         case = self.case
         found: list[list[list[Tensor]]] = [[] for _ in self.copies]
-        for step in range(case.steps):
-            for copy in self.copies:
+        for step in range(max(map(case.steps_of, range(case.world)))):
+            self.active = [rank for rank in range(self.ranks) if step < case.steps_of(rank)]
+            copies = [self.copies[rank] for rank in self.active]
+            for copy in copies:
                 copy.slow_down(case.rate(step))
             for micro in range(case.micros):
                 self._begin(local=case.how == "last" and micro + 1 < case.micros)
-                for rank, copy in enumerate(self.copies):
-                    loss_of(copy.model(*case.batch(step, micro, rank))).backward()
-            self._step([copy.taken() for copy in self.copies])
+                before = [copy.taken() for copy in copies]
+                for rank, copy in zip(self.active, copies, strict=True):
+                    with copy.lowered():
+                        loss_of(copy.model(*copy.inputs(case.batch(step, micro, rank)))).backward()
+                self._add_up(copies, before)
+            self._step([copy.taken() for copy in copies])
+            if case.joins:
+                continue
             if case.looks or step + 1 == case.steps:
                 for weights, copy in zip(found, self.copies, strict=True):
                     weights.append([tensor.detach().clone() for tensor in copy.tensors])
             if step + 1 == case.resumes:
                 for copy in self.copies:
                     copy.forget_zeros()
+        if case.joins:  # all get the weights of the highest of the ranks that trained longest
+            return [[[tensor.detach().clone() for tensor in self.copies[self.active[-1]].tensors]]] * self.ranks
         return found
 
     def _begin(self, *, local: bool) -> None:
@@ -79,8 +91,9 @@ class Reference:
         # sends, of which that behind the last one that is learned from is DDP's still.
         due = self.synced if self.hooked else not local
         if due and case.options.get("broadcast_buffers", True) and (self.learning or self.name not in OWN_BUFFERS):
-            for copy in self.copies[1:]:
-                for buffer, first in zip(copy.model.buffers(), self.copies[0].model.buffers(), strict=True):
+            source = self.copies[self.active[-1] if case.joins else 0]
+            for copy in self.copies:
+                for buffer, first in zip(copy.model.buffers(), source.model.buffers(), strict=True):
                     buffer.copy_(first)
         whole = case.micros if case.how in ("every", "each") else 1
         if self.learning and self.begun >= case.options["learn"] and not local and self.sent % whole == 0:
@@ -91,10 +104,25 @@ class Reference:
         self.sent += not local
         self.synced = not local
 
+    def _add_up(self, copies: Sequence[_Copy], before: Sequence[Gradients]) -> None:
+        """Add the gradients of the iterations before to those that came.
+
+        As under DDP, what was divided by all ranks and comes again from those alone that have input is divided again.
+        """
+        again = self.case.feature == "join" and self.case.how in ("each", "untold")
+        share = len(copies) / self.ranks if again else 1.0
+        for index in range(len(self.copies[0].tensors)):
+            for copy, gradients in zip(copies, before, strict=True):
+                tensor, earlier = copy.tensors[index], gradients[index]
+                if earlier is not None:
+                    earlier = earlier * share
+                    tensor.grad = earlier if tensor.grad is None else earlier + tensor.grad
+
     # ---- a step
 
     def _step(self, local: Sequence[Gradients]) -> None:
-        for copy, gradients in zip(self.copies, self._reduced(local), strict=True):
+        active = [self.copies[rank] for rank in self.active]
+        for copy, gradients in zip(active, self._reduced(local), strict=True):
             copy.step(gradients, self.case, taken=not self.learning and self.taken)
         if self.learning or not self.period:
             return
@@ -111,15 +139,16 @@ class Reference:
         if self.case.linear:
             sums: Gradients = [sum(each) for each in zip(*local, strict=True)]  # type: ignore[arg-type]
             return [sums] * self.ranks
-        together = self.ranks if self.learning else self.together
+        divisor = self.ranks if self.case.feature == "join" else None
+        together = self.ranks if self.learning else len(local) if self.case.joins else self.together
         if self.period and together == 1:
             return list(local)
         # Whether a gradient is none is agreed on by all ranks, also where only those of a node are summed.
         used = [any(of is not None for of in each) for each in zip(*local, strict=True)]
         found: list[Gradients] = []
-        for first in range(0, self.ranks, together):
+        for first in range(0, len(local), together):
             node = local[first : first + together]
-            found += [[_mean(each) for each in zip(*node, strict=True)]] * together
+            found += [[_mean(each, divisor) for each in zip(*node, strict=True)]] * together
         flat = not self.learning and self.name in FLAT_PARTS
         filled = self._filled(found)
         return [[each if use or flat else None for each, use in zip(mine, used, strict=True)] for mine in filled]
@@ -149,6 +178,29 @@ class _Copy:
         self.optimizer: Any = OPTIMIZERS[case.optimizer](self.tensors)
         self._rate = self.optimizer.param_groups[0]["lr"]
         self._zeros: set[int] = set()
+        self._low = lowered_to(case.feature)
+
+    @contextmanager
+    def lowered(self) -> Iterator[None]:
+        """Compute with weights that are rounded to the dtype of mixed precision, and round the gradients."""
+        if self._low is None:
+            yield
+            return
+        whole = [tensor.detach().clone() for tensor in self.model.parameters()]
+        with torch.no_grad():
+            for tensor in self.model.parameters():
+                tensor.copy_(tensor.to(self._low))
+        yield
+        with torch.no_grad():
+            for tensor, value in zip(self.model.parameters(), whole, strict=True):
+                tensor.copy_(value)
+                if tensor.grad is not None:
+                    tensor.grad.copy_(tensor.grad.to(self._low))
+
+    def inputs(self, batch: tuple[Tensor, Tensor, int]) -> tuple[Tensor, Tensor, int]:
+        """Return what the model is given, rounded under mixed precision."""
+        x, words, number = batch
+        return (x if self._low is None else x.to(self._low).to(x.dtype)), words, number
 
     def slow_down(self, factor: float) -> None:
         self.optimizer.param_groups[0]["lr"] = self._rate * factor
@@ -217,6 +269,8 @@ def _averaging(case: Case, ranks: int) -> tuple[int, int, _Outer | None]:
     return (int(first), 1, None) if name == "averaging" else (0, ranks, None)
 
 
-def _mean(gradients: Sequence[Tensor | None]) -> Tensor | None:
+def _mean(gradients: Sequence[Tensor | None], divisor: int | None = None) -> Tensor | None:
+    """Return the sum through `divisor`, which is the number of ranks where None."""
     given = [gradient for gradient in gradients if gradient is not None]
-    return sum(gradient * (1 / len(gradients)) for gradient in given) if given else None  # type: ignore[return-value]
+    share = 1 / (divisor or len(gradients))
+    return sum(gradient * share for gradient in given) if given else None  # type: ignore[return-value]

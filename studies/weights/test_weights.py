@@ -9,6 +9,7 @@ pytest.importorskip("torch")
 from studies.fresh import seed
 from studies.weights.__main__ import study
 from studies.weights.cases import SCHEMES, case_of
+from studies.weights.features import TAKERS
 
 SEED = seed()
 COUNT, PARTS = 115, 5
@@ -30,4 +31,5 @@ def test_every_scheme_is_trained_and_most_cases_are_not_refused_by_their_options
     assert {case.family for case in cases} == set(SCHEMES)
     assert {case.world for case in cases} == {2, 3, 4}
     assert len({case.seed for case in cases}) > 990
+    assert {case.feature for case in cases} == {"", "static", *TAKERS}
     assert str(case_of(1, 17, list(SCHEMES))) == str(cases[17])

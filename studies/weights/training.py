@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -19,6 +19,8 @@ from ddpexec.schedules.fully_sharded import FullySharded
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpsim.errors import InputError
 from studies.weights.cases import HOOKS, OPTIMIZERS, UNITS, Case
+from studies.weights.features import HOOKS as COMM_HOOKS
+from studies.weights.features import mixed_precision
 from studies.weights.lossy import PowerSGD
 from studies.weights.models import loss_of
 
@@ -75,7 +77,8 @@ class _Run:
         """Return the weights after each step that is looked at, and at the end."""
         case, found = self.case, []
         rate = self.optimizer.param_groups[0]["lr"]
-        for step in range(case.steps):
+        steps = case.steps_of(self.rank)
+        for step in range(steps):
             for group in self.optimizer.param_groups:
                 group["lr"] = rate * case.rate(step)
             for micro in range(case.micros):
@@ -87,7 +90,7 @@ class _Run:
                 self.made.clip_grad_norm_(case.clip)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=case.to_none)
-            if case.looks or step + 1 == case.steps:
+            if case.looks or (step + 1 == steps and not case.joins):
                 found.append(self.weights())
             if step + 1 == case.resumes:
                 self.resume()
@@ -106,17 +109,25 @@ class _Run:
 class _Scheduled(_Run):
     def __init__(self, case: Case, rank: int) -> None:
         super().__init__(case, rank)
-        make = OPTIMIZERS[case.optimizer]
-        self.made = ScheduledDataParallel(case.model(rank), case.scheme, make, **case.options)
+        self._make(rank)
+        by_initial = case.feature == "join"
+        self._uneven: AbstractContextManager[Any] = (
+            self.made.join(divide_by_initial_world_size=by_initial) if case.joins else nullcontext()
+        )
+
+    def _make(self, seed: int) -> None:
+        case, options = self.case, dict(self.case.options)
+        options["mixed_precision"] = mixed_precision(case.feature)
+        self.made = ScheduledDataParallel(case.model(seed), case.scheme, OPTIMIZERS[case.optimizer], **options)
         self.optimizer = self.made.optimizer
+        if case.feature in COMM_HOOKS:
+            self.made.register_comm_hook(None, COMM_HOOKS[case.feature])
 
     def resume(self) -> None:
         last, parts = self.made, self.made.schedule.sharding.optimizer > 1
         module, kept = copy.deepcopy(last.module.state_dict()), last.scheme_state_dict()
         optimizer = copy.deepcopy(last.optimizer.shard_state_dict() if parts else last.optimizer.state_dict())
-        case, make = self.case, OPTIMIZERS[self.case.optimizer]
-        self.made = ScheduledDataParallel(case.model(self.rank + 5), case.scheme, make, **case.options)
-        self.optimizer = self.made.optimizer
+        self._make(self.rank + 5)
         self.made.module.load_state_dict(module)
         (self.optimizer.load_shard_state_dict if parts else self.optimizer.load_state_dict)(optimizer)
         self.made.load_scheme_state_dict(kept)
@@ -132,7 +143,10 @@ class _Scheduled(_Run):
             return []
         if own is not None:
             return self._alone(own)
-        found = super().train()
+        with self._uneven:
+            found = super().train()
+        if self.case.joins:
+            found.append(self.weights())
         self.made.end()
         return found
 

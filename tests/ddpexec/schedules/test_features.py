@@ -207,3 +207,74 @@ def test_a_hook_waits_until_the_schedule_is_made() -> None:
     [learning, number] = ranks.run(1, refused)[0]
     assert "the schedule is still to be made" in learning
     assert "must be callable" in number
+
+
+class Complex(nn.Module):
+    """Its gradients are complex, and differ by rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(1, 6) * (1 + 2j) / 7)
+
+    def forward(self, factor: float) -> Any:
+        return (self.weight * factor).abs().sum() + (self.weight * factor).imag.square().sum()
+
+
+def complex_gradients(rank: int) -> list[Any]:
+    """Return the weights after a step by torch's class, by ours and by schemes, with torch's hook of an allreduce."""
+    found = []
+    for wrap in (nn.parallel.DistributedDataParallel, DistributedDataParallel, "ddp", "naive"):
+        model = Complex()
+        made: Any
+        if isinstance(wrap, str):
+            made = ScheduledDataParallel(model, wrap, OPTIMIZERS["sgd"])
+            optimizer = made.optimizer
+        else:
+            made, optimizer = wrap(model), OPTIMIZERS["sgd"](list(model.parameters()))
+        made.register_comm_hook(None, default_hooks.allreduce_hook)
+        made(rank + 1.0).backward()
+        optimizer.step()
+        found.append(model.weight.detach().clone())
+    return found
+
+
+def test_a_hook_may_hold_the_parts_of_complex_numbers_as_torchs_own_does() -> None:
+    for expected, *found in ranks.run(2, complex_gradients):
+        for each in found:
+            assert apart([each], [expected]) < 1e-6
+
+
+class Leaving(nn.Module):
+    """Its last layer is left out where a step asks for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6).double(), nn.Linear(6, 3).double()
+
+    def forward(self, x: Any, leave: bool) -> Any:
+        x = torch.tanh(self.first(x))
+        return x if leave else self.last(x)
+
+
+def left_by_all(rank: int) -> list[Any]:
+    """Return how large the gradient is of a layer that no rank with input uses any more; None where it has none."""
+    found: list[Any] = []
+    for wrap in (nn.parallel.DistributedDataParallel, DistributedDataParallel, "ddp", "naive"):
+        model = Leaving()
+        made: Any
+        if isinstance(wrap, str):
+            made = ScheduledDataParallel(model, wrap, OPTIMIZERS["sgd"], find_unused_parameters=True)
+        else:
+            made = wrap(model, find_unused_parameters=True)
+        with made.join():
+            for step in range(1 + 2 * rank):
+                made(mine(step, rank)[0], step == 2).square().mean().backward()
+                gradient = model.last.weight.grad
+                found.append(None if gradient is None else float(gradient.abs().sum()))
+                made.zero_grad(set_to_none=True)
+    return found[2::3] if rank else []
+
+
+def test_of_a_rank_without_input_nothing_counts_as_used() -> None:
+    """torch's class goes on counting what was used before, as the page of differences says."""
+    assert ranks.run(2, left_by_all)[1] == [0.0, None, None, None]
