@@ -125,7 +125,7 @@ class RunSettings(Job):
         Raises:
             OptionError: where no constructor argument of torch does.
         """
-        from ddpsim.simulation.torch_line import caps_giving
+        from ddpsim.jobs.torch_line import caps_giving
 
         found = self.find_unused_parameters
         caps = self.caps if plan is None else caps_giving(plan, parameters, find_unused=found)

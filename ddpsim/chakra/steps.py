@@ -20,9 +20,8 @@ from ddpsim.bucketing import Parameter
 from ddpsim.chakra.schema import Attribute, CollectiveType, NodeType, Tensors, TraceNode
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import WORLD
-from ddpsim.simulation.graph import BUFFERS, Cause, IterationNodes, NodeKind, RankGraph, StepGraph
+from ddpsim.simulation.graph import BUFFERS, PER, Cause, IterationNodes, NodeKind, RankGraph, StepGraph
 from ddpsim.simulation.job_run import JobRun
-from ddpsim.simulation.linear import PER
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload import Buffer
 

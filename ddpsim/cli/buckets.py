@@ -40,7 +40,7 @@ def buckets(
     """Show a model's buckets in launch order, and why each closed."""
     from ddpsim.bucketing import plan_buckets
     from ddpsim.files import json_text
-    from ddpsim.simulation.torch_line import torch_line
+    from ddpsim.jobs.torch_line import torch_line
     from ddpsim.workload.files import load_workload
 
     refuse_beside_plan(plan, job)

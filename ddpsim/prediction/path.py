@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ddpsim.simulation.critical_path import savings
+from ddpsim.simulation.record import savings
 from ddpsim.trace.records import PathSpan, Trace
 from ddpsim.units import format_time
 

@@ -16,9 +16,8 @@ from ddpsim.schedules.points import BACKWARD_END
 from ddpsim.simulation.costs import KERNELS
 from ddpsim.simulation.graph import BUFFERS, Cause, IterationNodes, NodeKind, StepGraph
 from ddpsim.simulation.messages import Launches, PlannedMessage
-from ddpsim.simulation.optimizer import OptimizerBuilder
 from ddpsim.simulation.pace import IterationProfile
-from ddpsim.simulation.rank_builder import RankBuilder
+from ddpsim.simulation.rank_builder import OptimizerBuilder, RankBuilder
 from ddpsim.simulation.scheduled import ForwardWait
 from ddpsim.simulation.setting import RankConfiguration
 

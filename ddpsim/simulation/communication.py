@@ -1,8 +1,8 @@
-"""The ranks of a job run together: one clock, one network, one schedule or DDP's own buckets."""
+"""What the ranks of a job share: one clock, one network, what carries their messages and copies their batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,23 +11,81 @@ import simpy
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives, ways_of
 from ddpsim.collectives.gloo.groups import among
+from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.transport import alone_s
 from ddpsim.jobs.simulated import Options
+from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
+from ddpsim.options.input_stage import InputStage
 from ddpsim.simulation.contention import ComputeSlowdown, ConcurrentCollectives, OnBusy, Processor, slowing
 from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.critical_path import BETWEEN_NODES, ENDS, INSIDE_NODE, LATENCY
 from ddpsim.simulation.graph import BUFFERS, Collective
-from ddpsim.simulation.inputs import Copy, copies_on
-from ddpsim.simulation.lanes import MessageStreams, send_s
 from ddpsim.simulation.messages import in_rings
+from ddpsim.simulation.record import BETWEEN_NODES, ENDS, INSIDE_NODE, LATENCY
+from ddpsim.simulation.run import Copy
 from ddpsim.simulation.scheduled import Scheduled
-from ddpsim.simulation.servers import ServerLinks, Staleness
+from ddpsim.simulation.servers import MessageStreams, ServerLinks, Staleness, send_s
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.topology.graph import Placement
+from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.topology.node import NETWORK
+from ddpsim.topology.paths import find_paths
 from ddpsim.workload import Workload
+
+_GENERATION = 3
+"""PCIe generation of a GPU of which nothing is known: the oldest still in use, whose copies take longest."""
+
+COPIES = "copies"
+"""Who sends batches: a copy engine, which the computation of no rank slows."""
+
+
+def copies_on(network: Network, placement: Placement, ranks: Sequence[int], stage: InputStage, *, closed: bool) -> Copy:
+    """Return what copies a batch to the GPU of each of `ranks`, all at once, over the links that messages share.
+
+    Ranks of other nodes than the first's are alike, and load links of their own.
+
+    Args:
+        closed: whether nothing else is on the links, as the closed forms of collectives have it.
+    """
+    demand, capacities = copies_of(placement, ranks, stage)
+    network.add(capacities)
+    if closed:
+        return lambda: network.env.timeout(alone_s(demand, network.capacities))
+    return lambda: network.transfer(demand, COPIES)
+
+
+def copies_of(placement: Placement, ranks: Sequence[int], stage: InputStage) -> tuple[Demand, dict[LinkId, float]]:
+    """Return the demand of the copies of `ranks` on the first one's node, and the capacities of its links."""
+    node, _, node_class = placement.node_of(ranks[0])
+    template, names, wiring = node_class.template, placement.gpus(node_class), PlacementLinks(placement)
+    paths = find_paths(template)
+    loads: dict[LinkId, float] = {}
+    capacities: dict[LinkId, float] = {}
+    gpus = _on_node(placement, ranks, node)
+    for gpu in gpus:
+        for placed in wiring.at(node, paths.from_host(names[gpu])):
+            loads[placed.name] = loads.get(placed.name, 0.0) + 1.0
+            capacities[placed.name] = placed.link.bandwidth
+    count = len(gpus)
+    if stage.in_turn:
+        size, loads = count * stage.copy_bytes, {link: load / count for link, load in loads.items()}
+        return Demand(0.0, size, loads, rate_limit=stage.limit_Bps), capacities
+    return Demand(0.0, stage.copy_bytes, loads, rate_limit=stage.limit_Bps, weight=count), capacities
+
+
+def alone_on(env: simpy.Environment, stage: InputStage, model: str | None) -> Copy:
+    """Return what copies a batch to a GPU that has a slot of sixteen lanes to itself."""
+    facts = None if model is None else gpu_facts(model)
+    slot_Bps = PCIE_X16_BANDWIDTH[_GENERATION if facts is None else facts.pcie]  # noqa: N806
+    copy_s = stage.copy_bytes / min(slot_Bps, stage.limit_Bps)
+    return lambda: env.timeout(copy_s)
+
+
+def _on_node(placement: Placement, ranks: Iterable[int], node: int) -> list[int]:
+    """Return the GPUs of `node` that `ranks` run on, numbered in the node."""
+    each = placement.gpus_per_node
+    return [rank % each for rank in ranks if rank // each == node]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from ddpsim.collectives.nccl.loads import HOST, NET, NVLINK, NVSWITCH, PCIE, XGM
 from ddpsim.compression import Roofline
 from ddpsim.errors import CalibrationError
 from ddpsim.files import named, read_text
-from ddpsim.simulation.linear import Linear, Rate
+from ddpsim.simulation.graph import Linear, Rate
 from ddpsim.workload.gpus import GPUS, AchievedGpu
 
 DOUBT = 0.27

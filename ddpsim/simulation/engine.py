@@ -12,28 +12,33 @@ import simpy
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.jobs.simulated import Options
+from ddpsim.jobs.torch_line import torch_line
 from ddpsim.options.input_stage import Loader
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.build import build_rank
-from ddpsim.simulation.communication import Communication, JobResources
+from ddpsim.simulation.communication import Communication, JobResources, alone_on
 from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.critical_path import critical_path
-from ddpsim.simulation.draws import SimulatedRank, check_extent, draws_of, each_apart, kinds_of, settings_of
 from ddpsim.simulation.graph import RankGraph, StepGraph
-from ddpsim.simulation.inputs import alone_on
 from ddpsim.simulation.job_run import WARM_UP, JobRun, SimulatedIterations, period_of
-from ddpsim.simulation.kinds import RankKind
 from ddpsim.simulation.pace import paces
 from ddpsim.simulation.plans import Plans
 from ddpsim.simulation.prices import Prices, has_prices
-from ddpsim.simulation.record import iterations_of
+from ddpsim.simulation.record import critical_path, iterations_of
+from ddpsim.simulation.representatives import (
+    RankKind,
+    SimulatedRank,
+    check_extent,
+    draws_of,
+    each_apart,
+    kinds_of,
+    settings_of,
+)
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
 from ddpsim.simulation.scheduling import carrying_out, schedule_of
 from ddpsim.simulation.servers import Staleness
 from ddpsim.simulation.setting import RankConfiguration
-from ddpsim.simulation.torch_line import torch_line
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.records import Iteration, PathSpan, Trace
 from ddpsim.trace.spans import spans_of
@@ -121,7 +126,7 @@ def run_job(
         progress: called with the iterations done by the first rank, and how many there are.
         warm_up: iterations simulated before those that count; no fewer than `WARM_UP` where forward makes updates.
         whole: whether messages that the last iteration leaves in flight are seen to their end; they change no period.
-        draws: who stands for which ranks, in place of what is drawn for each kind; see `ddpsim.simulation.draws`.
+        draws: who stands for which ranks, in place of what is drawn for each kind; see `representatives`.
         planned: buckets by iteration, in place of those of the options.
 
     Raises:

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from ddpsim.jobs.simulated import Options
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.communication import Communication, JobResources
-from ddpsim.simulation.draws import SimulatedRank
 from ddpsim.simulation.graph import StepGraph
-from ddpsim.simulation.kinds import RankKind
+from ddpsim.simulation.representatives import RankKind, SimulatedRank
 from ddpsim.simulation.run import NodeTimes
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.trace.cycles import cycles

@@ -19,7 +19,7 @@ from ddpsim.schedules.points import BACKWARD_END, Point, PointKind
 from ddpsim.schedules.schedule import Schedule, averages
 from ddpsim.schedules.servers import SERVERS
 from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, Costs
-from ddpsim.simulation.linear import Linear, Rate
+from ddpsim.simulation.graph import Linear, Rate
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of
 

@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
-from ddpsim.simulation.draws import LATEST, SimulatedRank
-from ddpsim.simulation.graph import Cause, NodeKind, StepGraph
+from ddpsim.simulation.graph import BUFFERS_PART, PER, Cause, NodeKind, StepGraph
 from ddpsim.simulation.job_run import Columns, JobRun
-from ddpsim.simulation.kinds import RankKind
-from ddpsim.simulation.linear import BUFFERS_PART, PER
+from ddpsim.simulation.representatives import LATEST, RankKind, SimulatedRank
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of

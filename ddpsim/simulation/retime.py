@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from ddpsim.collectives.transport import alone_s
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.simulation.communication import copies_of
 from ddpsim.simulation.dependencies import Dependencies, Moments
 from ddpsim.simulation.graph import NodeKind
-from ddpsim.simulation.inputs import copies_of
 from ddpsim.simulation.job_run import Columns, JobRun, SimulatedIterations, period_of
 from ddpsim.simulation.prices import Prices, has_prices
 from ddpsim.simulation.retimed_messages import RetimedCollectives

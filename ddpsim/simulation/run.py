@@ -15,12 +15,14 @@ import simpy
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.contention import Process, Processor
 from ddpsim.simulation.graph import ORIGIN, Collective, NodeKind, RankGraph, StepGraph
-from ddpsim.simulation.inputs import Copy
 
 _NEVER = float("inf")
 
 Progress = Callable[[int, int], None]
 """Called with what is done and how much there is in all."""
+
+Copy = Callable[[], simpy.Event]
+"""Starts the copy of a batch; the event is its end."""
 
 Transfer = Callable[[Collective], simpy.Event]
 """Starts the bytes of a collective whose ranks are all there, and returns the event of their end."""

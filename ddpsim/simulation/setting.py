@@ -10,7 +10,7 @@ from ddpsim.bucketing.drop import remapped
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.input_stage import InputStage
 from ddpsim.simulation.costs import ENTER_S, KERNELS, Costs
-from ddpsim.simulation.linear import BUFFERS_PART, Linear
+from ddpsim.simulation.graph import BUFFERS_PART, Linear
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.plans import OrderAgreement

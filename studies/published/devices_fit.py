@@ -16,7 +16,7 @@ from statistics import fmean
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.execute import make_transport
-from ddpsim.simulation.kinds import expected_largest
+from ddpsim.simulation.representatives import expected_largest
 from ddpsim.workload.gpus import gpu_named
 from studies.published.gpu_steps import prediction
 from studies.published.gpu_systems import FITTED, System, cases, step_s, systems

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from ddpsim.bucketing import BucketCaps, Parameter, unused_plan
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.bucketing.torch_call import NO_CALL
+from ddpsim.jobs.torch_line import caps_giving
 from ddpsim.planning.planner import plan
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
-from ddpsim.simulation.torch_line import caps_giving
 from ddpsim.topology.spec import load_topology
 from tests.ddpexec.groups.ranks import outcomes, run
 from tests.ddpsim.simulation.builders import named, workload

@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddpsim.simulation.kinds import RankKind, latest_draw, own_draw
 from ddpsim.simulation.pace import paces
+from ddpsim.simulation.representatives import RankKind, latest_draw, own_draw
 from tests.ddpsim.simulation.builders import workload
 
 

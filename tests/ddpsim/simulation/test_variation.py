@@ -11,8 +11,8 @@ import pytest
 from ddpsim.errors import InputError
 from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.simulation import Options, simulate, simulate_local
-from ddpsim.simulation.kinds import RankKind, factors_of, latest_draw
 from ddpsim.simulation.pace import paces
+from ddpsim.simulation.representatives import RankKind, factors_of, latest_draw
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.jittered import jitter_of, jittered

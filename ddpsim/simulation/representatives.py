@@ -1,17 +1,21 @@
-"""Who is simulated for which ranks, at what pace, and with what settings."""
+"""Who is simulated for which ranks, at what pace: ranks that behave alike, and the slowest of many."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError, WorkloadError
 from ddpsim.jobs.simulated import Options
 from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.kinds import RankKind, factors_of, latest_draw, own_draw, varied
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.pace import IterationProfile, latest, paces
 from ddpsim.simulation.passes import check_left, cuts_s, dropped_by, graphs_of, in_graphs, leaving_out
@@ -20,10 +24,167 @@ from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of
-from ddpsim.workload.jittered import jitter_of
+from ddpsim.workload.jittered import jitter_of, quantiles
+from ddpsim.workload.profile import Seconds
 
 if TYPE_CHECKING:
     from ddpsim.workload.order_trace import OrderTrace
+
+Draws = NDArray[np.int64]
+
+DRAWS_PER_RECORD = 16
+"""Of ranks beyond this multiple of the recorded iterations, the maximum is already the maximum of the record; as many
+more where local steps add up."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankKind:
+    """A kind is the ranks that have the same workload and the same straggler factor.
+
+    Attributes:
+        ranks: which, ascending; the first is simulated as itself, the others as one, the latest of them at every point.
+        workload: of each.
+        paces: one a recorded iteration, scaled for this kind.
+        spread: standard deviation, from device to device of one model, of the logarithm of computing time; it acts on
+            the workload's `arithmetic_share`.
+        jitter: standard deviation of the logarithm of what the recorded iterations are quantiles of; 0 of real records.
+    """
+
+    ranks: Sequence[int]
+    workload: Workload
+    paces: tuple[IterationProfile, ...]
+    spread: float = 0.0
+    jitter: float = 0.0
+
+    @property
+    def first(self) -> int:
+        """The lowest rank."""
+        return self.ranks[0]
+
+    @property
+    def count(self) -> int:
+        """How many ranks there are."""
+        return len(self.ranks)
+
+    def slowest(self) -> float:
+        """Return the factor by which the slowest of the kind's devices is expected to take longer than the median."""
+        share = self.workload.arithmetic_share
+        return 1 + share * math.expm1(self.spread * expected_largest(self.count)) if self.count > 1 else 1.0
+
+    def beyond_record(self) -> float:
+        """Return how many times longer the latest of the other ranks is expected to take than what they draw tells.
+
+        N draws among n quantiles q[k] have an expected maximum of sum q[k] ((k + 1)^N - k^N) / n^N, at most the last
+        quantile; what is behind them has none.
+        """
+        others = self.count - 1
+        if self.jitter == 0 or others < 1:
+            return 1.0
+        known = quantiles(len(self.paces))
+        reached = (np.arange(len(known) + 1) / len(known)) ** others
+        return math.exp(self.jitter * (expected_largest(others) - float(np.diff(reached) @ known)))
+
+
+def own_draw(kind: RankKind, seed: int, iterations: int) -> Callable[[int], IterationProfile]:
+    """Return the pace of rank `kind.first` by iteration: recorded iterations, drawn with replacement."""
+    drawn = _draw(kind, seed, kind.first, iterations)
+    return lambda iteration: kind.paces[drawn[iteration]]
+
+
+def latest_draw(
+    kind: RankKind, seed: int, iterations: int, cycle: int = 1, accumulate: int = 1
+) -> Callable[[int], IterationProfile] | None:
+    """Return the pace of the latest of the kind's other ranks by iteration; None where they cannot differ.
+
+    Args:
+        cycle: of how many iterations the last one synchronises gradients.
+        accumulate: of how many the last one runs the optimizer.
+    """
+    if kind.count == 1 or (len(kind.paces) == 1 and kind.spread == 0):
+        return None
+    # Local steps add up draws, whose sums leave no tail out.
+    slower = kind.slowest() * (kind.beyond_record() if cycle == 1 else 1.0)
+    others = kind.ranks[1 : 1 + DRAWS_PER_RECORD * len(kind.paces) * cycle]
+    drawn = np.stack([_draw(kind, seed, rank, iterations) for rank in others])
+    since = _since_together(kind, drawn, cycle, accumulate)
+    cache: dict[int, IterationProfile] = {}
+
+    def pace(iteration: int) -> IterationProfile:
+        if iteration not in cache:
+            pairs = sorted(set(zip(drawn[:, iteration].tolist(), since[:, iteration].tolist(), strict=True)))
+            local = (iteration + 1) % cycle != 0
+            last = latest([kind.paces[record] for record, _ in pairs], [begun for _, begun in pairs], local=local)
+            cache[iteration] = last.scaled(slower, slower if kind.workload.one_clock else 1.0)
+        return cache[iteration]
+
+    return pace
+
+
+def _since_together(kind: RankKind, drawn: Draws, cycle: int, accumulate: int) -> Seconds:
+    """Return by rank and iteration the rank's time, on its longer clock, since the last synchronised iteration."""
+    optimizer = np.array([max(pace.optimizer_host, pace.optimizer_work) for pace in kind.paces])
+    step = np.array([max(pace.host_s, pace.work_s) for pace in kind.paces])
+    since = np.empty(drawn.shape)
+    for iteration in range(drawn.shape[1]):
+        before = max(iteration - 1, 0)
+        local, updated = iteration % cycle != 0, iteration % accumulate == 0
+        together = optimizer[drawn[:, before]] if updated else np.zeros(len(drawn))
+        since[:, iteration] = since[:, before] + step[drawn[:, before]] if local else together
+    return since
+
+
+def expected_largest(count: int) -> float:
+    """Return the expected maximum of `count` standard normal variables, as approximated by Blom (1958)."""
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
+
+
+def _draw(kind: RankKind, seed: int, rank: int, iterations: int) -> Draws:
+    return np.random.default_rng([seed, rank]).integers(len(kind.paces), size=iterations)
+
+
+Factors = NDArray[np.float64]
+
+
+def factors_of(options: Options, ranks: Sequence[int], world_size: int, iterations: int) -> Factors | None:
+    """Return the factor on computing time by rank of `ranks` and iteration; None where nothing varies.
+
+    The draw of a rank depends on its number and the seed alone, not on who is simulated as whom.
+    """
+    straggling = options.straggling_drawn
+    if straggling is None and options.jitter == 0:
+        return None
+    factors = np.ones((len(ranks), iterations))
+    if straggling is not None:
+        everybody = straggling.factors(np.random.default_rng([options.seed, 2]), world_size)
+        factors *= everybody[list(ranks), None]
+    if options.jitter > 0:
+        drawn = [np.random.default_rng([options.seed, 3, rank]).standard_normal(iterations) for rank in ranks]
+        factors *= np.exp(options.jitter * np.stack(drawn))
+    return factors
+
+
+def varied(
+    pace: Callable[[int], IterationProfile], factors: Factors | None, *, one_clock: bool
+) -> Callable[[int], IterationProfile]:
+    """Return `pace` times the largest of the ranks' factors in each iteration.
+
+    What a collective waits for is the last rank. The largest factor on the largest time at each gradient is that rank's
+    where recorded iterations are alike, and no less where they differ.
+
+    Args:
+        factors: by rank and iteration; None leaves the pace as it is.
+        one_clock: whether the host's time is the computation.
+    """
+    if factors is None:
+        return pace
+    most = factors.max(axis=0)
+
+    def scaled(iteration: int) -> IterationProfile:
+        factor = float(most[iteration])
+        return pace(iteration).scaled(factor, factor if one_clock else 1.0)
+
+    return scaled
+
 
 LATEST = -1
 """Number of the rank that stands for the last of several at every point."""
