@@ -89,7 +89,7 @@ def periods_s(run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assump
     retiming = _Retiming(run, extent, assumed)
     found_s, settled = retiming.periods()
     simulated_s = retiming.simulated_s
-    if abs(found_s[0] - simulated_s) > FAITHFUL * simulated_s:
+    if not abs(found_s[0] - simulated_s) <= FAITHFUL * simulated_s:
         return [None] * len(assumed)
     prices = retiming.prices
     silent = [each.silent for each in prices.assumed]
@@ -139,7 +139,7 @@ class _Retiming:
         """Return the period of each column, and whether it has settled: itself, or where it goes to."""
         now = self._pass()
         found, settled = self._period_of(now.end), np.ones(self._columns, dtype=bool)
-        limit, moved = found, np.zeros(self._columns)
+        limit, moved, limited = found, np.zeros(self._columns), ~settled
         for number in range(PASSES):
             took = self._lasts.copy() if number >= DAMPED_FROM else None
             if not self._relax(now):
@@ -151,10 +151,12 @@ class _Retiming:
             period = self._period_of(now.end)
             found, moved, before, limit_before = period, period - found, moved, limit
             limit = _limit(found, moved, before)
-            settled = (np.abs(moved) <= SETTLED * found) | (np.abs(limit - limit_before) <= SETTLED * found)
+            itself = np.abs(moved) <= SETTLED * found
+            limited = ~itself & (np.abs(limit - limit_before) <= SETTLED * found)
+            settled = itself | limited
             if settled.all():
                 break
-        return np.where(np.abs(moved) <= SETTLED * found, found, limit), settled
+        return np.where(limited, limit, found), settled
 
     def overlaps_change(self) -> NDArray[np.bool_]:
         """Return in which columns collectives meet others on links that they did not meet in the run, or miss some."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ddpsim import predict
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.simulation import Options
 from ddpsim.simulation.assumptions import Assumptions
@@ -152,3 +153,8 @@ def test_a_graph_that_would_be_another_is_not_run_again() -> None:
     slower, same = run_again(several, several.extent, [Assumptions(compute=1.5), Assumptions(SLOWER)])
     assert slower is None
     assert same is not None
+
+
+def test_ends_are_finite_where_the_run_itself_does_not_settle() -> None:
+    found = predict("mlp", "dgx-1v", nodes=1)
+    assert all(math.isfinite(step_s) for end in found.ends for step_s in end.steps_s)
