@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpexec.tuning.blocks import Measured
-from ddpexec.tuning.ranking import Candidate, Ranking
+from ddpexec.tuning.ranking import Candidate, CapRanking
 from ddpsim.bucketing import BucketCaps
 from ddpsim.explaining.tuned import Tried, Tuning, TuningRound, write_tuning
 
@@ -19,7 +19,7 @@ def call_of(caps: BucketCaps) -> str:
 
 
 @dataclass(slots=True)
-class Decision:
+class RoundDecision:
     """One round of tuning, from its first step to what was kept.
 
     Attributes:
@@ -42,7 +42,7 @@ class Decision:
     lost_s: float = 0.0
     own_s: float = 0.0
     probed: int = 0
-    ranking: Ranking | None = None
+    ranking: CapRanking | None = None
     tried: Sequence[Candidate] = ()
     measured: Sequence[Measured] = field(default_factory=tuple)
 
@@ -96,7 +96,7 @@ def _row(candidate: Candidate, measured: Measured | None) -> Tried:
     )
 
 
-def write_page(out: Path, decisions: Sequence[Decision]) -> None:
+def write_page(out: Path, decisions: Sequence[RoundDecision]) -> None:
     """Write what was decided into the folder, whole.
 
     Raises:

@@ -52,7 +52,7 @@ class RankSteps:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ObservedJob:
     """What does not change from step to step.
 
     Attributes:
@@ -79,6 +79,6 @@ class Observed:
         plans: of each plan, every rank's steps.
     """
 
-    job: Job
+    job: ObservedJob
     step_s: float
     plans: Sequence[Sequence[RankSteps]]

@@ -16,7 +16,7 @@ from ddpexec.timing.observe import Note, Observer, Pair, note_backward
 from ddpexec.timing.records import IN_FLIGHT, begun
 from ddpexec.tracing.loop import LoopHooks
 from ddpexec.tracing.subjects import TracedModule, subject_of
-from ddpexec.tuning.observed import Job, RankSteps, Seconds, Sent
+from ddpexec.tuning.observed import ObservedJob, RankSteps, Seconds, Sent
 from ddpexec.tuning.rewrapping import Stock, device_name
 
 Wrapped = Stock | DistributedDataParallel
@@ -47,7 +47,7 @@ class Watch:
         options = self._subject.options()
         flags = tuple((name, value) for name, value in options.items() if isinstance(value, bool))
         policy = self._subject.model.policy
-        self.job = Job(policy, device_name(self._device), backend, dist.get_world_size(group), flags)
+        self.job = ObservedJob(policy, device_name(self._device), backend, dist.get_world_size(group), flags)
 
     @property
     def unfit(self) -> str | None:

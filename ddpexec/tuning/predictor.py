@@ -20,7 +20,7 @@ _NICENESS = 5
 keeps every core busy, two seconds of predicting took longer than a round of tuning."""
 
 
-class Predictor:
+class PredictingProcess:
     """Ranks the caps of what was observed in another process, which is started at once and imports meanwhile."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpexec.tuning.observed import Job, RankSteps
+from ddpexec.tuning.observed import ObservedJob, RankSteps
 from ddpexec.tuning.ranking import Groups
 from ddpexec.tuning.wires import APART, wire_of
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
@@ -14,7 +14,7 @@ _SMALLER, _LARGER = 0.25, 2.5
 """Caps of the two probing plans over the largest message of the present one."""
 
 
-def probes(job: Job, ranks: Sequence[RankSteps]) -> list[tuple[BucketCaps, Groups]]:
+def probes(job: ObservedJob, ranks: Sequence[RankSteps]) -> list[tuple[BucketCaps, Groups]]:
     """Return the plans to probe with, at most two; none where the present one tells bytes from latency."""
     wire = wire_of([ranks])
     if wire is None or wire.apart:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddpexec.netlab.shapes import lab_topology
-from ddpexec.tuning.observed import Job, Observed, RankSteps, Seconds
+from ddpexec.tuning.observed import Observed, ObservedJob, RankSteps, Seconds
 from ddpexec.tuning.wires import Wire, wire_of
 from ddpsim.bucketing import BucketCaps
 from ddpsim.bucketing.plan import custom_plan
@@ -18,11 +18,11 @@ from ddpsim.errors import InputError
 from ddpsim.explaining.foretold import with_costs
 from ddpsim.explaining.machine import TracedMachine, machine_of
 from ddpsim.explaining.splits import MedianSplit
-from ddpsim.jobs.torch_line import caps_giving
 from ddpsim.planning.best_buckets import CAPS_MB, pipeline_plan
 from ddpsim.prediction.predict import gain_band, predict, with_band
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
+from ddpsim.simulation.torch_line import caps_giving
 from ddpsim.units import MIB
 from ddpsim.workload import Phase, Workload
 
@@ -60,7 +60,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
+class CapRanking:
     """What was predicted.
 
     Attributes:
@@ -76,7 +76,7 @@ class Ranking:
     candidates: tuple[Candidate, ...]
 
 
-def rank_caps(observed: Observed, detailed: int = 2) -> Ranking:
+def rank_caps(observed: Observed, detailed: int = 2) -> CapRanking:
     """Return every cap ranked by its predicted step, the band of the gain told of the first `detailed`.
 
     Raises:
@@ -124,11 +124,15 @@ def rank_caps(observed: Observed, detailed: int = 2) -> Ranking:
                 low, high = gain_band(sure, with_band(each, calibration))
                 scale = now.iteration_s / base_s
                 told[place] = replace(candidate, gain_low=low * scale, gain_high=high * scale)
-    return Ranking(now.iteration_s, base_s, wire, tuple(told))
+    return CapRanking(now.iteration_s, base_s, wire, tuple(told))
 
 
 def _tried(
-    now: Prediction, options: Options, job: Job, calibration: Calibration, predicted: Callable[[Options], Prediction]
+    now: Prediction,
+    options: Options,
+    job: ObservedJob,
+    calibration: Calibration,
+    predicted: Callable[[Options], Prediction],
 ) -> list[tuple[BucketCaps, Prediction]]:
     total_mb = now.workload.gradient_bytes / MIB
     sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
@@ -155,7 +159,7 @@ def _candidate(caps: BucketCaps, found: Prediction, now: Prediction, measured_s:
     return Candidate(caps, _groups(found), found.iteration_s, (now.iteration_s - found.iteration_s) / measured_s)
 
 
-def workload_of(job: Job, ranks: Sequence[RankSteps]) -> Workload:
+def workload_of(job: ObservedJob, ranks: Sequence[RankSteps]) -> Workload:
     """Return the usual step of all ranks: each gradient when the last rank has it, the median over steps.
 
     A collective begins with the last rank: where ranks are not alike, what counts of each gradient is the latest.
@@ -199,7 +203,7 @@ def workload_of(job: Job, ranks: Sequence[RankSteps]) -> Workload:
     )
 
 
-def _costs(job: Job, ranks: Sequence[RankSteps]) -> dict[str, float]:
+def _costs(job: ObservedJob, ranks: Sequence[RankSteps]) -> dict[str, float]:
     """Return DDP's own host costs as stamped: a hook without its copy, and what a launch adds to one."""
     plain_s = float(np.median([rank.plain_hook_s for rank in ranks]))
     launch_s = float(np.median([rank.launching_hook_s for rank in ranks])) - plain_s
@@ -209,7 +213,7 @@ def _costs(job: Job, ranks: Sequence[RankSteps]) -> dict[str, float]:
     return {"hook_s": max(0.0, plain_s), "launch_s": max(0.0, launch_s)}
 
 
-def _machine(job: Job, wire: Wire, workload: Workload) -> TracedMachine:
+def _machine(job: ObservedJob, wire: Wire, workload: Workload) -> TracedMachine:
     """Return a network whose allreduces take what was seen: one port a rank on the CPU, the GPU's machine else."""
     sizes = np.unique(np.geomspace(64, max(workload.gradient_bytes, 128), _POINTS).astype(np.int64))
     times = {int(size): wire.time_s(int(size)) for size in sizes} | dict(wire.seen)

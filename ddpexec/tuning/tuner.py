@@ -20,12 +20,12 @@ from torch import nn
 
 from ddpexec.errors import OptionError
 from ddpexec.tuning.blocks import SETTLING, Measured, compare, kept, turns
-from ddpexec.tuning.decision import Decision, write_page
+from ddpexec.tuning.decision import RoundDecision, write_page
 from ddpexec.tuning.observed import Observed, RankSteps
 from ddpexec.tuning.observing import Watch
-from ddpexec.tuning.predictor import Predictor
+from ddpexec.tuning.predictor import PredictingProcess
 from ddpexec.tuning.probing import probes
-from ddpexec.tuning.ranking import Candidate, Groups, Ranking
+from ddpexec.tuning.ranking import Candidate, CapRanking, Groups
 from ddpexec.tuning.rewrapping import caps_in_force, find_wrapped, refusal, rewrap
 from ddpexec.tuning.step_clock import StepClock
 from ddpexec.tuning.words import Words
@@ -78,12 +78,12 @@ class Tuner:
             check_writable_folder(self._out)
         self._steps, self._number, self._own_s = steps, 0, 0.0
         self._words: Words | None = None
-        self._predictor: Predictor | None = None
+        self._predictor: PredictingProcess | None = None
         self._watch: Watch | None = None
         self._trial: Plan | None = None
-        self._open: Decision | None = None
+        self._open: RoundDecision | None = None
         self._wrapped: Any = find_wrapped(model)
-        self.decisions: list[Decision] = []
+        self.decisions: list[RoundDecision] = []
         self.refused = self._agreed_refusal(model)
         self._life: _Steps | None = None
         if self.refused is not None:
@@ -91,7 +91,7 @@ class Tuner:
             self._leave()
             return
         if self._words is not None and self._words.leads:
-            self._predictor = Predictor()
+            self._predictor = PredictingProcess()
         self._life = self._live()
         next(self._life)
         self._ended_s = time.perf_counter()
@@ -154,7 +154,7 @@ class Tuner:
         """Tune once; return the decision."""
         begun, own_s, taken = self._number, self._own_s, list[float]()
         present = caps_in_force(self._wrapped)
-        decision = self._open = Decision(begun, present, present)
+        decision = self._open = RoundDecision(begun, present, present)
         yield from _pass(WARM_UP, [])
         yield from self._decide(decision, taken)
         decision.steps = self._number - begun
@@ -165,7 +165,7 @@ class Tuner:
         self._trial = self._open = None
         return decision
 
-    def _decide(self, decision: Decision, taken: list[float]) -> _Steps:
+    def _decide(self, decision: RoundDecision, taken: list[float]) -> _Steps:
         plans, step_s, groups = yield from self._observe(decision, taken)
         if groups is None:
             return
@@ -177,7 +177,7 @@ class Tuner:
 
     # ---- observe
 
-    def _observe(self, decision: Decision, taken: list[float]) -> _Steps:
+    def _observe(self, decision: RoundDecision, taken: list[float]) -> _Steps:
         """Return all ranks' steps by plan (on rank 0), the usual step, and the present buckets."""
         own, seen = yield from self._stamped(OBSERVED, taken)
         heard = self._group.gather((own, seen, self._observer.unfit))
@@ -222,7 +222,7 @@ class Tuner:
     # ---- predict
 
     def _predict(
-        self, decision: Decision, taken: list[float], plans: Sequence[Sequence[RankSteps]], step_s: float
+        self, decision: RoundDecision, taken: list[float], plans: Sequence[Sequence[RankSteps]], step_s: float
     ) -> _Steps:
         """Return the plans that are worth a trial, the same on every rank."""
         if self._predictor is not None:
@@ -236,14 +236,14 @@ class Tuner:
         decision.reason, candidates = answer
         return candidates
 
-    def _answer(self, decision: Decision, *, last: bool) -> tuple[str, list[Candidate]] | None:
+    def _answer(self, decision: RoundDecision, *, last: bool) -> tuple[str, list[Candidate]] | None:
         """Return what rank 0 says now: why nothing is tried, or what is; None where it must wait."""
         if self._predictor is None:
             return None
         found = self._predictor.answer()
         if found is None:
             return ("the prediction was not there in time", []) if last else None
-        if not isinstance(found, Ranking):
+        if not isinstance(found, CapRanking):
             return str(found), []
         decision.ranking = found
         worth = [each for each in found.candidates[:TRIED] if (each.gain_high or 0.0) >= WORTH_IT]
@@ -254,7 +254,9 @@ class Tuner:
 
     # ---- try and keep
 
-    def _try(self, decision: Decision, taken: list[float], present: Plan, candidates: Sequence[Candidate]) -> _Steps:
+    def _try(
+        self, decision: RoundDecision, taken: list[float], present: Plan, candidates: Sequence[Candidate]
+    ) -> _Steps:
         left = self._steps - (self._number - decision.first_step)
         plans: list[Plan] = [present, *((each.caps, each.groups) for each in candidates)]
         while len(plans) > 2 and left // len(turns(len(plans))) < SETTLING + _LEAST_BLOCK:
@@ -280,7 +282,7 @@ class Tuner:
 
     def _judge(
         self,
-        decision: Decision,
+        decision: RoundDecision,
         tried: Sequence[Candidate],
         measured: Sequence[Measured],
         stays: int,
@@ -328,7 +330,7 @@ class Tuner:
         reason: str | None = self._words.follow(next((each for each in heard if each is not None), None))
         return reason
 
-    def _tell(self, decision: Decision) -> None:
+    def _tell(self, decision: RoundDecision) -> None:
         self.decisions.append(decision)
         if self._group.leads:
             self._say(decision.line())

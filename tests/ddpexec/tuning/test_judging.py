@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ddpexec.tuning.blocks import compare, kept, student, turns
-from ddpexec.tuning.observed import Job, Observed, RankSteps, Sent
+from ddpexec.tuning.observed import Observed, ObservedJob, RankSteps, Sent
 from ddpexec.tuning.probing import probes
 from ddpexec.tuning.ranking import rank_caps
 from ddpexec.tuning.step_clock import WINDOW, StepClock
@@ -48,7 +48,7 @@ def test_messages_that_share_the_network_count_half() -> None:
 
 
 def test_sizes_all_alike_ask_for_probes_and_different_ones_for_none() -> None:
-    job = Job(tuple(Parameter(f"p{number}", (1 << 18,)) for number in range(4)), "cpu", "gloo", 2)
+    job = ObservedJob(tuple(Parameter(f"p{number}", (1 << 18,)) for number in range(4)), "cpu", "gloo", 2)
     alike = [rank_of([1 << 20] * 4)] * 2
     (caps, groups), *_ = probes(job, alike)
     assert groups != tuple((number,) for number in range(4))
@@ -58,7 +58,7 @@ def test_sizes_all_alike_ask_for_probes_and_different_ones_for_none() -> None:
 
 def test_ranking_finds_that_one_bucket_for_each_of_many_small_gradients_costs_latency() -> None:
     count, size = 40, 1 << 12
-    job = Job(tuple(Parameter(f"p{number}", (size // 4,)) for number in range(count)), "cpu", "gloo", 2)
+    job = ObservedJob(tuple(Parameter(f"p{number}", (size // 4,)) for number in range(count)), "cpu", "gloo", 2)
     ranks = [rank_of([size] * (count - 1) + [4 * size])] * 2
     step_s = 0.3 + count * LATENCY_S
     found = rank_caps(Observed(job, step_s, [ranks]))

@@ -18,7 +18,7 @@ from ddpexec.errors import OptionError  # noqa: E402
 from ddpexec.running.stock import buckets_of  # noqa: E402
 from ddpexec.tuning import tuner as tuner_module  # noqa: E402
 from ddpexec.tuning.observed import Observed  # noqa: E402
-from ddpexec.tuning.ranking import Candidate, Ranking, rank_caps  # noqa: E402
+from ddpexec.tuning.ranking import Candidate, CapRanking, rank_caps  # noqa: E402
 from ddpexec.tuning.rewrapping import caps_in_force, refusal, rewrap  # noqa: E402
 from ddpsim.bucketing import BucketCaps, rebuilt_plan  # noqa: E402
 from ddpsim.explaining.tuned import read_tuning  # noqa: E402
@@ -125,7 +125,7 @@ class AtOnce:
         found = rank_caps(observed)
         first = max(found.candidates, key=lambda each: len(each.groups))
         liked = Candidate(first.caps, first.groups, found.step_s / 2, 0.5, 0.4, 0.6)
-        self._found = Ranking(found.step_s, found.measured_s, found.wire, (liked, *found.candidates))
+        self._found = CapRanking(found.step_s, found.measured_s, found.wire, (liked, *found.candidates))
 
     def answer(self) -> Any:
         return self._found
@@ -135,7 +135,7 @@ class AtOnce:
 
 
 def tuned(rank: int, kind: str, folder: str) -> tuple[bool, int, int, list[str], bool]:
-    tuner_module.Predictor = AtOnce  # type: ignore[misc,assignment]
+    tuner_module.PredictingProcess = AtOnce  # type: ignore[misc,assignment]
     make = {"torch": STOCK, "ddpexec": OURS}[kind]
     plain = train(wrapped(make), 120, rank)
     model = wrapped(make)
