@@ -18,11 +18,11 @@ from ddpsim.errors import InputError
 from ddpsim.explaining.foretold import with_costs
 from ddpsim.explaining.machine import TracedMachine, machine_of
 from ddpsim.explaining.splits import MedianSplit
+from ddpsim.jobs.torch_line import caps_giving
 from ddpsim.planning.best_buckets import CAPS_MB, pipeline_plan
 from ddpsim.prediction.predict import gain_band, predict, with_band
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
-from ddpsim.simulation.torch_line import caps_giving
 from ddpsim.units import MIB
 from ddpsim.workload import Phase, Workload
 
