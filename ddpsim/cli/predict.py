@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,6 +26,7 @@ from ddpsim.jobs.simulated import Options
 
 if TYPE_CHECKING:
     from ddpsim.planning.bound import Bound
+    from ddpsim.prediction.beside import StepBeside
     from ddpsim.prediction.otherwise import ConditionalStep
     from ddpsim.prediction.path import CriticalPath
     from ddpsim.prediction.prediction import Prediction
@@ -50,7 +52,9 @@ def predict(
     beside: Annotated[
         str | None,
         typer.Option(
-            metavar="MEASURED_DIR", help="With --trace: also DIR/beside.json.gz, a step of each for Perfetto."
+            metavar="JOB.yaml",
+            help="Another job on the same fabric: its workload, nodes and options. Of a folder, a measured trace, with "
+            "--trace: also DIR/beside.json.gz, a step of each for Perfetto.",
         ),
     ] = None,
     chakra: Annotated[
@@ -60,7 +64,9 @@ def predict(
 ) -> None:
     """Predict an iteration's latency, its breakdown and every bucket."""
     from ddpsim.files import check_writable_folder
+    from ddpsim.jobs.beside import job_beside
     from ddpsim.planning.bound import bound_of
+    from ddpsim.prediction.beside import StepBeside
     from ddpsim.prediction.models import Model
     from ddpsim.prediction.otherwise import otherwise
     from ddpsim.prediction.predict import predict as predict_one
@@ -74,7 +80,9 @@ def predict(
         from ddpsim.chakra import check_installed
 
         check_installed()
-    measured = _measured(beside, trace)
+    measures = beside is not None and Path(beside).is_dir()
+    measured = _measured(beside, trace) if measures else None
+    options = replace(options, beside=None if beside is None or measures else job_beside(beside, "beside"))
     step, machine = Model.of(workload, options), load_topology(topology)
     model = step.on(machine, options=options)
     prediction = predict_one(
@@ -98,14 +106,15 @@ def predict(
         _write_chakra(prediction, chakra, output)
     warn_of_pace(prediction, set())
     path, bound = prediction.critical_path, bound_of(prediction, prediction.calibration)
-    other = otherwise(prediction)
+    second, shared = otherwise(prediction), StepBeside.of(prediction)
     document = {
         **prediction.document(),
         **bound.document(),
-        "otherwise": None if other is None else other.document(),
+        "otherwise": None if second is None else second.document(),
+        **({} if shared is None else {"beside": shared.document()}),
         **path.entries(),
     }
-    output.emit(document, lambda: _text(prediction, bound, path, other))
+    output.emit(document, lambda: _text(prediction, bound, path, second, shared))
 
 
 def _measured(beside: str | None, trace: str | None) -> Trace | None:
@@ -120,8 +129,6 @@ def _measured(beside: str | None, trace: str | None) -> Trace | None:
 
 
 def _write_beside(prediction: Prediction, measured: Trace, folder: str, output: Output) -> None:
-    from pathlib import Path
-
     from ddpsim.trace.json import write_beside
 
     path = Path(folder) / "beside.json.gz"
@@ -148,7 +155,13 @@ def warn_of_pace(prediction: Prediction, told: set[str]) -> None:
     note_once(prediction.notes, told)
 
 
-def _text(prediction: Prediction, bound: Bound, path: CriticalPath, other: ConditionalStep | None) -> str:
+def _text(
+    prediction: Prediction,
+    bound: Bound,
+    path: CriticalPath,
+    other: ConditionalStep | None,
+    shared: StepBeside | None,
+) -> str:
     from ddpsim.units import counted, format_size, format_time
 
     summary, workload = prediction.summary, prediction.workload
@@ -158,6 +171,7 @@ def _text(prediction: Prediction, bound: Bound, path: CriticalPath, other: Condi
         f"{counted(prediction.nodes, 'node')}, {counted(summary.world_size, 'rank')}",
         "",
         *_times(prediction, other),
+        *([] if shared is None else [shared.text()]),
         *largest_doubt(prediction),
         breakdown(summary, prediction.clipping_s, prediction.options.accumulate),
         *hidden_cost(prediction),

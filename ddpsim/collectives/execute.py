@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import get_args
@@ -152,6 +152,7 @@ class Collectives:
         env: the SimPy environment; one of its own where None, for `estimate_s`.
         calibration: constants; the priors where None.
         network: one to share with other process groups; built from the transport's links where None.
+        sender: whose messages these are on a network that several jobs share.
         factor: on the time of a collective of a size: an end of a band.
 
     Raises:
@@ -168,11 +169,14 @@ class Collectives:
         options: CollectiveOptions = DEFAULT,
         network: Network | None = None,
         factor: Callable[[int], float] | None = None,
+        sender: Hashable = None,
     ) -> None:
         transport = make_transport(placement, backend, calibration, options)
         self.transport = transport if factor is None else ScaledTransport(transport, factor)
         self.env = simpy.Environment() if env is None else env
         self.network = network or Network(self.env, self.transport.capacities)
+        self.network.add(self.transport.capacities)
+        self.sender = sender
         self._fidelity = options.fidelity
 
     @property
@@ -202,7 +206,7 @@ class Collectives:
         if self._fidelity == "steps":
             return carry_out(self.network, self.transport.steps(operation, size_bytes))
         demand = self.transport.demand(operation, size_bytes)
-        return self._run(demand if demand.queue is None else replace(demand, queue=(demand.queue, group)))
+        return self._run(demand if demand.queue is None else replace(demand, queue=(demand.queue, group, self.sender)))
 
     def allreduce(self, size_bytes: int, group: int = 0) -> simpy.Event:
         """Start an allreduce; the event succeeds when the sum is everywhere."""
@@ -235,4 +239,4 @@ class Collectives:
     def _run(self, demand: Demand) -> simpy.Event:
         if self._fidelity == "closed":
             return simpy.Timeout(self.env, alone_s(demand, self.transport.capacities))
-        return self.network.transfer(demand)
+        return self.network.transfer(demand, self.sender)

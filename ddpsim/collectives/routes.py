@@ -57,7 +57,8 @@ class PlacementLinks:
 
     def at(self, node: int, links: Iterable[Link]) -> tuple[PlacedLink, ...]:
         """Return `links` of the template of `node` as links of the node that stands for it."""
-        return tuple(PlacedLink(f"node{self._representative[node]}/{link.name}", link) for link in links)
+        number = self.placement.topology.fabric.number(self._representative[node])
+        return tuple(PlacedLink(f"node{number}/{link.name}", link) for link in links)
 
     def between(self, source: int, source_nic: str, target: int, target_nic: str) -> tuple[PlacedLink, ...]:
         """Return the way from NIC to NIC: a port out, trunks of the fabric, a port in."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Self
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
 from ddpsim.errors import InputError
+from ddpsim.jobs.beside import JobBeside, job_beside
 from ddpsim.jobs.collective import CollectiveOptions, Fidelity
 from ddpsim.jobs.job import Job
 from ddpsim.jobs.job_options import GPU_BACKENDS
@@ -39,8 +41,9 @@ class Options(Job):
             alike but `stragglers`.
         compiled: whether torch.compile compiles the step, under DDP in a graph a bucket.
         keep_pace: whether the workload keeps its own pace on machines of other GPUs, whose rows are then not ranked.
-        iterations: simulated iterations that count; None is 20, or 2 where every recorded iteration is the same and
-            no layer is left out.
+        beside: another job on the same machine, whose messages share the links between switches.
+        iterations: simulated iterations that count; None is 20, or where every recorded iteration is the same and no
+            layer is left out 2, and 2 to 8 beside another job: the more, the longer that one's step is.
 
     Raises:
         InputError: where an option is out of range or contradicts another; both are named.
@@ -96,6 +99,10 @@ class Options(Job):
             "DISTRIBUTION",
         ),
     ] = None
+    beside: Annotated[
+        JobBeside | None,
+        Option("Another job on the same fabric: its workload, nodes and options.", "JOB.yaml", parse=job_beside),
+    ] = None
     iterations: Annotated[
         int | None, Option("Simulated iterations that count. [20; fewer where all are alike]", "N")
     ] = None
@@ -107,10 +114,16 @@ class Options(Job):
         positive("scale_host", self.scale_host)
         self._check_scale()
         self._check_variation()
+        self._check_beside()
         if self.plan is not None and self.caps != BucketCaps():
             raise InputError("`plan` and a bucket cap are both given", place="plan", remedy="keep one")
         if self.plan is not None and self.drop_buckets == "aligned":
             raise InputError("`plan` and `drop_buckets=aligned` are both given", place="plan", remedy="keep one")
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether another job trains on the same fabric."""
+        return self.beside is not None and not self.beside.idle
 
     @property
     def collective(self) -> CollectiveOptions:
@@ -150,7 +163,11 @@ class Options(Job):
         """Return how many simulated iterations count."""
         if self.iterations is not None:
             return self.iterations
-        return 20 if workload.iterations > 1 or self.drop or self.jitter > 0 else 2
+        if workload.iterations > 1 or self.drop or self.jitter > 0:
+            return 20
+        if self.beside is None or self.beside.idle:
+            return 2
+        return min(8, max(2, math.ceil(8 * self.beside.share_of(workload))))
 
     def backend_for(self, workload: Workload) -> str:
         """Return the backend in force."""
@@ -180,6 +197,17 @@ class Options(Job):
             raise InputError(f"{self.jitter!r} is out of range", place="jitter", remedy=remedy)
         if self.straggling is not None:
             StragglerDistribution.of(self.straggling)
+
+    def _check_beside(self) -> None:
+        if self.beside is None:
+            return
+        if self.fidelity != "flow":
+            what = f"`fidelity={self.fidelity}` knows no other job's messages"
+            raise InputError(what, place="beside", remedy="use `fidelity=flow`")
+        for whose, job in (("this job", self), ("the job beside it", self.beside.job)):
+            if job.asynchronous:
+                what = f"ranks of {whose} go on without each other by `scheme={job.scheme}`"
+                raise InputError(what, place="beside", remedy="use a scheme whose ranks meet")
 
     def _check_scale(self) -> None:
         if not self.scale:

@@ -26,6 +26,7 @@ def lost_s(prediction: Prediction, calibration: Calibration | None = None) -> di
     work at once hide each other, so that these do not sum to the step. The run's graph is let go afterwards.
     """
     without = dict(_without(prediction, calibration))
+    # Beside another job, as with doubts, of the job by itself.
     steps = periods_under(prediction, list(without.values()), exact=True)
     prediction.run.let_go()
     lost = (max(0.0, prediction.iteration_s - each.iteration_s) for each in steps)

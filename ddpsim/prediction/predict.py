@@ -25,6 +25,9 @@ from ddpsim.workload import Workload
 _ROUNDING = 1e-9
 """Relative: what another order of a sum may change."""
 
+_HALF = 0.5
+"""Share of its step by which the job beside begins later at the other end of that doubt."""
+
 
 def predict(
     workload: Workload,
@@ -129,9 +132,22 @@ def with_band(
     hidden_s = more_s if more_s > _ROUNDING * prediction.iteration_s else 0.0
     if not keep:
         prediction.run.let_go()
-    banded = replace(prediction, ends=ends, hidden_comm_cost_s=hidden_s)
+    banded = replace(prediction, ends=(*ends, *_phases(prediction, progress)), hidden_comm_cost_s=hidden_s)
     low_s, high_s = join.positive_band(prediction.iteration_s, banded.doubts)
     return replace(banded, low_s=low_s, high_s=high_s)
+
+
+def _phases(prediction: Prediction, progress: Progress | None) -> list[Ends]:
+    """Return the step at two phases of the job beside, half of its step apart: nobody knows when it communicates."""
+    options = prediction.options
+    if options.beside is None or options.beside.idle:
+        return []
+    half = replace(options.beside, phase=(options.beside.phase + _HALF) % 1)
+    now = Assumptions(prediction.calibration)
+    later_s = _period_s(prediction, replace(options, beside=half), now, progress)
+    low_s, high_s = sorted((prediction.iteration_s, later_s))
+    remedy = "none: jobs begin when they begin"
+    return [Ends("phase of the job beside", remedy, 1.0, (low_s, high_s), ((1.0, 1.0), (1.0, 1.0)), 0, 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +173,12 @@ def periods_under(
         progress: as that of `predict`, of those that are built anew.
         exact: whether to run all: retimed, a step may be off by a few thousandths.
     """
+    if prediction.options.disturbed:
+        # What a doubt changes is told of the job by itself: another one beside it would be simulated at every end.
+        alone = without_beside(prediction)
+        more_s = prediction.iteration_s - alone.iteration_s
+        by_itself = periods_under(alone, assumed, progress, exact=exact)
+        return [replace(each, iteration_s=each.iteration_s + more_s) for each in by_itself]
     retimed = [None] * len(assumed) if exact else prediction.run.retimed(assumed)
     ends = [each for each, found_s in zip(assumed, retimed, strict=True) if found_s is None]
     told = iter(_simulated(prediction, ends, progress))
@@ -178,6 +200,17 @@ def _simulated(prediction: Prediction, assumed: Sequence[Assumptions], progress:
         for each, again_s in zip(every, prediction.run.again(every), strict=True)
     ]
     return [prediction.iteration_s + each_s - found[0] for each_s in found[1:]] if by_flow else found
+
+
+def without_beside(prediction: Prediction) -> Prediction:
+    """Return the prediction of a job on the same nodes while that beside it does nothing; its band of its iterations.
+
+    Its nodes are those that it has beside the other.
+    """
+    run, other = prediction.run, prediction.options.beside
+    idle = None if other is None else replace(other, idle=True)
+    alone = SimulatedRun(run.workload, run.placement, replace(run.options, beside=idle), run.calibration, run.brief)
+    return predicted(alone, summarise(alone.trace(keep=True)), prediction.plan, prediction.local_s)
 
 
 def _undisturbed(prediction: Prediction, calibration: Calibration | None) -> list[Assumptions]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
+from ddpsim.jobs.beside import JobBeside
+from ddpsim.prediction.models import Model
 from ddpsim.simulation import Options
 from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.engine import Simulated, run_again, run_job, trace_of
@@ -68,6 +70,8 @@ class SimulatedRun:
         placement = place(topology, nodes, gpus_per_node)
         _refuse_many_periods(placement, options)
         replayed = replayed_on(topology, workload, options)
+        if options.beside is not None:
+            options = replace(options, beside=_at_its_pace(options.beside, topology))
         return cls(replayed, placement, options.on(replayed, topology), calibration, brief)
 
     def traced_path(self) -> Simulated:
@@ -136,6 +140,13 @@ class SimulatedRun:
             warm_up=warm_up,
             whole=whole,
         )
+
+
+def _at_its_pace(other: JobBeside, topology: Cluster) -> JobBeside:
+    """Return the job beside at the pace of the machine's GPUs, as any workload is."""
+    options = Options(backend=other.job.backend)
+    found = Model.of(other.workload, options).on(topology, options=options)
+    return replace(other, workload=replayed_on(topology, found, options))
 
 
 def in_brief(options: Options, workload: Workload) -> tuple[Options, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -110,7 +110,7 @@ class Communication:
         Ranks meet for all of them, of whatever group, so that whichever is busy slows each.
         """
         groups = dict.fromkeys([self.collectives, *(() if self.lanes is None else self.lanes.groups)])
-        told = [slowing(each.network, self.costs, each.transport.hops) for each in groups]
+        told = [slowing(each.network, self.costs, each.transport.hops, each.sender) for each in groups]
 
         def on_busy(busy: bool) -> None:
             for tell in told:
@@ -168,10 +168,20 @@ class JobResources:
     wire_factor: Callable[[int], float] | None
     staleness: Staleness | None = None
 
-    def communication(self, env: simpy.Environment, scheduled: Scheduled | None) -> Communication:
-        """Return what carries the collectives of all ranks."""
+    def communication(
+        self,
+        env: simpy.Environment,
+        scheduled: Scheduled | None,
+        network: Network | None = None,
+        sender: Hashable = None,
+    ) -> Communication:
+        """Return what carries the collectives of all ranks.
+
+        Args:
+            network: that another job is on too, as `sender` says whose messages are whose; None is the job's own.
+        """
         rings = scheduled is not None and in_rings(scheduled.schedule)
-        collectives, lanes = self._collectives(env, rings, self.placement), None
+        collectives, lanes = self._collectives(env, rings, self.placement, network=network, sender=sender), None
         if scheduled is not None:
             made = partial(self._collectives, env, rings)
             groups, patterns = scheduled.schedule.groups, scheduled.schedule.patterns
@@ -215,9 +225,17 @@ class JobResources:
         return links
 
     def _collectives(
-        self, env: simpy.Environment, rings: bool, placement: Placement, pattern: str | None = None
+        self,
+        env: simpy.Environment,
+        rings: bool,
+        placement: Placement,
+        pattern: str | None = None,
+        *,
+        network: Network | None = None,
+        sender: Hashable = None,
     ) -> Collectives:
-        options = replace(self.options.collective, rings=rings)
+        # Links that another job loads too are not those of a node that stands for all.
+        options = replace(self.options.collective, rings=rings, expand=network is not None)
         calibration = self.calibration
         if calibration is not None and self.backend == "gloo":
             calibration = among(calibration, self.placement.world_size, placement.world_size)
@@ -228,4 +246,6 @@ class JobResources:
             calibration=calibration,
             options=options if pattern is None else replace(options, algorithm=pattern),
             factor=self.wire_factor,
+            network=network,
+            sender=sender,
         )

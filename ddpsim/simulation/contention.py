@@ -12,7 +12,7 @@ A `Processor` works at the speed that this leaves. Collectives in flight beside 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -164,14 +164,14 @@ OnBusy = Callable[[bool], None]
 """Called with True when a rank's processor becomes busy and with False when it is idle again."""
 
 
-def slowing(network: Network, costs: Costs, hops: Collection[str], sender: int | None = None) -> OnBusy:
+def slowing(network: Network, costs: Costs, hops: Collection[str], sender: Hashable = None) -> OnBusy:
     """Return what slows the messages of a sender while any rank that sends as it is busy.
 
     A message as a whole, as `communication_slowdown` says of its hops; the steps of its threads, where that is more,
     by `step_slowdown`.
 
     Args:
-        sender: a rank that sends for itself; None is those that send together.
+        sender: a rank that sends for itself, or a job beside another; None is those that send together.
     """
     slowdown = costs.slowed_by(hops)
     slowed = Speed(1 / slowdown, 1 / max(costs.step_slowdown / slowdown, 1.0))

@@ -16,14 +16,15 @@ from ddpsim.jobs.torch_line import torch_line
 from ddpsim.options.input_stage import Loader
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.simulation.beside import BesideRun, placed_beside
 from ddpsim.simulation.build import build_rank
-from ddpsim.simulation.communication import Communication, JobResources, alone_on
+from ddpsim.simulation.communication import Communication, alone_on
 from ddpsim.simulation.contention import UNDISTURBED, Processor
-from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import RankGraph, StepGraph
-from ddpsim.simulation.job_run import WARM_UP, JobRun, SimulatedIterations, period_of
+from ddpsim.simulation.job_run import WARM_UP, JobRun, OtherJob, SimulatedIterations, period_of
 from ddpsim.simulation.pace import paces
 from ddpsim.simulation.plans import Plans
+from ddpsim.simulation.prepared import PreparedJob, on_resources
 from ddpsim.simulation.prices import Prices, has_prices
 from ddpsim.simulation.record import critical_path, iterations_of
 from ddpsim.simulation.representatives import (
@@ -31,19 +32,15 @@ from ddpsim.simulation.representatives import (
     SimulatedRank,
     check_extent,
     draws_of,
-    each_apart,
-    kinds_of,
     settings_of,
 )
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
-from ddpsim.simulation.scheduling import carrying_out, schedule_of
+from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.servers import Staleness
-from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.records import Iteration, PathSpan, Trace
 from ddpsim.trace.spans import spans_of
 from ddpsim.workload import Workload
-from ddpsim.workload.gpus import gpu_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -52,10 +49,12 @@ class Simulated(Trace):
 
     Attributes:
         schedule: that took the place of DDP's buckets; None where nothing did.
+        beside: another job that ran with it; None where none did.
     """
 
     plan: BucketPlan
     schedule: Schedule | None = None
+    beside: OtherJob | None = None
 
 
 def simulate(
@@ -133,39 +132,25 @@ def run_job(
         InputError: a straggler beyond the world size, a template's workload that is not given or is another model's,
             options that do not fit the workload.
     """
-    options.check(workload)
-    options = options.on(workload, placement.topology)
-    backend = options.backend_for(workload)
-    costs = Costs.of(backend, calibration, gpu_of(workload.gpu, workload.provenance))
-    kinds = kinds_of(workload, placement, options, workloads or {}, costs)
-    if every_rank or options.asynchronous:
-        kinds = each_apart(kinds)
-    schedule = None
-    if options.scheduled:
-        first = kinds[0].workload
-        plan = options.bucket_plan(first) if planned is None else planned.plan(0)
-        schedule = schedule_of(options, first, plan, placement, backend, calibration)
-    iterations = max(options.iterations_of(kind.workload) for kind in kinds)
-    extent = SimulatedIterations.of(options, iterations, warm_up, schedule, whole=whole)
-    check_extent(extent.end, kinds)
-    drawn = draws or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, placement.world_size)]
-    settings = settings_of(drawn, placement.world_size, options, backend, calibration, extent.total, planned=planned)
-    if schedule is not None:
-        settings = carrying_out(schedule, settings, placement.world_size, backend)
-    job = JobResources(placement, options, calibration, backend, costs, wire_factor)
-    env = simpy.Environment()
-    shared = job.communication(env, settings[0].scheduled)
-    if options.comm == "real":
-        sizes = [bucket.size_bytes for bucket in settings[0].plan(extent.total - 1).buckets]
-        shared.collectives.check_extent(sizes, extent.total // options.sync_every)
-    lanes = options.process_groups if shared.lanes is None else len(shared.lanes.groups)
-    graph = StepGraph()
-    for draw, setting in zip(drawn, settings, strict=True):
-        build_rank(graph, setting, draw.rank, lanes)
-    late_s = [setting.late_s for setting in settings]
-    run = _on_resources(job, shared, graph, drawn, settings, [setting.costs for setting in settings], late_s)
-    report(run, graph.ranks[0], progress)
-    return JobRun(job, workload, kinds, drawn, settings, schedule, extent, graph, run.run(), shared)
+    beside = None
+    if options.beside is not None:
+        placement, other = placed_beside(placement, options.beside)
+        if options.disturbed and options.comm == "real":
+            beside = BesideRun(options.beside, other, calibration, workloads or {})
+    prepared = PreparedJob.of(
+        workload,
+        placement,
+        options,
+        calibration,
+        workloads=workloads,
+        wire_factor=wire_factor,
+        every_rank=every_rank,
+        warm_up=warm_up,
+        whole=whole,
+        draws=draws,
+        planned=planned,
+    )
+    return prepared.run(progress) if beside is None else beside.run(prepared, progress)
 
 
 def run_again(run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assumptions]) -> list[float | None]:
@@ -213,41 +198,9 @@ def _period_again(run: JobRun, extent: SimulatedIterations, prices: Prices, colu
     graph = replace(run.graph, seconds=prices.seconds[:, column].tolist())
     costs, late_s = zip(*((each.costs[column], float(each.late_s[column])) for each in prices.ranks), strict=True)
     shared = job.communication(simpy.Environment(), run.settings[0].scheduled)
-    again = _on_resources(job, shared, graph, run.draws, run.settings, costs, late_s)
+    again = on_resources(job, shared, graph, run.draws, run.settings, costs, late_s)
     end = again.run([rank.iterations[extent.end - 1].end for rank in graph.ranks]).end
     return float(period_of(run, extent, lambda node: np.array(end[node])))
-
-
-def _on_resources(
-    job: JobResources,
-    shared: Communication,
-    graph: StepGraph,
-    draws: Sequence[SimulatedRank],
-    settings: Sequence[RankConfiguration],
-    costs: Sequence[Costs],
-    late_s: Sequence[float],
-) -> GraphRun:
-    """Return a run of a graph that has yet to be run, each rank on its resources.
-
-    Args:
-        costs: of DDP, by rank.
-        late_s: by rank, how long a collective waits for multiprocessors.
-    """
-    env, scheduled = shared.env, settings[0].scheduled
-    links = job.channels(env, scheduled, shared.collectives)
-    transfer = shared.transfer if job.options.comm == "real" else None
-    together, run = shared.on_busy(), GraphRun(env, graph, transfer, shared.collectives.streams_per_group)
-    for draw, setting, rank, own, late in zip(draws, settings, graph.ranks, costs, late_s, strict=True):
-        on_busy = together if links is None else links.on_busy(draw.rank)
-        run.add(
-            rank,
-            job.processor(shared, setting.workload, own, on_busy),
-            late_s=late,
-            loader=None if setting.input_stage is None else Loader(setting.input_stage),
-            copy=job.copy(env, setting, shared.collectives.network, draw.stands_for),
-            channel=None if links is None else links.attendance(draw.rank),
-        )
-    return run
 
 
 def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
@@ -269,7 +222,9 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
     own_ways = [rank for rank, _ in ranks] if options.comm != "real" else graph.ranks[:1]
     found = _path(graph, own_ways, times, ran.shared, extent) if path else ()
     spans = spans_of(counted, backend)
-    return Simulated(placement.world_size, backend, counted, spans, provenance, found, plan=plan, schedule=done)
+    return Simulated(
+        placement.world_size, backend, counted, spans, provenance, found, plan=plan, schedule=done, beside=ran.beside
+    )
 
 
 def _path(

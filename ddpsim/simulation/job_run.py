@@ -15,6 +15,7 @@ from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.representatives import RankKind, SimulatedRank
 from ddpsim.simulation.run import NodeTimes
 from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.topology.graph import Placement
 from ddpsim.trace.cycles import cycles
 from ddpsim.workload import Workload
 
@@ -54,6 +55,26 @@ class SimulatedIterations:
         return cls(begin, end, end + (period if schedule is not None and whole else 0))
 
 
+@dataclass(frozen=True, slots=True)
+class OtherJob:
+    """What was seen of the job beside.
+
+    Attributes:
+        workload: its name.
+        placement: its nodes.
+        iteration_s: median of its iterations while the job asked about ran, micro-batches; None where none ended.
+    """
+
+    workload: str
+    placement: Placement
+    iteration_s: float | None
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Which nodes of the machine it has."""
+        return tuple(map(self.placement.topology.fabric.number, range(self.placement.nodes)))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class JobRun:
     """A job that has been run.
@@ -64,6 +85,7 @@ class JobRun:
         draws: who was simulated for which of them; by rank of the graph, as `settings`.
         schedule: that took the place of DDP's buckets, as it was made; None where nothing did.
         shared: what the ranks communicated on.
+        beside: another job that ran with it; None where none did.
     """
 
     job: JobResources
@@ -76,6 +98,7 @@ class JobRun:
     graph: StepGraph
     times: NodeTimes
     shared: Communication
+    beside: OtherJob | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,9 +117,12 @@ class GraphRun:
 
     def run(self, until: Sequence[int] | None = None) -> NodeTimes:
         """Run until all ranks are done, or nodes of theirs have ended; return when each node began and ended."""
-        nodes = [rank.last for rank in self.graph.ranks] if until is None else until
-        self.env.run(self.env.all_of([self.event(node) for node in nodes]))
+        self.env.run(self.done() if until is None else self.env.all_of([self.event(node) for node in until]))
         return self.times
+
+    def done(self) -> simpy.Event:
+        """Return the event of the end of all ranks."""
+        return self.env.all_of([self.event(rank.last) for rank in self.graph.ranks])
 
     def event(self, node: int) -> simpy.Event:
         """Return the event of a node's end."""

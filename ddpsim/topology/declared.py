@@ -17,6 +17,19 @@ from ddpsim.topology.vertices import SPINE, Vertex, VertexKind
 
 
 @dataclass(frozen=True, slots=True)
+class SharedFabric:
+    """What a job's fabric has of a machine that other jobs are on too.
+
+    Attributes:
+        numbers: which node of the machine each node of the job is.
+        ports: bytes per second of all NICs under each leaf switch, whoever has them.
+    """
+
+    numbers: tuple[int, ...]
+    ports: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Fabric:
     """What joins the NICs.
 
@@ -30,6 +43,7 @@ class Fabric:
         trunk_latency_s: one-way delay of a trunk.
         routing: `adaptive`, or `ecmp` by a hash of each flow; None is what its cards' switches usually do.
         fused: where a node stands for several of an NVLink domain: how many, and the NICs of each.
+        shared: where a job has it beside another; None where it is the job's alone.
     """
 
     kind: str = "none"
@@ -41,12 +55,21 @@ class Fabric:
     routing: str | None = field(default=None, repr=False)
     # No file has it.
     fused: tuple[int, int] | None = field(default=None, repr=False)
+    shared: SharedFabric | None = field(default=None, repr=False)
+
+    def number(self, node: int) -> int:
+        """Return which node of the machine `node` of a job is; of several that are one, the first."""
+        if self.shared is None:
+            return node
+        return self.shared.numbers[node * (1 if self.fused is None else self.fused[0])]
 
     def leaf(self, node: int, nic: int) -> str:
         """Return the switch that port `nic` of `node` is plugged into."""
         if self.fused is not None:
             size, nics = self.fused
             node, nic = node * size + nic // nics, nic % nics
+        if self.shared is not None:
+            node = self.shared.numbers[node]
         block = 0 if self.nodes_per_leaf is None else node // self.nodes_per_leaf
         if self.kind == "rail":
             return f"rail{nic}" if self.nodes_per_leaf is None else f"rail{nic}.{block}"
@@ -203,11 +226,8 @@ class Cluster:
         """Return the links between leaf and spine switches by name, degraded ones as they are."""
         if self.fabric.kind in ("none", "flat"):
             return {}
-        ports: dict[str, float] = {}
-        for node in range(nodes):
-            for index, nic in enumerate(self.template_of(node).nics):
-                leaf = self.fabric.leaf(node, index)
-                ports[leaf] = ports.get(leaf, 0.0) + nic.bandwidth
+        shared = self.fabric.shared
+        ports = self.ports(nodes) if shared is None else dict(shared.ports)
         if len(ports) < 2:
             return {}
         links = {link.name: link for leaf, total in ports.items() for link in self._trunk(leaf, total)}
@@ -216,6 +236,15 @@ class Cluster:
                 if name in links:
                     links[name] = entry.change.applied(links[name])
         return links
+
+    def ports(self, nodes: int) -> dict[str, float]:
+        """Return bytes per second of the NICs of the first `nodes` nodes under each leaf switch."""
+        found: dict[str, float] = {}
+        for node in range(nodes):
+            for index, nic in enumerate(self.template_of(node).nics):
+                leaf = self.fabric.leaf(node, index)
+                found[leaf] = found.get(leaf, 0.0) + nic.bandwidth
+        return found
 
     def _trunk(self, leaf: str, ports: float) -> tuple[Link, Link]:
         bandwidth = self.fabric.trunk_bandwidth or ports / self.fabric.oversubscription
