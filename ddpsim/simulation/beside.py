@@ -19,7 +19,7 @@ from ddpsim.jobs.job import Job
 from ddpsim.jobs.simulated import Options
 from ddpsim.network.fluid import Network
 from ddpsim.simulation.contention import Process
-from ddpsim.simulation.job_run import WARM_UP, JobRun, OtherJob
+from ddpsim.simulation.job_run import JobRun, OtherJob
 from ddpsim.simulation.prepared import PreparedJob, StartedJob
 from ddpsim.simulation.run import Progress
 from ddpsim.topology import beside
@@ -130,13 +130,10 @@ class BesideRun:
             return own.ran(started)
         [seen] = begun
         end = seen.run.times.end
-        steps = [
-            end[each.end] - end[each.start]
-            for each in seen.graph.ranks[0].iterations
-            if each.index >= WARM_UP and end[each.end] <= env.now
-        ]
+        steps = [end[each.end] - end[each.start] for each in seen.graph.ranks[0].iterations if end[each.end] <= env.now]
         return replace(
-            own.ran(started), beside=OtherJob(other.workload.name, self.placement, median(steps) if steps else None)
+            own.ran(started),
+            beside=OtherJob(other.workload.name, self.placement, median(steps[len(steps) // 2 :]) if steps else None),
         )
 
     def _later(

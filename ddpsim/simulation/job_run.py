@@ -62,7 +62,8 @@ class OtherJob:
     Attributes:
         workload: its name.
         placement: its nodes.
-        iteration_s: median of its iterations while the job asked about ran, micro-batches; None where none ended.
+        iteration_s: median of the later half of its iterations, micro-batches, that ended before the job asked about;
+            None where none did.
     """
 
     workload: str

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddpsim.errors import TopologyError
-from ddpsim.topology.bounds import MOST_NODES
 from ddpsim.topology.declared import Cluster, DegradedLink, NodeGroup, SharedFabric
 from ddpsim.topology.placement import Placement, place
 
 MOST_BESIDE = 128
 """Nodes of two jobs at most, whose links are each told apart; chosen by hand, so that a command answers within 10 s."""
+
+_MOST_NUMBERED = 8 * MOST_BESIDE
+"""Nodes of the machine up to the last that either job has, at most."""
 
 
 def placed_beside(
@@ -41,8 +43,8 @@ def placed_beside(
         what = f"two jobs of {own.nodes} and {len(others)} nodes are more than the {MOST_BESIDE} that are told apart"
         raise TopologyError(what, place="beside: nodes", remedy="ask for fewer; what is shared shows in fewer")
     in_all = max(*mine, *others) + 1
-    if in_all > (MOST_NODES if topology.elastic else topology.nodes):
-        most = MOST_NODES if topology.elastic else topology.nodes
+    most = _MOST_NUMBERED if topology.elastic else topology.nodes
+    if in_all > most:
         what = f"both jobs need {in_all} nodes of {topology.name}, which has {most}"
         remedy = "ask for fewer, or raise a count under `nodes` in its file"
         raise TopologyError(what, place="beside: nodes", remedy=remedy)
