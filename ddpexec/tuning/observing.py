@@ -113,7 +113,9 @@ class Watch:
         """Backward is over."""
         self._over = True
         if (note := self._observer.note) is not None and self._began is not None:
-            note_backward(note, self._began if note.backward is None else note.backward[0], self._observer.now())
+            now = self._observer.now()
+            note_backward(note, self._began if note.backward is None else note.backward[0], now)
+            self._began = now  # an optimizer that was given a closure has begun, but updates only now
 
     def on_optimizer(self) -> None:
         """An optimizer's step begins."""
