@@ -51,7 +51,7 @@ def text(report: PlanReport, *, details: bool = False) -> str:
         lines += _hidden(changed)
     if unsure := [row for row in changed if row.rests_on_priors]:
         lines += ["", *_priors(unsure)]
-    lines += ["", *_doubts(report.rows), *(_transports(report.rows) if details else [])]
+    lines += ["", *_doubts(report.rows), *_transports(report.rows, details=details)]
     return "\n".join(lines)
 
 
@@ -110,11 +110,12 @@ def _doubts(rows: Sequence[PlanRow]) -> list[str]:
     return [f"most in doubt on {_where(found)}: {what}" for what, found in said.items()]
 
 
-def _transports(rows: Sequence[PlanRow]) -> list[str]:
-    """Return what each machine's bytes go by, and what other choices would give."""
+def _transports(rows: Sequence[PlanRow], *, details: bool) -> list[str]:
+    """Return what each machine leaves open; with details what its bytes go by, and what other choices would give."""
     said: dict[str, list[PlanRow]] = {}
     for row in rows:
-        for line in [] if (taken := row.chosen.transports) is None else taken.lines():
+        taken = row.chosen.transports
+        for line in [] if taken is None else taken.lines() if details else taken.advised():
             said.setdefault(line, []).append(row)
     return [f"on {_where(found)}: {line}" for line, found in said.items()]
 

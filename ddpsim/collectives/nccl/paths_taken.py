@@ -102,7 +102,11 @@ class ChosenPaths:
         """Return a line on each stretch, with bus bandwidths at 1 GiB, and the advice."""
         found = [(self.in_node, "in a node"), (self.between_nodes, "between nodes")]
         said = [stretch.text(where) for stretch, where in found if stretch is not None]
-        return [f"bus bandwidth by {line}" for line in said] + [f"advice: {line}" for line in self.advice]
+        return [f"bus bandwidth by {line}" for line in said] + self.advised()
+
+    def advised(self) -> list[str]:
+        """Return what the machine's file leaves open, a line each."""
+        return [f"advice: {line}" for line in self.advice]
 
 
 def paths_taken(placement: Placement, calibration: Calibration | None = None) -> ChosenPaths | None:

@@ -252,7 +252,10 @@ def test_predict_and_plan_say_by_what_bytes_go_and_what_else_there_is(ddpsim: Ca
     planned = ddpsim("plan", *where, "--bucket-cap-mb", "25", "--json").document["rows"][0]
     assert planned["transports"] == found
     line = next(line for line in said.splitlines() if line.startswith("bus bandwidth"))
-    assert f"on 8xl40s-pcie (2 nodes): {line}" in ddpsim("plan", *where, "--bucket-cap-mb", "25").out
+    short = ddpsim("plan", *where, "--bucket-cap-mb", "25").out
+    assert f"on 8xl40s-pcie (2 nodes): advice: {found['advice'][0]}" in short
+    assert "bus bandwidth" not in short
+    assert f"on 8xl40s-pcie (2 nodes): {line}" in ddpsim("plan", *where, "--bucket-cap-mb", "25", "-v").out
     assert "advice: 8xl40s-pcie" in ddpsim("allreduce", *where[2:], "-b", "1M", "-e", "1M").err
 
 

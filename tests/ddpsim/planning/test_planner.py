@@ -71,7 +71,7 @@ def test_the_advice_follows_the_rule_of_one_percent_and_the_band(monkeypatch, se
         return replace(model, options=options, summary=replace(model.summary, iteration_s=seconds.get(cap, 1.0)))
 
     monkeypatch.setattr(best_buckets, "_one", one)
-    monkeypatch.setattr(best_buckets, "with_band", lambda best, *_: best)
+    monkeypatch.setattr(best_buckets, "with_band", lambda best, *_, **kept: best)
     monkeypatch.setattr(best_buckets, "gain_band", lambda *_: (gain_low, 0.05))
     monkeypatch.setattr(best_buckets, "pipeline_plan", lambda *_: listed)
     monkeypatch.setattr(best_buckets, "CAPS_MB", (25.0, 40.0))
