@@ -293,3 +293,10 @@ def test_a_launch_before_its_iteration_is_explained(ddpsim: Callable) -> None:
     assert "launch queue" in text
     synchronised = ("predict", "--workload", "resnet50", "--topology", "dgx-1v")
     assert "launched is the host's time" not in ddpsim(*synchronised).out
+
+
+def test_a_band_is_of_positive_times_where_one_iteration_of_few_bits_is_simulated(ddpsim: Callable) -> None:
+    job = ("--workload", "resnet50", "--topology", "dgx-1v", "--compression", "onebit", "--iterations", 1)
+    said = ddpsim("predict", *job, "--json").document
+    assert 0 < said["iteration_low_s"] < said["iteration_s"] < said["iteration_high_s"]
+    assert all(0 < doubt["low_s"] <= doubt["high_s"] for doubt in said["doubts"])
