@@ -20,7 +20,7 @@ from ddpsim.bucketing import Parameter
 from ddpsim.chakra.schema import Attribute, CollectiveType, NodeType, Tensors, TraceNode
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import WORLD
-from ddpsim.simulation.graph import BUFFERS, PER, Cause, IterationNodes, NodeKind, RankGraph, StepGraph
+from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, PER, Cause, IterationNodes, NodeKind, RankGraph, StepGraph
 from ddpsim.simulation.job_run import JobRun
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload import Buffer
@@ -363,7 +363,8 @@ class _Step:
 def _constant_s(graph: StepGraph, node: int, setting: RankConfiguration) -> float:
     """Return what of a node's seconds is made of DDP's costs."""
     total_s = 0.0
-    for name, times in graph.terms.get(node, ()):
+    for term, times in graph.terms.get(node, ()):
+        name = term.removeprefix(BUFFERS_PART)
         value = getattr(setting.costs, name.removeprefix(PER), None)
         if value is not None:
             total_s += times * (1 / float(value) if name.startswith(PER) else float(value))

@@ -75,9 +75,12 @@ class Tuning(File):
 
 
 def is_tuning(path: str | Path) -> bool:
-    """Whether a path is a tuner's folder, or its file."""
+    """Whether a path is a tuner's folder, or its file; a name that no file system takes is neither."""
     place = Path(path)
-    return (place / NAME).is_file() or (place.name == NAME and place.is_file())
+    try:
+        return (place / NAME).is_file() or (place.name == NAME and place.is_file())
+    except OSError:  # too long: what reads traces says so
+        return False
 
 
 def write_tuning(tuning: Tuning, folder: Path) -> None:

@@ -39,26 +39,26 @@ def test_steps_end_with_the_weights_of_one_process() -> None:
 
 def held_back(rank: int) -> list[tuple[int, float, float]]:
     """Return of each buffer that waits for its cycle how long it was to be held back, and was."""
-    made = wrapped(rank, "horovod:cycle=30ms", learn=3)
-    for number in range(4):
-        loss_of(made, *mine(number, rank)).backward()
-        made.optimizer.step()
-        made.optimizer.zero_grad()
     handed: list[float] = []
     began: list[float] = []
     launch, begin = lanes.CommunicationStream.launch, lanes.begin
 
-    def launched(lane: Any, *arguments: Any) -> Any:
+    def launched(lane: Any, *arguments: Any, **named: Any) -> Any:
         handed.append(time.monotonic())
-        return launch(lane, *arguments)
+        return launch(lane, *arguments, **named)
 
     def begun(*arguments: Any) -> Any:
         began.append(time.monotonic())
         return begin(*arguments)
 
     with mock.patch.object(lanes.CommunicationStream, "launch", launched), mock.patch.object(lanes, "begin", begun):
-        loss_of(made, *mine(4, rank)).backward()
-        made.optimizer.step()
+        made = wrapped(rank, "horovod:cycle=30ms", learn=3)
+        for number in range(5):
+            made.optimizer.zero_grad()
+            handed.clear()
+            began.clear()
+            loss_of(made, *mine(number, rank)).backward()
+            made.optimizer.step()
     delays = [message.delay_s for message in made.schedule]
     return [
         (len(delays), delay, late - early) for delay, early, late in zip(delays, handed, sorted(began), strict=True)

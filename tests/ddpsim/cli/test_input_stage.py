@@ -35,7 +35,7 @@ def test_a_prediction_says_it_in_words(capsys):
 
 
 def test_a_plan_s_table_has_a_column_of_it(capsys):
-    job = ["plan", *JOB]
+    job = ["plan", *JOB, "-v"]
     job.remove("--json")
     headers = []
     for stage in ([], ["--input-stage", "copy=19MB"]):
