@@ -126,7 +126,7 @@ def _said_wrong(code: int, said: str, action: str, *, rank: bool) -> Iterator[st
         yield f"exit code {code} and {errors} messages of {action}: {said[-300:]}"
     codes = {"SIGINT": (0, 130, -signal.SIGINT), "SIGTERM": (0, 143, -signal.SIGTERM, *((2,) if rank else ()))}
     codes["SIGSTOP"] = codes["SIGTERM"]
-    if action in codes and code not in codes[action]:
+    if action in codes and code not in codes[action] and not (action == "SIGINT" and _in_start_up(code, said)):
         yield f"exit code {code} after {action}: {said[-300:]}"
     if action in codes and errors > 1:
         yield f"{errors} messages after {action}: {said[-300:]}"
@@ -191,6 +191,11 @@ def counted(count: int, seed: int, only: Sequence[str] | None = None) -> str:
     names = [name for name in COMMANDS if any(tried[name, action] for action in ACTIONS)]
     lines = [f"{'command':16}" + "".join(f"{action:>10}" for action in ACTIONS)]
     return "\n".join([*lines, *(f"{n:16}" + "".join(f"{tried[n, action]:10}" for action in ACTIONS) for n in names)])
+
+
+def _in_start_up(code: int, said: str) -> bool:
+    """Return whether Python was interrupted as it imported `site` or `runpy`, for which it ends with 1."""
+    return code == 1 and "KeyboardInterrupt" in said and _before_our_code(said)
 
 
 def _before_our_code(said: str) -> bool:
