@@ -4,36 +4,46 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.cli.expand import expand
 from ddpsim.cli.output import write
 
 if TYPE_CHECKING:
     from ddpexec.campaign.spec import Campaign
 
 
-def campaign(
-    file: Annotated[Path, typer.Argument(help="The campaign: networks, and runs on them.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for everything; what is there already is kept.")],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignArguments:
+    """What `campaign` is asked: its file, which part of it, and what is packed or unpacked."""
+
+    file: Annotated[Path, typer.Argument(help="The campaign: networks, and runs on them.")]
+    out: Annotated[Path, typer.Option("--out", help="Folder for everything; what is there already is kept.")]
     only: Annotated[
         list[str] | None,
         typer.Option("--only", metavar="PATTERN", help="Run configurations of this name, or that fit it (*, ?)."),
-    ] = None,
+    ] = None
     pack: Annotated[
         Path | None,
         typer.Option("--pack", metavar="RECORD", help="Run nothing; reduce what is in --out to a record to keep."),
-    ] = None,
+    ] = None
     unpack: Annotated[
         Path | None,
         typer.Option("--unpack", metavar="RECORD", help="Run nothing; write what a record was made of to --out."),
-    ] = None,
+    ] = None
     trust_code: Annotated[
         bool, typer.Option("--trust-code", help="Import and run the functions that FILE names as schemes.")
-    ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON document.")] = False,
+    ] = False
+    json_: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON document.")] = False
+
+
+@expand
+def campaign(
+    arguments: CampaignArguments,
 ) -> None:
     """Predict, run and validate a list of configurations on lab networks; go on where an interrupted one stopped.
 
@@ -46,23 +56,25 @@ def campaign(
     from ddpsim.files import check_writable_folder
     from ddpsim.stopping import Stopped, stopping_on_signals
 
-    plan = load_campaign(file)
-    if pack is not None or unpack is not None:
-        _keep(plan, file, out, pack, unpack)
+    plan = load_campaign(arguments.file)
+    if arguments.pack is not None or arguments.unpack is not None:
+        _keep(plan, arguments.file, arguments.out, arguments.pack, arguments.unpack)
         return
-    check_writable_folder(out)
+    check_writable_folder(arguments.out)
     try:
         with stopping_on_signals():
-            results, failures = carry_out(plan, out, _say, only or (), trust_code=trust_code)
+            results, failures = carry_out(
+                plan, arguments.out, _say, arguments.only or (), trust_code=arguments.trust_code
+            )
     except Stopped as stopped:
-        count = sum(finished(each, out) is not None for each in plan.configurations)
+        count = sum(finished(each, arguments.out) is not None for each in plan.configurations)
         _say(
             f"campaign: stopped by {stopped} with {count} of {len(plan.configurations)} configurations done; "
             "the same command goes on from there"
         )
         raise typer.Exit(128 + stopped.number) from None
     summary = summarised(results)
-    write(json.dumps(summary, indent=2) if json_ else markdown(plan.name, summary, results).rstrip())
+    write(json.dumps(summary, indent=2) if arguments.json_ else markdown(plan.name, summary, results).rstrip())
     if failures:
         _say("\n  ".join([f"{len(failures)} of {len(plan.configurations)} configurations failed:", *failures]))
         raise typer.Exit(1)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddpexec.groups.torchrun import has_others, is_first_rank, on_first_node
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
+from ddpsim.cli.expand import expand
 from ddpsim.cli.output import note, write
 from ddpsim.errors import InputError
 
@@ -18,38 +20,46 @@ if TYPE_CHECKING:
     from ddpsim.workload import Workload
 
 
-def capture(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Workload file, .json or .json.gz; - is stdout.")],
-    model: Annotated[Optional[str], typer.Option(help="A shipped model: resnet50, gpt2-small-s64, ...")] = None,  # noqa: UP045
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureArguments:
+    """What `capture` is asked: a model or step, how it runs, and how long it is watched."""
+
+    output: Annotated[Path, typer.Option("-o", "--output", help="Workload file, .json or .json.gz; - is stdout.")]
+    model: Annotated[str | None, typer.Option(help="A shipped model: resnet50, gpt2-small-s64, ...")] = None
     step: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(help="package.module:function that returns (module, step); step() trains once."),
-    ] = None,
+    ] = None
     batch_size: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option(min=1, help="Samples a step; the model's own default, or what the step passes to its module."),
-    ] = None,
+    ] = None
     precision: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(help="fp32, tf32, bf16 or amp (bf16 autocast); default fp32."),
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N; default the GPU where there is one.")] = "",
-    threads: Annotated[Optional[int], typer.Option(min=1, help="Host threads; give those a rank will have.")] = None,  # noqa: UP045
-    iterations: Annotated[int, typer.Option(min=1, help="Iterations to record.")] = 10,
-    warm_up: Annotated[int, typer.Option(min=0, help="Iterations to discard first.")] = 3,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    ] = None
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N; default the GPU where there is one.")] = ""
+    threads: Annotated[int | None, typer.Option(min=1, help="Host threads; give those a rank will have.")] = None
+    iterations: Annotated[int, typer.Option(min=1, help="Iterations to record.")] = 10
+    warm_up: Annotated[int, typer.Option(min=0, help="Iterations to discard first.")] = 3
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+
+
+@expand
+def capture(
+    arguments: CaptureArguments,
 ) -> None:
     """Record real iterations of one process: forward, backward with every gradient's time, optimizer.
 
     Under torchrun all ranks record at once, which is how they will share a machine; one file has the iterations of all.
     """
-    if (model is None) == (step is None):
+    if (arguments.model is None) == (arguments.step is None):
         raise InputError("give one of --model and --step", place="capture", remedy="e.g. --model resnet50")
-    if step is not None and (precision is not None or device):
-        what = "--precision" if precision is not None else "--device"
+    if arguments.step is not None and (arguments.precision is not None or arguments.device):
+        what = "--precision" if arguments.precision is not None else "--device"
         raise InputError(f"{what} and --step are both given", remedy=f"the step chooses its own; drop {what}")
     if on_first_node():
-        check_destination(output, as_json=json_)
+        check_destination(arguments.output, as_json=arguments.json_)
     from ddpexec.capturing.capture import CaptureSettings, capture_model, capture_step
     from ddpexec.capturing.together import capture_together
     from ddpsim.files import json_text
@@ -62,17 +72,25 @@ def capture(
         if is_first_rank():
             print(line.ljust(60) if end == "\r" else line, end=end, file=sys.stderr, flush=True)
 
-    settings = CaptureSettings(iterations=iterations, warm_up=warm_up, threads=threads, progress=progress)
+    settings = CaptureSettings(
+        iterations=arguments.iterations, warm_up=arguments.warm_up, threads=arguments.threads, progress=progress
+    )
 
     def record(place: str) -> Workload:
-        if step is not None:
-            return capture_step(step, settings, batch_size=batch_size)
-        return capture_model(str(model), settings, batch_size=batch_size, precision=precision or "fp32", device=place)
+        if arguments.step is not None:
+            return capture_step(arguments.step, settings, batch_size=arguments.batch_size)
+        return capture_model(
+            str(arguments.model),
+            settings,
+            batch_size=arguments.batch_size,
+            precision=arguments.precision or "fp32",
+            device=place,
+        )
 
-    workload = capture_together(record, device) if has_others() else record(device)
+    workload = capture_together(record, arguments.device) if has_others() else record(arguments.device)
     if workload is None:
         return
-    deliver(output, json_text(workload_document(workload)))
+    deliver(arguments.output, json_text(workload_document(workload)))
     medians = {
         f"{name}_s": float(sorted(times)[len(times) // 2])
         for name, times in (
@@ -81,12 +99,12 @@ def capture(
             ("optimizer", workload.optimizer.host_s),
         )
     }
-    if json_:
+    if arguments.json_:
         summary = {"name": workload.name, "device": workload.device_label, "iterations": workload.iterations, **medians}
         more = {"batch_size": workload.batch_size, "threads": workload.threads, "ranks": workload.ranks}
         write(json.dumps({**summary, **more}, indent=2))
         return
     ranks = f", {workload.ranks} ranks at once" if workload.ranks > 1 else ""
     parts = ", ".join(f"{name.removesuffix('_s')} {format_time(seconds)}" for name, seconds in medians.items())
-    say = note if str(output) == STANDARD_OUTPUT else write
-    say(f"{workload.name}: {parts} (host, median of {workload.iterations}{ranks}); written to {output}")
+    say = note if str(arguments.output) == STANDARD_OUTPUT else write
+    say(f"{workload.name}: {parts} (host, median of {workload.iterations}{ranks}); written to {arguments.output}")

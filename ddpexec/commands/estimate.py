@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -35,66 +36,73 @@ class _Assumed(TypedDict):
     without: Collection[str]
 
 
-@expand
-def estimate(
-    job: Annotated[Options, OnlyFields(("accumulate", "optimizer", "clip_gradients", "jitter"), _HELP)],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateArguments:
+    """What `estimate` is asked: a model or step, a GPU, and what of eager mode is left out."""
+
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Workload file to write, - is stdout; with --all a folder.")
-    ],
-    model: Annotated[Optional[str], typer.Option(help="A shipped model: resnet50, gpt2-small-s64, ...")] = None,  # noqa: UP045
+    ]
+    model: Annotated[str | None, typer.Option(help="A shipped model: resnet50, gpt2-small-s64, ...")] = None
     step: Annotated[
         str | None, typer.Option(help="package.module:function that returns (module, step), as capture takes it.")
-    ] = None,
-    gpu: Annotated[
-        str | None, typer.Option(help="V100, A100, H100, B200, ... [V100]; a wrong name lists them.")
-    ] = None,
+    ] = None
+    gpu: Annotated[str | None, typer.Option(help="V100, A100, H100, B200, ... [V100]; a wrong name lists them.")] = None
     gpu_file: Annotated[
         Path | None, typer.Option(metavar="G.yaml", help="Describes a GPU that is not in the table.")
-    ] = None,
+    ] = None
     memory_bandwidth: Annotated[
         str | None, typer.Option(metavar="1792GB/s", help="Of the GPU's memory: another than --gpu's, or of one.")
-    ] = None,
+    ] = None
     peak: Annotated[
         list[str] | None, typer.Option(metavar="amp=504T", help="Of the GPU in a precision, dense; repeatable.")
-    ] = None,
-    memory: Annotated[Optional[str], typer.Option(metavar="96GiB", help="Of the GPU.")] = None,  # noqa: UP045
-    multiprocessors: Annotated[Optional[int], typer.Option(min=1, help="Of the GPU.")] = None,  # noqa: UP045
+    ] = None
+    memory: Annotated[str | None, typer.Option(metavar="96GiB", help="Of the GPU.")] = None
+    multiprocessors: Annotated[int | None, typer.Option(min=1, help="Of the GPU.")] = None
     precision: Annotated[
         str | None, typer.Option(help="fp32, tf32, amp or bf16, where the GPU has it. [fp32, or the step's own]")
-    ] = None,
+    ] = None
     batch_size: Annotated[
         int | None,
         typer.Option(min=1, help="Samples a step; the model's own default, or what the step passes to its module."),
-    ] = None,
+    ] = None
     sequence_length: Annotated[
         int | None, typer.Option(min=1, help="Tokens a sequence, of a shipped model; a step's own tensors have theirs.")
-    ] = None,
+    ] = None
     activation_checkpointing: Annotated[
         bool,
         typer.Option("--activation-checkpointing", help="Each of the model's equal layers runs again in backward."),
-    ] = False,
+    ] = False
     without: Annotated[
         list[str] | None,
         typer.Option(metavar="TERM", help="Leave a term's device time out: casts, norms, loss, ...; repeatable."),
-    ] = None,
+    ] = None
     one_gpu_step: Annotated[
         list[str] | None,
         typer.Option(
             metavar="122.18ms", help="Measured on one GPU: the step, or a phase as backward=80ms; repeatable."
         ),
-    ] = None,
+    ] = None
     pace_of: Annotated[
         Path | None,
         typer.Option(metavar="W", help="Another estimate for this GPU, made with --one-gpu-step: take its pace."),
-    ] = None,
+    ] = None
     from_: Annotated[
         Path | None,
         typer.Option("--from", metavar="W", help="A capture to carry to the GPU, with its batch."),
-    ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Write every shipped workload.")] = False,
+    ] = None
+    all_: Annotated[bool, typer.Option("--all", help="Write every shipped workload.")] = False
+
+
+@expand
+def estimate(
+    arguments: EstimateArguments,
+    job: Annotated[Options, OnlyFields(("accumulate", "optimizer", "clip_gradients", "jitter"), _HELP)],
 ) -> None:
     """Estimate a workload by a roofline of its operators; it says that it is an estimate."""
-    if [all_, step is not None, model is not None or from_ is not None].count(True) != 1:
+    if [arguments.all_, arguments.step is not None, arguments.model is not None or arguments.from_ is not None].count(
+        True
+    ) != 1:
         remedy = "e.g. --model resnet50 --gpu A100, or --from capture.json --gpu A100"
         raise InputError("give one of --model, --step, --from and --all", place="estimate", remedy=remedy)
     from ddpexec.capturing.estimate import carry_model, estimate_model, estimate_step, write_shipped
@@ -107,53 +115,91 @@ def estimate(
     from ddpsim.workload.jittered import jittered
     from ddpsim.workload.optimizers import optimizer_named
 
-    if all_:
+    if arguments.all_:
         _alone("--all", {"--jitter": job.jitter, "--optimizer": job.optimizer, "--clip-gradients": job.clip_gradients})
-        _alone("--all", {"--gpu": gpu, "--gpu-file": gpu_file, "--memory-bandwidth": memory_bandwidth, "--peak": peak})
-        _alone("--all", {"--memory": memory, "--multiprocessors": multiprocessors, "--precision": precision})
-        _alone("--all", {"--batch-size": batch_size, "--one-gpu-step": one_gpu_step, "--pace-of": pace_of})
-        _alone("--all", {"--sequence-length": sequence_length, "--without": without})
-        _alone("--all", {"--activation-checkpointing": activation_checkpointing})
-        for path in write_shipped(output):
+        _alone(
+            "--all",
+            {
+                "--gpu": arguments.gpu,
+                "--gpu-file": arguments.gpu_file,
+                "--memory-bandwidth": arguments.memory_bandwidth,
+                "--peak": arguments.peak,
+            },
+        )
+        _alone(
+            "--all",
+            {
+                "--memory": arguments.memory,
+                "--multiprocessors": arguments.multiprocessors,
+                "--precision": arguments.precision,
+            },
+        )
+        _alone(
+            "--all",
+            {
+                "--batch-size": arguments.batch_size,
+                "--one-gpu-step": arguments.one_gpu_step,
+                "--pace-of": arguments.pace_of,
+            },
+        )
+        _alone("--all", {"--sequence-length": arguments.sequence_length, "--without": arguments.without})
+        _alone("--all", {"--activation-checkpointing": arguments.activation_checkpointing})
+        for path in write_shipped(arguments.output):
             print(path)
         return
-    check_destination(output)
-    whose = _gpu(gpu, gpu_file, memory_bandwidth, peak or [], memory, multiprocessors)
-    if from_ is not None:
-        _alone("--from", {"--optimizer": job.optimizer, "--one-gpu-step": one_gpu_step, "--pace-of": pace_of})
-        _alone("--from", {"--batch-size": batch_size, "--clip-gradients": job.clip_gradients})
-        _alone("--from", {"--sequence-length": sequence_length, "--without": without})
-        _alone("--from", {"--activation-checkpointing": activation_checkpointing})
-        found = carry_model(load_workload(from_), whose, model, precision)
+    check_destination(arguments.output)
+    whose = _gpu(
+        arguments.gpu,
+        arguments.gpu_file,
+        arguments.memory_bandwidth,
+        arguments.peak or [],
+        arguments.memory,
+        arguments.multiprocessors,
+    )
+    if arguments.from_ is not None:
+        _alone(
+            "--from",
+            {"--optimizer": job.optimizer, "--one-gpu-step": arguments.one_gpu_step, "--pace-of": arguments.pace_of},
+        )
+        _alone("--from", {"--batch-size": arguments.batch_size, "--clip-gradients": job.clip_gradients})
+        _alone("--from", {"--sequence-length": arguments.sequence_length, "--without": arguments.without})
+        _alone("--from", {"--activation-checkpointing": arguments.activation_checkpointing})
+        found = carry_model(load_workload(arguments.from_), whose, arguments.model, arguments.precision)
         for line in found.notes:
             _note(line)
-        _deliver(jittered(found.workload, job.jitter), output)
+        _deliver(jittered(found.workload, job.jitter), arguments.output)
         return
-    if job.accumulate > 1 and not one_gpu_step:
+    if job.accumulate > 1 and not arguments.one_gpu_step:
         what, remedy = "says nothing without --one-gpu-step", "add the time of such a step, or leave it out"
         raise InputError(what, place="accumulate", remedy=remedy)
     if job.clip_gradients and job.optimizer is None:
         raise InputError("no optimizer is named", place="--clip-gradients", remedy="add e.g. --optimizer adamw-foreach")
-    if pace_of is not None:
-        _alone("--pace-of", {"--one-gpu-step": one_gpu_step})
-    paced = None if pace_of is None else load_workload(pace_of)
+    if arguments.pace_of is not None:
+        _alone("--pace-of", {"--one-gpu-step": arguments.one_gpu_step})
+    paced = None if arguments.pace_of is None else load_workload(arguments.pace_of)
     if paced is not None and kind_of(paced.device) != kind_of(whose.name):
-        _note(f"{pace_of} has the pace of {paced.device}, taken for {whose.name}")
+        _note(f"{arguments.pace_of} has the pace of {paced.device}, taken for {whose.name}")
     assumed: _Assumed = {
-        "anchors": [parse_anchor(text, "--one-gpu-step") for text in one_gpu_step or []],
+        "anchors": [parse_anchor(text, "--one-gpu-step") for text in arguments.one_gpu_step or []],
         "optimizer": None if job.optimizer is None else optimizer_named(job.optimizer, clipping=job.clip_gradients),
-        "pace": None if paced is None else RooflineFactors.of(paced.provenance, str(pace_of)),
+        "pace": None if paced is None else RooflineFactors.of(paced.provenance, str(arguments.pace_of)),
         "accumulate": job.accumulate,
-        "checkpointing": activation_checkpointing,
-        "without": without or [],
+        "checkpointing": arguments.activation_checkpointing,
+        "without": arguments.without or [],
     }
-    if step is not None:
-        _alone("--step", {"--sequence-length": sequence_length})
-        workload = estimate_step(step, whose, precision, batch_size=batch_size, note=_note, **assumed)
+    if arguments.step is not None:
+        _alone("--step", {"--sequence-length": arguments.sequence_length})
+        workload = estimate_step(
+            arguments.step, whose, arguments.precision, batch_size=arguments.batch_size, note=_note, **assumed
+        )
     else:
-        assert model is not None
-        model = model if sequence_length is None else f"{model}-s{sequence_length}"
-        workload = estimate_model(model, whose, precision or _SHIPPED_PRECISION, batch_size, **assumed)
+        assert arguments.model is not None
+        name = (
+            arguments.model if arguments.sequence_length is None else f"{arguments.model}-s{arguments.sequence_length}"
+        )
+        workload = estimate_model(
+            name, whose, arguments.precision or _SHIPPED_PRECISION, arguments.batch_size, **assumed
+        )
     if workload.provenance.get(COMPILED) is True:
         compiled_as = CompiledAs.of(workload.provenance)
         other = "compiled by torch.compile with another backend than inductor: priced operator by operator"
@@ -162,7 +208,7 @@ def estimate(
         told = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
         _note(f"device time: {told}; waves and minimum are within the others, --without TERM leaves one out")
     _warn(workload)
-    _deliver(jittered(workload, job.jitter), output)
+    _deliver(jittered(workload, job.jitter), arguments.output)
 
 
 def _deliver(workload: Workload, output: Path) -> None:

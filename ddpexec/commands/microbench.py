@@ -3,39 +3,49 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
 from ddpexec.groups.torchrun import on_first_node, refuse_shared_input
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
+from ddpsim.cli.expand import expand
 from ddpsim.cli.output import write
 
 
-def microbench(
-    output: Annotated[Path, typer.Option("-o", "--output", help="JSON to write, nccl-tests' -J shape; - is stdout.")],
-    begin: Annotated[str, typer.Option("-b", "--minbytes", help="First size, as nccl-tests takes it.")] = "4K",
-    end: Annotated[str, typer.Option("-e", "--maxbytes", help="Last size.")] = "64M",
-    factor: Annotated[int, typer.Option("-f", "--stepfactor", help="From each size to the next.")] = 2,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicrobenchArguments:
+    """What `microbench` is asked: sizes, a load beside them, and where to run."""
+
+    output: Annotated[Path, typer.Option("-o", "--output", help="JSON to write, nccl-tests' -J shape; - is stdout.")]
+    begin: Annotated[str, typer.Option("-b", "--minbytes", help="First size, as nccl-tests takes it.")] = "4K"
+    end: Annotated[str, typer.Option("-e", "--maxbytes", help="Last size.")] = "64M"
+    factor: Annotated[int, typer.Option("-f", "--stepfactor", help="From each size to the next.")] = 2
     under_load: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(help="Workload whose model runs beside collectives: measures how much each slows the other."),
-    ] = None,
+    ] = None
     load_seconds: Annotated[
         float, typer.Option(min=0.1, help="How long each of the four measurements under load takes.")
-    ] = 8.0,
+    ] = 8.0
     together: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option(metavar="8M,8M", help="Also allreduces of these sizes launched at once; may be repeated."),
-    ] = None,
-    backend: Annotated[Optional[str], typer.Option(help="gloo or nccl; nccl where every rank has a GPU.")] = None,  # noqa: UP045
+    ] = None
+    backend: Annotated[str | None, typer.Option(help="gloo or nccl; nccl where every rank has a GPU.")] = None
     device: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(metavar="cpu|cuda", help="Where buckets lie; ranks may share a GPU. [cuda with nccl]"),
-    ] = None,
-    threads: Annotated[Optional[int], typer.Option(min=1, help="Host threads a rank.")] = None,  # noqa: UP045
-    json_: Annotated[bool, typer.Option("--json", help="Print the document too.")] = False,
+    ] = None
+    threads: Annotated[int | None, typer.Option(min=1, help="Host threads a rank.")] = None
+    json_: Annotated[bool, typer.Option("--json", help="Print the document too.")] = False
+
+
+@expand
+def microbench(
+    arguments: MicrobenchArguments,
 ) -> None:
     """Measure isolated allreduces, DDP's host costs and, under load, the slow-downs; for `ddpsim calibrate`.
 
@@ -43,11 +53,11 @@ def microbench(
     """
     from ddpsim.units import float32_size, nccl_sizes, parse_nccl_size
 
-    wanted = nccl_sizes(float32_size(begin, "-b"), parse_nccl_size(end, "-e"), factor)
-    at_once = [[float32_size(size, "--together") for size in each.split(",")] for each in together or ()]
-    refuse_shared_input(under_load)
+    wanted = nccl_sizes(float32_size(arguments.begin, "-b"), parse_nccl_size(arguments.end, "-e"), arguments.factor)
+    at_once = [[float32_size(size, "--together") for size in each.split(",")] for each in arguments.together or ()]
+    refuse_shared_input(arguments.under_load)
     if on_first_node():
-        check_destination(output, as_json=json_)
+        check_destination(arguments.output, as_json=arguments.json_)
     import torch
 
     from ddpexec.groups.launched import launched
@@ -56,21 +66,21 @@ def microbench(
     from ddpsim.files import is_regular, json_text
     from ddpsim.workload.files import load_workload
 
-    workload = None if under_load is None else load_workload(under_load)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    with launched("microbench", backend, device) as rank:
+    workload = None if arguments.under_load is None else load_workload(arguments.under_load)
+    if arguments.threads is not None:
+        torch.set_num_threads(arguments.threads)
+    with launched("microbench", arguments.backend, arguments.device) as rank:
 
         def progress(line: str) -> None:
             if rank.communicator.rank == 0:
                 print(f"microbench: {line}", file=sys.stderr, flush=True)
 
-        keep = output if is_regular(output) and str(output) != STANDARD_OUTPUT else None
-        document = measure(rank, wanted, workload, progress, together=at_once, load_s=load_seconds, keep=keep)
+        keep = arguments.output if is_regular(arguments.output) and str(arguments.output) != STANDARD_OUTPUT else None
+        document = measure(rank, wanted, workload, progress, together=at_once, load_s=arguments.load_seconds, keep=keep)
         if rank.communicator.rank == 0:
             text = json_text(document)
-            deliver(output, text)
+            deliver(arguments.output, text)
             if keep is not None:
                 forget(keep, rank)
-            if str(output) != STANDARD_OUTPUT:
-                write(text.rstrip() if json_ else f"written to {output}")
+            if str(arguments.output) != STANDARD_OUTPUT:
+                write(text.rstrip() if arguments.json_ else f"written to {arguments.output}")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.cli.expand import expand
 from ddpsim.cli.output import ms, percent, table, write
 from ddpsim.errors import InputError
 
@@ -18,28 +20,36 @@ if TYPE_CHECKING:
 _ARMS = ("never,last", "drift:0.95:20,mean", "drift:1:1,mean", "drift:1:1,context", "oracle")
 
 
-def order_run(
-    trace: Annotated[str, typer.Option(metavar="FILE", help="Order trace, a file or a shipped name.")],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderRunArguments:
+    """What `order run` is asked: a trace of orders, arms to try, and the wire."""
+
+    trace: Annotated[str, typer.Option(metavar="FILE", help="Order trace, a file or a shipped name.")]
     topology: Annotated[
         str, typer.Option(metavar="T", help="The machine that it runs on, by which computation is scaled.")
-    ] = "lab-flat",
+    ] = "lab-flat"
     wire_over_backward: Annotated[
         float, typer.Option(metavar="W", help="What all messages together take over what backward does.")
-    ] = 1.0,
+    ] = 1.0
     arm: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option(metavar="POLICY,PREDICTOR", help="Beside torch: a policy and its predictor, or oracle; repeated."),
-    ] = None,
-    buckets: Annotated[int, typer.Option(min=1, metavar="N", help="About how many buckets a model has.")] = 8,
-    rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Turns of every arm, forth and back.")] = 3,
+    ] = None
+    buckets: Annotated[int, typer.Option(min=1, metavar="N", help="About how many buckets a model has.")] = 8
+    rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Turns of every arm, forth and back.")] = 3
     find_unused_parameters: Annotated[
         bool,
         typer.Option(
             "--find-unused-parameters", help="Of a trace that misses no gradient too: torch then never rebuilds."
         ),
-    ] = False,
-    out: Annotated[Optional[Path], typer.Option("-o", "--out", help="JSON to write.")] = None,  # noqa: UP045
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    ] = False
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="JSON to write.")] = None
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+
+
+@expand
+def order_run(
+    arguments: OrderRunArguments,
 ) -> None:
     """Replay an order trace with timed layers, in turns under stock torch and under order policies, for real.
 
@@ -53,24 +63,24 @@ def order_run(
     from ddpsim.topology.spec import load_topology
     from ddpsim.workload.order_trace import load_order_trace
 
-    path = Path(trace) if os.path.exists(trace) else shipped.find("order trace", trace)
+    path = Path(arguments.trace) if os.path.exists(arguments.trace) else shipped.find("order trace", arguments.trace)
     recorded = load_order_trace(path)
-    machine = BenchMachine(load_topology(topology), wire_over_backward)
-    caps = caps_for(recorded, buckets)
-    arms = [Arm(TORCH), *(_arm(text) for text in arm or _ARMS)]
+    machine = BenchMachine(load_topology(arguments.topology), arguments.wire_over_backward)
+    caps = caps_for(recorded, arguments.buckets)
+    arms = [Arm(TORCH), *(_arm(text) for text in arguments.arm or _ARMS)]
     with launched("order-run", "gloo", "cpu") as rank:
         scale = machine.scale(recorded, caps)
         taken = run_orders(
             recorded, arms, rank.communicator,
-            caps=caps, scale_compute=scale, rounds=rounds, find_unused=find_unused_parameters,
+            caps=caps, scale_compute=scale, rounds=arguments.rounds, find_unused=arguments.find_unused_parameters,
         )  # fmt: skip
         if rank.communicator.rank != 0:
             return
         rows = [{"trace": recorded.name, "machine": machine.name, **row} for row in measured(taken)]
     document = {"rows": rows}
-    if out is not None:
-        write_whole(out, json_text(document).encode())
-    if json_:
+    if arguments.out is not None:
+        write_whole(arguments.out, json_text(document).encode())
+    if arguments.json_:
         write(json.dumps(document, indent=2))
         return
     lines = [

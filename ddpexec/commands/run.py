@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,74 +29,85 @@ if TYPE_CHECKING:
     from ddpsim.trace.metrics import Summary
 
 
-@expand
-def run(
-    settings: RunSettings,
-    pipeline_options: PipelineOptions,
-    output: Output,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the traces, one file a rank, and run.json.")],
-    model: Annotated[
-        str | None, typer.Option(metavar="M", help="A shipped model: resnet50, gpt2-small-s64, ...")
-    ] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunArguments:
+    """What `run` is asked beside its settings: what is trained, and where traces go."""
+
+    out: Annotated[Path, typer.Option("--out", help="Folder for the traces, one file a rank, and run.json.")]
+    model: Annotated[str | None, typer.Option(metavar="M", help="A shipped model: resnet50, gpt2-small-s64, ...")] = (
+        None
+    )
     step: Annotated[
         str | None,
         typer.Option(metavar="package.module:function", help="One's own step instead, as `capture` takes it."),
-    ] = None,
+    ] = None
     workload: Annotated[
         str | None, typer.Option(metavar="W", help="A workload to replay with timed layers instead.")
-    ] = None,
-    plan: PlanFile = None,
+    ] = None
+    plan: PlanFile = None
     device: Annotated[
         str | None, typer.Option(metavar="cpu|cuda", help="Where ranks compute; they may share a GPU. [cuda with nccl]")
-    ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Host threads a rank. [torchrun's: 1]")] = None,
+    ] = None
+    threads: Annotated[int | None, typer.Option(min=1, help="Host threads a rank. [torchrun's: 1]")] = None
+
+
+@expand
+def run(
+    arguments: RunArguments,
+    settings: RunSettings,
+    pipeline_options: PipelineOptions,
+    output: Output,
 ) -> None:
     """Train data parallel on the ranks that torchrun started; write what happened as traces."""
     from ddpsim.errors import InputError
     from ddpsim.files import check_writable_folder
 
-    if [model, step, workload].count(None) != 2:
+    if [arguments.model, arguments.step, arguments.workload].count(None) != 2:
         remedy = "e.g. `model=resnet50`"
         raise InputError("give one of `model`, `step` and `workload`", place="run", remedy=remedy)
-    if step is not None:
+    if arguments.step is not None:
         _refuse_beside_step(settings)
     if pipeline_options.pipeline is not None:
-        given = {"step": step is not None, "timed": workload is not None, "plan": plan is not None}
+        given = {
+            "step": arguments.step is not None,
+            "timed": arguments.workload is not None,
+            "plan": arguments.plan is not None,
+        }
         check_beside(pipeline_options, settings, **given)
-    refuse_beside_plan(plan, settings)
-    refuse_shared_input(workload, plan)
-    check_writable_folder(out)
-    if model is not None:
+    refuse_beside_plan(arguments.plan, settings)
+    refuse_shared_input(arguments.workload, arguments.plan)
+    check_writable_folder(arguments.out)
+    if arguments.model is not None:
         from ddpexec.models import builder
 
-        builder(model, place="model")
+        builder(arguments.model, place="model")
     recorded = None
-    if workload is not None:
+    if arguments.workload is not None:
         from ddpsim.workload.files import load_workload
 
-        recorded = load_workload(workload)
+        recorded = load_workload(arguments.workload)
     import torch
 
     from ddpexec.groups.launched import launched
     from ddpexec.running.pipelines import PipelineRun
     from ddpexec.running.run import Run
 
-    if threads is not None:
-        torch.set_num_threads(threads)
+    if arguments.threads is not None:
+        torch.set_num_threads(arguments.threads)
 
     def chosen(parameters: ModelParameters) -> BucketPlan | None:
-        return read_plan(plan, parameters.policy)
+        return read_plan(arguments.plan, parameters.policy)
 
-    join = launched("run", settings.backend, device, settings.timeout.total_seconds())
+    join = launched("run", settings.backend, arguments.device, settings.timeout.total_seconds())
     with join as rank:
         if pipeline_options.pipeline is not None:
             in_stages = PipelineRun(
-                settings, pipeline_options, rank.device, rank.communicator, model=model, workload=recorded
+                settings, pipeline_options, rank.device, rank.communicator, model=arguments.model, workload=recorded
             )
-            _train_in_stages(in_stages, rank.communicator.rank, out, output)
+            _train_in_stages(in_stages, rank.communicator.rank, arguments.out, output)
             return
-        running = Run(settings, rank.device, model=model, step=step, workload=recorded, plan=chosen)
-        _train(running, out, output)
+        running = Run(settings, rank.device, model=arguments.model, step=arguments.step, workload=recorded, plan=chosen)
+        _train(running, arguments.out, output)
 
 
 def _train_in_stages(running: PipelineRun, rank: int, out: Path, output: Output) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,27 +21,34 @@ if TYPE_CHECKING:
     from ddpsim.collectives.constant import Constant
 
 
-@expand
-def calibrate(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrateArguments:
+    """What `calibrate` is asked: measured tables, the machine they are of, and where to write."""
+
     measured: Annotated[
         list[str],
         typer.Argument(metavar="MEASURED...", help="nccl-tests text or -J JSON, microbenchmark, CSV; - is stdin."),
-    ],
-    topology: TopologyName,
-    output: Output,
+    ]
+    topology: TopologyName
     nodes: Annotated[
         str | None, typer.Option(metavar="1,2", help="Nodes of each MEASURED. [its header, else as few as hold it]")
-    ] = None,
+    ] = None
     backend: Annotated[
         str | None, typer.Option(metavar="nccl|gloo", help="[the tables'; gloo on a machine without GPUs]")
-    ] = None,
+    ] = None
     out: Annotated[
         str, typer.Option("--out", "-o", metavar="FILE", help="Calibration to write; - is standard output.")
-    ] = "calibration.json",
+    ] = "calibration.json"
     accept_misfit: Annotated[
         bool, typer.Option("--accept-misfit", help="Write constants even where rows contradict each other.")
-    ] = False,
-    plot: Annotated[str | None, plot_option("Draw measured against fitted.")] = None,
+    ] = False
+    plot: Annotated[str | None, plot_option("Draw measured against fitted.")] = None
+
+
+@expand
+def calibrate(
+    arguments: CalibrateArguments,
+    output: Output,
 ) -> None:
     """Fit a machine's link constants to measured tables of collectives."""
     from ddpsim.calibrating.calibrate import calibrate as fit
@@ -48,25 +56,31 @@ def calibrate(
     from ddpsim.measured import read_tables
     from ddpsim.topology.spec import load_topology
 
-    check_destination(out, as_json=output.as_json)
-    check_destination(plot)
-    files = [read_tables(path) for path in measured]
+    check_destination(arguments.out, as_json=output.as_json)
+    check_destination(arguments.plot)
+    files = [read_tables(path) for path in arguments.measured]
     tables = [table for held in files for table in held]
-    node_counts = None if nodes is None else counts(nodes, "nodes", "1,2")
+    node_counts = None if arguments.nodes is None else counts(arguments.nodes, "nodes", "1,2")
     if node_counts is not None and len(node_counts) not in (1, len(files)):
         what = f"{len(node_counts)} node counts for {len(files)} tables"
         raise InputError(what, place="nodes", remedy="give one for each MEASURED, in order")
     each = node_counts * len(files) if node_counts and len(node_counts) == 1 else node_counts
     given = each and [count for count, held in zip(each, files, strict=True) for _ in held]
-    report = fit(tables, load_topology(topology), given, backend=backend, accept_misfit=accept_misfit)
-    deliver(out, json_text(report.calibration.document()))
-    if plot:
-        _draw(report, plot)
+    report = fit(
+        tables,
+        load_topology(arguments.topology),
+        given,
+        backend=arguments.backend,
+        accept_misfit=arguments.accept_misfit,
+    )
+    deliver(arguments.out, json_text(report.calibration.document()))
+    if arguments.plot:
+        _draw(report, arguments.plot)
     if report.misfit.contradictions:
         note(f"warning: {report.misfit.summary}")
     for remark in report.notes:
         note(f"note: {remark}")
-    output.emit(_document(report), lambda: _text(report), aside=out == STANDARD_OUTPUT)
+    output.emit(_document(report), lambda: _text(report), aside=arguments.out == STANDARD_OUTPUT)
 
 
 def _document(report: CalibrationReport) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,63 +31,68 @@ if TYPE_CHECKING:
     from ddpsim.planning.goal import RateGoal
 
 
-@expand
-def compare(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareArguments:
+    """What `compare` is asked beside a job: machines, what varies, prices and goals, where to write."""
+
     workload: Annotated[
         list[str],
         typer.Option(metavar="W[@GPU]", help="Workload or file, put on each machine's own GPU; may be repeated."),
-    ],
-    topology: Annotated[list[str], typer.Option(metavar="T", help="Machine or YAML file; may be repeated.")],
-    options: Options,
-    given: ConstantOptions,
-    by: Workers,
-    output: Output,
-    context: typer.Context,
-    nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [each machine's own]")] = None,
-    gpus_per_node: GpusPerNode = None,
+    ]
+    topology: Annotated[list[str], typer.Option(metavar="T", help="Machine or YAML file; may be repeated.")]
+    nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [each machine's own]")] = None
+    gpus_per_node: GpusPerNode = None
     batch_size: Annotated[
         str | None, typer.Option(metavar="8,16,32", help="Samples a GPU and step, estimated anew. [the workload's own]")
-    ] = None,
+    ] = None
     precision: Annotated[
         str | None, typer.Option(metavar="fp32,amp", help="Precisions, estimated anew. [the workload's own]")
-    ] = None,
+    ] = None
     link_rate: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[LINK=]25,100,400Gb/s",
             help="Rates of the NICs, or of the links of that name or kind; may be repeated. [as declared]",
         ),
-    ] = None,
-    bucket_cap_mb: SweptCaps = None,
-    schemes: Schemes = None,
+    ] = None
+    bucket_cap_mb: SweptCaps = None
+    schemes: Schemes = None
     price: Annotated[
         list[str] | None,
         typer.Option(metavar="T=32.77USD/h", help="An hour of one node, @2026-11-22 behind it; may be repeated."),
-    ] = None,
-    prices: Annotated[
-        str | None, typer.Option(metavar="FILE.yaml", help="Prices with their currency and date.")
-    ] = None,
+    ] = None
+    prices: Annotated[str | None, typer.Option(metavar="FILE.yaml", help="Prices with their currency and date.")] = None
     samples_per_epoch: Annotated[
         float | None, typer.Option(metavar="N", help="Add time and cost of an epoch of so many samples.")
-    ] = None,
-    epochs: Annotated[float, typer.Option(metavar="E", help="Epochs until the deadline.")] = 1.0,
-    deadline: Annotated[
-        str | None, typer.Option(metavar="6h", help="Find the cheapest that is through by then.")
-    ] = None,
+    ] = None
+    epochs: Annotated[float, typer.Option(metavar="E", help="Epochs until the deadline.")] = 1.0
+    deadline: Annotated[str | None, typer.Option(metavar="6h", help="Find the cheapest that is through by then.")] = (
+        None
+    )
     samples_per_second: Annotated[
         float | None, typer.Option(metavar="R", help="Find the cheapest that is as fast.")
-    ] = None,
+    ] = None
     advice: Annotated[
         bool, typer.Option("--advice", help="Add break-even rates and node counts, placement and no_sync.")
-    ] = False,
+    ] = False
     efficiency: Annotated[
         str, typer.Option(metavar="80%", help="Scaling efficiency that --advice follows nodes down to.")
-    ] = "80%",
+    ] = "80%"
     out: Annotated[
         str | None, typer.Option("--out", "-o", metavar="FILE.jsonl", help="Write a row a line; - is standard output.")
-    ] = None,
-    plot: Annotated[str | None, plot_option("Draw steps with their bands over node counts, a panel a model.")] = None,
-    report: ReportFile = None,
+    ] = None
+    plot: Annotated[str | None, plot_option("Draw steps with their bands over node counts, a panel a model.")] = None
+    report: ReportFile = None
+
+
+@expand
+def compare(
+    arguments: CompareArguments,
+    options: Options,
+    given: ConstantOptions,
+    by: Workers,
+    output: Output,
+    context: typer.Context,
 ) -> None:
     """Compare machines before buying: time, efficiency, memory, links and cost, each with its band.
 
@@ -98,47 +104,51 @@ def compare(
     from ddpsim.planning.prices import machine_names, prices_of
     from ddpsim.topology.spec import load_topology
 
-    check_destination(out, as_json=output.as_json)
-    check_destination(plot)
-    check_report(report, output, {"-o": out, "--plot": plot})
-    bound = share(efficiency, "efficiency")
-    goal = _goal(deadline, samples_per_second, samples_per_epoch, epochs)
-    machines = [(name, load_topology(name)) for name in topology]
-    known = prices_of(price or [], prices, machine_names((name, machine.name) for name, machine in machines))
-    caps = swept_caps(bucket_cap_mb, options)
+    check_destination(arguments.out, as_json=output.as_json)
+    check_destination(arguments.plot)
+    check_report(arguments.report, output, {"-o": arguments.out, "--plot": arguments.plot})
+    bound = share(arguments.efficiency, "efficiency")
+    goal = _goal(arguments.deadline, arguments.samples_per_second, arguments.samples_per_epoch, arguments.epochs)
+    machines = [(name, load_topology(name)) for name in arguments.topology]
+    known = prices_of(
+        arguments.price or [], arguments.prices, machine_names((name, machine.name) for name, machine in machines)
+    )
+    caps = swept_caps(arguments.bucket_cap_mb, options)
     asked = ComparisonRequest.of(
-        workload,
-        topology,
-        nodes=[None] if nodes is None else counts(nodes, "nodes"),
-        batch_sizes=[None] if batch_size is None else counts(batch_size, "batch_size", "8,16,32"),
-        precisions=[None] if precision is None else precision.split(","),
-        link_rates=link_rates(link_rate or []) or [None],
+        arguments.workload,
+        arguments.topology,
+        nodes=[None] if arguments.nodes is None else counts(arguments.nodes, "nodes"),
+        batch_sizes=[None] if arguments.batch_size is None else counts(arguments.batch_size, "batch_size", "8,16,32"),
+        precisions=[None] if arguments.precision is None else arguments.precision.split(","),
+        link_rates=link_rates(arguments.link_rate or []) or [None],
         caps=caps,
-        schemes=None if schemes is None else schemes_named(schemes),
+        schemes=None if arguments.schemes is None else schemes_named(arguments.schemes),
         prices=known,
-        samples_per_epoch=samples_per_epoch,
+        samples_per_epoch=arguments.samples_per_epoch,
         goal=goal,
         efficiency=bound,
         options=options,
-        gpus_per_node=gpus_per_node,
+        gpus_per_node=arguments.gpus_per_node,
         calibration=given.calibration_in_force(),
     )
-    with keeping(by, len(asked.points), out, report) as done:
+    with keeping(by, len(asked.points), arguments.out, arguments.report) as done:
         found = asked.found(
-            done.computed(asked.rows_task(), "predictions", out, lambda entries: _lines(asked.rows(entries)))
+            done.computed(asked.rows_task(), "predictions", arguments.out, lambda entries: _lines(asked.rows(entries)))
         )
-        if advice:
+        if arguments.advice:
             found = asked.advised(found, done.computed(asked.advice_task(found), "machines' advice"))
-        done.deliver(out, lambda: _lines(found.rows))
-    if plot:
-        draw(found, plot)
+        done.deliver(arguments.out, lambda: _lines(found.rows))
+    if arguments.plot:
+        draw(found, arguments.plot)
     deliver_report(
-        report,
+        arguments.report,
         lambda pages: pages.compare_report(
             found, calibration=given.calibration_in_force(), notes=sorted(done.told), command=made_by(context)
         ),
     )
-    output.emit(found.document(), lambda: text(found, bound), aside=STANDARD_OUTPUT in (out, report))
+    output.emit(
+        found.document(), lambda: text(found, bound), aside=STANDARD_OUTPUT in (arguments.out, arguments.report)
+    )
 
 
 def _lines(rows: Sequence[ComparisonRow]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,18 +22,25 @@ if TYPE_CHECKING:
 _HEADER = ("machine", "nodes", "scheme", "fewer bytes", "plain ms", "step ms", "gain", "pays below", "encoding")
 
 
-@expand
-def compression(
-    workload: WorkloadName,
-    topology: Annotated[list[str], typer.Option(metavar="T", help="Machine or YAML file; may be repeated.")],
-    given: ConstantOptions,
-    output: Output,
-    nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [each machine's own]")] = None,
-    gpus_per_node: GpusPerNode = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressionArguments:
+    """What `compression` is asked: a workload on a machine, and the schemes to hold against DDP."""
+
+    workload: WorkloadName
+    topology: Annotated[list[str], typer.Option(metavar="T", help="Machine or YAML file; may be repeated.")]
+    nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [each machine's own]")] = None
+    gpus_per_node: GpusPerNode = None
     schemes: Annotated[
         str | None,
         typer.Option(metavar="fp16,powersgd:4", help="As --compression of predict. [one of each family]"),
-    ] = None,
+    ] = None
+
+
+@expand
+def compression(
+    arguments: CompressionArguments,
+    given: ConstantOptions,
+    output: Output,
 ) -> None:
     """Find the rate of the NICs below which compressed gradients make a step faster, with its 80 % band.
 
@@ -43,9 +51,9 @@ def compression(
     from ddpsim.prediction.models import Model
     from ddpsim.topology.spec import load_topology
 
-    model = Model.of(workload)
-    asked = SCHEMES if schemes is None else tuple(schemes.split(","))
-    machines = [load_topology(name) for name in topology]
+    model = Model.of(arguments.workload)
+    asked = SCHEMES if arguments.schemes is None else tuple(arguments.schemes.split(","))
+    machines = [load_topology(name) for name in arguments.topology]
     if not all(asked):
         raise InputError("a scheme without a name", place="schemes", remedy="write e.g. fp16,powersgd:4")
     calibration = given.calibration_in_force("gloo" if model.source.one_clock else "nccl")
@@ -53,7 +61,12 @@ def compression(
     told = Progress("compression: schemes")
     for machine in machines:
         for row in codec_rows(
-            model.on(machine), machine, asked, nodes=nodes, gpus_per_node=gpus_per_node, calibration=calibration
+            model.on(machine),
+            machine,
+            asked,
+            nodes=arguments.nodes,
+            gpus_per_node=arguments.gpus_per_node,
+            calibration=calibration,
         ):
             rows.append(row)
             told(len(rows), len(machines) * len(asked))

@@ -37,12 +37,9 @@ class _Group:
     taken: Container[str]
 
     @classmethod
-    def of(cls, annotation: Any, taken: Container[str]) -> _Group | None:
-        """Return the group of a parameter's annotation; None where it is no dataclass."""
-        kind, *marks = get_args(annotation) if hasattr(annotation, "__metadata__") else (annotation,)
-        if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
-            return None
-        only = next((mark for mark in marks if isinstance(mark, OnlyFields)), None)
+    def of(cls, annotation: Any, kind: Any, taken: Container[str]) -> _Group:
+        """Return the group of a parameter's annotation, which is `kind` or names some of its fields."""
+        only = next((mark for mark in getattr(annotation, "__metadata__", ()) if isinstance(mark, OnlyFields)), None)
         return cls(kind, only, taken)
 
     @property
@@ -57,7 +54,7 @@ class _Group:
             said = {} if self.only is None else self.only.help
             return [_parameter(each, self.options, said.get(each.field, each.help)) for each in self.options]
         hints = get_type_hints(self.kind, include_extras=True)
-        return [_keyword(field.name, field.default, hints[field.name]) for field in dataclasses.fields(self.kind)]
+        return [_keyword(each.name, _default(each), hints[each.name]) for each in dataclasses.fields(self.kind)]
 
     def made(self, given: dict[str, Any]) -> Any:
         """Return the dataclass of what is given; its fields leave `given`."""
@@ -66,14 +63,21 @@ class _Group:
         return build(self.kind, {each.field: each.value(given.pop(each.field)) for each in self.options})
 
 
+def _dataclass_of(annotation: Any) -> Any | None:
+    kind = get_args(annotation)[0] if hasattr(annotation, "__metadata__") else annotation
+    return kind if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
+
+
 def expand(function: Callable[..., None]) -> Callable[..., None]:
     """Return `function` with each parameter that is a dataclass replaced by that dataclass's options.
 
-    An option that the function has itself, by that name, is not taken from a dataclass.
+    A dataclass whose fields are annotated for typer is the command's own: an option that it or the function has by a
+    name is not taken from another dataclass.
     """
     own = inspect.signature(function, eval_str=True).parameters
-    found = {name: _Group.of(parameter.annotation, own.keys()) for name, parameter in own.items()}
-    groups = {name: group for name, group in found.items() if group is not None}
+    kinds = {name: kind for name, each in own.items() if (kind := _dataclass_of(each.annotation)) is not None}
+    taken = {*own, *(each.name for kind in kinds.values() if not declared(kind) for each in dataclasses.fields(kind))}
+    groups = {name: _Group.of(own[name].annotation, kind, taken) for name, kind in kinds.items()}
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, p in own.items() if name not in groups]
     for group in groups.values():
         parameters += group.parameters()
@@ -105,6 +109,10 @@ def _parameter(each: Declared, others: list[Declared], text: str) -> inspect.Par
     elif each.choices:
         kind = str
     return _keyword(each.field, default, Annotated[kind | None if nullable else kind, info])
+
+
+def _default(each: dataclasses.Field[Any]) -> Any:
+    return inspect.Parameter.empty if each.default is dataclasses.MISSING else each.default
 
 
 def _keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:

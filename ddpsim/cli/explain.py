@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -19,23 +20,30 @@ _WORTH_A_PROCESS = 20 << 20
 """Bytes of traces from which on a process for each of two files saves more than its start; chosen by hand."""
 
 
-@expand
-def explain(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainArguments:
+    """What `explain` is asked: traces or a folder of a tuner, and what they are held against."""
+
     traces: Annotated[
         str,
         typer.Argument(
             metavar="TRACES",
             help="Folder of rank traces, of torch.profiler or ddpexec; or one file; or a tuner's folder.",
         ),
-    ],
+    ]
+    report: ReportFile = None
+    against: Annotated[
+        str | None, typer.Option(metavar="B", help="Traces of an earlier run: what changed since is told too.")
+    ] = None
+
+
+@expand
+def explain(
+    arguments: ExplainArguments,
     given: RunFacts,
     by: Workers,
     output: Output,
     context: typer.Context,
-    report: ReportFile = None,
-    against: Annotated[
-        str | None, typer.Option(metavar="B", help="Traces of an earlier run: what changed since is told too.")
-    ] = None,
 ) -> None:
     """Explain a traced run: where its step goes, which rank is late and why, what other buckets would gain."""
     from ddpsim.cli.explain_text import changes, text
@@ -45,27 +53,31 @@ def explain(
     from ddpsim.explaining.tuned import is_tuning
     from ddpsim.workload.files import load_workload
 
-    check_report(report, output, {})
-    if is_tuning(traces):
-        _tuned(traces, output, refused=report is not None or against is not None)
+    check_report(arguments.report, output, {})
+    if is_tuning(arguments.traces):
+        _tuned(arguments.traces, output, refused=arguments.report is not None or arguments.against is not None)
         return
     shapes = None if given.shapes is None else load_workload(given.shapes)
-    files = [*trace_files(traces), *([] if against is None else trace_files(against))]
+    files = [*trace_files(arguments.traces), *([] if arguments.against is None else trace_files(arguments.against))]
     large = len(files) > 1 and sum(file.stat().st_size for file in files) > _WORTH_A_PROCESS
     with by.crew(max(FEW, len(files)) if large else len(files)) as crew:
-        found = explained(traces, given, shapes=shapes, crew=crew)
-        then = None if against is None else explained(against, shapes=shapes, crew=crew, predict=False)
+        found = explained(arguments.traces, given, shapes=shapes, crew=crew)
+        then = (
+            None if arguments.against is None else explained(arguments.against, shapes=shapes, crew=crew, predict=False)
+        )
     since = None if then is None else beside(found, then)
     for line in found.notes:
         if found.unpredicted is None or not line.endswith(found.unpredicted):  # the text has it
             note(f"note: {line}")
     for line in () if then is None else then.notes:
-        note(f"note: {against}: {line}")
-    name = Path(traces).name or traces
-    deliver_report(report, lambda pages: pages.explain_report(found, title=name, command=made_by(context), since=since))
+        note(f"note: {arguments.against}: {line}")
+    name = Path(arguments.traces).name or arguments.traces
+    deliver_report(
+        arguments.report, lambda pages: pages.explain_report(found, title=name, command=made_by(context), since=since)
+    )
     document = {**found.document(), "against": None if since is None else since.document()}
     said = (lambda: text(found)) if since is None else (lambda: f"{changes(since)}\n\n{text(found)}")
-    output.emit(document, said, aside=report == STANDARD_OUTPUT)
+    output.emit(document, said, aside=arguments.report == STANDARD_OUTPUT)
 
 
 def _tuned(folder: str, output: Output, *, refused: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,80 +33,89 @@ _HEADER = (
 )  # fmt: skip
 
 
-@expand
-def order_bench(
-    given: ConstantOptions,
-    output: Output,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderBenchArguments:
+    """What `order bench` is asked: traces of orders, predictors and policies, and the wire."""
+
     traces: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Order traces: a folder, a file, or shipped names. [all shipped ones]"),
-    ] = None,
+    ] = None
     generated: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ranks=64,unused=0.3",
             help="Draw a trace with these statistics, instead of or beside --traces; may be repeated.",
         ),
-    ] = None,
+    ] = None
     topology: Annotated[
         list[str] | None, typer.Option(metavar="T", help="Machine, a rank a node; may be repeated. [lab-flat]")
-    ] = None,
+    ] = None
     predictor: Annotated[
         list[str] | None,
         typer.Option(metavar="P", help="Predictor, as --predictor of predict; may be repeated. [the built-in ones]"),
-    ] = None,
+    ] = None
     policy: Annotated[
         list[str] | None,
         typer.Option(metavar="ORDER", help="As --order; may be repeated. [once, drift:0.95:20 and drift:1:1]"),
-    ] = None,
-    consensus: Annotated[str, typer.Option(metavar="rank0|mean|slowest", help="Whose expectation wins.")] = "slowest",
+    ] = None
+    consensus: Annotated[str, typer.Option(metavar="rank0|mean|slowest", help="Whose expectation wins.")] = "slowest"
     wire_over_backward: Annotated[
         str | None,
         typer.Option(
             metavar="0.5,1,2",
             help="Scale computation so that all messages together take so much of backward. [as recorded]",
         ),
-    ] = "1",
-    buckets: Annotated[int, typer.Option(min=1, metavar="N", help="About how many buckets a model has.")] = 8,
+    ] = "1"
+    buckets: Annotated[int, typer.Option(min=1, metavar="N", help="About how many buckets a model has.")] = 8
     find_unused_parameters: Annotated[
         bool,
         typer.Option(
             "--find-unused-parameters", help="Of traces that miss no gradient too: torch then never rebuilds."
         ),
-    ] = False,
-    steps: Annotated[int, typer.Option(min=5, metavar="N", help="Steps of each trace, from its first.")] = 100,
-    seed: Annotated[int, typer.Option(min=0, metavar="S", help="Of the intervals' draws.")] = 0,
-    plot: Annotated[str | None, plot_option("Draw what each gains over torch, beside what an oracle would.")] = None,
+    ] = False
+    steps: Annotated[int, typer.Option(min=5, metavar="N", help="Steps of each trace, from its first.")] = 100
+    seed: Annotated[int, typer.Option(min=0, metavar="S", help="Of the intervals' draws.")] = 0
+    plot: Annotated[str | None, plot_option("Draw what each gains over torch, beside what an oracle would.")] = None
+
+
+@expand
+def order_bench(
+    arguments: OrderBenchArguments,
+    given: ConstantOptions,
+    output: Output,
 ) -> None:
     """Replay order traces under order policies, with what conferring and rebuilding cost.
 
     The oracle knows the next order and rebuilds for nothing; torch rebuilds once, or never where gradients are missing.
     Intervals are of 90 %. Kendall's tau is of what was expected and what came, unused parameters counted.
     """
-    check_destination(plot)
+    check_destination(arguments.plot)
     from ddpsim.orderbench import Bench, BenchMachine, bench
     from ddpsim.topology.spec import load_topology
 
     calibration = given.calibration_in_force("gloo")
-    ratios = [None] if wire_over_backward is None else numbers(wire_over_backward, "wire_over_backward")
-    machines = [load_topology(name) for name in topology or ["lab-flat"]]
+    ratios = (
+        [None] if arguments.wire_over_backward is None else numbers(arguments.wire_over_backward, "wire_over_backward")
+    )
+    machines = [load_topology(name) for name in arguments.topology or ["lab-flat"]]
     asked = Bench(
-        traces=[trace.first(steps) for trace in _traces(traces, generated or [])],
+        traces=[trace.first(arguments.steps) for trace in _traces(arguments.traces, arguments.generated or [])],
         machines=[BenchMachine(each, ratio, calibration) for each in machines for ratio in ratios],
-        predictors=predictor or PREDICTORS,
-        policies=policy or POLICIES,
-        consensus=_consensus(consensus),
-        buckets=buckets,
-        find_unused_parameters=find_unused_parameters,
-        seed=seed,
+        predictors=arguments.predictor or PREDICTORS,
+        policies=arguments.policy or POLICIES,
+        consensus=_consensus(arguments.consensus),
+        buckets=arguments.buckets,
+        find_unused_parameters=arguments.find_unused_parameters,
+        seed=arguments.seed,
     )
     rows = list(bench(asked, Progress("order-bench: rows")))
     documents = [row.document() for row in rows]
-    if plot:
+    if arguments.plot:
         from ddpsim.plots import plot_gains
 
-        plot_gains(documents, plot)
-        note(f"wrote {plot}")
+        plot_gains(documents, arguments.plot)
+        note(f"wrote {arguments.plot}")
     output.emit({"rows": documents}, lambda: _text(rows))
 
 

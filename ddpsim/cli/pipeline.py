@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,15 +19,22 @@ if TYPE_CHECKING:
     from ddpsim.planning.pipeline import PipelineStep
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineArguments:
+    """What `pipeline` is asked beside the pipeline: a workload on a machine."""
+
+    workload: WorkloadName
+    topology: TopologyName
+    nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None
+    gpus_per_node: GpusPerNode = None
+
+
 @expand
 def pipeline(
-    workload: WorkloadName,
-    topology: TopologyName,
+    arguments: PipelineArguments,
     given: Pipeline,
     constants: ConstantOptions,
     output: Output,
-    nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None,
-    gpus_per_node: GpusPerNode = None,
 ) -> None:
     """Predict the step of a model in stages (GPipe, PipeDream) or in cut layers (Mesh-TensorFlow), and its bubble."""
     from ddpsim.planning.pipeline import pipelined
@@ -34,9 +42,11 @@ def pipeline(
     from ddpsim.topology.spec import load_topology
     from ddpsim.workload.files import load_workload
 
-    model, machine = load_workload(workload), load_topology(topology)
+    model, machine = load_workload(arguments.workload), load_topology(arguments.topology)
     backend = "gloo" if model.one_clock else machine.backend
-    step = pipelined(model, place(machine, nodes, gpus_per_node), given, constants.calibration_in_force(backend))
+    step = pipelined(
+        model, place(machine, arguments.nodes, arguments.gpus_per_node), given, constants.calibration_in_force(backend)
+    )
     output.emit(step.document(), lambda: _text(step, given))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,28 +35,35 @@ if TYPE_CHECKING:
     from ddpsim.topology.graph import Topology
 
 
-@expand
-def plan(
-    workload: Annotated[list[str], typer.Option(metavar="W", help="Workload or file; may be repeated.")],
-    topology: Annotated[list[str], typer.Option(metavar="T", help="Machine or YAML file; may be repeated.")],
-    options: Options,
-    given: ConstantOptions,
-    by: Workers,
-    output: Output,
-    context: typer.Context,
-    nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [each machine's own]")] = None,
-    gpus_per_node: GpusPerNode = None,
-    bucket_cap_mb: SweptCaps = None,
-    plan: PlanFile = None,
-    schemes: Schemes = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanArguments:
+    """What `plan` is asked beside a job: workloads, machines, sizes, caps, and where to write."""
+
+    workload: Annotated[list[str], typer.Option(metavar="W", help="Workload or file; may be repeated.")]
+    topology: Annotated[list[str], typer.Option(metavar="T", help="Machine or YAML file; may be repeated.")]
+    nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [each machine's own]")] = None
+    gpus_per_node: GpusPerNode = None
+    bucket_cap_mb: SweptCaps = None
+    plan: PlanFile = None
+    schemes: Schemes = None
     out: Annotated[
         str | None,
         typer.Option(
             "--out", "-o", metavar="FILE.json", help="Write the best row's plan, of one workload; - is standard output."
         ),
-    ] = None,
-    plot: Annotated[str | None, plot_option("Draw latency over bucket cap, a panel a machine.")] = None,
-    report: ReportFile = None,
+    ] = None
+    plot: Annotated[str | None, plot_option("Draw latency over bucket cap, a panel a machine.")] = None
+    report: ReportFile = None
+
+
+@expand
+def plan(
+    arguments: PlanArguments,
+    options: Options,
+    given: ConstantOptions,
+    by: Workers,
+    output: Output,
+    context: typer.Context,
 ) -> None:
     """Find the bucket sizes that make an iteration shortest, or with --schemes the scheme.
 
@@ -68,23 +75,20 @@ def plan(
     from ddpsim.prediction.models import Model
     from ddpsim.topology.spec import load_topology
 
-    check_destination(out, as_json=output.as_json)
-    check_destination(plot)
-    check_report(report, output, {"-o": out, "--plot": plot})
-    models = _apart([Model.of(name, options) for name in workload])
-    if schemes is not None:
-        _refuse_beside_schemes(
-            {"out": out, "plot": plot, "report": report, "bucket_cap_mb": bucket_cap_mb, "plan": plan}
-        )
-        _emit_schemes(
-            _chosen(schemes_named(schemes), models, topology, nodes, gpus_per_node, options, given, by), output
-        )
+    check_destination(arguments.out, as_json=output.as_json)
+    check_destination(arguments.plot)
+    check_report(arguments.report, output, {"-o": arguments.out, "--plot": arguments.plot})
+    models = _apart([Model.of(name, options) for name in arguments.workload])
+    if arguments.schemes is not None:
+        given_too = {name: getattr(arguments, name) for name in ("out", "plot", "report", "bucket_cap_mb", "plan")}
+        _refuse_beside_schemes(given_too)
+        _emit_schemes(_chosen(arguments, models, options, given, by), output)
         return
-    _check(options, bucket_cap_mb, plan, out, len(models))
-    caps = swept_caps(bucket_cap_mb, options)
+    _check(options, arguments.bucket_cap_mb, arguments.plan, arguments.out, len(models))
+    caps = swept_caps(arguments.bucket_cap_mb, options)
     options = replace(options, caps=BucketCaps())
-    machines = [load_topology(name) for name in topology]
-    node_counts = [None] if nodes is None else counts(nodes, "nodes")
+    machines = [load_topology(name) for name in arguments.topology]
+    node_counts = [None] if arguments.nodes is None else counts(arguments.nodes, "nodes")
     cells = [
         cells_of(
             model,
@@ -92,29 +96,31 @@ def plan(
             node_counts,
             caps,
             options,
-            gpus_per_node,
+            arguments.gpus_per_node,
             given.calibration_in_force(_backend(model, machines, options)),
         )
         for model in models.values()
     ]
     every = [cell for each in cells for cell in each]
-    with keeping(by, len(every), out, report) as done:
+    with keeping(by, len(every), arguments.out, arguments.report) as done:
         entries = iter(done.computed(task_of(every), "plans"))
         reports = [
             report_of(name, each, list(islice(entries, len(each)))) for name, each in zip(models, cells, strict=True)
         ]
-        if out is not None:
-            write_plan(reports[0], out)
-    if plot:
-        draw([row for report in reports for row in report.rows], plot)
+        if arguments.out is not None:
+            write_plan(reports[0], arguments.out)
+    if arguments.plot:
+        draw([row for each in reports for row in each.rows], arguments.plot)
     deliver_report(
-        report,
+        arguments.report,
         lambda pages: pages.plan_report(
             reports, calibration=given.calibration_in_force(), notes=sorted(done.told), command=made_by(context)
         ),
     )
     output.emit(
-        _document(reports), lambda: _all(reports, details=output.verbose), aside=STANDARD_OUTPUT in (out, report)
+        _document(reports),
+        lambda: _all(reports, details=output.verbose),
+        aside=STANDARD_OUTPUT in (arguments.out, arguments.report),
     )
 
 
@@ -130,21 +136,15 @@ def _backend(model: Model, machines: Sequence[Topology], options: Options) -> st
 
 
 def _chosen(
-    schemes: Sequence[str],
-    models: Mapping[str, Model],
-    topology: Sequence[str],
-    nodes: str | None,
-    gpus_per_node: int | None,
-    options: Options,
-    given: ConstantOptions,
-    by: Workers,
+    arguments: PlanArguments, models: Mapping[str, Model], options: Options, given: ConstantOptions, by: Workers
 ) -> dict[str, SchemeReport]:
     """Return by workload which of the schemes is best where."""
     from ddpsim.planning.by_scheme import choose
     from ddpsim.topology.spec import load_topology
 
-    node_counts = [None] if nodes is None else counts(nodes, "nodes")
-    machines = [load_topology(name) for name in topology]
+    schemes = schemes_named(str(arguments.schemes))
+    node_counts = [None] if arguments.nodes is None else counts(arguments.nodes, "nodes")
+    machines = [load_topology(name) for name in arguments.topology]
     with by.crew(len(models) * len(machines) * len(node_counts)) as crew:
         return {
             name: choose(
@@ -153,7 +153,7 @@ def _chosen(
                 schemes,
                 nodes=node_counts,
                 options=options,
-                gpus_per_node=gpus_per_node,
+                gpus_per_node=arguments.gpus_per_node,
                 calibration=given.calibration_in_force(_backend(model, machines, options)),
                 progress=Progress(f"schemes for {name}"),
                 executor=crew,

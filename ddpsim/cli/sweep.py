@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -42,29 +42,36 @@ _OF_STEPS = tuple(name.replace("iteration", "step") for name in _HEADER)
 """Where gradients are accumulated, times are of the optimizer's step."""
 
 
-@expand
-def sweep(
-    workload: WorkloadName,
-    topology: TopologyName,
-    options: Options,
-    given: ConstantOptions,
-    by: Workers,
-    output: Output,
-    context: typer.Context,
-    nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [the machine's own]")] = None,
-    gpus_per_node: GpusPerNode = None,
-    bucket_cap_mb: SweptCaps = None,
-    plan: PlanFile = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepArguments:
+    """What `sweep` is asked beside a job: a workload on a machine, sizes, caps, where to write."""
+
+    workload: WorkloadName
+    topology: TopologyName
+    nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [the machine's own]")] = None
+    gpus_per_node: GpusPerNode = None
+    bucket_cap_mb: SweptCaps = None
+    plan: PlanFile = None
     out: Annotated[
         str | None,
         typer.Option(
             "--out", "-o", metavar="FILE.jsonl", help="Write one predict document a line; - is standard output."
         ),
-    ] = None,
-    plot: Annotated[
-        str | None, plot_option("Draw steps with their bands over bucket caps, a line a node count.")
-    ] = None,
-    report: ReportFile = None,
+    ] = None
+    plot: Annotated[str | None, plot_option("Draw steps with their bands over bucket caps, a line a node count.")] = (
+        None
+    )
+    report: ReportFile = None
+
+
+@expand
+def sweep(
+    arguments: SweepArguments,
+    options: Options,
+    given: ConstantOptions,
+    by: Workers,
+    output: Output,
+    context: typer.Context,
 ) -> None:
     """Predict every bucket cap at every node count.
 
@@ -75,29 +82,33 @@ def sweep(
     from ddpsim.prediction.models import Model
     from ddpsim.topology.spec import load_topology
 
-    check_destination(out, as_json=output.as_json)
-    check_destination(plot)
-    check_report(report, output, {"-o": out, "--plot": plot})
-    refuse_beside_plan(plan, options, bucket_cap_mb)
-    machine = load_topology(topology)
-    asked = Model.of(workload, options)
+    check_destination(arguments.out, as_json=output.as_json)
+    check_destination(arguments.plot)
+    check_report(arguments.report, output, {"-o": arguments.out, "--plot": arguments.plot})
+    refuse_beside_plan(arguments.plan, options, arguments.bucket_cap_mb)
+    machine = load_topology(arguments.topology)
+    asked = Model.of(arguments.workload, options)
     model = asked.on(machine, options=options)
     moved = model.name != asked.source.name
-    caps = swept_caps(bucket_cap_mb, options) or [options.caps]
-    node_counts = [None] if nodes is None else counts(nodes, "nodes")
+    caps = swept_caps(arguments.bucket_cap_mb, options) or [options.caps]
+    node_counts = [None] if arguments.nodes is None else counts(arguments.nodes, "nodes")
     backend = options.on(model, machine).backend_for(model)
-    question = SweepRequest(model, machine, gpus_per_node, given.calibration_in_force(backend))
-    base = replace(options, caps=caps[0], plan=read_plan(plan, model.parameters))
+    question = SweepRequest(model, machine, arguments.gpus_per_node, given.calibration_in_force(backend))
+    base = replace(options, caps=caps[0], plan=read_plan(arguments.plan, model.parameters))
     points = points_of(node_counts, caps, base)
-    with keeping(by, len(points), out, report) as done:
-        entries = done.computed(question.task(points), "predictions", out, _lines)
-        done.deliver(out, lambda: _lines(dict(enumerate(entries))))
-    labels = [_caps_text(cap, plan) for cap in caps] * len(node_counts)
-    documents = [json.loads(entry.document) for entry in entries] if output.as_json or report or plot else []
-    if plot:
-        _draw(documents, labels, f"{model.name}\non {question.topology.name}", plot)
+    with keeping(by, len(points), arguments.out, arguments.report) as done:
+        entries = done.computed(question.task(points), "predictions", arguments.out, _lines)
+        done.deliver(arguments.out, lambda: _lines(dict(enumerate(entries))))
+    labels = [_caps_text(cap, arguments.plan) for cap in caps] * len(node_counts)
+    documents = (
+        [json.loads(entry.document) for entry in entries]
+        if output.as_json or arguments.report or arguments.plot
+        else []
+    )
+    if arguments.plot:
+        _draw(documents, labels, f"{model.name}\non {question.topology.name}", arguments.plot)
     deliver_report(
-        report,
+        arguments.report,
         lambda pages: pages.sweep_report(
             documents,
             labels,
@@ -109,7 +120,7 @@ def sweep(
             command=made_by(context),
         ),
     )
-    aside = STANDARD_OUTPUT in (out, report)
+    aside = STANDARD_OUTPUT in (arguments.out, arguments.report)
     output.emit(
         {"rows": documents} if output.as_json else None, lambda: _text(entries, labels, moved=moved), aside=aside
     )

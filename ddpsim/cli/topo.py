@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,45 +49,52 @@ def list_(output: Output) -> None:
     output.emit({"topologies": rows}, lambda: table(header, [list(row.values()) for row in rows], left=(0, 3, 5, 6)))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowArguments:
+    """What `topo show` is asked: a machine, how much of it, and what to print."""
+
+    topology: Annotated[str, typer.Argument(metavar="T", help="Shipped machine, or a YAML file; - is standard input.")]
+    channels: Annotated[bool, typer.Option("--channels", help="The rings and trees NCCL would find, too.")] = False
+    gpus: Annotated[
+        str | None, typer.Option(metavar="0,3,2", help="Channels over these GPUs of a node, in rank order. [all]")
+    ] = None
+    nodes: Annotated[
+        int | None, typer.Option(metavar="N", help="Channels' trees over so many nodes. [the machine's own]")
+    ] = None
+    no_pxn: Annotated[
+        bool, typer.Option("--no-pxn", help="Channels without passing a far NIC's bytes through a GPU near it.")
+    ] = False
+    no_gpudirect: Annotated[
+        bool, typer.Option("--no-gpudirect", help="Channels whose bytes rest in host memory on the way to a NIC.")
+    ] = False
+    plot: Annotated[str | None, plot_option("Draw the graph.")] = None
+
+
 @app.command()
 @expand
 def show(
-    topology: Annotated[str, typer.Argument(metavar="T", help="Shipped machine, or a YAML file; - is standard input.")],
+    arguments: ShowArguments,
     output: Output,
-    channels: Annotated[bool, typer.Option("--channels", help="The rings and trees NCCL would find, too.")] = False,
-    gpus: Annotated[
-        str | None, typer.Option(metavar="0,3,2", help="Channels over these GPUs of a node, in rank order. [all]")
-    ] = None,
-    nodes: Annotated[
-        int | None, typer.Option(metavar="N", help="Channels' trees over so many nodes. [the machine's own]")
-    ] = None,
-    no_pxn: Annotated[
-        bool, typer.Option("--no-pxn", help="Channels without passing a far NIC's bytes through a GPU near it.")
-    ] = False,
-    no_gpudirect: Annotated[
-        bool, typer.Option("--no-gpudirect", help="Channels whose bytes rest in host memory on the way to a NIC.")
-    ] = False,
-    plot: Annotated[str | None, plot_option("Draw the graph.")] = None,
 ) -> None:
     """Show one machine: its links, bandwidths in each direction, NCCL's transports between its GPUs, sources."""
     from ddpsim.topology.spec import load_topology
     from ddpsim.topology.transports import nic_advice
 
-    check_destination(plot)
-    machine = _asked(load_topology(topology), gpus, nodes)
-    gpudirect = False if no_gpudirect else None
-    joined, count = _joined(machine, nodes)
-    found = channels_of(joined, pxn=not no_pxn, gpudirect=gpudirect) if channels else {}
-    trees = trees_over(count) if channels else []
-    if plot:
+    check_destination(arguments.plot)
+    machine = _asked(load_topology(arguments.topology), arguments.gpus, arguments.nodes)
+    gpudirect = False if arguments.no_gpudirect else None
+    joined, count = _joined(machine, arguments.nodes)
+    found = channels_of(joined, pxn=not arguments.no_pxn, gpudirect=gpudirect) if arguments.channels else {}
+    trees = trees_over(count) if arguments.channels else []
+    if arguments.plot:
         from ddpsim.plots import plot_topology
 
-        plot_topology(machine, plot, walks(machine, found), trees)
-        note(f"wrote {plot}")
-    paths = transports_of(machine, nodes)
+        plot_topology(machine, arguments.plot, walks(machine, found), trees)
+        note(f"wrote {arguments.plot}")
+    paths = transports_of(machine, arguments.nodes)
     document = _document(machine)
     document |= {"transports": None if paths is None else paths.document(), "advice": nic_advice(machine)}
-    if channels:
+    if arguments.channels:
         document |= {"channels": channels_document(found), "trees": [list(parents) for parents in trees]}
     blocks = [] if paths is None else [transports_text(paths)]
     output.emit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,17 +21,24 @@ _SHOWN = 24
 """Rows of buckets in the text, `--json` has all; chosen by hand, for one screen."""
 
 
-@expand
-def validate(
-    predicted: Annotated[str, typer.Argument(metavar="PREDICTED", help="What `ddpsim predict --json` printed.")],
-    measured: Annotated[str, typer.Argument(metavar="MEASURED_DIR", help="Folder that a run's --out wrote.")],
-    output: Output,
-    context: typer.Context,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidateArguments:
+    """What `validate` is asked: a prediction, what was measured, and the error that is too large."""
+
+    predicted: Annotated[str, typer.Argument(metavar="PREDICTED", help="What `ddpsim predict --json` printed.")]
+    measured: Annotated[str, typer.Argument(metavar="MEASURED_DIR", help="Folder that a run's --out wrote.")]
     max_error: Annotated[
         str | None, typer.Option(metavar="5%", help="Exit with 1 where the step's error is larger.")
-    ] = None,
-    plot: Annotated[str | None, plot_option("Draw predicted over measured times.")] = None,
-    report: ReportFile = None,
+    ] = None
+    plot: Annotated[str | None, plot_option("Draw predicted over measured times.")] = None
+    report: ReportFile = None
+
+
+@expand
+def validate(
+    arguments: ValidateArguments,
+    output: Output,
+    context: typer.Context,
 ) -> None:
     """Hold a prediction against a measured run.
 
@@ -40,21 +48,23 @@ def validate(
     from ddpsim.trace.json import read_trace
     from ddpsim.validation.validate import validate as hold_against
 
-    check_destination(plot)
-    check_report(report, output, {"--plot": plot})
-    bound = None if max_error is None else _ratio(max_error)
-    prediction, trace = load_prediction(predicted), read_trace(measured)
+    check_destination(arguments.plot)
+    check_report(arguments.report, output, {"--plot": arguments.plot})
+    bound = None if arguments.max_error is None else _ratio(arguments.max_error)
+    prediction, trace = load_prediction(arguments.predicted), read_trace(arguments.measured)
     try:
         result = hold_against(prediction, trace)
     except InputError as error:
-        error.at(measured)
-    if plot:
-        _draw(result, plot)
-    deliver_report(report, lambda pages: pages.validation_report(result, prediction, trace, command=made_by(context)))
-    output.emit(result.document(), lambda: _text(result), aside=report == STANDARD_OUTPUT)
+        error.at(arguments.measured)
+    if arguments.plot:
+        _draw(result, arguments.plot)
+    deliver_report(
+        arguments.report, lambda pages: pages.validation_report(result, prediction, trace, command=made_by(context))
+    )
+    output.emit(result.document(), lambda: _text(result), aside=arguments.report == STANDARD_OUTPUT)
     error_size = abs(result.iterations.error or 0.0)
     if bound is not None and error_size > bound:
-        note(f"the step's error, {percent(error_size)}, exceeds --max-error {max_error}")
+        note(f"the step's error, {percent(error_size)}, exceeds --max-error {arguments.max_error}")
         raise typer.Exit(1)
 
 

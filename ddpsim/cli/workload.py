@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -151,21 +151,26 @@ def _keep(model: Workload, file: Path, output: Output, found: dict[str, object],
     output.emit(summary, lambda: f"{text}{model.name} written to {file}", aside=str(file) == STANDARD_OUTPUT)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorArguments:
+    """What `workload anchor` is asked: a workload, a measured step of it, and where it was measured."""
+
+    workload: Annotated[str, typer.Argument(metavar="W", help="Shipped workload, or a workload file.")]
+    topology: TopologyName
+    step: Annotated[str, typer.Option(metavar="1.3s", help="What the step took there.")]
+    file: Annotated[Path, typer.Option("-o", "--output", help="Workload file to write, .json or .json.gz.")]
+    nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None
+    gpus_per_node: Annotated[int | None, typer.Option(metavar="G", help="Use the first G GPUs of a node. [all]")] = None
+    plan: PlanFile = None
+    calibration: CalibrationFile = None
+
+
 @app.command()
 @expand
 def anchor(
-    workload: Annotated[str, typer.Argument(metavar="W", help="Shipped workload, or a workload file.")],
-    topology: TopologyName,
+    arguments: AnchorArguments,
     options: Options,
     output: Output,
-    step: Annotated[str, typer.Option(metavar="1.3s", help="What the step took there.")],
-    file: Annotated[Path, typer.Option("-o", "--output", help="Workload file to write, .json or .json.gz.")],
-    nodes: Annotated[Optional[int], typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None,  # noqa: UP045
-    gpus_per_node: Annotated[
-        int | None, typer.Option(metavar="G", help="Use the first G GPUs of a node. [all]")
-    ] = None,
-    plan: PlanFile = None,
-    calibration: CalibrationFile = None,
 ) -> None:
     """Give a workload the pace at which its distributed step takes what somebody measured."""
     from math import exp
@@ -178,15 +183,17 @@ def anchor(
     from ddpsim.workload.anchors import MOSTLY_COMMUNICATION, ROOFLINE_BAND
     from ddpsim.workload.files import load_workload, workload_document
 
-    refuse_beside_plan(plan, options)
-    check_destination(file, as_json=output.as_json)
-    model, step_s = load_workload(workload), parse_time(step, "step")
+    refuse_beside_plan(arguments.plan, options)
+    check_destination(arguments.file, as_json=output.as_json)
+    model, step_s = load_workload(arguments.workload), parse_time(arguments.step, "step")
     if step_s <= 0:
-        raise InputError(f"{step!r} is not a time that a step takes", place="step", remedy="give a time above zero")
-    row = MeasuredStep(step_s, load_topology(topology), nodes, gpus_per_node)
-    chosen = replace(options, plan=read_plan(plan, model.parameters))
-    paced = anchored_to_row(model, row, chosen, read_calibration(calibration))
-    deliver(file, json_text(workload_document(paced)))
+        raise InputError(
+            f"{arguments.step!r} is not a time that a step takes", place="step", remedy="give a time above zero"
+        )
+    row = MeasuredStep(step_s, load_topology(arguments.topology), arguments.nodes, arguments.gpus_per_node)
+    chosen = replace(options, plan=read_plan(arguments.plan, model.parameters))
+    paced = anchored_to_row(model, row, chosen, read_calibration(arguments.calibration))
+    deliver(arguments.file, json_text(workload_document(paced)))
     factor, (low, high) = paced.provenance["row_scale"], map(exp, ROOFLINE_BAND)
     if isinstance(factor, float) and not low <= factor <= high:
         asked = f"beyond the estimate's band of {low:.2f} to {high:.2f}; was it that GPU, batch size and precision"
@@ -198,8 +205,8 @@ def anchor(
     summary = _summary(paced.name, paced) | {"row_scale": factor}
     output.emit(
         summary,
-        lambda: f"{paced.name}: computation times {factor}; written to {file}",
-        aside=str(file) == STANDARD_OUTPUT,
+        lambda: f"{paced.name}: computation times {factor}; written to {arguments.file}",
+        aside=str(arguments.file) == STANDARD_OUTPUT,
     )
 
 
