@@ -154,6 +154,7 @@ class Collectives:
         network: one to share with other process groups; built from the transport's links where None.
         sender: whose messages these are on a network that several jobs share.
         factor: on the time of a collective of a size: an end of a band.
+        transport: that `make_transport` made of all that before; None makes it.
 
     Raises:
         UnknownNameError: an unknown backend or algorithm.
@@ -170,8 +171,10 @@ class Collectives:
         network: Network | None = None,
         factor: Callable[[int], float] | None = None,
         sender: Hashable = None,
+        transport: Transport | None = None,
     ) -> None:
-        transport = make_transport(placement, backend, calibration, options)
+        if transport is None:
+            transport = make_transport(placement, backend, calibration, options)
         self.transport = transport if factor is None else ScaledTransport(transport, factor)
         self.env = simpy.Environment() if env is None else env
         self.network = network or Network(self.env, self.transport.capacities)

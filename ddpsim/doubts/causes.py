@@ -197,7 +197,7 @@ def _measured_costs(constants: Calibration) -> list[Doubt]:
 def _encoding(constants: Calibration, workload: Workload, options: Options) -> Iterator[Doubt]:
     """Yield the doubt of what a compression scheme's encoding costs, where that is priced as copies."""
     backend, name = options.backend_for(workload), options.codec.name
-    codec = Costs.of(backend, constants, workload.device).codec(name, one_clock=workload.one_clock)
+    codec = Costs.of(backend, constants, workload.device).codec(name, one_thread=workload.one_clock)
     family = name.partition(":")[0]
     values = {f"{family}_kernel_s": codec.launch_s, f"{family}_Bps": codec.memory_bandwidth}
     known = {key: constants.constants.get(f"{backend}.ddp.{key}") for key in values}

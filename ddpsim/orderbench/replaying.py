@@ -17,9 +17,9 @@ from ddpsim.order.agreement import ready_tau
 from ddpsim.order.traces import held_back_by
 from ddpsim.orderbench.machines import BenchMachine
 from ddpsim.simulation import simulate
-from ddpsim.simulation.job_run import WARM_UP
 from ddpsim.simulation.plans import Plans, plans_of
 from ddpsim.simulation.representatives import SimulatedRank, replayed
+from ddpsim.simulation.resolve import WARM_UP
 from ddpsim.topology.graph import Placement
 from ddpsim.workload.order_trace import OrderTrace
 

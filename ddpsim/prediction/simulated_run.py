@@ -12,7 +12,8 @@ from ddpsim.prediction.models import Model
 from ddpsim.simulation import Options
 from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.engine import Simulated, run_again, run_job, trace_of
-from ddpsim.simulation.job_run import WARM_UP, JobRun, SimulatedIterations
+from ddpsim.simulation.job_run import JobRun
+from ddpsim.simulation.resolve import WARM_UP, SimulatedIterations
 from ddpsim.simulation.retime import periods_s
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Cluster, Placement

@@ -39,7 +39,7 @@ BITMAP_BYTES = 4
 def build_rank(graph: StepGraph, setting: RankConfiguration, number: int, lanes: int) -> None:
     """Add to `graph` all iterations of rank `number`."""
     first = len(graph.kind)
-    to = RankBuilder(graph, setting.workload, setting.costs, setting.enter_s, number, lanes)
+    to = RankBuilder(graph, setting.execution, setting.costs, setting.enter_s, number, lanes)
     IterationBuilder(to, setting).build()
     to.rank.nodes = range(first, len(graph.kind))
 
@@ -371,6 +371,8 @@ class IterationBuilder:
         """Write the optimizer that follows backward; return whether the next forward has to make the updates."""
         scheduled, optimises = self._setting.scheduled, self._setting.optimises(nodes.index)
         updates = None if scheduled is None else scheduled.updates
-        optimizer = OptimizerBuilder(self._to, nodes, launches, self._setting.pace(nodes.index))
+        synchronises = "after_optimizer" in self._setting.workload.synchronises
+        pace = self._setting.pace(nodes.index)
+        optimizer = OptimizerBuilder(self._to, nodes, launches, pace, synchronises=synchronises)
         optimizer.after_backward(updates, optimises=optimises)
         return optimises and scheduled is not None and not scheduled.updates

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import simpy
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import Collectives, ways_of
+from ddpsim.collectives.execute import Collectives, make_transport, ways_of
 from ddpsim.collectives.gloo.groups import among
 from ddpsim.collectives.routes import PlacementLinks
-from ddpsim.collectives.transport import alone_s
+from ddpsim.collectives.transport import Transport, alone_s
 from ddpsim.jobs.simulated import Options
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.network.fluid import Network
@@ -28,13 +28,9 @@ from ddpsim.simulation.scheduled import Scheduled
 from ddpsim.simulation.servers import MessageStreams, ServerLinks, Staleness, send_s
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.topology.graph import Placement
-from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.topology.node import NETWORK
 from ddpsim.topology.paths import find_paths
-from ddpsim.workload import Workload
-
-_GENERATION = 3
-"""PCIe generation of a GPU of which nothing is known: the oldest still in use, whose copies take longest."""
+from ddpsim.workload.gpus import AchievedGpu
 
 COPIES = "copies"
 """Who sends batches: a copy engine, which the computation of no rank slows."""
@@ -72,14 +68,6 @@ def copies_of(placement: Placement, ranks: Sequence[int], stage: InputStage) -> 
         size, loads = count * stage.copy_bytes, {link: load / count for link, load in loads.items()}
         return Demand(0.0, size, loads, rate_limit=stage.limit_Bps), capacities
     return Demand(0.0, stage.copy_bytes, loads, rate_limit=stage.limit_Bps, weight=count), capacities
-
-
-def alone_on(env: simpy.Environment, stage: InputStage, model: str | None) -> Copy:
-    """Return what copies a batch to a GPU that has a slot of sixteen lanes to itself."""
-    facts = None if model is None else gpu_facts(model)
-    slot_Bps = PCIE_X16_BANDWIDTH[_GENERATION if facts is None else facts.pcie]  # noqa: N806
-    copy_s = stage.copy_bytes / min(slot_Bps, stage.limit_Bps)
-    return lambda: env.timeout(copy_s)
 
 
 def _on_node(placement: Placement, ranks: Iterable[int], node: int) -> list[int]:
@@ -157,7 +145,9 @@ class JobResources:
     """What the ranks of one job compute and communicate on.
 
     Attributes:
+        gpu: that the first rank computes on; None as in `RankConfiguration`.
         staleness: how stale the gradients were that servers took in; None where no rank goes on without the others.
+        transports: that were made, of all ranks and of groups of them, by their ranks and conditions.
     """
 
     placement: Placement
@@ -165,8 +155,10 @@ class JobResources:
     calibration: Calibration | None
     backend: str
     costs: Costs
+    gpu: AchievedGpu | None
     wire_factor: Callable[[int], float] | None
     staleness: Staleness | None = None
+    transports: dict[Hashable, Transport] = field(default_factory=dict, repr=False)
 
     def communication(
         self,
@@ -190,11 +182,12 @@ class JobResources:
         concurrent = ConcurrentCollectives(env, self.costs, self.placement.world_size, collectives.estimate_s, steps)
         return Communication(env, self.costs, collectives, lanes, concurrent)
 
-    def processor(self, shared: Communication, workload: Workload, costs: Costs, on_busy: OnBusy) -> Processor:
-        """Return what a rank computes `workload` on, which tells `on_busy` when it does."""
+    def processor(self, shared: Communication, setting: RankConfiguration, costs: Costs, on_busy: OnBusy) -> Processor:
+        """Return what a rank computes on, which tells `on_busy` when it does."""
         lanes = () if shared.lanes is None else shared.lanes.transports()
         ranks = self.placement.world_size
-        slowdown = ComputeSlowdown.of(costs, workload, shared.collectives.transport, ranks, lanes)
+        share, transport = setting.workload.arithmetic_share, shared.collectives.transport
+        slowdown = ComputeSlowdown.of(costs, share, setting.capacity, transport, ranks, lanes)
         return Processor(shared.env, slowdown, on_busy, self.costs.copy_slowdown)
 
     def copy(
@@ -204,7 +197,7 @@ class JobResources:
         stage = setting.input_stage
         if stage is None:
             return None
-        if setting.workload.one_clock or stage.copy_bytes == 0:
+        if setting.execution.one_thread or stage.copy_bytes == 0:
             return lambda: env.timeout(0.0)
         together = range(self.placement.world_size) if stage.in_turn else ranks
         return copies_on(network, self.placement, together, stage, closed=self.options.fidelity == "closed")
@@ -236,16 +229,21 @@ class JobResources:
     ) -> Collectives:
         # Links that another job loads too are not those of a node that stands for all.
         options = replace(self.options.collective, rings=rings, expand=network is not None)
+        options = options if pattern is None else replace(options, algorithm=pattern)
         calibration = self.calibration
         if calibration is not None and self.backend == "gloo":
             calibration = among(calibration, self.placement.world_size, placement.world_size)
+        key = (placement.nodes, placement.gpus_per_node, options)
+        if key not in self.transports:
+            self.transports[key] = make_transport(placement, self.backend, calibration, options)
         return Collectives(
             env,
             placement,
             backend=self.backend,
             calibration=calibration,
-            options=options if pattern is None else replace(options, algorithm=pattern),
+            options=options,
             factor=self.wire_factor,
             network=network,
             sender=sender,
+            transport=self.transports[key],
         )

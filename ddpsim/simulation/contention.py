@@ -25,8 +25,7 @@ from ddpsim.network.fluid import FULL, Network, Speed
 from ddpsim.operations import Operation
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import BUFFERS, Collective
-from ddpsim.workload import Workload
-from ddpsim.workload.gpus import GPUS, AchievedGpu, gpu_of
+from ddpsim.workload.gpus import GPUS, AchievedGpu
 
 UNKNOWN_GPU = "A100"
 """Whose multiprocessors and bandwidth stand for those of a GPU that nobody described."""
@@ -47,6 +46,21 @@ class Share:
 
 
 NOTHING = Share(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCapacity:
+    """What of a GPU collectives and computation share: multiprocessors, and bytes a second of its memory."""
+
+    multiprocessors: int
+    memory_Bps: float  # noqa: N815
+
+    @classmethod
+    def of(cls, gpu: AchievedGpu | None) -> GpuCapacity:
+        """Return that of `gpu`; what nobody described is taken as of `UNKNOWN_GPU`."""
+        known = gpu or GPUS[UNKNOWN_GPU]
+        count = known.spec.multiprocessors or GPUS[UNKNOWN_GPU].spec.multiprocessors or 1
+        return cls(count, known.memory_Bps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +86,21 @@ class ComputeSlowdown:
     def of(
         cls,
         costs: Costs,
-        workload: Workload,
+        arithmetic_share: float,
+        gpu: GpuCapacity,
         transport: Transport,
         ranks: int,
         lanes: Sequence[tuple[Transport, int]] = (),
     ) -> ComputeSlowdown:
-        """Return what collectives of `transport` cost `workload`, which a calibration may have measured.
+        """Return what collectives of `transport` cost computation, which a calibration may have measured.
 
         Args:
+            arithmetic_share: of the computation's time, that multiprocessors bound.
+            gpu: that computes.
             lanes: transport and ranks of each lane of a schedule.
         """
         if costs.compute_slowdown_known or not costs.takes:
             return cls(costs.compute_slowdown, lambda size_bytes: NOTHING)
-        gpu = gpu_of(workload.gpu, workload.provenance) or GPUS[UNKNOWN_GPU]
         known: dict[int, Share] = {}
 
         def share(size_bytes: int) -> Share:
@@ -100,7 +116,7 @@ class ComputeSlowdown:
                 shares[key] = share_of(costs, gpu, *lanes[lane], size_bytes, operation)
             return shares[key]
 
-        return cls(None, share, workload.arithmetic_share, costs.tail_share, of_lane if lanes else None)
+        return cls(None, share, arithmetic_share, costs.tail_share, of_lane if lanes else None)
 
     def taken(self, collective: Collective) -> Share:
         """Return what a collective takes; what is no operation of a schedule counts as an allreduce."""
@@ -139,7 +155,7 @@ UNDISTURBED = ComputeSlowdown(1.0, lambda size_bytes: NOTHING)
 
 def share_of(
     costs: Costs,
-    gpu: AchievedGpu,
+    gpu: GpuCapacity,
     transport: Transport,
     ranks: int,
     size_bytes: int,
@@ -154,8 +170,8 @@ def share_of(
     choice = transport.choice(size_bytes, operation)
     sent = 1.0 if choice.algorithm.startswith("nvls") else operation.sent(ranks)
     traffic_bps = costs.memory_passes * sent * size_bytes / transport.time_s(operation, size_bytes)
-    multiprocessors = gpu.spec.multiprocessors or GPUS[UNKNOWN_GPU].spec.multiprocessors or 1
-    return Share(costs.channel_multiprocessors * choice.channels / multiprocessors, traffic_bps / gpu.memory_Bps)
+    taken = costs.channel_multiprocessors * choice.channels / gpu.multiprocessors
+    return Share(taken, traffic_bps / gpu.memory_Bps)
 
 
 Process = Generator[simpy.Event, Any, None]

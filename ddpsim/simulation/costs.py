@@ -181,16 +181,16 @@ class Costs:
         ]
         return cls(**own, codecs=tuple(codecs), given=frozenset(name.removeprefix(f"{backend}.ddp.") for name in found))
 
-    def codec(self, scheme: str, *, one_clock: bool) -> Roofline:
+    def codec(self, scheme: str, *, one_thread: bool) -> Roofline:
         """Return what kernels and bytes of a compression scheme cost; as copies do where that was not measured.
 
         Args:
             scheme: its name; what stands before the colon counts.
-            one_clock: whether the host's time is the computation, so that a kernel is an operator call.
+            one_thread: whether the host's time is the computation, so that a kernel is an operator call.
         """
         family, known = scheme.partition(":")[0], dict(self.codecs)
         return Roofline(
-            launch_s=known.get(f"{family}_kernel_s", self.hook_s if one_clock else self.copy_s),
+            launch_s=known.get(f"{family}_kernel_s", self.hook_s if one_thread else self.copy_s),
             memory_bandwidth=known.get(f"{family}_Bps", 2 * self.copy_Bps),
         )
 

@@ -18,22 +18,15 @@ from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.beside import BesideRun, placed_beside
 from ddpsim.simulation.build import build_rank
-from ddpsim.simulation.communication import Communication, alone_on
+from ddpsim.simulation.communication import Communication
 from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.graph import RankGraph, StepGraph
-from ddpsim.simulation.job_run import WARM_UP, JobRun, OtherJob, SimulatedIterations, period_of
-from ddpsim.simulation.pace import paces
+from ddpsim.simulation.job_run import JobRun, OtherJob, on_resources, period_of, start
 from ddpsim.simulation.plans import Plans
-from ddpsim.simulation.prepared import PreparedJob, on_resources
 from ddpsim.simulation.prices import Prices, has_prices
 from ddpsim.simulation.record import critical_path, iterations_of
-from ddpsim.simulation.representatives import (
-    RankKind,
-    SimulatedRank,
-    check_extent,
-    draws_of,
-    settings_of,
-)
+from ddpsim.simulation.representatives import SimulatedRank
+from ddpsim.simulation.resolve import WARM_UP, SimulatedIterations, resolve, resolve_alone
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.servers import Staleness
@@ -129,15 +122,14 @@ def run_job(
         planned: buckets by iteration, in place of those of the options.
 
     Raises:
-        InputError: a straggler beyond the world size, a template's workload that is not given or is another model's,
-            options that do not fit the workload.
+        InputError, CalibrationError, PlanError: as `resolve`.
     """
     beside = None
     if options.beside is not None:
         placement, other = placed_beside(placement, options.beside)
         if options.disturbed and options.comm == "real":
             beside = BesideRun(options.beside, other, calibration, workloads or {})
-    prepared = PreparedJob.of(
+    resolved = resolve(
         workload,
         placement,
         options,
@@ -150,7 +142,11 @@ def run_job(
         draws=draws,
         planned=planned,
     )
-    return prepared.run(progress) if beside is None else beside.run(prepared, progress)
+    if beside is not None:
+        return beside.run(resolved, progress)
+    started = start(resolved, simpy.Environment(), progress)
+    started.run.run()
+    return JobRun.of(resolved, started)
 
 
 def run_again(run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assumptions]) -> list[float | None]:
@@ -194,6 +190,7 @@ def _period_again(run: JobRun, extent: SimulatedIterations, prices: Prices, colu
         calibration=assumed.calibration,
         costs=prices.costs[column],
         wire_factor=assumed.wire_factor,
+        transports={} if prices.transports[column] else run.job.transports,
     )
     graph = replace(run.graph, seconds=prices.seconds[:, column].tolist())
     costs, late_s = zip(*((each.costs[column], float(each.late_s[column])) for each in prices.ranks), strict=True)
@@ -270,14 +267,8 @@ def simulate_local(
         calibration: says what adding gradients takes, where they are accumulated.
     """
     cycle = options.accumulate
-    total = (WARM_UP + options.iterations_of(workload)) * cycle
-    kind = RankKind(
-        range(1), workload, tuple(paces(workload, options.scale_compute, options.scale_host, options.scale))
-    )
-    check_extent(total, [kind])
-    draws = list(draws_of(kind, options, total))
-    [setting] = settings_of(draws, 1, options, options.backend_for(workload), calibration, total, ddp=False)
-    env, graph = simpy.Environment(), StepGraph()
+    alone = resolve_alone(workload, options, calibration, (WARM_UP + options.iterations_of(workload)) * cycle)
+    env, graph, setting = simpy.Environment(), StepGraph(), alone.setting
     build_rank(graph, setting, 0, 1)
     [rank] = graph.ranks
     run, stage = GraphRun(env, graph, None, 1), setting.input_stage
@@ -285,6 +276,6 @@ def simulate_local(
     if stage is None:
         run.add(rank, processor)
     else:
-        run.add(rank, processor, loader=Loader(stage), copy=alone_on(env, stage, workload.gpu))
+        run.add(rank, processor, loader=Loader(stage), copy=lambda: env.timeout(alone.copy_s))
     report(run, rank, progress)
     return [record for record in iterations_of(rank, setting, run.run()) if record.index >= WARM_UP * cycle]

@@ -132,6 +132,19 @@ class NodeKind(IntEnum):
     COLLECTIVE = 12  # a message, with all ranks
 
 
+@dataclass(frozen=True, slots=True)
+class ExecutionModel:
+    """An execution model says on which resources a rank's work is.
+
+    Attributes:
+        one_thread: whether host and device are one, as on a CPU, so that hooks and copies delay the computation.
+        sleeps: whether layers sleep, each so long after the one before was due.
+    """
+
+    one_thread: bool
+    sleeps: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class Collective:
     """A collective is one rank's part in one message among all ranks of a group.

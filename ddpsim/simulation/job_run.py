@@ -1,58 +1,29 @@
-"""A job that has been run: what it rests on, its graph, and when each node began and ended."""
+"""A resolved job as it runs: its graph, when each node began and ended, and its period."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import simpy
 from numpy.typing import NDArray
 
-from ddpsim.jobs.simulated import Options
-from ddpsim.schedules.schedule import Schedule
+from ddpsim.network.fluid import Network
+from ddpsim.options.input_stage import Loader
+from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Communication, JobResources
+from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import StepGraph
-from ddpsim.simulation.representatives import RankKind, SimulatedRank
-from ddpsim.simulation.run import NodeTimes
+from ddpsim.simulation.representatives import SimulatedRank
+from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations
+from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.cycles import cycles
-from ddpsim.workload import Workload
 
 Columns = NDArray[np.float64]
 """Numbers whose last axis is the assumptions."""
-
-WARM_UP = 3
-"""Iterations simulated before those that count: the host's lead over the device settles in two."""
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedIterations:
-    """An extent says which iterations are simulated, and which of them count.
-
-    Attributes:
-        begin, end: of those that count, half open.
-        total: that are simulated.
-    """
-
-    begin: int
-    end: int
-    total: int
-
-    @classmethod
-    def of(
-        cls, options: Options, iterations: int, warm_up: int, schedule: Schedule | None, *, whole: bool
-    ) -> SimulatedIterations:
-        """Return the extent of a run that counts so many periods, each of which sends the same.
-
-        A schedule's last iteration leaves messages in flight, which one period more sees to their end. Where forward
-        makes updates, it takes `WARM_UP` until periods are alike.
-        """
-        if schedule is not None and schedule.update != "after_backward":
-            warm_up = max(warm_up, WARM_UP)
-        begin, period = warm_up * options.period, options.period
-        end = begin + iterations * period
-        return cls(begin, end, end + (period if schedule is not None and whole else 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +48,94 @@ class OtherJob:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class JobRun:
+class JobRun(ResolvedJob):
     """A job that has been run.
 
     Attributes:
-        workload: of rank 0, as it was asked for.
-        kinds: of ranks.
-        draws: who was simulated for which of them; by rank of the graph, as `settings`.
-        schedule: that took the place of DDP's buckets, as it was made; None where nothing did.
         shared: what the ranks communicated on.
         beside: another job that ran with it; None where none did.
     """
 
-    job: JobResources
-    workload: Workload
-    kinds: Sequence[RankKind]
-    draws: Sequence[SimulatedRank]
-    settings: Sequence[RankConfiguration]
-    schedule: Schedule | None
-    extent: SimulatedIterations
     graph: StepGraph
     times: NodeTimes
     shared: Communication
     beside: OtherJob | None = None
+
+    @classmethod
+    def of(cls, job: ResolvedJob, started: StartedJob, beside: OtherJob | None = None) -> JobRun:
+        """Return the run of a job, which has started and ended."""
+        return cls(
+            job.job, job.workload, job.kinds, job.draws, job.settings, job.schedule, job.extent,
+            started.graph, started.run.times, started.shared, beside,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StartedJob:
+    """A job whose ranks have begun in a simulation that has not been run yet."""
+
+    graph: StepGraph
+    run: GraphRun
+    shared: Communication
+
+
+def start(
+    job: ResolvedJob,
+    env: simpy.Environment,
+    progress: Progress | None = None,
+    network: Network | None = None,
+    sender: Hashable = None,
+) -> StartedJob:
+    """Build what each simulated rank does and let it begin in `env`.
+
+    Args:
+        env: the simulation.
+        progress: as that of `run_job`.
+        network: that another job is on too; None is one of the job's own.
+        sender: whose messages the job's are, where others are on the network too.
+    """
+    settings = job.settings
+    shared = job.job.communication(env, settings[0].scheduled, network, sender)
+    lanes = job.job.options.process_groups if shared.lanes is None else len(shared.lanes.groups)
+    graph = StepGraph()
+    for draw, setting in zip(job.draws, settings, strict=True):
+        build_rank(graph, setting, draw.rank, lanes)
+    late_s = [setting.late_s for setting in settings]
+    run = on_resources(job.job, shared, graph, job.draws, settings, [setting.costs for setting in settings], late_s)
+    report(run, graph.ranks[0], progress)
+    return StartedJob(graph, run, shared)
+
+
+def on_resources(
+    job: JobResources,
+    shared: Communication,
+    graph: StepGraph,
+    draws: Sequence[SimulatedRank],
+    settings: Sequence[RankConfiguration],
+    costs: Sequence[Costs],
+    late_s: Sequence[float],
+) -> GraphRun:
+    """Return a run of a graph that has yet to be run, each rank on its resources.
+
+    Args:
+        costs: of DDP, by rank.
+        late_s: by rank, how long a collective waits for multiprocessors.
+    """
+    env, scheduled = shared.env, settings[0].scheduled
+    links = job.channels(env, scheduled, shared.collectives)
+    transfer = shared.transfer if job.options.comm == "real" else None
+    together, run = shared.on_busy(), GraphRun(env, graph, transfer, shared.collectives.streams_per_group)
+    for draw, setting, rank, own, late in zip(draws, settings, graph.ranks, costs, late_s, strict=True):
+        on_busy = together if links is None else links.on_busy(draw.rank)
+        run.add(
+            rank,
+            job.processor(shared, setting, own, on_busy),
+            late_s=late,
+            loader=None if setting.input_stage is None else Loader(setting.input_stage),
+            copy=job.copy(env, setting, shared.collectives.network, draw.stands_for),
+            channel=None if links is None else links.attendance(draw.rank),
+        )
+    return run
 
 
 @dataclass(frozen=True, slots=True)

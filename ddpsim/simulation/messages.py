@@ -21,7 +21,7 @@ from ddpsim.schedules.servers import SERVERS
 from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, Costs
 from ddpsim.simulation.graph import Linear, Rate
 from ddpsim.workload import Workload
-from ddpsim.workload.gpus import gpu_of
+from ddpsim.workload.gpus import AchievedGpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +49,29 @@ class CodecCosts:
 
     Args:
         scheme: of all buckets.
-        workload: whose parameters and device.
+        parameters: of the model.
         world_size: messages that are gathered grow with it.
         costs: of DDP.
+        gpu: that encodes; None is a CPU, or a GPU that nobody described.
+        one_thread: whether the host encodes.
     """
 
-    def __init__(self, scheme: CompressionScheme, workload: Workload, world_size: int, costs: Costs) -> None:
-        self._scheme, self._parameters, self._world_size = scheme, workload.parameters, world_size
-        shared = workload.one_clock
-        gpu = gpu_of(workload.gpu, workload.provenance)
+    def __init__(
+        self,
+        scheme: CompressionScheme,
+        parameters: Sequence[Parameter],
+        world_size: int,
+        costs: Costs,
+        *,
+        gpu: AchievedGpu | None,
+        one_thread: bool,
+    ) -> None:
+        self._scheme, self._parameters, self._world_size = scheme, parameters, world_size
         flops = gpu.achieved_flops("gemm", "fp32") if gpu and "fp32" in gpu.peak_flops else None
-        codec = costs.codec(scheme.name, one_clock=shared)
+        codec = costs.codec(scheme.name, one_thread=one_thread)
         kernel_s, rate = Linear.of(CODEC_KERNEL_S, codec.launch_s), Rate(codec.memory_bandwidth, CODEC_RATE)
         self._processor = Roofline(kernel_s, rate, flops)
-        self._kernel_host_s = 0.0 if shared else costs.hook_s
+        self._kernel_host_s = 0.0 if one_thread else costs.hook_s
         self._known: dict[tuple[int, ...], Encoding] = {}
 
     def encoding(self, bucket: Bucket) -> Encoding:

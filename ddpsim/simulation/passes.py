@@ -14,7 +14,7 @@ from ddpsim.errors import WorkloadError
 from ddpsim.jobs.simulated import Options
 from ddpsim.simulation.pace import IterationProfile
 from ddpsim.workload import Workload
-from ddpsim.workload.gpus import gpu_of
+from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.operators import NARROW
 from ddpsim.workload.profile import Seconds
 
@@ -33,13 +33,13 @@ def graphs_of(workload: Workload, options: Options) -> list[tuple[int, ...]]:
     return graph_splits(workload.parameters, given or options.caps, workload.arrival_order())
 
 
-def cuts_s(workload: Workload, graphs: Sequence[tuple[int, ...]]) -> list[float]:
+def cuts_s(workload: Workload, graphs: Sequence[tuple[int, ...]], gpu: AchievedGpu | None) -> list[float]:
     """Return the device's time of the edge before each graph in forward, once; 0 of the first, and where not known.
 
     What crosses an edge is written by one graph and read by the next, which fusion would have kept in registers or
     computed again.
     """
-    kept, gpu = workload.operators, gpu_of(workload.gpu, workload.provenance)
+    kept = workload.operators
     if kept is None or gpu is None:
         return [0.0] * len(graphs)
     under = kept.amp if workload.precision == "amp" else None

@@ -7,7 +7,7 @@ or host. Nothing is built anew for that. What would make another graph, is refus
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,7 @@ from ddpsim.simulation.graph import BUFFERS_PART, PER, Cause, NodeKind, StepGrap
 from ddpsim.simulation.job_run import Columns, JobRun
 from ddpsim.simulation.representatives import LATEST, RankKind, SimulatedRank
 from ddpsim.simulation.setting import RankConfiguration
-from ddpsim.workload import Workload
-from ddpsim.workload.gpus import gpu_of
+from ddpsim.workload.gpus import AchievedGpu
 
 _COMPUTED = (Cause.FORWARD, Cause.BACKWARD, Cause.OPTIMIZER)
 _KEPT, _HOST, _DEVICE = 0, 1, 2
@@ -78,7 +77,7 @@ class Prices:
         self._run, self.assumed = run, assumed
         self._costs_of: dict[tuple[int, int], Costs] = {}
         job = run.job
-        self.costs = [self._costs(each.calibration, run.workload) for each in assumed]
+        self.costs = [self._costs(each.calibration, job.gpu) for each in assumed]
         self.ranks = [self._of_rank(draw, setting) for draw, setting in zip(run.draws, run.settings, strict=True)]
         self.transports = np.array([self._transports_differ(each.calibration, job.calibration) for each in assumed])
         self.another = np.zeros(len(assumed), dtype=bool)
@@ -118,14 +117,14 @@ class Prices:
         return np.array([1.0 if each.wire_factor is None else each.wire_factor(size_bytes) for each in self.assumed])
 
     def _of_rank(self, draw: SimulatedRank, setting: RankConfiguration) -> RankPrices:
-        options, own, kind = self._run.job.options, setting.workload, self._kind(draw)
-        costs = [self._costs(each.calibration, own) for each in self.assumed]
+        options, kind = self._run.job.options, self._kind(draw)
+        costs = [self._costs(each.calibration, setting.gpu) for each in self.assumed]
         device, host = (np.array([getattr(each, name) for each in self.assumed]) for name in ("compute", "host"))
         kernels_s = setting.kernel_s * device
         compute = device * self._devices(draw, kind)
         constants = {name: np.array([getattr(each, name) for each in costs]) for name in TIMES}
         constants[PER + "copy_Bps"] = np.array([1 / each.copy_Bps for each in costs])
-        codecs = [each.codec(options.codec.name, one_clock=own.one_clock) for each in costs]
+        codecs = [each.codec(options.codec.name, one_thread=setting.execution.one_thread) for each in costs]
         constants[CODEC_KERNEL_S] = np.array([each.launch_s for each in codecs])
         constants[PER + CODEC_RATE] = np.array([1 / each.memory_bandwidth for each in codecs])
         meets = np.array([not each.silent for each in self.assumed], dtype=float)
@@ -139,11 +138,9 @@ class Prices:
 
     def _devices(self, draw: SimulatedRank, kind: RankKind) -> Columns:
         """Return the factors by which devices beside each other, and the slowest of them, take longer than they did."""
-        own = kind.workload
-        shared = self._run.job.placement.gpus_per_node > 1 and own.ranks == 1 and not own.timed
-        factors = np.array([each.shared_compute_slowdown if shared else 1.0 for each in self.costs])
-        if draw.rank == LATEST and not own.timed:
-            spread = [RankKind(kind.ranks, own, kind.paces, each.pace_spread).slowest() for each in self.costs]
+        factors = np.array([each.shared_compute_slowdown if kind.beside_others else 1.0 for each in self.costs])
+        if draw.rank == LATEST and not kind.execution.sleeps:
+            spread = [replace(kind, spread=each.pace_spread).slowest() for each in self.costs]
             factors = factors * spread
         found: Columns = factors / factors[0]
         return found
@@ -151,10 +148,9 @@ class Prices:
     def _kind(self, draw: SimulatedRank) -> RankKind:
         return next(kind for kind in self._run.kinds if kind.paces is draw.records)
 
-    def _costs(self, calibration: Calibration | None, workload: Workload) -> Costs:
-        key = (id(calibration), id(workload))
+    def _costs(self, calibration: Calibration | None, gpu: AchievedGpu | None) -> Costs:
+        key = (id(calibration), id(gpu))
         if key not in self._costs_of:
-            gpu = gpu_of(workload.gpu, workload.provenance)
             self._costs_of[key] = Costs.of(self._run.job.backend, calibration, gpu)
         return self._costs_of[key]
 

@@ -16,6 +16,7 @@ from ddpsim.simulation.graph import (
     ORIGIN,
     Cause,
     Collective,
+    ExecutionModel,
     IterationNodes,
     MessageNodes,
     NodeKind,
@@ -25,7 +26,6 @@ from ddpsim.simulation.graph import (
 from ddpsim.simulation.messages import Launches, PlannedMessage
 from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.scheduled import OptimizerUpdate
-from ddpsim.workload import Workload
 
 
 class RankBuilder:
@@ -33,7 +33,7 @@ class RankBuilder:
 
     Args:
         graph: of all ranks; gets one more.
-        workload: that the rank computes.
+        execution: on which resources the rank's work is.
         costs: of DDP.
         enter_s: what the start of a collective takes from the computation beside it.
         number: of the rank.
@@ -41,10 +41,10 @@ class RankBuilder:
     """
 
     def __init__(
-        self, graph: StepGraph, workload: Workload, costs: Costs, enter_s: float, number: int, lanes: int
+        self, graph: StepGraph, execution: ExecutionModel, costs: Costs, enter_s: float, number: int, lanes: int
     ) -> None:
-        self.graph, self.workload, self._costs, self._enter_s = graph, workload, costs, enter_s
-        self.one_thread, self.timed = workload.one_clock, workload.timed
+        self.graph, self._costs, self._enter_s = graph, costs, enter_s
+        self.one_thread, self.sleeps = execution.one_thread, execution.sleeps
         self.rank = RankGraph(number, self.one_thread, [[] for _ in range(lanes)])
         graph.ranks.append(self.rank)
         self._sent: dict[int, MessageNodes] = {}
@@ -98,18 +98,18 @@ class RankBuilder:
 
     def begin_phase(self) -> int:
         """Let layers that sleep count from now on; return the node that has just ended."""
-        if self.timed:
+        if self.sleeps:
             self.thread(NodeKind.RESUME)
         return self._host
 
     def resume(self, since: int) -> None:
         """Let what is left of a phase of sleeping layers come later, by what has passed since the end of `since`."""
-        if self.timed:
+        if self.sleeps:
             self.thread(NodeKind.RESUME, after=(since,))
 
     def compute(self, seconds: float) -> None:
         """Let the only thread of a rank compute, or sleep as its layers do."""
-        if self.timed:
+        if self.sleeps:
             self.thread(NodeKind.PACED, seconds)
         elif seconds > 0:
             self.thread(NodeKind.COMPUTE, seconds)
@@ -270,12 +270,14 @@ class OptimizerBuilder:
         nodes: of the iteration.
         launches: what it launches and waits for.
         pace: of the iteration.
+        synchronises: whether the host of a device waits for the end of the optimizer.
     """
 
     to: RankBuilder
     nodes: IterationNodes
     launches: Launches
     pace: IterationProfile
+    synchronises: bool = False
 
     def after_backward(self, updates: Sequence[OptimizerUpdate] | None, *, optimises: bool) -> None:
         """Write the optimizer that follows backward.
@@ -293,7 +295,7 @@ class OptimizerBuilder:
         if not to.one_thread:
             self._compute(update.share)
             to.on_stream(NodeKind.NOT_BEFORE)
-        elif to.timed:
+        elif to.sleeps:
             # It sleeps so long, wherever in a phase that is.
             to.graph.cause[to.thread(NodeKind.DELAY, host_s)] = Cause.OPTIMIZER
         else:
@@ -335,7 +337,7 @@ class OptimizerBuilder:
         to.on_stream(NodeKind.NOT_BEFORE)
         if updates:
             self._launch_after(updates[-1])
-        if "after_optimizer" in to.workload.synchronises:
+        if self.synchronises:
             to.host_waits(to.event())
 
     def _compute(self, share: float) -> None:

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpsim.collectives.calibration import Calibration
-from ddpsim.errors import InputError, WorkloadError
+from ddpsim.errors import WorkloadError
 from ddpsim.jobs.simulated import Options
 from ddpsim.schedules.named import scheme_named
-from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.messages import CodecCosts
+from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.pace import IterationProfile, latest, paces
-from ddpsim.simulation.passes import check_left, cuts_s, dropped_by, graphs_of, in_graphs, leaving_out
-from ddpsim.simulation.plans import Plans, PolicyView, plans_of
-from ddpsim.simulation.setting import RankConfiguration
-from ddpsim.topology.graph import Placement
+from ddpsim.simulation.plans import PolicyView
 from ddpsim.workload import Workload
-from ddpsim.workload.gpus import gpu_of
-from ddpsim.workload.jittered import jitter_of, quantiles
+from ddpsim.workload.jittered import quantiles
 from ddpsim.workload.profile import Seconds
 
 if TYPE_CHECKING:
@@ -44,17 +38,21 @@ class RankKind:
     Attributes:
         ranks: which, ascending; the first is simulated as itself, the others as one, the latest of them at every point.
         workload: of each.
+        execution: on which resources the work of each is.
         paces: one a recorded iteration, scaled for this kind.
         spread: standard deviation, from device to device of one model, of the logarithm of computing time; it acts on
             the workload's `arithmetic_share`.
         jitter: standard deviation of the logarithm of what the recorded iterations are quantiles of; 0 of real records.
+        beside_others: whether ranks of its machine compute beside it, as none did where the workload was recorded.
     """
 
     ranks: Sequence[int]
     workload: Workload
+    execution: ExecutionModel
     paces: tuple[IterationProfile, ...]
     spread: float = 0.0
     jitter: float = 0.0
+    beside_others: bool = False
 
     @property
     def first(self) -> int:
@@ -114,7 +112,7 @@ def latest_draw(
             pairs = sorted(set(zip(drawn[:, iteration].tolist(), since[:, iteration].tolist(), strict=True)))
             local = (iteration + 1) % cycle != 0
             last = latest([kind.paces[record] for record, _ in pairs], [begun for _, begun in pairs], local=local)
-            cache[iteration] = last.scaled(slower, slower if kind.workload.one_clock else 1.0)
+            cache[iteration] = last.scaled(slower, slower if kind.execution.one_thread else 1.0)
         return cache[iteration]
 
     return pace
@@ -164,7 +162,7 @@ def factors_of(options: Options, ranks: Sequence[int], world_size: int, iteratio
 
 
 def varied(
-    pace: Callable[[int], IterationProfile], factors: Factors | None, *, one_clock: bool
+    pace: Callable[[int], IterationProfile], factors: Factors | None, *, one_thread: bool
 ) -> Callable[[int], IterationProfile]:
     """Return `pace` times the largest of the ranks' factors in each iteration.
 
@@ -173,7 +171,7 @@ def varied(
 
     Args:
         factors: by rank and iteration; None leaves the pace as it is.
-        one_clock: whether the host's time is the computation.
+        one_thread: whether the host's time is the computation.
     """
     if factors is None:
         return pace
@@ -181,16 +179,13 @@ def varied(
 
     def scaled(iteration: int) -> IterationProfile:
         factor = float(most[iteration])
-        return pace(iteration).scaled(factor, factor if one_clock else 1.0)
+        return pace(iteration).scaled(factor, factor if one_thread else 1.0)
 
     return scaled
 
 
 LATEST = -1
 """Number of the rank that stands for the last of several at every point."""
-
-MOST_MOMENTS = 4_000_000
-"""Gradients of all iterations and ranks that one simulation records: about 1.2 GB of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,77 +208,13 @@ class SimulatedRank:
     seen: Sequence[PolicyView]
 
 
-def kinds_of(
-    workload: Workload, placement: Placement, options: Options, workloads: dict[str, Workload], costs: Costs
-) -> list[RankKind]:
-    """Group the ranks by workload and straggler factor, lowest rank first."""
-    options.check_ranks(placement.world_size)
-    trainers = options.trainers(placement.world_size)
-    members: dict[tuple[str | None, float], list[int]] = {}
-    for node_class in placement.classes:
-        name = node_class.template.workload
-        if name is not None:
-            _check_template(node_class.template.name, name, workloads, workload)
-        for node in node_class.node_indices:
-            for gpu in range(placement.gpus_per_node):
-                rank = placement.rank_of(node, gpu)
-                if rank >= trainers:
-                    continue
-                members.setdefault((name, options.stragglers.get(rank, 1.0)), []).append(rank)
-    kinds = []
-    for (name, factor), ranks in members.items():
-        source = workload if name is None else workloads[name]
-        alone = source.ranks == 1 and not source.timed
-        shared = costs.shared_compute_slowdown if placement.gpus_per_node > 1 and alone else 1.0
-        scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)
-        graphs = graphs_of(source, options)
-        edges_s = [edge_s * options.scale_compute * factor for edge_s in cuts_s(source, graphs)]
-        split = tuple(in_graphs(each, graphs, costs.graph_s, edges_s) for each in scaled)
-        kinds.append(
-            RankKind(sorted(ranks), source, split, 0.0 if source.timed else costs.pace_spread, jitter_of(source))
-        )
-    return sorted(kinds, key=lambda kind: kind.first)
-
-
-def _check_template(template: str, name: str, workloads: dict[str, Workload], trained: Workload) -> None:
-    place = f"node template {template!r}"
-    if name not in workloads:
-        raise InputError(f"names the workload {name!r}, which is not given", place=place)
-    other = workloads[name]
-    ours, theirs = ([(p.name, p.shape, p.dtype) for p in each.parameters] for each in (trained, other))
-    if ours != theirs or trained.buffers != other.buffers:
-        what = "parameters" if ours != theirs else "buffers"
-        remedy = f"name one of the model that is trained, {trained.name!r}, captured on the template's GPU"
-        raise InputError(f"the workload {other.name!r} has other {what}", place=place, remedy=remedy)
-
-
-def each_apart(kinds: list[RankKind]) -> list[RankKind]:
-    """Return one kind a rank, at the paces of the kind it is of."""
-    apart = [replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks]
-    return sorted(apart, key=lambda kind: kind.first)
-
-
-def check_extent(iterations: int, kinds: list[RankKind]) -> None:
-    """Refuse what would record more moments than memory holds.
-
-    Raises:
-        InputError: too many iterations, for so many parameters and kinds of ranks.
-    """
-    parameters = len(kinds[0].workload.parameters)
-    if (moments := iterations * len(kinds) * parameters) > MOST_MOMENTS:
-        ranks = f"{len(kinds)} kinds of ranks" if len(kinds) > 1 else "a rank"
-        what = f"{iterations} iterations of {parameters} gradients on {ranks} are {moments:.3g} moments to record"
-        remedy = f"ask for fewer `iterations`, micro-batches (`accumulate`) or `stragglers`: at most {MOST_MOMENTS} fit"
-        raise InputError(what, remedy=remedy)
-
-
 def draws_of(kind: RankKind, options: Options, total: int, world_size: int = 0) -> Iterator[SimulatedRank]:
     """Yield who stands for the ranks of a kind: the first, and where they can differ the latest of the others.
 
     One process without DDP, a world of 0, is nobody's straggler.
     """
     factors = factors_of(options, kind.ranks, world_size, total) if world_size else None
-    one_clock = kind.workload.one_clock
+    one_thread = kind.execution.one_thread
     alone = own_draw(kind, options.seed, total)
     scheme = scheme_named(options.scheme)
     together = options.sync_every * (scheme.steps if scheme.apart else 1)
@@ -291,48 +222,11 @@ def draws_of(kind: RankKind, options: Options, total: int, world_size: int = 0) 
     if latest is None and factors is not None and kind.count > 1:
         latest = alone
     alike = kind.ranks if latest is None else kind.ranks[:1]
-    first = varied(alone, None if factors is None else factors[:1], one_clock=one_clock)
+    first = varied(alone, None if factors is None else factors[:1], one_thread=one_thread)
     yield SimulatedRank(kind.first, alike, kind.workload, first, kind.paces, (PolicyView(first),))
     if latest is not None:
-        latest = varied(latest, None if factors is None else factors[1:], one_clock=one_clock)
+        latest = varied(latest, None if factors is None else factors[1:], one_thread=one_thread)
         yield SimulatedRank(LATEST, kind.ranks[1:], kind.workload, latest, kind.paces, (PolicyView(latest),))
-
-
-def settings_of(
-    draws: Sequence[SimulatedRank],
-    world_size: int,
-    options: Options,
-    backend: str,
-    calibration: Calibration | None,
-    total: int,
-    *,
-    ddp: bool = True,
-    planned: Plans | None = None,
-) -> list[RankConfiguration]:
-    """Return what each simulated rank runs."""
-    cycle, first = options.sync_every, draws[0].workload
-    drop_plan = options.drop_plan(first.parameters)
-    for draw in draws:
-        check_left(drop_plan, draw.records, first.parameters)
-    dropped = dropped_by(drop_plan, cycle)
-    plans = planned
-    if plans is None:
-        seen = [PolicyView(leaving_out(s.pace, dropped, first.parameters), s.context) for d in draws for s in d.seen]
-        plans = plans_of(options, first, seen, range(cycle - 1, total, cycle), total)
-    alone = world_size == 1 and ddp
-    settings = []
-    for draw in draws:
-        own, pace = draw.workload, leaving_out(draw.pace, dropped, first.parameters)
-        costs = Costs.of(backend, calibration, gpu_of(own.gpu, own.provenance)).linear()
-        codec = CodecCosts(options.codec, own, world_size, costs)
-        confers = plans.conferring(options, costs, world_size)
-        settings.append(
-            RankConfiguration(
-                own, plans.plan, options, costs, pace, dropped, codec, total,
-                ddp=ddp, alone=alone, input_stage=options.input_of(own), confers=confers,
-            )
-        )  # fmt: skip
-    return settings
 
 
 def replayed(trace: OrderTrace, world_size: int, options: Options) -> list[SimulatedRank]:

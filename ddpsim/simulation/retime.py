@@ -20,8 +20,9 @@ from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.communication import copies_of
 from ddpsim.simulation.dependencies import Dependencies, Moments
 from ddpsim.simulation.graph import NodeKind
-from ddpsim.simulation.job_run import Columns, JobRun, SimulatedIterations, period_of
+from ddpsim.simulation.job_run import Columns, JobRun, period_of
 from ddpsim.simulation.prices import Prices, has_prices
+from ddpsim.simulation.resolve import SimulatedIterations
 from ddpsim.simulation.retimed_messages import RetimedCollectives
 from ddpsim.simulation.retimed_work import RankWork, RetimedRun
 

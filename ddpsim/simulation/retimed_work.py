@@ -188,7 +188,7 @@ class RankWork:
             return
         lanes = () if shared.lanes is None else shared.lanes.transports()
         ranks, transport = run.job.placement.world_size, shared.collectives.transport
-        slowdown = ComputeSlowdown.of(setting.costs, setting.workload, transport, ranks, lanes)
+        slowdown = ComputeSlowdown.of(setting.costs, self._share, setting.capacity, transport, ranks, lanes)
         found = [run.graph.collectives[node] for node in collectives]
         taken = [slowdown.taken(each) for each in found]
         wire = {each.size_bytes: prices.wire(each.size_bytes) for each in found}

@@ -10,8 +10,6 @@ import numpy as np
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
-from ddpsim.errors import InputError
-from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.schedules.schedule import Schedule
@@ -27,21 +25,6 @@ REPLICATE_S = 27e-6
 
 `python -m studies.host_costs.replicas` measures it: 29.5 us of ResNet-50 and 25.5 us of BERT on an AMD EPYC.
 """
-
-
-def check_one_process(schedule: Schedule, placement: Placement, backend: str, workload: Workload) -> None:
-    """Refuse ranks of one process where they cannot be.
-
-    Raises:
-        InputError: several machines, no GPUs, or another backend than NCCL, which copies between them.
-    """
-    place = f"scheme={schedule.scheme}"
-    if placement.nodes > 1:
-        what = f"its ranks are threads of one process, {placement.nodes} nodes are asked for"
-        raise InputError(what, place=place, remedy="ask for one node, or take `ddp`")
-    if workload.one_clock or backend not in GPU_BACKENDS:
-        what = f"it moves parameters and gradients between GPUs, not by {backend}"
-        raise InputError(what, place=place, remedy="use a workload of a GPU and `backend=nccl`, or take `ddp`")
 
 
 def in_one_process(setting: RankConfiguration, ranks: int) -> RankConfiguration:
@@ -80,15 +63,11 @@ def schedule_of(
 
     Raises:
         PlanError: a schedule that cannot be carried out.
-        InputError: ranks of one process where they cannot be.
     """
     ours = replace(options.collective, rings=True)
     transport = make_transport(placement, backend, calibration, ours)
     setup = setup_of(options, workload, plan, placement, transport.time_s, blocking=backend == "gloo")
-    schedule = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
-    if schedule.one_process:
-        check_one_process(schedule, placement, backend, workload)
-    return schedule
+    return options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
 
 
 def carrying_out(

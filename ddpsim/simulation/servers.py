@@ -12,7 +12,6 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.scaled import scaled
 from ddpsim.collectives.transport import Transport
-from ddpsim.errors import InputError
 from ddpsim.network.fairness import LinkId
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.operations import Operation
@@ -151,9 +150,6 @@ def part_of(placement: Placement, name: str, ranks: int) -> tuple[Placement, int
 Bucket = tuple[int, ...]
 """Registration indices of what is pushed and pulled together."""
 
-MOST_RANKS = 64
-"""Ranks that are each simulated as themselves; chosen by hand: their steps are events of one queue."""
-
 
 @dataclass(slots=True)
 class Staleness:
@@ -189,9 +185,6 @@ class ServerLinks:
         latency_s: of a message before its bytes, where messages go one behind the other; None where each takes what a
             collective does.
         factor: on the time of a message of some bytes: an end of a band; None is 1.
-
-    Raises:
-        InputError: more ranks than are simulated one by one.
     """
 
     def __init__(
@@ -205,10 +198,6 @@ class ServerLinks:
         latency_s: float | None,
         factor: Callable[[int], float] | None = None,
     ) -> None:
-        if placement.world_size > MOST_RANKS:
-            what = f"{placement.world_size} ranks, each of which goes its own way"
-            remedy = f"give {MOST_RANKS} at most, or leave out `async`"
-            raise InputError(what, place="scheme 'parameter-server'", remedy=remedy)
         self.env, self._servers, self._buckets, self._factor = env, servers, buckets, factor
         self._ways, self._costs = ways, costs
         self._workers = placement.world_size - servers

@@ -9,13 +9,15 @@ from ddpsim.bucketing import Bucket, BucketPlan
 from ddpsim.bucketing.drop import remapped
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.input_stage import InputStage
+from ddpsim.simulation.contention import GpuCapacity
 from ddpsim.simulation.costs import ENTER_S, KERNELS, Costs
-from ddpsim.simulation.graph import BUFFERS_PART, Linear
+from ddpsim.simulation.graph import BUFFERS_PART, ExecutionModel, Linear
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.plans import OrderAgreement
 from ddpsim.simulation.scheduled import ForwardWait, Scheduled
 from ddpsim.workload import Workload
+from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.optimizers import ADDITION
 
 ADDED = ADDITION.passes / 2
@@ -31,6 +33,9 @@ class RankConfiguration:
     """What a rank runs: the same for every rank of its kind.
 
     Attributes:
+        execution: on which resources its work is.
+        gpu: that computes; None is a CPU, layers that sleep, or a GPU that nobody described.
+        capacity: of the GPU, what collectives take parts of.
         plan: gives the buckets of iteration k.
         pace: gives the pace of iteration k.
         dropped: gives the parameters of the layers that iteration k leaves out.
@@ -45,6 +50,9 @@ class RankConfiguration:
     """
 
     workload: Workload
+    execution: ExecutionModel
+    gpu: AchievedGpu | None
+    capacity: GpuCapacity
     plan: Callable[[int], BucketPlan]
     options: Options
     costs: Costs
@@ -101,7 +109,7 @@ class RankConfiguration:
 
     def add_s(self, parameter: int) -> float:
         """Return the time of adding one gradient, in place, to that of the micro-batches before."""
-        share = 1.0 if self.workload.one_clock else ADDED
+        share = 1.0 if self.execution.one_thread else ADDED
         return self.costs.copies_s(1, share * self.workload.parameters[parameter].size_bytes)
 
     def copy_s(self, parameter: int) -> float:

@@ -15,6 +15,7 @@ from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
+from ddpsim.workload.gpus import gpu_of
 from tests.ddpsim.simulation.builders import workload
 
 ONE_BUCKET = BucketCaps(bucket_cap_mb=1000)
@@ -51,12 +52,17 @@ def test_half_precision_halves_the_bytes_on_the_wire(sent, device, name):
     assert [2 * size for size in sent] == plain
 
 
+def codec_costs(name, source, costs):
+    gpu = gpu_of(source.gpu, source.provenance)
+    return CodecCosts(scheme(name), source.parameters, 2, costs, gpu=gpu, one_thread=source.one_clock)
+
+
 @pytest.mark.parametrize("device", ["cpu", "V100"])
 def test_a_compressed_bucket_takes_its_bytes_and_its_decoding(device):
     source, placement = workload(device=device), load_topology("loopback").place(1, 2)
     trace = run(source, "fp16", caps=ONE_BUCKET)
     wire = Collectives(None, placement, backend="gloo").estimate_s(source.gradient_bytes // 2)
-    codec = CodecCosts(scheme("fp16"), source, 2, Costs.of("gloo", None, device))
+    codec = codec_costs("fp16", source, Costs.of("gloo", None, device))
     encoding = codec.encoding(Options(caps=ONE_BUCKET).bucket_plan(source).buckets[0])
     [bucket] = trace.iterations[-1].buckets
     assert encoding.decode_s > 0
@@ -68,7 +74,7 @@ def test_on_a_cpu_encoding_delays_the_step_by_itself():
     slow, plain = (summarise(run(source, name, caps=ONE_BUCKET)) for name in ("fp16", "none"))
     bucket = Options(caps=ONE_BUCKET).bucket_plan(source).buckets[0]
     costs = Costs.of("gloo", None)
-    encoding = CodecCosts(scheme("fp16"), source, 2, costs).encoding(bucket)
+    encoding = codec_costs("fp16", source, costs).encoding(bucket)
     size = source.gradient_bytes
     # Read a float32 and write a half, read and write a half: 2.5 times the bytes, at twice the rate of a copy.
     assert encoding.encode_s == pytest.approx(2 * costs.hook_s + 2.5 * size / (2 * costs.copy_Bps))
@@ -80,16 +86,16 @@ def test_what_was_measured_of_a_codec_takes_the_place_of_copies():
     bucket = Options(caps=ONE_BUCKET).bucket_plan(source).buckets[0]
     values = {"gloo.ddp.fp16_kernel_s": 1e-4, "gloo.ddp.fp16_Bps": 1e9}
     measured = Calibration.priors("gloo").with_values(values, source="test")
-    encoding = CodecCosts(scheme("fp16"), source, 2, Costs.of("gloo", measured)).encoding(bucket)
+    encoding = codec_costs("fp16", source, Costs.of("gloo", measured)).encoding(bucket)
     assert encoding.encode_s == pytest.approx(2 * 1e-4 + 2.5 * source.gradient_bytes / 1e9)
-    others, priors = (CodecCosts(scheme("bf16"), source, 2, Costs.of("gloo", each)) for each in (measured, None))
+    others, priors = (codec_costs("bf16", source, Costs.of("gloo", each)) for each in (measured, None))
     assert others.encoding(bucket) == priors.encoding(bucket)
 
 
 def test_on_a_gpu_encoding_is_overhead_and_no_computing():
     source = workload(device="V100")
     slow, plain = (summarise(run(source, name, caps=ONE_BUCKET)) for name in ("onebit", "none"))
-    encoding = CodecCosts(scheme("onebit"), source, 2, Costs.of("gloo", None, "V100")).encoding(
+    encoding = codec_costs("onebit", source, Costs.of("gloo", None, "V100")).encoding(
         Options(caps=ONE_BUCKET).bucket_plan(source).buckets[0]
     )
     assert slow.backward_compute_s == pytest.approx(plain.backward_compute_s, rel=1e-6)

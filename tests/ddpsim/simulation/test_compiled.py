@@ -57,16 +57,16 @@ def test_a_cut_costs_the_device_the_bytes_that_cross_it():
     forward = tuple(Operator("memory", 0.0, 4.0, edge_bytes=1e6 * number) for number in range(10))
     counted = replace(one, operators=StepOperators(4, "sample", forward, (), tuple(range(10))))
     graphs = [(9,), (8, 7, 6), (5, 4, 3), (2, 1, 0)]
-    edges_s = cuts_s(counted, graphs)
+    edges_s = cuts_s(counted, graphs, gpu_named("V100"))
     once_s = 1e6 / gpu_named("V100").achieved_Bps
     assert edges_s == pytest.approx([EDGE_PASSES * number * once_s for number in (9, 6, 3, 0)])
     [plain] = paces(one)
     found = in_graphs(plain, graphs, 0.0, edges_s)
     assert found.forward_work - plain.forward_work == pytest.approx(sum(edges_s))
     assert found.work_s - plain.work_s == pytest.approx(2 * sum(edges_s))
-    fewer = cuts_s(counted, [(9,), (8, 7, 6, 5, 4, 3, 2, 1, 0)])
+    fewer = cuts_s(counted, [(9,), (8, 7, 6, 5, 4, 3, 2, 1, 0)], gpu_named("V100"))
     assert sum(fewer) < sum(edges_s)
-    assert cuts_s(one, graphs) == [0.0] * 4, "nobody counted its operators"
+    assert cuts_s(one, graphs, gpu_named("V100")) == [0.0] * 4, "nobody counted its operators"
 
 
 def test_one_graph_hides_nothing_and_buckets_begin_when_their_graph_is_over():

@@ -13,7 +13,7 @@ from ddpsim.collectives.execute import make_transport
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate
-from ddpsim.simulation.contention import UNKNOWN_GPU, ComputeSlowdown, Share, share_of
+from ddpsim.simulation.contention import UNKNOWN_GPU, ComputeSlowdown, GpuCapacity, Share, share_of
 from ddpsim.simulation.costs import Costs, undisturbed
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
@@ -35,16 +35,18 @@ def given(**values):
 def test_a_share_is_channels_over_multiprocessors_and_traffic_over_bandwidth():
     transport = make_transport(MACHINE.place(1, 8), "nccl")
     channels, time_s = transport.choice(SIZE).channels, transport.allreduce_s(SIZE)
-    found = share_of(COSTS, GPUS["V100"], transport, 8, SIZE)
+    found = share_of(COSTS, GpuCapacity.of(GPUS["V100"]), transport, 8, SIZE)
     assert found.multiprocessors == pytest.approx(2 * channels / 80)
     assert found.bandwidth == pytest.approx(3 * 2 * 7 / 8 * SIZE / time_s / 900e9)
-    assert share_of(COSTS, GPUS["V100"], transport, 1, SIZE) == share_of(COSTS, GPUS["V100"], transport, 8, 0)
+    assert share_of(COSTS, GpuCapacity.of(GPUS["V100"]), transport, 1, SIZE) == share_of(
+        COSTS, GpuCapacity.of(GPUS["V100"]), transport, 8, 0
+    )
 
 
 def test_a_switch_that_adds_is_sent_a_message_once():
     transport = make_transport(load_topology("dgx-h100").place(1, 8), "nccl")
     assert transport.choice(SIZE).algorithm == "nvls"
-    found = share_of(COSTS, GPUS["H100"], transport, 8, SIZE)
+    found = share_of(COSTS, GpuCapacity.of(GPUS["H100"]), transport, 8, SIZE)
     assert found.bandwidth == pytest.approx(3 * SIZE / transport.allreduce_s(SIZE) / GPUS["H100"].memory_Bps)
 
 
@@ -62,7 +64,8 @@ def test_a_larger_gpu_pays_less_and_one_that_nobody_described_pays_as_the_one_th
     transport = make_transport(MACHINE.place(1, 8), "nccl")
 
     def factor(device):
-        found = ComputeSlowdown.of(Costs.of("nccl", None), replace(MODEL, device=device), transport, 8)
+        capacity = GpuCapacity.of(GPUS.get(device))
+        found = ComputeSlowdown.of(Costs.of("nccl", None), MODEL.arithmetic_share, capacity, transport, 8)
         return found.factor(found.share(SIZE))
 
     assert factor("V100") > factor("A100") > factor("H100") > 1
@@ -79,7 +82,7 @@ def test_devices_of_a_generation_that_was_measured_differ_as_it_does():
 
 def test_what_is_measured_or_given_stands_in_place_of_what_is_derived():
     transport = make_transport(MACHINE.place(1, 8), "nccl")
-    fixed = ComputeSlowdown.of(Costs.of("nccl", given(compute_slowdown=1.3)), MODEL, transport, 8)
+    fixed = ComputeSlowdown.of(Costs.of("nccl", given(compute_slowdown=1.3)), 1.0, GpuCapacity.of(None), transport, 8)
     assert fixed.factor(fixed.share(SIZE)) == 1.3
     derived = Costs.of("nccl", None)
     assert Costs.of("nccl", given(enter_s=1e-5)).entering_s(1.0) == 1e-5

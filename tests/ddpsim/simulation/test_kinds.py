@@ -3,13 +3,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.pace import paces
 from ddpsim.simulation.representatives import RankKind, latest_draw, own_draw
 from tests.ddpsim.simulation.builders import workload
 
 
 def kind_of(source, ranks, spread=0.0):
-    return RankKind(ranks, source, tuple(paces(source)), spread)
+    return RankKind(ranks, source, ExecutionModel(source.one_clock), tuple(paces(source)), spread)
 
 
 @pytest.mark.parametrize("count", [2, 4, 16, 1000])

@@ -11,6 +11,7 @@ import pytest
 from ddpsim.errors import InputError
 from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.pace import paces
 from ddpsim.simulation.representatives import RankKind, factors_of, latest_draw
 from ddpsim.topology.spec import load_topology
@@ -50,7 +51,8 @@ def test_an_estimates_jitter_reaches_as_far_as_a_drawn_one():
     uneven = jittered(source, 0.05)
     for nodes in (1, 128):
         placed = MACHINE.place(nodes)
-        kind = RankKind(range(placed.world_size), uneven, tuple(paces(uneven)), jitter=jitter_of(uneven))
+        own = tuple(paces(uneven))
+        kind = RankKind(range(placed.world_size), uneven, ExecutionModel(False), own, jitter=jitter_of(uneven))
         latest = latest_draw(kind, 0, 100)
         assert latest is not None
         draws = factors_of(Options(jitter=0.05), kind.ranks[1:], placed.world_size, 100)

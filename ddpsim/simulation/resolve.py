@@ -1,0 +1,335 @@
+"""Everything that a step rests on, from workload, machine, options and calibration: found here once, or refused.
+
+Below, nothing looks a GPU up, judges what was asked for, or asks what kind of clock a workload was recorded on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import simpy
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.errors import InputError
+from ddpsim.jobs.job_options import GPU_BACKENDS
+from ddpsim.jobs.simulated import Options
+from ddpsim.options.input_stage import InputStage
+from ddpsim.schedules.schedule import Schedule
+from ddpsim.simulation.communication import JobResources
+from ddpsim.simulation.contention import GpuCapacity
+from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.graph import ExecutionModel
+from ddpsim.simulation.messages import CodecCosts
+from ddpsim.simulation.pace import paces
+from ddpsim.simulation.passes import check_left, cuts_s, dropped_by, graphs_of, in_graphs, leaving_out
+from ddpsim.simulation.plans import Plans, PolicyView, plans_of
+from ddpsim.simulation.representatives import RankKind, SimulatedRank, draws_of
+from ddpsim.simulation.scheduling import carrying_out, schedule_of
+from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.topology.graph import Placement
+from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
+from ddpsim.workload import Workload
+from ddpsim.workload.gpus import AchievedGpu, gpu_of
+from ddpsim.workload.jittered import jitter_of
+
+WARM_UP = 3
+"""Iterations simulated before those that count: the host's lead over the device settles in two."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedIterations:
+    """An extent says which iterations are simulated, and which of them count.
+
+    Attributes:
+        begin, end: of those that count, half open.
+        total: that are simulated.
+    """
+
+    begin: int
+    end: int
+    total: int
+
+    @classmethod
+    def of(
+        cls, options: Options, iterations: int, warm_up: int, schedule: Schedule | None, *, whole: bool
+    ) -> SimulatedIterations:
+        """Return the extent of a run that counts so many periods, each of which sends the same.
+
+        A schedule's last iteration leaves messages in flight, which one period more sees to their end. Where forward
+        makes updates, it takes `WARM_UP` until periods are alike.
+        """
+        if schedule is not None and schedule.update != "after_backward":
+            warm_up = max(warm_up, WARM_UP)
+        begin, period = warm_up * options.period, options.period
+        end = begin + iterations * period
+        return cls(begin, end, end + (period if schedule is not None and whole else 0))
+
+
+MOST_MOMENTS = 4_000_000
+"""Gradients of all iterations and ranks that one simulation records: about 1.2 GB of them."""
+
+MOST_APART = 64
+"""Ranks that each go their own way; chosen by hand: their steps are events of one queue."""
+
+_GENERATION = 3
+"""PCIe generation of a GPU of which nothing is known: the oldest still in use, whose copies take longest."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResolvedJob:
+    """A resolved job is all that a step rests on.
+
+    Attributes:
+        job: what its ranks compute and communicate on.
+        workload: of rank 0, as it was asked for.
+        kinds: of ranks.
+        draws: who is simulated for which of them; by rank of the graph, as `settings`.
+        settings: what each simulated rank runs.
+        schedule: that took the place of DDP's buckets, as it was made; None where nothing did.
+        extent: which iterations are simulated, and which of them count.
+    """
+
+    job: JobResources
+    workload: Workload
+    kinds: Sequence[RankKind]
+    draws: Sequence[SimulatedRank]
+    settings: Sequence[RankConfiguration]
+    schedule: Schedule | None
+    extent: SimulatedIterations
+
+
+def resolve(
+    workload: Workload,
+    placement: Placement,
+    options: Options,
+    calibration: Calibration | None = None,
+    *,
+    workloads: dict[str, Workload] | None = None,
+    wire_factor: Callable[[int], float] | None = None,
+    every_rank: bool = False,
+    warm_up: int = WARM_UP,
+    whole: bool = True,
+    draws: Sequence[SimulatedRank] | None = None,
+    planned: Plans | None = None,
+) -> ResolvedJob:
+    """Return all that a step rests on; arguments are those of `ddpsim.simulation.engine.run_job`.
+
+    Raises:
+        InputError: what cannot be: options that do not fit the workload or the ranks, a template's workload that is not
+            given or is another model's, a backend, an algorithm or a scheme that cannot be on the machine, more than
+            can be simulated.
+        CalibrationError: a calibration of another backend.
+        PlanError: a schedule that cannot be carried out.
+    """
+    options.check(workload)
+    options.check_ranks(placement.world_size)
+    _check_templates(placement, workloads or {}, workload)
+    options = options.on(workload, placement.topology)
+    backend = options.backend_for(workload)
+    gpu = _gpu_of(workload)
+    costs = Costs.of(backend, calibration, gpu)
+    kinds = list(_kinds_of(workload, placement, options, workloads or {}, costs))
+    if every_rank or options.asynchronous:
+        kinds = sorted((replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks), key=_first)
+    schedule, ranks = None, placement.world_size
+    if options.scheduled:
+        first = kinds[0].workload
+        plan = options.bucket_plan(first) if planned is None else planned.plan(0)
+        schedule = schedule_of(options, first, plan, placement, backend, calibration)
+        _check_schedule(schedule, placement, backend, kinds[0].execution, options)
+    iterations = max(options.iterations_of(kind.workload) for kind in kinds)
+    extent = SimulatedIterations.of(options, iterations, warm_up, schedule, whole=whole)
+    _check_extent(extent.end, kinds)
+    drawn = draws or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
+    settings = list(_settings_of(drawn, ranks, options, backend, calibration, extent.total, planned=planned))
+    if schedule is not None:
+        settings = carrying_out(schedule, settings, ranks, backend)
+    job = JobResources(placement, options, calibration, backend, costs, gpu, wire_factor)
+    _check_transports(job, settings[0], extent)
+    return ResolvedJob(job, workload, kinds, drawn, settings, schedule, extent)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessAlone:
+    """It is one process without DDP.
+
+    Attributes:
+        setting: what it runs.
+        copy_s: of copying a batch to a GPU that has a slot of sixteen lanes to itself.
+    """
+
+    setting: RankConfiguration
+    copy_s: float
+
+
+def resolve_alone(workload: Workload, options: Options, calibration: Calibration | None, total: int) -> ProcessAlone:
+    """Return all that a step of one process without DDP rests on.
+
+    Args:
+        calibration: says what adding gradients takes, where they are accumulated.
+        total: iterations, in all.
+
+    Raises:
+        InputError: more iterations than can be simulated.
+    """
+    scaled = tuple(paces(workload, options.scale_compute, options.scale_host, options.scale))
+    kind = RankKind(range(1), workload, _execution_of(workload), scaled)
+    _check_extent(total, [kind])
+    draws, backend = list(draws_of(kind, options, total)), options.backend_for(workload)
+    [setting] = _settings_of(draws, 1, options, backend, calibration, total, ddp=False)
+    stage = setting.input_stage
+    return ProcessAlone(setting, 0.0 if stage is None else _copy_s(stage, workload.gpu))
+
+
+def _copy_s(stage: InputStage, model: str | None) -> float:
+    facts = None if model is None else gpu_facts(model)
+    slot_Bps = PCIE_X16_BANDWIDTH[_GENERATION if facts is None else facts.pcie]  # noqa: N806
+    return stage.copy_bytes / min(slot_Bps, stage.limit_Bps)
+
+
+def _gpu_of(workload: Workload) -> AchievedGpu | None:
+    return gpu_of(workload.gpu, workload.provenance)
+
+
+def _execution_of(workload: Workload) -> ExecutionModel:
+    return ExecutionModel(workload.one_clock, workload.timed)
+
+
+def _first(kind: RankKind) -> int:
+    return kind.first
+
+
+def _kinds_of(
+    workload: Workload, placement: Placement, options: Options, workloads: dict[str, Workload], costs: Costs
+) -> Iterator[RankKind]:
+    """Yield the ranks by workload and straggler factor, lowest rank first."""
+    trainers = options.trainers(placement.world_size)
+    members: dict[tuple[str | None, float], list[int]] = {}
+    for node_class in placement.classes:
+        name = node_class.template.workload
+        for node in node_class.node_indices:
+            for gpu in range(placement.gpus_per_node):
+                rank = placement.rank_of(node, gpu)
+                if rank >= trainers:
+                    continue
+                members.setdefault((name, options.stragglers.get(rank, 1.0)), []).append(rank)
+    for (name, factor), ranks in sorted(members.items(), key=lambda each: min(each[1])):
+        source = workload if name is None else workloads[name]
+        execution = _execution_of(source)
+        beside_others = placement.gpus_per_node > 1 and source.ranks == 1 and not execution.sleeps
+        shared = costs.shared_compute_slowdown if beside_others else 1.0
+        scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)
+        graphs = graphs_of(source, options)
+        cut_s = cuts_s(source, graphs, _gpu_of(source)) if graphs else []
+        edges_s = [edge_s * options.scale_compute * factor for edge_s in cut_s]
+        split = tuple(in_graphs(each, graphs, costs.graph_s, edges_s) for each in scaled)
+        spread = 0.0 if execution.sleeps else costs.pace_spread
+        yield RankKind(sorted(ranks), source, execution, split, spread, jitter_of(source), beside_others)
+
+
+def _check_templates(placement: Placement, workloads: dict[str, Workload], trained: Workload) -> None:
+    for node_class in placement.classes:
+        if (name := node_class.template.workload) is not None:
+            _check_template(node_class.template.name, name, workloads, trained)
+
+
+def _check_template(template: str, name: str, workloads: dict[str, Workload], trained: Workload) -> None:
+    place = f"node template {template!r}"
+    if name not in workloads:
+        raise InputError(f"names the workload {name!r}, which is not given", place=place)
+    other = workloads[name]
+    ours, theirs = ([(p.name, p.shape, p.dtype) for p in each.parameters] for each in (trained, other))
+    if ours != theirs or trained.buffers != other.buffers:
+        what = "parameters" if ours != theirs else "buffers"
+        remedy = f"name one of the model that is trained, {trained.name!r}, captured on the template's GPU"
+        raise InputError(f"the workload {other.name!r} has other {what}", place=place, remedy=remedy)
+
+
+def _check_extent(iterations: int, kinds: Sequence[RankKind]) -> None:
+    """Refuse what would record more moments than memory holds.
+
+    Raises:
+        InputError: too many iterations, for so many parameters and kinds of ranks.
+    """
+    parameters = len(kinds[0].workload.parameters)
+    if (moments := iterations * len(kinds) * parameters) > MOST_MOMENTS:
+        ranks = f"{len(kinds)} kinds of ranks" if len(kinds) > 1 else "a rank"
+        what = f"{iterations} iterations of {parameters} gradients on {ranks} are {moments:.3g} moments to record"
+        remedy = f"ask for fewer `iterations`, micro-batches (`accumulate`) or `stragglers`: at most {MOST_MOMENTS} fit"
+        raise InputError(what, remedy=remedy)
+
+
+def _check_schedule(
+    schedule: Schedule, placement: Placement, backend: str, execution: ExecutionModel, options: Options
+) -> None:
+    """Refuse ranks of one process, and ranks that each go their own way, where they cannot be.
+
+    Raises:
+        InputError: of one process several machines, no GPUs, or another backend than NCCL, which copies between them;
+            more ranks than are simulated one by one.
+    """
+    if schedule.asynchronous and options.comm == "real" and placement.world_size > MOST_APART:
+        what = f"{placement.world_size} ranks, each of which goes its own way"
+        remedy = f"give {MOST_APART} at most, or leave out `async`"
+        raise InputError(what, place="scheme 'parameter-server'", remedy=remedy)
+    if not schedule.one_process:
+        return
+    place = f"scheme={schedule.scheme}"
+    if placement.nodes > 1:
+        what = f"its ranks are threads of one process, {placement.nodes} nodes are asked for"
+        raise InputError(what, place=place, remedy="ask for one node, or take `ddp`")
+    if execution.one_thread or backend not in GPU_BACKENDS:
+        what = f"it moves parameters and gradients between GPUs, not by {backend}"
+        raise InputError(what, place=place, remedy="use a workload of a GPU and `backend=nccl`, or take `ddp`")
+
+
+def _settings_of(
+    draws: Sequence[SimulatedRank],
+    world_size: int,
+    options: Options,
+    backend: str,
+    calibration: Calibration | None,
+    total: int,
+    *,
+    ddp: bool = True,
+    planned: Plans | None = None,
+) -> Iterator[RankConfiguration]:
+    """Yield what each simulated rank runs."""
+    cycle, first = options.sync_every, draws[0].workload
+    drop_plan = options.drop_plan(first.parameters)
+    for draw in draws:
+        check_left(drop_plan, draw.records, first.parameters)
+    dropped = dropped_by(drop_plan, cycle)
+    plans = planned
+    if plans is None:
+        seen = [PolicyView(leaving_out(s.pace, dropped, first.parameters), s.context) for d in draws for s in d.seen]
+        plans = plans_of(options, first, seen, range(cycle - 1, total, cycle), total)
+    alone = world_size == 1 and ddp
+    known: dict[int, tuple[ExecutionModel, AchievedGpu | None, GpuCapacity]] = {}
+    for draw in draws:
+        own, pace = draw.workload, leaving_out(draw.pace, dropped, first.parameters)
+        if id(own) not in known:
+            found = _gpu_of(own)
+            known[id(own)] = _execution_of(own), found, GpuCapacity.of(found)
+        execution, gpu, capacity = known[id(own)]
+        costs = Costs.of(backend, calibration, gpu).linear()
+        codec = CodecCosts(options.codec, own.parameters, world_size, costs, gpu=gpu, one_thread=execution.one_thread)
+        confers = plans.conferring(options, costs, world_size)
+        yield RankConfiguration(
+            own, execution, gpu, capacity, plans.plan, options, costs, pace, dropped, codec, total,
+            ddp=ddp, alone=alone, input_stage=options.input_of(own), confers=confers,
+        )  # fmt: skip
+
+
+def _check_transports(job: JobResources, setting: RankConfiguration, extent: SimulatedIterations) -> None:
+    """Refuse a job whose messages nothing on its machine can carry; what was made for that is kept.
+
+    Raises:
+        InputError: no such transport, or more single transfers than bearable.
+    """
+    options = job.options
+    shared = job.communication(simpy.Environment(), setting.scheduled)
+    if options.comm == "real":
+        sizes = [bucket.size_bytes for bucket in setting.plan(extent.total - 1).buckets]
+        shared.collectives.check_extent(sizes, extent.total // options.sync_every)
