@@ -42,14 +42,21 @@ def test_transformer_arithmetic_is_two_a_parameter_and_token():
     assert flops == pytest.approx(2 * matrices * 128 + attention + decoder, rel=0.001)
 
 
-@pytest.mark.parametrize("name", MODELS)
+LARGE = ("bert-large", "resnet152")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.needs("minutes")] * (name in LARGE)) for name in MODELS]
+)
 def test_every_gradient_has_its_operator(name):
     shape = counted(name, 2)
     found = [index for operator in shape.backward for index in operator.gradients]
     assert sorted(found) == list(range(len(shape.parameters)))
 
 
-@pytest.mark.parametrize("key", ANCHORS, ids=lambda key: key[0])
+@pytest.mark.parametrize(
+    "key", [pytest.param(key, id=key[0], marks=[pytest.mark.needs("minutes")] * (key[0] in LARGE)) for key in ANCHORS]
+)
 def test_published_steps_are_met(key):
     model, gpu, precision, batch_size = key
     workload, anchor = estimate_model(model, gpu_named(gpu), precision, batch_size), ANCHORS[key]

@@ -7,8 +7,17 @@ pytest.importorskip("torch")
 from tests.ddpexec.capturing.counted import counted
 
 
-@pytest.mark.parametrize("model", ["mlp", "resnet50", "bert-base-s64", "vit-b16"])
-@pytest.mark.parametrize("factor", [3, 0.5])
+@pytest.mark.parametrize(
+    ("factor", "model"),
+    [
+        *((0.5, model) for model in ("mlp", "resnet50", "bert-base-s64", "vit-b16")),
+        (3, "mlp"),
+        *(
+            pytest.param(3, model, marks=pytest.mark.needs("minutes"))
+            for model in ("resnet50", "bert-base-s64", "vit-b16")
+        ),
+    ],
+)
 def test_another_batch_is_what_counting_it_finds(model, factor):
     """Traffic of one operator may be off where a tensor of a few bytes, or of indices, does not go with the batch."""
     known = counted(model)

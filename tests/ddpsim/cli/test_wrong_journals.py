@@ -30,7 +30,9 @@ def damaged(line: bytes, random: Random) -> bytes:
     return start + b"%d, " % zlib.crc32(body) + body + b"}"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command", [pytest.param(each, marks=[pytest.mark.needs("minutes")] * (each == "advice")) for each in COMMANDS]
+)
 def test_whatever_a_journal_holds_there_is_no_traceback(
     command: str, tiny: Path, tmp_path: Path, ddpsim: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

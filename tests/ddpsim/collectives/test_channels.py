@@ -60,7 +60,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "network"), CASES)
+@pytest.mark.parametrize(
+    ("name", "network"),
+    [pytest.param(*case, marks=[pytest.mark.needs("minutes")] * (case == ("dgx-2", True))) for case in CASES],
+)
 def test_shipped_machines_keep_every_link_within_its_capacity(name: str, network: bool) -> None:
     node = template(name)
     for count in range(1 if network else 2, len(node.gpus) + 1):
