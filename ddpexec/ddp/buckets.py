@@ -17,6 +17,9 @@ from ddpsim.bucketing import Bucket, BucketPlan
 
 AnyBucket = FlatBucket | SparseBucket
 
+Eager = tuple[AnyBucket, int] | None
+"""The place in a bucket of a gradient that may be copied in as it comes; None where it is copied with others."""
+
 TOGETHER_BYTES = 256 << 10
 """Neighbours of at most this size in sum are written back together, when the last of them has been reduced."""
 
@@ -34,7 +37,7 @@ class Buckets:
         self._model, self._options = model, options
         self._called = functools.partial(model.called, rank=rank)
         self.all: list[AnyBucket] = []
-        self.eager: list[tuple[AnyBucket, int] | None] = []
+        self.eager: list[Eager] = []
         self.runs: list[BucketRun] = []
         self._divisor = 1
         dense = [tensor for tensor, known in zip(model.tensors, model.policy, strict=True) if not known.sparse]
@@ -88,7 +91,7 @@ class Buckets:
             first = bucket.parameters[0]
             made: AnyBucket
             if model.policy[first].sparse:
-                made = SparseBucket(number, bucket, model.tensors, self._called, dtype)
+                made = SparseBucket(number, bucket, model.tensors, self._called)
             else:
                 made = FlatBucket(
                     number, bucket, model.tensors, as_view=as_view, batched=batched, dtype=dtype, called=self._called,

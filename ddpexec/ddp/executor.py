@@ -1,9 +1,9 @@
-"""The executor: autograd's hooks drive what is sent in a backward, whether DDP's buckets or any schedule's messages."""
+"""The one executor: autograd's hooks drive the queue and the launcher of a schedule, DDP's buckets or any scheme's."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -12,56 +12,87 @@ from torch.autograd import Variable
 from torch.utils.hooks import RemovableHandle
 
 from ddpexec.ddp import messages
+from ddpexec.ddp.buckets import Eager
 from ddpexec.ddp.gradient_hooks import hook_gradients, remove
 from ddpexec.ddp.graph_search import gradient_accumulator, reachable
+from ddpexec.ddp.launcher import Launcher
+from ddpexec.ddp.mixed import MixedPrecision
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.used import StaticGraph, UsedMap
 from ddpexec.errors import ExecutionError
 from ddpexec.timing.observe import Observer
+from ddpsim.bucketing import LaunchQueue
 from ddpsim.bucketing.launch import MarkedTwiceError
+from ddpsim.schedules.points import BACKWARD_END, Point, PointKind, points
 
 
-class Reduction(Protocol):
-    """What an executor drives: it launches messages as gradients come, and waits for them when backward has ended."""
+class PendingUpdates(Protocol):
+    """Steps of the optimizer that are carried out before forward uses what they update.
+
+    Attributes:
+        pending: registration indices whose step was asked for and not carried out.
+    """
+
+    pending: set[int]
+
+    def settle(self, indices: Iterable[int]) -> bool:
+        """Carry out what is pending of these parameters; return whether anything was."""
+
+
+class CarriedSchedule(Protocol):
+    """A schedule in force, as an executor carries it out: its queue, its memory, and what stands beside an iteration.
+
+    Attributes:
+        queue: which messages may be launched at a point, and which are waited for there.
+        used: which parameters a backward visited.
+        eager: by registration index, the place in a bucket of a gradient that is copied in as it comes.
+        in_forward: registration indices at whose use in forward something is launched or waited for.
+        updates: those that forward waits for; None where all are made at the optimizer's step.
+    """
+
+    queue: LaunchQueue[Point]
+    used: UsedMap
+    eager: Sequence[Eager]
+    in_forward: Collection[int]
+    updates: PendingUpdates | None
+
+    def launch(self, numbers: Sequence[int]) -> None:
+        """Launch messages, in order."""
 
     def coming(self, unused: Sequence[int]) -> None:
         """Expect a backward, in which the parameters of these registration indices will get no gradient."""
 
     def began(self, unused: Sequence[int]) -> None:
-        """Take it that the gradients of `unused` are not to be waited for: the first of the others has come."""
+        """Take it that the first gradient of a backward has come, and that those of `unused` will not."""
 
-    def take(self, index: int) -> None:
-        """Take a complete gradient, and launch what comes after it.
+    def absent(self, indices: Sequence[int]) -> bool:
+        """Take it that these gradients did not come although they were expected; return whether it ends without."""
 
-        Raises:
-            MarkedTwiceError: it was taken before in this backward.
-        """
+    def computed(self, *, counted: bool) -> None:
+        """Take it that all gradients have come; `counted` is whether they were taken at once, after a static graph's
+        first backward."""
 
-    def ended(self, arrival: Sequence[int], *, counted: bool) -> bool:
-        """Wait for what was launched, if all was; return whether that is so.
+    def write_back(self, numbers: Sequence[int]) -> None:
+        """Wait for the messages that backward's end waits for, and give the parameters what they summed."""
 
-        Args:
-            arrival: registration indices in the order in which gradients came.
-            counted: whether this was the first backward of a static graph, after which everything was taken at once.
-        """
-
-    def shadow(self, *, counted: bool) -> None:
-        """Take part in a backward of other ranks with gradients of zero."""
+    def ended(self, arrival: Sequence[int], *, counted: bool) -> None:
+        """Take it that gradients, which came in the order `arrival`, are written back."""
 
     def missing(self) -> Sequence[int]:
         """Return the registration indices for want of whose gradients not all was launched."""
 
 
 class Executor:
-    """Drives the messages of one backward after another.
+    """Carries a schedule out, one backward after another.
 
     Args:
         model: its parameters, in registration order.
-        reducer: launches the messages and waits for them.
-        used: which parameters a backward visited; the reducer tells the other ranks of it.
+        carried: the schedule in force.
+        launcher: of its messages.
         rank: that errors name.
         find_unused: whether the graph is searched, in each forward, for parameters that will get no gradient.
         static_graph: whether every backward visits each parameter as often as the first does; then nothing is searched.
+        mixed: lowers the parameters' precision until backward has ended; None leaves it.
         told: called with the registration index of every gradient, whether it is sent or not.
         observer: takes the moments of each gradient; None takes none.
 
@@ -75,29 +106,36 @@ class Executor:
     def __init__(
         self,
         model: ModelParameters,
-        reducer: Reduction,
-        used: UsedMap,
+        carried: CarriedSchedule,
+        launcher: Launcher,
         rank: int,
         *,
         find_unused: bool,
         static_graph: bool,
+        mixed: MixedPrecision | None = None,
         told: Callable[[int], None] | None = None,
         observer: Observer | None = None,
     ) -> None:
-        self.model, self._reducer, self._used, self._rank = model, reducer, used, rank
+        self.model, self._carried, self.launcher, self._rank = model, carried, launcher, rank
+        self._used, self._mixed = carried.used, mixed
         self._find_unused, self._told = find_unused, told
         self.static: StaticGraph | None = StaticGraph(model, rank) if static_graph else None
         # Held, so that the nodes live as long as the executor and are the ones met in every graph.
         self._nodes = {gradient_accumulator(parameter): i for i, parameter in enumerate(model.tensors)}
+        self._all = tuple(range(len(model.tensors)))
+        self._gradient_points = points(PointKind.GRADIENT, self._all)
+        self._forward_points = points(PointKind.FORWARD, self._all)
         self.arrival: list[int] = []
         self.failure = ""
         self._unused: Sequence[int] = ()
-        self.expecting = self._visits = self._unfinished = self._started = self._began = False
+        self._forwarded: set[int] = set()
+        self.expecting = self._visits = self._unfinished = self._started = self._began = self._sends = False
         self.handles: list[RemovableHandle] = []
         self.observe(observer)
 
     def observe(self, observer: Observer | None) -> None:
-        """Let `observer` take the moments of gradients from the next backward on; None takes none."""
+        """Let `observer` take the moments of gradients and messages from the next backward on; None takes none."""
+        self.launcher.observer = observer
         hook = self._gradient if observer is None else functools.partial(self._observed_gradient, observer)
         if self._told is not None:
             hook = functools.partial(_telling, self._told, hook)
@@ -111,6 +149,34 @@ class Executor:
     def note_failure(self, error: Exception) -> None:
         """Name `error` in logging data, and where the next forward finds a backward broken off."""
         self.failure = str(error)  # not itself: the frames of its traceback hold the wrapper
+
+    # ---- forward
+
+    def begin(self, *, local: bool) -> None:
+        """Begin an iteration at its forward; a `local` one sends nothing."""
+        self._sends, self._forwarded = not local, set()
+        if not local:
+            self.launcher.begin()
+            if launchable := self._carried.queue.begin():
+                self._carried.launch(launchable)
+
+    def forward(self, indices: Sequence[int]) -> bool:
+        """Let forward use parameters: carry out what they still wait for; return whether there was any of it."""
+        carried = self._carried
+        updates, in_forward, queue = carried.updates, carried.in_forward, carried.queue
+        held_up = updates is not None and bool(updates.pending) and updates.settle(indices)
+        if not in_forward:
+            return held_up
+        for index in indices:
+            if index in in_forward and index not in self._forwarded:
+                self._forwarded.add(index)
+                point = self._forward_points[index]
+                if awaited := queue.waits(point):
+                    self.launcher.wait(awaited)
+                    held_up = True
+                if self._sends and (launchable := queue.passed(point)):
+                    carried.launch(launchable)
+        return held_up
 
     # ---- before backward
 
@@ -133,7 +199,7 @@ class Executor:
         if self.static is not None and self.static.waiting and not self._started:
             raise self._fail(messages.never_began(self._rank))
         if self._unfinished:
-            missing, static = self._reducer.missing(), self.static is not None
+            missing, static = self._carried.missing(), self.static is not None
             if not missing:
                 raise messages.broken_off(self._rank, self.failure)
             names, found = self.model.names, self._find_unused
@@ -153,7 +219,7 @@ class Executor:
         else:
             self._unused = sorted(left_out)
         self._visits = self.static is not None or self._find_unused
-        self._reducer.coming(self._unused)
+        self._carried.coming(self._unused)
 
     def expect_none(self) -> None:
         """Let the gradients of the coming backward add up."""
@@ -167,11 +233,18 @@ class Executor:
                 self._begin()
 
     def shadow(self) -> None:
-        """Take part with gradients of zero in a backward that the ranks with input reduce."""
+        """Take part, in an iteration that has begun, in a backward of other ranks: all gradients are as they are."""
+        observer, self.launcher.observer = self.launcher.observer, None
         counted = self.counting
         if self.static is not None and counted:
             self._unused = self.static.finish_counting()
-        self._reducer.shadow(counted=counted)
+        self.arrival = []
+        self._carried.coming(())
+        self._start(())
+        for index in self._all:
+            self._take(index)
+        self._end(complete=True, counted=counted)
+        self.launcher.observer = observer
 
     # ---- hooks
 
@@ -194,7 +267,7 @@ class Executor:
             return
         self.arrival.append(index)
         try:
-            self._reducer.take(index)
+            self._take(index)
         except MarkedTwiceError as error:
             raise self._fail(messages.ready_twice(self._rank, index, self.model.names[index])) from error
 
@@ -211,7 +284,31 @@ class Executor:
     def _begin(self) -> None:
         if not self._began:
             self._began = self._unfinished = True
-            self._reducer.began(self._unused)
+            self._start(self._unused)
+
+    def _start(self, unused: Sequence[int]) -> None:
+        """Take the gradients of `unused` as they are: the first of the others has come."""
+        if unused and self._waits_in_forward:  # their pending updates need the buffers that this iteration fills
+            self.forward(unused)
+        self._carried.began(unused)
+        for index in unused:
+            self._take(index)
+
+    def _take(self, index: int) -> None:
+        """Take a complete gradient into its bucket, and launch what comes after it.
+
+        Raises:
+            MarkedTwiceError: it was taken before in this backward.
+        """
+        carried = self._carried
+        if (eager := carried.eager[index]) is not None:
+            eager[0].fill(eager[1])
+        if launchable := carried.queue.ready(self._gradient_points[index]):
+            carried.launch(launchable)
+
+    @property
+    def _waits_in_forward(self) -> bool:
+        return bool(self._carried.in_forward) or self._carried.updates is not None
 
     # ---- end of backward
 
@@ -228,14 +325,37 @@ class Executor:
             if self.static is not None and counted:
                 self._unused = self.static.finish_counting()
                 self._begin()
-                for index in reversed(range(len(self.model.tensors))):
+                for index in reversed(self._all):
                     if index not in self._unused:
-                        self._reducer.take(index)
-            if self._unfinished and self._reducer.ended(self.arrival, counted=counted):
+                        self._take(index)
+            if self._unfinished and self._end(complete=counted, counted=counted):
                 self.expecting = self._unfinished = False
         except Exception as error:
             self.note_failure(error)
             raise
+
+    def _end(self, *, complete: bool, counted: bool) -> bool:
+        """End a backward: wait for what its end waits for, if all gradients have come; return whether that is so."""
+        carried, observer = self._carried, self.launcher.observer
+        begin = observer.now() if observer is not None else None
+        # What forward left out is passed now: its pending updates need the buffers that this iteration fills.
+        if self._waits_in_forward:
+            self.forward(self._all)
+        if not complete and len(self.arrival) + len(self._unused) < len(self._all):
+            came = {*self.arrival, *self._unused}
+            if not carried.absent([index for index in self._all if index not in came]):
+                return False
+        self._sends, self._forwarded = False, set()
+        carried.computed(counted=counted)
+        if launchable := carried.queue.passed(BACKWARD_END):
+            carried.launch(launchable)
+        if self._mixed is not None:
+            self._mixed.restore()
+        carried.write_back(carried.queue.waits(BACKWARD_END))
+        carried.ended(self.arrival, counted=counted)
+        if observer is not None:
+            observer.finished(begin)
+        return True
 
     def _fail(self, error: ExecutionError) -> ExecutionError:
         self.note_failure(error)

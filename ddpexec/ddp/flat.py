@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -159,13 +158,6 @@ class FlatBucket:
         """Whether the gradient at `place` already lies in the buffer."""
         view = self.views[place]
         return grad is view or (self.as_view and grad.layout == torch.strided and grad.data_ptr() == view.data_ptr())
-
-    def of_zeros(self) -> FlatBucket:
-        """Return a bucket like this one, of zeros: what a rank without input sends, and leaves its gradients alone."""
-        twin = copy.copy(self)
-        twin.buffer = twin.reduced = torch.zeros_like(self.buffer)
-        twin.views = views_of(twin.buffer, self.parameters)
-        return twin
 
     def _runs(self) -> list[Tensor]:
         """Return slices of the buffer that together hold exactly the gradients copied late."""

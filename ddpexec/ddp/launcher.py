@@ -55,17 +55,18 @@ class Launcher:
 
     Args:
         communicator: of the ranks.
-        observer: takes the moments of each message; None takes none.
 
     Attributes:
+        observer: takes the moments of each message; None takes none.
         sendings: by number, what is sent.
         flying: by number, the messages that were launched and not waited for.
         launched: numbers, in the order in which this iteration launched them.
         carried_bytes: of all messages that were launched so far.
     """
 
-    def __init__(self, communicator: Communicator, observer: Observer | None) -> None:
-        self._communicator, self.observer = communicator, observer
+    def __init__(self, communicator: Communicator) -> None:
+        self._communicator = communicator
+        self.observer: Observer | None = None
         self.sendings: list[Sending] = []
         self.flying: dict[int, InFlight] = {}
         self.launched: list[int] = []
@@ -74,10 +75,6 @@ class Launcher:
     def begin(self) -> None:
         """Begin an iteration, which counts its messages anew."""
         self.launched = []
-
-    def forget(self) -> None:
-        """Wait no more for what is on its way, as where a backward broke off."""
-        self.flying.clear()
 
     def launch(self, numbers: Iterable[int]) -> None:
         """Begin messages, in order, each once the one of the same number before it has ended."""

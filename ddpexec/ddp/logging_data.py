@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddpexec.ddp.reducer import Reducer
+from ddpexec.ddp.bucket_schedule import BucketSchedule
 
 _DTYPES = {"float32": "float", "float64": "double", "float16": "c10::Half", "bfloat16": "c10::BFloat16"}
 
 
 def logging_data(
     module: nn.Module,
-    reducer: Reducer,
+    reducer: BucketSchedule,
     *,
     devices: tuple[Sequence[int] | None, Any],
     first_bucket_sizes: str,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection, Sequence
 
 import torch
@@ -22,7 +21,6 @@ class SparseBucket:
         bucket: what the policy decided.
         parameters: all parameters of the model, by registration index.
         called: what errors call the parameter of a registration index.
-        dtype: in which the gradient comes; None is the parameter's, in which it is kept.
 
     Attributes:
         divisor: of the gradient; 1 leaves it whole.
@@ -38,7 +36,6 @@ class SparseBucket:
         bucket: Bucket,
         parameters: Sequence[nn.Parameter],
         called: Callable[[int], str],
-        dtype: torch.dtype | None = None,
     ) -> None:
         self.number = number
         self.indices = bucket.parameters
@@ -46,7 +43,6 @@ class SparseBucket:
         self.parameters = [parameters[bucket.parameters[0]]]
         self._called = called
         self.eager = [False]
-        self._dtype = dtype
         self.divisor = 1
         self._gradient = self.buffer = self.reduced = torch.empty(0)
 
@@ -75,10 +71,8 @@ class SparseBucket:
         self._gradient.data = self.reduced.to(self._gradient.dtype, copy=self.reduced is not self.buffer)
         self._gradient = self.buffer = self.reduced = torch.empty(0)
 
-    def of_zeros(self) -> SparseBucket:
-        """Return a bucket like this one that holds no element: what a rank without input sends."""
-        twin, parameter = copy.copy(self), self.parameters[0].detach()
-        rows = parameter.new_empty((1, 0), dtype=torch.int64)
-        values = parameter.new_empty((0, *parameter.shape[1:]), dtype=self._dtype)
-        twin.buffer = twin.reduced = torch.sparse_coo_tensor(rows, values, parameter.shape)
-        return twin
+
+def no_rows(parameter: Tensor) -> Tensor:
+    """Return a sparse gradient of `parameter` that touches none of its rows."""
+    rows = parameter.new_empty((1, 0), dtype=torch.int64)
+    return torch.sparse_coo_tensor(rows, parameter.detach().new_empty((0, *parameter.shape[1:])), parameter.shape)

@@ -11,12 +11,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
+from ddpexec.ddp.bucket_schedule import BucketSchedule
 from ddpexec.ddp.buffers import BufferSynchroniser
 from ddpexec.ddp.comm_hooks import Hook
 from ddpexec.ddp.executor import Executor
 from ddpexec.ddp.logging_data import logging_data
 from ddpexec.ddp.parameters import BROADCAST_BYTES, ModelParameters
-from ddpexec.ddp.reducer import Reducer
 from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.errors import ExecutionError, OptionError
 from ddpsim.order import OrderPolicy
@@ -26,7 +26,7 @@ class TorchMethods:
     """Mixed into our `DistributedDataParallel`; see torch's class for what each is for."""
 
     executor: Executor
-    reducer: Reducer
+    reducer: BucketSchedule
     buffer_sync: BufferSynchroniser
     clone_outputs: bool
     process_group: dist.ProcessGroup

@@ -13,6 +13,7 @@ from torch import nn
 
 from ddpexec.ddp import gradient_hooks, in_backward, option_types
 from ddpexec.ddp import options as construction
+from ddpexec.ddp.bucket_schedule import BucketSchedule
 from ddpexec.ddp.buffers import BufferSynchroniser
 from ddpexec.ddp.comm_hooks import Hook, check_hook
 from ddpexec.ddp.compiling import call, uncompiled, uncompiled_itself
@@ -22,7 +23,6 @@ from ddpexec.ddp.graph_search import tensors_in, tie
 from ddpexec.ddp.joining import UnevenInputs, backward_is_synced, common_rank
 from ddpexec.ddp.mixed import MixedPrecision
 from ddpexec.ddp.parameters import ModelParameters, broadcast_state, collect, verify, verify_plan
-from ddpexec.ddp.reducer import Reducer
 from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.ddp.torch_api import TorchMethods
 from ddpexec.timing.observe import Observer
@@ -190,7 +190,6 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
     def observe(self, observer: Observer | None) -> None:
         """Let `observer` take the moments of each iteration from the next forward on; None takes none."""
         self.observer = observer
-        self.reducer.observe(observer)
         self.executor.observe(observer)
 
     @property
@@ -243,13 +242,13 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         return construction.order_policy(len(model.tensors), self._options, self._plan is not None, *self._order)
 
     def _build(self, model: ModelParameters, plan: BucketPlan, observer: Observer | None) -> None:
-        self.reducer = Reducer(model, plan, self.communicator, self._options, self.order_policy(model), observer)
-        if self.mixed is not None:
-            self.reducer.average_after(self.mixed.reduce_dtype, before_write_back=self.mixed.restore)
         options = self._options
+        self.reducer = BucketSchedule(model, plan, self.communicator, options, self.order_policy(model))
+        if self.mixed is not None:
+            self.reducer.average_after(self.mixed.reduce_dtype)
         self.executor = Executor(
-            model, self.reducer, self.reducer.used, self.communicator.rank, static_graph=options.static_graph,
-            find_unused=options.find_unused_parameters, observer=observer,
+            model, self.reducer, self.reducer.launcher, self.communicator.rank, static_graph=options.static_graph,
+            find_unused=options.find_unused_parameters, mixed=self.mixed, observer=observer,
         )  # fmt: skip
         # Hooks hold the executor, its buckets and its graph: they go with this module, as torch's do.
         self._release = weakref.finalize(self, gradient_hooks.remove, self.executor.handles)
@@ -315,7 +314,11 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
             self.buffer_sync.synchronise(common_rank(self, candidate=False))
         self.require_forward_param_sync = backward_is_synced(self, joined=True)
         if self.require_forward_param_sync:
-            self.executor.shadow()
+            self.executor.begin(local=False)
+            if self.mixed is not None:
+                self.mixed.lower()
+            with self.reducer.of_zeros():
+                self.executor.shadow()
 
     @property
     def shares_buffers(self) -> bool:
@@ -341,6 +344,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
             if self.drop is not None:
                 coming = self.reducer.iteration + (not self.require_backward_grad_sync)
                 self.reducer.leave_out(self.drop.start(coming))
+            self.executor.begin(local=not self.require_backward_grad_sync)
         if self.buffers_due(after_forward=False):
             self._synchronise_buffers()
         if self._join_config.enable:

@@ -12,40 +12,40 @@ from typing import Any
 from torch import Tensor
 
 from ddpexec.errors import OptionError
-from ddpexec.schedules.interpreter import ScheduleReducer
+from ddpexec.schedules.scheme_schedule import SchemeSchedule
 from ddpexec.schedules.served import Server
 
 Kept = dict[str, Any]
 """As `state_of` returns it: plain values and tensors, which `torch.save` takes."""
 
 
-def state_of(interpreter: ScheduleReducer, server: Server | None) -> Kept:
+def state_of(carried: SchemeSchedule, server: Server | None) -> Kept:
     """Return what is kept on this rank; nothing may be pending."""
     return {
-        "scheme": interpreter.schedule.scheme,
-        "place": interpreter.place,
-        "progress": interpreter.progress(),
-        "tensors": [tensor.detach().clone() for tensor in interpreter.memory.kept],
+        "scheme": carried.schedule.scheme,
+        "place": carried.place,
+        "progress": carried.progress(),
+        "tensors": [tensor.detach().clone() for tensor in carried.memory.kept],
         "server": None if server is None else server.state_dict(),
     }
 
 
-def load_state(interpreter: ScheduleReducer, server: Server | None, state: Kept) -> None:
+def load_state(carried: SchemeSchedule, server: Server | None, state: Kept) -> None:
     """Take up what `state_of` returned on this rank of as many.
 
     Raises:
         OptionError: the state of another scheme, of another rank or number of ranks, or of another model.
     """
-    for key, here in (("scheme", interpreter.schedule.scheme), ("place", interpreter.place)):
+    for key, here in (("scheme", carried.schedule.scheme), ("place", carried.place)):
         if state[key] != here:
             what, remedy = f"the state is of {key} {state[key]!r}", f"load that of {here!r}, which this is"
             raise OptionError(what, place="scheme's state", remedy=remedy)
-    if (sizes := _sizes(state["tensors"])) != (own := _sizes(interpreter.memory.kept)):
+    if (sizes := _sizes(state["tensors"])) != (own := _sizes(carried.memory.kept)):
         what, remedy = f"the state is of tensors of {sizes} elements, not {own}", "load that of the same model"
         raise OptionError(what, place="scheme's state", remedy=remedy)
-    for tensor, value in zip(interpreter.memory.kept, state["tensors"], strict=True):
+    for tensor, value in zip(carried.memory.kept, state["tensors"], strict=True):
         tensor.copy_(value)
-    interpreter.resume(state["progress"])
+    carried.resume(state["progress"])
     if server is not None and state["server"] is not None:
         server.load_state_dict(state["server"])
 

@@ -25,12 +25,12 @@ from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.forward_points import ForwardPoints
-from ddpexec.schedules.interpreter import ScheduleReducer
 from ddpexec.schedules.kept import Kept, load_state, state_of
 from ddpexec.schedules.lanes import CommunicationStreams
 from ddpexec.schedules.learning import ProbeTimes
 from ddpexec.schedules.planner import SchedulePlanner, check_agreement
 from ddpexec.schedules.refusals import check_joinable
+from ddpexec.schedules.scheme_schedule import SchemeSchedule
 from ddpexec.schedules.served import Server, ServerStatistics
 from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate, ScheduledOptimizer, moved_state
 from ddpexec.timing.observe import Observer
@@ -98,7 +98,7 @@ class ScheduledDataParallel(nn.Module, UnevenInputs):
         UnevenInputs.__init__(self)
         self.module, self.observer = module, observer
         self.executor: Executor = None  # type: ignore[assignment]
-        self.interpreter: ScheduleReducer = None  # type: ignore[assignment]
+        self.reducer: SchemeSchedule = None  # type: ignore[assignment]
         self.optimizer: ScheduledOptimizer = None  # type: ignore[assignment]
         self._serving: Server | None
         check_objects(mixed_precision=mixed_precision)
@@ -127,7 +127,7 @@ class ScheduledDataParallel(nn.Module, UnevenInputs):
         first = self._planner.first(learns=bool(learn))
         self._mixed = None if mixed_precision is None else MixedPrecision(mixed_precision, module)
         self._install(first)
-        announced = self.interpreter.in_forward or bool(learn)
+        announced = self.reducer.updates is not None or bool(self.reducer.in_forward) or bool(learn)
         self._points = ForwardPoints(module, model, self._forward_point) if announced else None
         self._synchroniser = BufferSynchroniser(module, self.communicator, ()) if broadcast_buffers else None
         self.require_backward_grad_sync, self._hooked, self._serving = True, False, None
@@ -159,12 +159,12 @@ class ScheduledDataParallel(nn.Module, UnevenInputs):
             source = common_rank(self, candidate=True) if self.require_backward_grad_sync else 0
         if self.require_backward_grad_sync:
             self.synchronise_buffers(source)
-        settled = self.require_backward_grad_sync and self.interpreter.iteration % self._step_iterations == 0
+        settled = self.require_backward_grad_sync and self.reducer.iteration % self._step_iterations == 0
         if self._learning is not None and self._learning.done and settled:
             self._replan(self._learning)
         begin = observer.now() if observer is not None else None
         self.executor.check_finished()
-        self.interpreter.begin(local=not self.require_backward_grad_sync)
+        self._begin(local=not self.require_backward_grad_sync)
         if self._learning is not None:
             self._learning.begin()
         if self._mixed is not None:
@@ -200,7 +200,7 @@ class ScheduledDataParallel(nn.Module, UnevenInputs):
             raise OptionError(what, place="communication hook", remedy=remedy)
         if self._hooked or self._mixed is not None:
             raise hook_twice(self._mixed is not None)
-        self.interpreter.sendings.use_hook(hook, state)
+        self.reducer.sendings.use_hook(hook, state)
         self._hooked = True
 
     @contextmanager
@@ -223,13 +223,16 @@ class ScheduledDataParallel(nn.Module, UnevenInputs):
 
     def divide_by(self, ranks: int) -> None:
         """Divide the coming sums by `ranks`."""
-        self.interpreter.divide_by(ranks)
+        self.reducer.divide_by(ranks)
 
     def shadow_iteration(self) -> None:
         """Take part in an iteration of the ranks that have input, with gradients of zero, and step nothing."""
         if backward_is_synced(self, joined=True):
             self.synchronise_buffers(common_rank(self, candidate=False))
+            self.reducer.drop_gradients()
+            self._begin(local=False)
             self.executor.shadow()
+            self.reducer.drop_gradients()
 
     def synchronise_buffers(self, source: int) -> None:
         """Take the buffers of rank `source`, where the scheme broadcasts buffers and it was not left out."""
@@ -238,7 +241,7 @@ class ScheduledDataParallel(nn.Module, UnevenInputs):
 
     def complete(self) -> None:
         """Carry out what is still to be carried out, so that the parameters are those after the last step."""
-        self.interpreter.complete()
+        self.reducer.complete()
 
     def close(self) -> None:
         """Bring the weights up to date, take all hooks off the module, and destroy this wrapper's process groups.
@@ -268,7 +271,7 @@ class ScheduledDataParallel(nn.Module, UnevenInputs):
         `end`, after which all may go on.
         """
         self.complete()
-        return state_of(self.interpreter, self._server() if self.serves else None)
+        return state_of(self.reducer, self._server() if self.serves else None)
 
     def load_scheme_state_dict(self, state: Kept) -> None:
         """Take what `scheme_state_dict` returned on this rank, after the module's and the optimizer's own state.
@@ -280,17 +283,17 @@ class ScheduledDataParallel(nn.Module, UnevenInputs):
             what, remedy = "the schedule is still to be made", "give `learn=0`, or load once it has learned"
             raise OptionError(what, place="scheme's state", remedy=remedy)
         self.complete()
-        load_state(self.interpreter, self._server() if self.serves else None, state)
+        load_state(self.reducer, self._server() if self.serves else None, state)
 
     def _server(self) -> Server:
         if self._serving is None:
-            self._serving = self.interpreter.sendings.server(self.schedule, self._make_optimizer)
+            self._serving = self.reducer.sendings.server(self.schedule, self._make_optimizer)
         return self._serving
 
     def end(self) -> None:
         """Carry out what is pending, and let servers go, where there are any; nothing is trained after it."""
         self.complete()
-        self.interpreter.sendings.end()
+        self.reducer.sendings.end()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients of all parameters."""
@@ -305,7 +308,7 @@ class ScheduledDataParallel(nn.Module, UnevenInputs):
         if self.schedule.sharding.servers:
             what = "gradients have left for the servers when they could be clipped"
             raise OptionError(what, place=f"scheme {self.schedule.scheme}", remedy="clip none, or use another scheme")
-        gradients = self.interpreter.stepper.gather()
+        gradients = self.reducer.stepper.gather()
         squares = torch.stack([gradient.norm() ** 2 for gradient in gradients]).sum()
         if self.schedule.sharding.optimizer > 1 and self.communicator.world_size > 1 and not self.communicator.noop:
             with naming_the_lost(self.communicator, "the sum of gradients' norms"):
@@ -330,20 +333,21 @@ class ScheduledDataParallel(nn.Module, UnevenInputs):
         """Carry `schedule` out from the coming iteration on; optimizers keep what they know."""
         check_agreement(schedule, self.communicator, self.device)
         self.schedule = schedule
-        former: Sequence[ParameterUpdate] = self.interpreter.stepper.updates if self.interpreter is not None else ()
-        self.interpreter = ScheduleReducer(
+        former: Sequence[ParameterUpdate] = self.reducer.stepper.updates if self.reducer is not None else ()
+        sent = None if self._mixed is None else self._mixed.dtype
+        self.reducer = SchemeSchedule(
             schedule, self.model, self.communicator, self._lanes, self._make_optimizer,
-            some_unused=self._find_unused, static_graph=self._static_graph, mixed=self._mixed, observer=self.observer,
+            some_unused=self._find_unused, static_graph=self._static_graph, sent=sent, observer=self.observer,
         )  # fmt: skip
-        told = self.interpreter.check_settled if schedule.update == "before_use" else None
+        told = self.reducer.check_settled if schedule.update == "before_use" else None
         remove(self._hooks)
         self.executor = Executor(
-            self.model, self.interpreter, self.interpreter.used, self.communicator.rank,
-            find_unused=self._find_unused, static_graph=self._static_graph,
+            self.model, self.reducer, self.reducer.launcher, self.communicator.rank,
+            find_unused=self._find_unused, static_graph=self._static_graph, mixed=self._mixed,
             told=told if self._learning is None else self._learning.gradient, observer=self.observer,
         )  # fmt: skip
         self._hooks[:] = self.executor.handles
-        updates = self.interpreter.stepper.updates
+        updates = self.reducer.stepper.updates
         if self.optimizer is None:
             self.optimizer = ScheduledOptimizer(updates, self._step, self.complete, self._forget)
         else:
@@ -358,16 +362,22 @@ class ScheduledDataParallel(nn.Module, UnevenInputs):
 
     # ---- what is called at the points of an iteration
 
+    def _begin(self, *, local: bool) -> None:
+        if self.observer is not None:
+            self.observer.scheduled()
+        self.reducer.begin(local=local)
+        self.executor.begin(local=local)
+
     def _forward_point(self, indices: Sequence[int]) -> bool:
         if self._learning is not None and torch.is_grad_enabled():
             self._learning.forward(indices)
-        return self.interpreter.forward(indices)
+        return self.executor.forward(indices)
 
     def _step(self) -> None:
-        self.interpreter.step()
+        self.reducer.step()
 
     def _forget(self) -> None:
-        self.interpreter.forget()
+        self.reducer.forget()
 
     def _before_state(self, *_: Any) -> None:
         self.complete()

@@ -35,7 +35,7 @@ class Ended:
 
 
 def launcher_of(log: list[str], error: RuntimeError | None = None) -> Launcher:
-    made = Launcher(Communicator([torch.distributed.group.WORLD]), None)
+    made = Launcher(Communicator([torch.distributed.group.WORLD]))
 
     def sending(name: str, after: tuple[int, ...] = ()) -> Sending:
         def send(before: Sequence[Any]) -> Any:

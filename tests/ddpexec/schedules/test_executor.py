@@ -244,7 +244,7 @@ def alternating(rank: int) -> int:
             made.optimizer.step()
             made.optimizer.zero_grad()
     made.complete()
-    return made.interpreter.launcher.carried_bytes - 2 * made.schedule.size_bytes
+    return made.reducer.launcher.carried_bytes - 2 * made.schedule.size_bytes
 
 
 def test_a_scheme_of_one_s_own_is_carried_out() -> None:
