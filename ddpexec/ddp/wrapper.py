@@ -10,8 +10,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.join import Joinable
 
-from ddpexec.ddp import gradient_hooks, in_backward, option_types
+from ddpexec.ddp import gradient_hooks, in_backward, joining, option_types, torch_api
 from ddpexec.ddp import options as construction
 from ddpexec.ddp.bucket_schedule import BucketSchedule
 from ddpexec.ddp.buffers import BufferSynchroniser
@@ -20,18 +21,21 @@ from ddpexec.ddp.compiling import call, uncompiled, uncompiled_itself
 from ddpexec.ddp.drop import LayerDrop
 from ddpexec.ddp.executor import Executor
 from ddpexec.ddp.graph_search import tensors_in, tie
-from ddpexec.ddp.joining import UnevenInputs, backward_is_synced, common_rank
+from ddpexec.ddp.joining import backward_is_synced, common_rank, notify_join
 from ddpexec.ddp.mixed import MixedPrecision
-from ddpexec.ddp.parameters import ModelParameters, broadcast_state, collect, verify, verify_plan
+from ddpexec.ddp.parameters import BROADCAST_BYTES, ModelParameters, broadcast_state, collect, verify, verify_plan
 from ddpexec.ddp.reducer_options import ReducerOptions
-from ddpexec.ddp.torch_api import TorchMethods
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.order import OrderPolicy, Predictor, Rebuild
 
+_MADE_ANEW = (
+    "process_group", "communicator", "executor", "reducer", "buffer_sync", "observer", "device_mesh", "_release",
+)  # fmt: skip
 
-class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
+
+class DistributedDataParallel(nn.Module, Joinable):
     """Train `module` data parallel: the arguments of torch's class by the same names, and these.
 
     Args:
@@ -87,7 +91,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         observer: Observer | None = None,
     ) -> None:
         nn.Module.__init__(self)
-        UnevenInputs.__init__(self)
+        Joinable.__init__(self)
         option_types.check_flags(
             init_sync=init_sync, find_unused_parameters=find_unused_parameters, static_graph=static_graph,
             gradient_as_bucket_view=gradient_as_bucket_view, batched_grad_copy=batched_grad_copy,
@@ -110,7 +114,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         tensors = [tensor for name, tensor in module.named_parameters() if name not in self.parameters_to_ignore]
         construction.check_module(tensors)
         self.device_ids, self.output_device = construction.devices_of(tensors, device_ids, output_device)
-        self.module, self.device = module, tensors[0].device
+        self.module, self.device, self.device_type = module, tensors[0].device, tensors[0].device.type
         construction.check_synchronised_norms(module, self.device)
         sync = construction.buffer_sync(broadcast_buffers, forward_sync_buffers)
         self.forward_sync_buffers = sync.in_forward
@@ -124,6 +128,8 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
             batched_grad_copy=batched_grad_copy,
             remap_dropped=remap_dropped,
         )
+        self.find_unused_parameters, self.static_graph = find_unused_parameters, static_graph
+        self.gradient_as_bucket_view = gradient_as_bucket_view
         self._order = rebuild, predictor, consensus
         self.drop = drop
         self._plan = plan
@@ -163,11 +169,9 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
         """Call the module, with buckets, buffers and the search for unused parameters looked after."""
         with torch.autograd.profiler.record_function("DistributedDataParallel.forward"):
             inputs, kwargs = self._before_forward(inputs, kwargs)
-            if self.observer is None:
-                output = call(self.module, inputs, kwargs)
-            else:
-                begin = self.observer.now()
-                output = call(self.module, inputs, kwargs)
+            begin = self.observer.now() if self.observer is not None else None
+            output = call(self.module, inputs, kwargs)
+            if self.observer is not None:
                 self.observer.module(begin)
             return self._after_forward(output)
 
@@ -277,17 +281,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
     def __getstate__(self) -> dict[str, Any]:
         if self.process_group is not dist.group.WORLD or len(self.communicator.groups) > 1:
             raise construction.only_default_group()
-        dropped = (
-            "process_group",
-            "communicator",
-            "executor",
-            "reducer",
-            "buffer_sync",
-            "observer",
-            "device_mesh",
-            "_release",
-        )
-        return {name: value for name, value in self.__dict__.items() if name not in dropped}
+        return {name: value for name, value in self.__dict__.items() if name not in _MADE_ANEW}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
@@ -320,10 +314,34 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
             with self.reducer.of_zeros():
                 self.executor.shadow()
 
-    @property
-    def shares_buffers(self) -> bool:
-        """Whether buffers are broadcast before a forward."""
-        return self.forward_sync_buffers
+    def complete(self) -> None:
+        """Bring the parameters up to date: they always are."""
+
+    join, join_hook = joining.join, joining.join_hook
+    join_device = property(joining.join_device)
+    join_process_group = property(joining.join_process_group)
+
+    # ---- what else torch's class has
+
+    broadcast_buffers = property(torch_api.syncs_buffers, torch_api.sync_buffers)
+    broadcast_bucket_size = BROADCAST_BYTES
+    bucket_bytes_cap = property(torch_api.bucket_bytes_cap)
+    bucket_bytes_cap_list = property(torch_api.bucket_bytes_cap_list)
+    _set_params_and_buffers_to_ignore_for_model = staticmethod(torch_api.set_ignored)
+    _get_data_parallel_params = staticmethod(torch_api.parameters_of)
+    _get_ddp_logging_data = torch_api.ddp_logging_data
+    _register_buffer_comm_hook = torch_api.register_buffer_hook
+    _register_builtin_comm_hook = torch_api.register_builtin_hook
+    _set_ddp_runtime_logging_sample_rate = torch_api.set_sample_rate
+    _default_broadcast_coalesced = torch_api.broadcast_coalesced
+    _build_params_for_reducer = torch_api.reducer_parameters
+    _build_debug_param_to_name_mapping = torch_api.names_of
+    _register_fused_optim = torch_api.register_fused_optimizer
+    _set_static_graph = torch_api.set_static_graph
+    _update_process_group = torch_api.update_process_group
+    _set_ddp_sink_clone = torch_api.set_sink_clone
+    _check_reducer_finalized = torch_api.check_finished
+    _remove_autograd_hooks = torch_api.remove_hooks
 
     # ---- around forward
 
@@ -337,7 +355,7 @@ class DistributedDataParallel(nn.Module, UnevenInputs, TorchMethods):
             self.reducer.start_iteration()
         if self._join_config.enable:
             self.check_joinable()
-        self.notify_join()
+        notify_join(self)
         if torch.is_grad_enabled():
             self.executor.check_finished()
             self.reducer.rebuild()

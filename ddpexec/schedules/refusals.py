@@ -84,8 +84,8 @@ def _unmixable(schedule: Schedule, accumulate: int, mixed: Any) -> Iterator[str]
         "averages parameters": any(map(averages, schedule)),
         "adds what it has not sent to later gradients": any(message.chunks is not None for message in schedule),
         "adds gradients of several iterations": accumulate > 1,
-        "sums in the type that gradients come in, not in `reduce_dtype`": (
-            mixed.reduce_dtype not in (None, mixed.param_dtype)
+        "sums in the type that gradients come in, not in `reduce_dtype`, what no hook can": (
+            mixed.reduce_dtype not in (None, mixed.param_dtype) and next(_unhookable(schedule), None) is not None
         ),
     }
     return (reason for reason, holds in reasons.items() if holds)

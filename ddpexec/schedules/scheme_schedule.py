@@ -121,10 +121,11 @@ class SchemeSchedule:
 
     def began(self, unused: Sequence[int]) -> None:
         """Let the buffers of this iteration's gradients be filled anew, once no message carries them any more."""
+        carrying: list[int] = []
         for flat in self._sent:
-            if flat.filled:
-                flat.filled = False
-                self.launcher.wait(flat.numbers)
+            flat.filled = False
+            carrying += flat.numbers
+        self.launcher.wait(carrying)
         self.eager = self._eager[self.iteration % len(self._eager)]
 
     def absent(self, indices: Sequence[int]) -> bool:

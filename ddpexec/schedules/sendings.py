@@ -70,9 +70,9 @@ class ScheduleSendings:
             flat, sending = self._memory.flat_of(message), sendings[number]
             flat.summed_over = 1
             sending.what, sending.others_code = f"the communication hook's reduction of bucket {flat.number}", True
-            sending.send, sending.drain = (
-                by_hook(hook, state, flat.bucket, last=number == last), flat.bucket.take_reduced
-            )  # fmt: skip
+            sending.send = by_hook(hook, state, flat.bucket, last=number == last)
+            # After backward what was reduced is copied to the gradients, before a use they are views of the bucket.
+            sending.drain = flat.bucket.take_reduced if self._schedule.update == "before_use" else None
 
     def _sending(self, message: Message, numbers: dict[str, int]) -> Sending:
         memory, lane = self._memory, self._lanes[message.group, message.stream]

@@ -9,14 +9,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.algorithms.join import Joinable
 from torch.utils.hooks import RemovableHandle
 
+from ddpexec.ddp import joining
+from ddpexec.ddp.averaging import averaging
 from ddpexec.ddp.buffers import BufferSynchroniser
 from ddpexec.ddp.comm_hooks import Hook, check_hook
 from ddpexec.ddp.executor import Executor
 from ddpexec.ddp.gradient_hooks import remove
 from ddpexec.ddp.graph_search import tensors_in, tie
-from ddpexec.ddp.joining import UnevenInputs, backward_is_synced, common_rank
+from ddpexec.ddp.joining import backward_is_synced, common_rank, notify_join
 from ddpexec.ddp.mixed import MixedPrecision
 from ddpexec.ddp.option_types import check_objects
 from ddpexec.ddp.options import check_module, hook_twice, not_with_mixed_precision
@@ -41,7 +44,7 @@ from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.scheme import Scheme
 
 
-class ScheduledDataParallel(nn.Module, UnevenInputs):
+class ScheduledDataParallel(nn.Module, Joinable):
     """Train `module` data parallel by a scheme.
 
     Step `optimizer` once an iteration (or once in `every`), after its backward. Between a step and the next forward
@@ -62,7 +65,7 @@ class ScheduledDataParallel(nn.Module, UnevenInputs):
         find_unused_parameters: whether parameters may have no gradient in an iteration.
         static_graph: whether every backward uses the same parameters equally often, as torch's class means it.
         mixed_precision: torch's `_MixedPrecision`, where the scheme takes it: gradients come and are sent in its
-            `param_dtype`.
+            `param_dtype`, or, of whole buckets, summed in its `reduce_dtype`.
         broadcast_buffers: whether rank 0's buffers are broadcast before a forward.
         comm: `noop` sends nothing after construction.
         learn: iterations that are trained as by DDP first, in which rank 0 learns when gradients come and when forward
@@ -95,7 +98,7 @@ class ScheduledDataParallel(nn.Module, UnevenInputs):
         observer: Observer | None = None,
     ) -> None:
         nn.Module.__init__(self)
-        UnevenInputs.__init__(self)
+        Joinable.__init__(self)
         self.module, self.observer = module, observer
         self.executor: Executor = None  # type: ignore[assignment]
         self.reducer: SchemeSchedule = None  # type: ignore[assignment]
@@ -111,6 +114,7 @@ class ScheduledDataParallel(nn.Module, UnevenInputs):
         model = collect(module)
         check_module(list(model.tensors))
         self.model, self.device = model, model.tensors[0].device
+        self.parameters_to_ignore, self.forward_sync_buffers = (), broadcast_buffers
         verify(model, self.communicator, self.device)
         broadcast_state(module, self.communicator, (), buffers=True)
         self._planner = SchedulePlanner(
@@ -154,7 +158,7 @@ class ScheduledDataParallel(nn.Module, UnevenInputs):
         source = 0
         if self._join_config.enable:
             self.check_joinable()
-            self.notify_join()
+            notify_join(self)
             backward_is_synced(self, joined=False)
             source = common_rank(self, candidate=True) if self.require_backward_grad_sync else 0
         if self.require_backward_grad_sync:
@@ -213,6 +217,10 @@ class ScheduledDataParallel(nn.Module, UnevenInputs):
             yield
         finally:
             self.require_backward_grad_sync = before
+
+    join, join_hook = joining.join, joining.join_hook
+    join_device = property(joining.join_device)
+    join_process_group = property(joining.join_process_group)
 
     def check_joinable(self) -> None:
         """Raise where the scheme has ranks do more in an iteration than sum gradients, or times are to be learned."""
@@ -339,6 +347,8 @@ class ScheduledDataParallel(nn.Module, UnevenInputs):
             schedule, self.model, self.communicator, self._lanes, self._make_optimizer,
             some_unused=self._find_unused, static_graph=self._static_graph, sent=sent, observer=self.observer,
         )  # fmt: skip
+        if self._mixed is not None and self._mixed.reduce_dtype != self._mixed.dtype:
+            self.reducer.sendings.use_hook(averaging(self.communicator, self._mixed.reduce_dtype), None)
         told = self.reducer.check_settled if schedule.update == "before_use" else None
         remove(self._hooks)
         self.executor = Executor(
