@@ -1,27 +1,68 @@
-"""Write `docs/reference/commands.md` from what each command says under --help: `python -m tests.docs.commands`."""
+"""Write `docs/reference/commands.md` from what each command says under --help: `python -m tests.docs.commands`.
+
+An option that several commands have stands once, with those of its section, and a command names it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
-from collections.abc import Callable
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from ddpsim.cli.sections import SECTIONS
 
 TARGET = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 GROUPS = ("topo", "workload")
-HEAD = """# Command line
+FEWEST = 3
+"""Commands that say the same of an option before it is said once for all of them. Chosen by hand: what two share
+is easier to read twice than to look up."""
+SHARED = "Shared options"
+HEAD = f"""# Command line
 
-Written by `python -m tests.docs.commands` from the programs' own help; a test keeps it current. `ddpexec run` and
-`ddpexec microbench` want to be started by torchrun: `torchrun --standalone --nproc-per-node 2 -m ddpexec run ...`.
+Written by `python -m tests.docs.commands` from the programs' own help; a test keeps it current. `--help` of a command
+prints all of its options together. Here an option that {FEWEST} commands or more have alike is described once, under
+[{SHARED.lower()}](#{SHARED.lower().replace(" ", "-")}), and named below each of these commands.
 
-Rules that hold for every command: `--json` prints one JSON document and nothing else on standard output; exit code 0,
-1 where `--max-error` is exceeded, 2 on bad input with one message on standard error; dashes and underscores in option
-names are the same; files are written whole or not at all, through symbolic links, and into devices and pipes as they
-are. `-` is standard input where a file is read, once a command, and standard output after `-o` and `--report`; what
-else the command says goes to standard error then. Whether a file can be written is seen before anything is measured,
-and a folder that is made for it is announced.
+`ddpexec run` and `ddpexec microbench` are started by torchrun:
+`torchrun --standalone --nproc-per-node 2 -m ddpexec run ...`.
+
+For every command:
+
+- `--json` prints one JSON document and nothing else on standard output.
+- The exit code is 0; 1 where `--max-error` is exceeded; 2 on bad input, with one message on standard error.
+- Dashes and underscores in the names of options are the same.
+- `-` is standard input where a file is read, once a command, and standard output after `-o` and `--report`. What else
+  the command prints goes to standard error then.
+- Files are written whole or not at all, through symbolic links, and into devices and pipes as they are.
+- Whether a file can be written is checked before anything is measured. A folder that is made for it is announced.
 """
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An option or an argument as help shows it: `--nodes N`, what it does, the section of the help it stands in."""
+
+    spec: str
+    text: str
+    section: str
+
+    @property
+    def flag(self) -> str:
+        """Return the name that a command line needs: of `-o, --out FILE`, `--out`; of an argument, all of it."""
+        flags = re.findall(r"(?:(?<=^)|(?<= ))--?[\w-]+", self.spec)
+        return next((flag for flag in flags if flag.startswith("--")), flags[0] if flags else self.spec)
+
+    @property
+    def said(self) -> tuple[str, str]:
+        """Return what must be alike for two commands to have the same option."""
+        return self.spec, self.text
 
 
 def programs() -> dict[str, Callable[[list[str]], object]]:
@@ -32,6 +73,7 @@ def programs() -> dict[str, Callable[[list[str]], object]]:
     return {"ddpsim": run, "python -m ddpexec": main}
 
 
+@functools.cache
 def help_of(program: str, *words: str) -> str:
     """Return what `program WORDS --help` prints."""
     os.environ["COLUMNS"] = "80"
@@ -54,14 +96,94 @@ def commands(program: str) -> list[tuple[str, ...]]:
     return found
 
 
+def split(text: str) -> tuple[str, list[Entry]]:
+    """Return what a command's help says before its options, and its arguments and options in order.
+
+    `--help`, which every command has, is left out.
+    """
+    first = re.search(r"^\w[\w ]*:$", text, re.MULTILINE)
+    if first is None:
+        return text, []
+    entries: list[list[str]] = []
+    section = ""
+    for line in text[first.start() :].splitlines():
+        if re.match(r"\w", line):
+            section = line.rstrip(":")
+        elif re.match(r"  \S", line):
+            spec, _, said = line.strip().partition("  ")
+            entries.append([spec, " ".join(said.split()), section])
+        elif line.strip():
+            entries[-1][1] = _joined(entries[-1][1], " ".join(line.split()))
+    found = [Entry(*each) for each in entries]
+    return text[: first.start()].rstrip(), [each for each in found if each.flag != "--help"]
+
+
+def _joined(before: str, line: str) -> str:
+    """Return two lines as one: help is broken at spaces, and behind the hyphens of words."""
+    between = "" if re.search(r"\S-$", before) else " "
+    return f"{before}{between}{line}".strip()
+
+
+def shared_options(helps: Mapping[str, list[Entry]]) -> dict[str, Entry]:
+    """Return by their flags the options of which `FEWEST` commands or more say the same.
+
+    Where commands say several things of one flag, that of most commands; the others describe theirs themselves.
+
+    Args:
+        helps: entries of each command.
+    """
+    every = [each for entries in helps.values() for each in entries if each.spec.startswith("-")]
+    counts = Counter(each.said for each in every)
+    most: dict[str, Entry] = {}
+    for each in every:
+        if counts[each.said] > (counts[most[each.flag].said] if each.flag in most else FEWEST - 1):
+            most[each.flag] = each
+    return {flag: replace(each, section=_section(each, every)) for flag, each in most.items()}
+
+
+def _section(entry: Entry, every: list[Entry]) -> str:
+    """Return the section in which most commands that have sections show `entry`."""
+    counts = Counter(each.section for each in every if each.said == entry.said and each.section in SECTIONS)
+    return counts.most_common(1)[0][0] if counts else "Other"
+
+
+def shown(entries: list[Entry]) -> str:
+    """Return entries as help shows them, under the names of their sections."""
+    lines: list[str] = []
+    for section in dict.fromkeys(each.section for each in entries):
+        lines += ["", f"{section}:"]
+        for each in (entry for entry in entries if entry.section == section):
+            fits = len(each.spec) <= 30
+            lines += [] if fits else [f"  {each.spec}"]
+            before = f"  {each.spec:32}" if fits else " " * 34
+            lines += textwrap.wrap(
+                each.text, 100, initial_indent=before, subsequent_indent=" " * 34, break_on_hyphens=False
+            )
+    return "\n".join(lines).strip("\n")
+
+
+def command_page(name: str, head: str, entries: list[Entry], shared: Mapping[str, Entry]) -> str:
+    """Return a command's part of the page: its usage, the options that it alone has, and the names of the others."""
+    common = [each.flag for each in entries if each.flag in shared and shared[each.flag].said == each.said]
+    own = [each for each in entries if each.flag not in common]
+    block = "\n\n".join(part for part in (head, shown(own)) if part)
+    names = textwrap.fill(f"Shared: {', '.join(f'`{flag}`' for flag in common)}.", 120, break_on_hyphens=False)
+    return f"## {name}\n\n```text\n{block}\n```\n" + (f"\n{names}\n" if common else "")
+
+
 def reference() -> str:
     """Return the page."""
-    pages = (
-        f"## {' '.join((program, *words))}\n\n```text\n{help_of(program, *words)}\n```\n"
-        for program in programs()
-        for words in [(), *commands(program)]
-    )
-    return "\n".join([HEAD, *pages])
+    every = [(program, *words) for program in programs() for words in [(), *commands(program)]]
+    helps = {" ".join(words): help_of(*words) for words in every}
+    groups = {name: text for name, text in helps.items() if "\nCommands:\n" in text}
+    parts = {name: split(text) for name, text in helps.items() if name not in groups}
+    shared = shared_options({name: entries for name, (_, entries) in parts.items()})
+    ordered = [each for section in (*SECTIONS, "Other") for each in shared.values() if each.section == section]
+    pages = [
+        f"## {name}\n\n```text\n{groups[name]}\n```\n" if name in groups else command_page(name, *parts[name], shared)
+        for name in helps
+    ]
+    return "\n".join([HEAD, f"## {SHARED}\n\n```text\n{shown(ordered)}\n```\n", *pages])
 
 
 if __name__ == "__main__":
