@@ -14,6 +14,7 @@ if __name__ == "__main__":
 import functools
 import gc
 import os
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ import typer
 
 from ddpexec.commands import COMMANDS
 from ddpexec.errors import LostRankError
+from ddpexec.groups.mpi_environment import adopt_mpirun, under_mpirun
 from ddpexec.groups.torchrun import is_first_rank, speaks
 from ddpsim.cli.flags import called, error_in_flags, flags_of
 from ddpsim.cli.sections import SectionedCommand
@@ -30,6 +32,8 @@ from ddpsim.errors import InputError
 from ddpsim.stopping import Interrupts
 
 _PROGRAM = "python -m ddpexec"
+_LET_SPEAK_S = 10.0
+"""How long a failing rank stays, as mpirun ends all with the first that fails, and rank 0 may not have spoken yet."""
 
 
 def app() -> typer.Typer:
@@ -106,12 +110,15 @@ def _run_and_leave() -> None:
     would look like a failed one.
     """
     code: object = 0
+    adopt_mpirun()
     try:
         main()
     except SystemExit as end:
         code = end.code
     sys.stdout.flush()
     sys.stderr.flush()
+    if code and under_mpirun() and not is_first_rank():
+        time.sleep(_LET_SPEAK_S)
     os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 

@@ -34,7 +34,7 @@ class MicrobenchArguments:
         list[str] | None,
         typer.Option(metavar="8M,8M", help="Also allreduces of these sizes launched at once; may be repeated."),
     ] = None
-    backend: Annotated[str | None, typer.Option(help="gloo or nccl; nccl where every rank has a GPU.")] = None
+    backend: Annotated[str | None, typer.Option(help="gloo, nccl or mpi; nccl where every rank has a GPU.")] = None
     device: Annotated[
         str | None,
         typer.Option(metavar="cpu|cuda", help="Where buckets lie; ranks may share a GPU. [cuda with nccl]"),

@@ -1,4 +1,4 @@
-"""This process as one rank of those that torchrun started."""
+"""This process as one rank of those that torchrun or mpirun started."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ import torch.distributed as dist
 
 from ddpexec.errors import LostRankError
 from ddpexec.groups.lost import told_to_end
+from ddpexec.groups.mpi_environment import adopt_mpirun, under_mpirun
+from ddpexec.groups.mpi_group import NAME as MPI_NAME
+from ddpexec.groups.mpi_group import ProcessGroupMpi, register
+from ddpexec.groups.mpi_world import abandon, meeting_point
 from ddpexec.groups.notes import leave_words
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.groups.termination import Terminated, ignore_from_now_on, terminated_as_error
@@ -39,7 +43,7 @@ class Launched:
     Attributes:
         communicator: over the default group.
         device: where its tensors live: `cpu`, or the GPU of its local rank; ranks may share one.
-        nodes: machines the ranks are on, as torchrun counts them.
+        nodes: machines the ranks are on, as torchrun or mpirun counts them.
     """
 
     communicator: Communicator
@@ -51,31 +55,36 @@ class Launched:
 def launched(
     command: str, backend: str | None = None, device: str | None = None, timeout_s: float = 300.0
 ) -> Iterator[Launched]:
-    """Join the process group of torchrun's environment; leave it at the end.
+    """Join the process group of torchrun's environment, or mpirun's; leave it at the end.
 
     Args:
-        command: named in the error where torchrun did not start this process.
-        backend: `gloo` or `nccl`; None is nccl where each local rank has a GPU of its own, else gloo.
-        device: `cpu` or `cuda`; None is cuda for nccl, cpu for gloo.
+        command: named in the error where neither started this process.
+        backend: `gloo`, `nccl` or `mpi`; None is nccl where each local rank has a GPU of its own, else gloo.
+        device: `cpu` or `cuda`; None is cuda for nccl, cpu for the others.
         timeout_s: after which a collective without its peers fails.
 
     Raises:
-        InputError: not under torchrun, or a backend or device that this machine does not have.
+        InputError: not under torchrun or mpirun, or a backend or device that this machine does not have.
         LostRankError: another rank did not come.
     """
+    adopt_mpirun()
+    if "MASTER_ADDR" not in os.environ and under_mpirun():
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = meeting_point()
     if missing := [name for name in _VARIABLES if name not in os.environ]:
         remedy = f"start it as `torchrun --standalone --nproc-per-node 2 -m ddpexec {command} ...`"
         raise InputError(f"{missing[0]} is not set", place=f"ddpexec {command}", remedy=remedy)
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     backend = backend or _backend(device, local_size)
-    if backend not in ("gloo", "nccl"):
-        raise InputError(f"unknown backend {backend!r}", place="backend", remedy="use gloo or nccl")
+    if backend not in ("gloo", "nccl", "mpi"):
+        raise InputError(f"unknown backend {backend!r}", place="backend", remedy="use gloo, nccl or mpi")
     place = _place(backend, device, local_size)
     if place.type == "cuda":
         torch.cuda.set_device(place)
     bound = place if backend == "nccl" else None
     with terminated_as_error(abort_groups) as termination:
-        _join(backend, bound, timeout_s)
+        if backend == "mpi":
+            register()
+        _join(MPI_NAME if backend == "mpi" else backend, bound, timeout_s)
         group = dist.group.WORLD
         assert group is not None
         communicator = Communicator([group])
@@ -126,6 +135,7 @@ def _wait_for_listener(host: str, port: str, timeout_s: float) -> None:
 def _give_up(communicator: Communicator, error: BaseException) -> NoReturn:
     """Raise `error`, or better why SIGTERM came, with the process groups gone; what is this rank's own is noted."""
     ignore_from_now_on()
+    abandon()
     why = told_to_end(communicator) if isinstance(error, Terminated) else None
     if isinstance(error, Exception) and not isinstance(error, LostRankError):
         leave_words(str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}")
@@ -146,14 +156,19 @@ def _keeps_store() -> bool:
 
 
 def abort_groups() -> None:
-    """End what NCCL is in the middle of, and with it all process groups; nothing with other backends.
+    """End what NCCL is in the middle of, and with it all process groups, and what MPI is; nothing with gloo.
 
-    Its kernels wait for a rank that is gone as long as they are let, and everything behind them on the device waits
+    Their calls wait for a rank that is gone as long as they are let, and everything behind NCCL's on the device waits
     too, and so would a group's own end.
     """
     with _aborting:
-        if dist.is_initialized() and dist.get_backend() == "nccl":
+        if not dist.is_initialized():
+            return
+        if dist.get_backend() == "nccl":
             dist.distributed_c10d._abort_process_group()
+        for group in list(dist.distributed_c10d._world.pg_map):
+            if isinstance(group, ProcessGroupMpi):
+                group.abort()
 
 
 def _backend(device: str | None, local_size: int) -> str:
@@ -168,7 +183,9 @@ def _place(backend: str, device: str | None, local_size: int) -> torch.device:
         raise InputError("nccl does not sum what lies on a CPU", place="device=cpu", remedy="use `backend=gloo`")
     if device not in (None, "cpu", "cuda"):
         raise InputError(f"unknown device {device!r}", place="device", remedy="use cpu or cuda")
-    if (device is None and backend == "gloo") or device == "cpu":
+    if backend == "mpi" and device == "cuda":
+        raise InputError("MPI is used for what lies on a CPU", place="device=cuda", remedy="use gloo or nccl")
+    if (device is None and backend != "nccl") or device == "cpu":
         return torch.device("cpu")
     gpus = torch.cuda.device_count()
     if backend == "nccl" and gpus < local_size and os.environ.get(_SHARING) != "1":

@@ -23,9 +23,9 @@ ANSWER_S = 1.5
 _CONFIRM_S = 0.5
 """How long to wait for the note of a process that has ended: it may have failed as this one did."""
 
-_SIGNS = re.compile(r"gloo|NCCL|nccl|[Cc]onnection|[Tt]imed out|[Tt]imeout|recvValue|\bpeer\b|[Ss]ocket")
+_SIGNS = re.compile(r"gloo|NCCL|nccl|^MPI: |[Cc]onnection|[Tt]imed out|[Tt]imeout|recvValue|\bpeer\b|[Ss]ocket")
 """What backends say when others do not answer, and not when they are asked for what they cannot do."""
-_STAMP = re.compile(r"\bgloo/\S+:\d+\]|ProcessGroup(Gloo|NCCL)|NCCL error")
+_STAMP = re.compile(r"\bgloo/\S+:\d+\]|ProcessGroup(Gloo|NCCL)|NCCL error|^MPI: ")
 """What nobody but a backend says."""
 _ORNAMENT = re.compile(
     r"^\[\S+:\d+\] |\. This is typically caused by .*"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost, raise_lost
+from ddpexec.groups.mpi_group import NAME as MPI_NAME
 from ddpexec.groups.notes import leave_place
 from ddpexec.groups.whereabouts import Place, here
 
@@ -71,8 +72,8 @@ class Communicator:
     """Sums gradients over one process group, or over several in turn.
 
     With k groups the i-th collective of an iteration goes to group i modulo k: every rank launches in the same order,
-    so every rank picks the same group. A gloo group keeps two collectives in flight, an NCCL group one, so k groups
-    keep 2k and k (Li et al., VLDB 2020, section 5.4).
+    so every rank picks the same group. A gloo group keeps two collectives in flight, one of NCCL or MPI one, so k
+    groups keep 2k and k (Li et al., VLDB 2020, section 5.4).
 
     Args:
         groups: at least one; all with the same ranks.
@@ -94,7 +95,8 @@ class Communicator:
         self.rank: int = groups[0].rank()
         self.world_size: int = groups[0].size()
         self.registered = is_registered(groups[0])
-        self.backend: str = dist.get_backend(groups[0]) if self.registered else groups[0].name()
+        name: str = dist.get_backend(groups[0]) if self.registered else groups[0].name()
+        self.backend = "mpi" if name == MPI_NAME else name
         self._finished = FinishedWork()
         self.places: dict[int, Place] = {}
         leave_place()

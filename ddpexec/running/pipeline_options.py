@@ -93,6 +93,9 @@ def check_beside(options: PipelineOptions, settings: RunSettings, *, step: bool,
         if given:
             remedy = "run a model or a workload" if name == "step" else "leave `plan` out"
             raise OptionError(f"`pipeline` and `{name}` are both given", place="pipeline", remedy=remedy)
+    if settings.backend == "mpi":
+        what = "torch's pipelines batch their sends, which the group over MPI does not"
+        raise OptionError(what, place="backend=mpi", remedy="use gloo or nccl")
     for each in fields(settings):
         if each.name not in _OF_A_PIPELINE and getattr(settings, each.name) != _default(each):
             what = f"`pipeline` and `{each.name}` are both given"

@@ -154,7 +154,7 @@ class RunSettings(Job):
     def _check_fully_sharded(self) -> None:
         """Refuse what torch's `fully_shard` cannot do, or what cannot be observed in it."""
         refused = {
-            "backend=nccl": self.backend == "nccl",
+            f"backend={self.backend}": self.backend in ("nccl", "mpi"),
             f"assignment={self.assignment}": self.assignment != "rebuilt",
             f"overlap={self.overlap}": self.overlap != "on",
             f"comm={self.comm}": self.comm != "real",

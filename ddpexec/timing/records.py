@@ -26,7 +26,7 @@ from ddpsim.trace.records import (
 
 Args = Mapping[str, object]
 
-IN_FLIGHT = {"gloo": 2, "nccl": 1}
+IN_FLIGHT = {"gloo": 2, "nccl": 1, "mpi": 1}
 """Collectives that one process group keeps in flight; the next in its queue begins when one of them ends."""
 
 

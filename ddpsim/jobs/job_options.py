@@ -14,7 +14,7 @@ from ddpsim.options.option import Option
 from ddpsim.options.text import factors, probabilities
 from ddpsim.order.consensus import Consensus
 
-Backend = Literal["nccl", "gloo", "rccl"]
+Backend = Literal["nccl", "gloo", "rccl", "mpi"]
 GPU_BACKENDS: tuple[Backend, ...] = ("nccl", "rccl")
 """Those whose collectives are kernels of the GPU: NCCL, and what `nccl` is on AMD's GPUs."""
 

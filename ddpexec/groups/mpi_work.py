@@ -1,0 +1,203 @@
+"""Calls of MPI carried out by threads, one process group's after one another, with torch's works for them."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ddpexec.groups.mpi_world import abandon
+
+_LOOK_S = 0.2
+"""Between two looks at whether a call has timed out; chosen by hand: short beside any timeout."""
+_ASK_S = 50e-6, 1e-3
+"""Between two questions whether a message has come, at first and at most; chosen by hand: half a small message."""
+
+
+class MpiError(RuntimeError):
+    """A call of MPI failed or timed out."""
+
+
+class MpiWork(dist._Work):  # type: ignore[name-defined,misc]
+    """A call of MPI in flight.
+
+    Args:
+        what: named in errors.
+        value: of the future, once the call has returned.
+    """
+
+    def __init__(self, what: str, value: Any) -> None:
+        super().__init__()
+        self.what, self._value = what, value
+        self.begun_s = 0.0
+        self._future: torch.futures.Future[Any] = torch.futures.Future()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the call has returned, or has failed: that is raised here."""
+        if timeout:
+            until = time.monotonic() + timeout.total_seconds()
+            while not self._future.done():
+                if time.monotonic() > until:
+                    raise MpiError(f"MPI: {self.what} timed out after {timeout.total_seconds():g} s")
+                time.sleep(_ASK_S[1])
+        self._future.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether it has returned."""
+        return bool(self._future.done())
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Return the future of what was given as value."""
+        return self._future
+
+    def result(self) -> Any:
+        """Wait; return the tensors of the call."""
+        return self._future.wait()
+
+    def succeed(self) -> None:
+        """Note that the call has returned."""
+        if not self._future.done():
+            self._future.set_result(self._value)
+
+    def fail(self, error: Exception) -> None:
+        """Note that it has failed, unless it has ended."""
+        if not self._future.done():
+            self._future.set_exception(error)
+
+
+class MpiCalls:
+    """The calls of one process group: collectives one after another on a thread, sends and receives as they come.
+
+    Blocking collectives on a thread are what torch's own MPI group makes (`ProcessGroupMPI.cpp`, torch 2.13), and what
+    Open MPI picks its algorithms for; its non-blocking ones are of another component (`coll/libnbc`).
+
+    Args:
+        timeout: how long a call may take before it and all after it fail.
+    """
+
+    def __init__(self, timeout: timedelta) -> None:
+        self.timeout_s = timeout.total_seconds()
+        self._calls: queue.SimpleQueue[tuple[MpiWork, Callable[[], None]] | None] = queue.SimpleQueue()
+        self._open: set[MpiWork] = set()
+        self._lock = threading.Lock()
+        self._failure: Exception | None = None
+        self._requests: list[tuple[MpiWork, Any]] = []
+        self._asked = threading.Event()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="ddpexec MPI", daemon=True)
+        for thread in (
+            self._thread,
+            threading.Thread(target=self._watch, name="ddpexec MPI's timeout", daemon=True),
+            threading.Thread(target=self._ask, name="ddpexec MPI's messages", daemon=True),
+        ):
+            thread.start()
+
+    def carry_out(self, what: str, call: Callable[[], None], value: Any) -> MpiWork:
+        """Make `call` on the thread, after those before it."""
+        work = self._opened(what, value)
+        self._calls.put((work, call))
+        return work
+
+    def begin(self, what: str, start: Callable[[], Any], value: Any) -> MpiWork:
+        """Start a message at once; `start` returns MPI's request."""
+        work = self._opened(what, value)
+        work.begun_s = time.monotonic()
+        request = start()
+        with self._lock:
+            self._requests.append((work, request))
+        self._asked.set()
+        return work
+
+    def close(self) -> None:
+        """Wait for calls under way, and end the threads."""
+        self._calls.put(None)
+        self._thread.join(None if self._failure is None else 0.0)
+        self._closed.set()
+        self._asked.set()
+
+    def abort(self) -> None:
+        """Let all calls fail, those under way too; whoever waits for them hears at once."""
+        self._fail_all(MpiError("MPI: given up, as other ranks are gone or this one ends"))
+
+    def _opened(self, what: str, value: Any) -> MpiWork:
+        if self._failure is not None:
+            raise self._failure
+        work = MpiWork(what, value)
+        with self._lock:
+            self._open.add(work)
+        return work
+
+    def _ended(self, work: MpiWork, failure: Exception | None = None) -> None:
+        with self._lock:
+            self._open.discard(work)
+        if failure is None:
+            work.succeed()
+        else:
+            work.fail(failure)
+
+    def _work(self) -> None:
+        while (job := self._calls.get()) is not None:
+            work, call = job
+            try:
+                if self._failure is not None:
+                    raise self._failure
+                work.begun_s = time.monotonic()
+                call()
+            except Exception as error:
+                failure = error if isinstance(error, MpiError) else MpiError(f"MPI: {work.what} failed: {error}")
+                self._break(failure)
+                self._ended(work, failure)
+            else:
+                self._ended(work)
+
+    def _ask(self) -> None:
+        pause_s = _ASK_S[0]
+        while not self._closed.is_set():
+            self._asked.wait()
+            with self._lock:
+                requests, self._requests = self._requests, []
+                if not requests:
+                    self._asked.clear()
+            left = []
+            for work, request in requests:
+                try:
+                    arrived = request.Test()
+                except Exception as error:
+                    self._ended(work, MpiError(f"MPI: {work.what} failed: {error}"))
+                    continue
+                if arrived:
+                    self._ended(work)
+                else:
+                    left.append((work, request))
+            pause_s = _ASK_S[0] if len(left) < len(requests) else min(2 * pause_s, _ASK_S[1])
+            with self._lock:
+                self._requests += left
+            if left:
+                time.sleep(pause_s)
+
+    def _watch(self) -> None:
+        while not self._closed.wait(_LOOK_S):
+            with self._lock:
+                begun = [work for work in self._open if work.begun_s]
+            late = [work for work in begun if time.monotonic() - work.begun_s > self.timeout_s]
+            if late:
+                failure = MpiError(f"MPI: {late[0].what} timed out after {self.timeout_s:g} s")
+                self._fail_all(failure)
+
+    def _fail_all(self, failure: Exception) -> None:
+        self._break(failure)
+        with self._lock:
+            ended = list(self._open)
+        for work in ended:
+            self._ended(work, failure)
+
+    def _break(self, failure: Exception) -> None:
+        self._failure = self._failure or failure
+        abandon()
