@@ -12,7 +12,7 @@ import os
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,12 +23,13 @@ GROUPS = ("topo", "workload")
 FEWEST = 3
 """Commands that say the same of an option before it is said once for all of them. Chosen by hand: what two share
 is easier to read twice than to look up."""
-SHARED = "Shared options"
+SHARED, OTHER = "Shared options", "Other"
 HEAD = f"""# Command line
 
 Written by `python -m tests.docs.commands` from the programs' own help; a test keeps it current. `--help` of a command
 prints all of its options together. Here an option that {FEWEST} commands or more have alike is described once, under
-[{SHARED.lower()}](#{SHARED.lower().replace(" ", "-")}), and named below each of these commands.
+[{SHARED.lower()}](#{SHARED.lower().replace(" ", "-")}), and named below each of these commands. What a
+command describes itself holds there.
 
 `ddpexec run` and `ddpexec microbench` are started by torchrun:
 `torchrun --standalone --nproc-per-node 2 -m ddpexec run ...`.
@@ -144,7 +145,7 @@ def shared_options(helps: Mapping[str, list[Entry]]) -> dict[str, Entry]:
 def _section(entry: Entry, every: list[Entry]) -> str:
     """Return the section in which most commands that have sections show `entry`."""
     counts = Counter(each.section for each in every if each.said == entry.said and each.section in SECTIONS)
-    return counts.most_common(1)[0][0] if counts else "Other"
+    return counts.most_common(1)[0][0] if counts else OTHER
 
 
 def shown(entries: list[Entry]) -> str:
@@ -167,22 +168,37 @@ def command_page(name: str, head: str, entries: list[Entry], shared: Mapping[str
     common = [each.flag for each in entries if each.flag in shared and shared[each.flag].said == each.said]
     own = [each for each in entries if each.flag not in common]
     block = "\n\n".join(part for part in (head, shown(own)) if part)
-    names = textwrap.fill(f"Shared: {', '.join(f'`{flag}`' for flag in common)}.", 120, break_on_hyphens=False)
-    return f"## {name}\n\n```text\n{block}\n```\n" + (f"\n{names}\n" if common else "")
+    named = ", ".join(_named(common, {each.flag for each in own}, shared))
+    lines = textwrap.fill(f"Shared: {named}.", 120, break_on_hyphens=False)
+    return f"## {name}\n\n```text\n{block}\n```\n" + (f"\n{lines}\n" if common else "")
+
+
+def _named(common: Sequence[str], own: Collection[str], shared: Mapping[str, Entry]) -> Iterator[str]:
+    """Yield the names of shared options, and a section's in one where a command has most of it.
+
+    Args:
+        common: flags of the command that are described with the shared ones.
+        own: flags that it describes itself, and so are no exceptions of a section.
+    """
+    for section in (*SECTIONS, OTHER):
+        every = [flag for flag, each in shared.items() if each.section == section]
+        here = [flag for flag in every if flag in common]
+        lacking = [f"`{flag}`" for flag in every if flag not in common and flag not in own]
+        if len(here) > 2 * len(lacking) + 2:
+            yield f"all of *{section}*" + (f" but {' and '.join(lacking)}" if lacking else "")
+        else:
+            yield from (f"`{flag}`" for flag in here)
 
 
 def reference() -> str:
     """Return the page."""
     every = [(program, *words) for program in programs() for words in [(), *commands(program)]]
     helps = {" ".join(words): help_of(*words) for words in every}
-    groups = {name: text for name, text in helps.items() if "\nCommands:\n" in text}
+    groups = {name: text.split("\n\nCommands:\n")[0] for name, text in helps.items() if "\nCommands:\n" in text}
     parts = {name: split(text) for name, text in helps.items() if name not in groups}
     shared = shared_options({name: entries for name, (_, entries) in parts.items()})
-    ordered = [each for section in (*SECTIONS, "Other") for each in shared.values() if each.section == section]
-    pages = [
-        f"## {name}\n\n```text\n{groups[name]}\n```\n" if name in groups else command_page(name, *parts[name], shared)
-        for name in helps
-    ]
+    ordered = [each for section in (*SECTIONS, OTHER) for each in shared.values() if each.section == section]
+    pages = [command_page(name, *(parts[name] if name in parts else (groups[name], [])), shared) for name in helps]
     return "\n".join([HEAD, f"## {SHARED}\n\n```text\n{shown(ordered)}\n```\n", *pages])
 
 

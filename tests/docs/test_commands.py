@@ -46,4 +46,19 @@ def test_every_option_of_every_command_is_described() -> None:
             for each in entries:
                 said = " ".join(f"{each.spec} {each.text}".split())
                 own = said in " ".join(part.split())
-                assert own != (f"`{each.flag}`" in part.rpartition("```")[2] and said in shared), (words, each)
+                assert own != (each.flag in named(part) and said in shared), (words, each)
+
+
+def named(part: str) -> set[str]:
+    """Return the flags that the line behind a command's block names, those of whole sections too."""
+    line = " ".join(part.rpartition("```")[2].split()).removeprefix("Shared: ").removesuffix(".")
+    block = commands.TARGET.read_text().partition(f"## {commands.SHARED}")[2].split("```")[1].partition("\n")[2]
+    _, shared = commands.split(block)
+    found: set[str] = set()
+    for piece in line.split(", "):
+        whole, _, lacking = piece.partition(" but ")
+        flags = set(re.findall(r"`(-[\w-]+)`", whole))
+        sections = re.findall(r"\*(.+)\*", whole)
+        flags |= {each.flag for each in shared if each.section in sections}
+        found |= flags - set(re.findall(r"`(-[\w-]+)`", lacking))
+    return found
