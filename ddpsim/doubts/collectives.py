@@ -12,26 +12,31 @@ from ddpsim.collectives.nccl.layout import Layout, joined_by_nvlink
 from ddpsim.collectives.nccl.loads import HOST, NVSWITCH, PCIE, XGMI
 from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.collectives.transport import Transport
-from ddpsim.doubts.spreads import COLLECTIVES, LATENCY_BOUND, Spread
+from ddpsim.doubts.spreads import COLLECTIVES, DOMAIN, LATENCY_BOUND, Spread
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.nic_kinds import nic_kind
 
 THROUGH_HOST, TCP = "PCIe through host memory", "TCP"
+RACK = "NVLink domain"
+"""The family of nodes that NCCL joins to one, and of several such."""
 
 Factors = tuple[float, float]
 
 
 def family(placement: Placement, backend: str) -> str:
-    """Return by which transports a placement's ranks talk, the one that its errors go with: a key of `COLLECTIVES`.
+    """Return by which transports a placement's ranks talk, the one that its errors go with.
 
+    A key of `COLLECTIVES`, or `RACK` where NCCL joins nodes of an NVLink domain.
     Between nodes the card's, or host memory where cards do not reach the GPUs' own; inside a node the slowest.
     """
     if backend == "gloo":
         return TCP
     layout = Layout(placement, CURRENT)
     groups = layout.ring.rates
+    if layout.placement is not placement:
+        return RACK
     if layout.nodes > 1:
         names = {nic_kind(nic.kind).family for each in placement.classes for nic in each.template.nics}
         return TCP if TCP in names else THROUGH_HOST if HOST in groups else min(names)
@@ -44,6 +49,8 @@ def family(placement: Placement, backend: str) -> str:
 
 def spread(name: str, transport: Transport, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> Spread:
     """Return the spread of an operation of `size_bytes` in family `name`, by what bounds it."""
+    if name == RACK:
+        return DOMAIN
     by_latency, by_bandwidth = COLLECTIVES[name]
     return by_latency if latency_share(transport, size_bytes, operation) >= LATENCY_BOUND else by_bandwidth
 

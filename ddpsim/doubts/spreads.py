@@ -64,6 +64,14 @@ Families that the tables cannot tell apart share a spread: with one or two sites
 and scores worse on a site that had no part.
 """
 
+DOMAIN = Spread(
+    _IN_NODE.low,
+    0.68,
+    "errors of uncalibrated predictions on public tables of racks (studies/racks/racks.md); the lower end is of boards",
+    "NVLink domains of several nodes",
+)
+"""Of a collective inside an NVLink domain of several nodes, or between such: `python -m studies.racks` derives it."""
+
 COLLISIONS = Spread(
     0.0,
     math.log(1.4),

@@ -30,6 +30,9 @@ _MAX_CHANNELS = 32
 _CHANNEL_FACTORS = {LL128: (1.0, 1.0, 1.84, 2.0), SIMPLE: (1.1, 1.0, 1.61, 2.92)}
 """Of a channel's threads by generation of GPUs, beside Ampere's: NCCL's perChMaxRingLL128Bws and perChMaxTreeBws."""
 
+_BOARD = 8
+"""GPUs, and heads, of the boards that the tables are of which `nvls.start_s` was fitted to (`ddpsim priors`)."""
+
 _CORNER = 8.0
 """Exponent of the norm that joins limits; large is a sharp corner.
 
@@ -66,6 +69,7 @@ class Cost:
         slack: by what the lesser of links and ends is above `rate`, where both are near each other.
         pieces: into which a channel cuts its bytes where it passes on whole ones.
         net_ends: message bytes per second that they move between nodes, where that is known to be less.
+        rounds_s: of the latency, what an in-switch reduction's rounds take to fill its pipe.
     """
 
     entry: TuningEntry
@@ -76,6 +80,7 @@ class Cost:
     slack: float = 1.0
     pieces: int = 1
     net_ends: float = math.inf
+    rounds_s: float = 0.0
 
     def time_s(self, size_bytes: float) -> float:
         """Return the time of `size_bytes`."""
@@ -107,8 +112,9 @@ class EntryCosts:
         latency_s = self._latency_s(algorithm, protocol, operation)
         if algorithm in (NVLS, NVLS_TREE):
             cut = self._cut(entry, channels, size_bytes)
-            latency_s += self._get["nvls.start_s"] + self._switch_fill_s(size_bytes / cut, rates)
-            return Cost(entry, channels, latency_s, links, pieces=cut)
+            rounds_s = self._rounds_s(size_bytes / cut, rates)
+            latency_s += self._get["nvls.start_s"] + self._switch_fill_s(size_bytes / cut, rates) + rounds_s
+            return Cost(entry, channels, latency_s, links, pieces=cut, rounds_s=rounds_s)
         latency_s += self.start_s(protocol)
         sent = operation.sent(self.layout.ranks) if algorithm == RING else 2.0
         limits = [links, channels * self._channel_rate(protocol) / sent]
@@ -160,8 +166,9 @@ class EntryCosts:
         layout = self.layout
         channel_bytes = size_bytes / channels
         return nccl_pieces.pieces(
-            entry.algorithm, entry.protocol, channel_bytes, per_node=layout.per_node, nodes=layout.nodes
-        )
+            entry.algorithm, entry.protocol, channel_bytes,
+            per_node=layout.per_node, nodes=layout.nodes, heads=layout.heads,
+        )  # fmt: skip
 
     def hop_rates(self, cost: Cost) -> tuple[float, float]:
         """Return the message bytes per second of a tree's hop inside a node and between nodes.
@@ -197,10 +204,21 @@ class EntryCosts:
         A round is a piece for each head; a GPU's link carries 1 + 1/m of it.
         """
         layout = self.layout
-        piece = round_bytes / layout.per_node
+        piece = round_bytes / layout.heads
         inner = rates[NVSWITCH] * (1 + 1 / layout.per_node)
         outer = rates[NET] * layout.carried if NET in rates else math.inf
         return nccl_pieces.tree_fill_s(piece, (4, inner), (2 * layout.depth, outer), min(rates.values()))
+
+    def _rounds_s(self, round_bytes: float, rates: Mapping[str, float]) -> float:
+        """Return what rounds of more heads than a board has take longer to fill the pipe.
+
+        A step of a channel is one for all its peers (`src/device/prims_simple.h`), so that a round moves on as a whole:
+        out to the switch, summed and out again, in; and up and down each level of the tree between nodes. All but one
+        of these stages come before the full rate. `nvls.start_s` is of boards, whose rounds are in it.
+        """
+        beyond = round_bytes * max(0.0, 1 - _BOARD / self.layout.heads)
+        outer_s = 2 * self.layout.depth / (rates[NET] * self.layout.carried) if NET in rates else 0.0
+        return beyond * (2 / rates[NVSWITCH] + outer_s)
 
     def _channels(self, entry: TuningEntry, size_bytes: int) -> int:
         protocol = entry.protocol

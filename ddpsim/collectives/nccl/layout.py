@@ -88,6 +88,11 @@ class Layout:
         self._believed: dict[int, tuple[float, ...]] = {}
 
     @property
+    def heads(self) -> int:
+        """GPUs of a node that take sums of an in-switch reduction, at most: each has a piece of every round."""
+        return min(self.per_node, MOST_HEADS)
+
+    @property
     def capacities(self) -> dict[LinkId, float]:
         """Bytes per second of every link that a pattern loads."""
         patterns = (self.ring, self.tree, self.nvls_tree)

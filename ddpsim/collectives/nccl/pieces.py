@@ -24,10 +24,10 @@ _MOST_LINES = 512
 """Pieces of an LL message that are simulated at most, whose events would else outnumber all others; chosen by hand."""
 
 
-def pieces(algorithm: str, protocol: str, channel_bytes: float, *, per_node: int, nodes: int) -> int:
+def pieces(algorithm: str, protocol: str, channel_bytes: float, *, per_node: int, nodes: int, heads: int) -> int:
     """Return in how many pieces a channel passes on its `channel_bytes`, in an in-switch reduction a head its part."""
     if algorithm in (NVLS, NVLS_TREE):
-        channel_bytes /= per_node
+        channel_bytes /= heads
         size = _switch_chunk(algorithm, channel_bytes, nodes)
     else:
         size = _LL128_BYTES if protocol == LL128 else _tree_chunk(channel_bytes, per_node, nodes)

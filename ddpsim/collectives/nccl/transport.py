@@ -228,7 +228,7 @@ class NcclTransport(ByOperation):
         share = operation.sent(self.layout.ranks)
         scale = factor if ring else factor * cost.slack
         return nccl_steps.Timing(
-            start_s=start_s * factor,
+            start_s=(start_s + cost.rounds_s) * factor,
             hop_s=0.0 if switch or pairs else self._cost.hop_s(algorithm, protocol) * factor,
             net_s=self._cost.net_s(algorithm, protocol) * factor,
             rate=cost.rate * share / factor if ring else cost.ends / scale,
