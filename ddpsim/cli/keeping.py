@@ -44,7 +44,9 @@ class _Stage:
     found: dict[int, JournalEntry] = field(default_factory=dict)
 
     def write(self, journal: Path | None) -> None:
-        """Write what is done, in whole lines, and say how much that is and where it lies."""
+        """Write what is done, in whole lines, and say how much that is and where it lies; not of a lone one undone."""
+        if not self.found and self.total == 1:
+            return
         where = journal
         if self.found and self.out is not None and self.part is not None:
             deliver(self.out, self.part(self.found))

@@ -20,7 +20,7 @@ from ddpsim.collectives.patterns import PatternTransport, is_pattern
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.scaled import ScaledTransport
-from ddpsim.collectives.schedules import MOST_IN_ALL, refuse_too_many
+from ddpsim.collectives.schedules import refuse_too_many
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import AlgorithmChoice, Transport, alone_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
@@ -215,15 +215,18 @@ class Collectives:
         """Start an allreduce; the event succeeds when the sum is everywhere."""
         return self.run(Operation.ALLREDUCE, size_bytes, group)
 
-    def check_extent(self, sizes_bytes: Sequence[int], times: int) -> None:
-        """Refuse allreduces of these sizes, each so many times, where they are more single transfers than bearable.
+    def check_extent(self, sizes_bytes: Sequence[int], times: int, operation: Operation = Operation.ALLREDUCE) -> None:
+        """Refuse an operation of these sizes, each so many times, where it is more single transfers than bearable.
 
         Raises:
-            InputError: at the fidelity of `steps`, above `MOST_TRANSFERS` of one, or `MOST_IN_ALL` of all.
+            InputError: at the fidelity of `steps`, above `MOST_TRANSFERS` in all.
         """
-        if self._fidelity == "steps":
-            each = sum(self.transport.steps(Operation.ALLREDUCE, size).transfers for size in sizes_bytes)
-            refuse_too_many(each * times, MOST_IN_ALL, "the run's collectives have")
+        if self._fidelity != "steps":
+            return
+        transfers = 0
+        for size in sorted(sizes_bytes, reverse=True):
+            transfers += self.transport.steps(operation, size).transfers * times
+            refuse_too_many(transfers, "the run's collectives have at least")
 
     def broadcast(self, size_bytes: int) -> simpy.Event:
         """Start a broadcast from rank 0; the event succeeds when the bytes are everywhere."""

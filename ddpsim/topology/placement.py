@@ -185,11 +185,13 @@ def _changed(declared: NodeTemplate, actual: NodeTemplate) -> tuple[Link, ...]:
 
 def _require_network(topology: Cluster, nodes: int) -> None:
     """Raise `TopologyError` where `nodes` nodes cannot talk to each other."""
+    domain = topology.nvlink_domain
+    fewer = "one node" if domain is None or not domain.mnnvl else f"at most {domain.most} nodes"
     for node in {0, nodes - 1}:
         template = topology.template_of(node)
         if not template.nics or topology.fabric.kind == "none":
             raise TopologyError(
                 f"{nodes} nodes of {topology.name}, but {template.name} has no network",
                 place="nodes",
-                remedy="give its node `nics` and the file a `fabric`, or use one node",
+                remedy=f"give its node `nics` and the file a `fabric`, or use {fewer}",
             )

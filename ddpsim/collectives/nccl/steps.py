@@ -12,6 +12,7 @@ from ddpsim.collectives.nccl.pieces import window
 from ddpsim.collectives.nccl.versions import SIMPLE
 from ddpsim.collectives.operation_schedules import around
 from ddpsim.collectives.routes import PlacedLink
+from ddpsim.collectives.schedules import refuse_too_many
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
 from ddpsim.network.fairness import LinkId
 from ddpsim.operations import Operation
@@ -54,6 +55,8 @@ def ring(timing: Timing, layout: Layout, size_bytes: int, operation: Operation =
         ways = list(_ways(timing, layout, index))
         key = tuple(tuple(placed.name for placed, _, _ in links) for _, links in ways)
         lanes[key] = (ways, lanes[key][1] + 1 if key in lanes else 1)
+    each = timing.pieces if operation.rooted else max(len(ways) for ways, _ in lanes.values())
+    refuse_too_many(len(lanes) * each * operation.steps(layout.ranks))
     parts = tuple(_lane(timing, layout, size_bytes, operation, *lane) for lane in lanes.values())
     return Steps(timing.start_s, parts, layout.capacities)
 

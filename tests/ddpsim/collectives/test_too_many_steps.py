@@ -31,7 +31,7 @@ def test_what_is_counted_before_is_what_is_made(
     monkeypatch: pytest.MonkeyPatch, machine: str, nodes: int, algorithm: str
 ) -> None:
     counted: list[int] = []
-    for place in ("steps", "nccl.tree_steps", "nccl.switch_steps"):
+    for place in ("steps", "nccl.steps", "nccl.tree_steps", "nccl.switch_steps"):
         monkeypatch.setattr(f"ddpsim.collectives.{place}.refuse_too_many", counted.append)
     options = CollectiveOptions(fidelity="steps", algorithm=algorithm)
     collectives = Collectives(None, load_topology(machine).place(nodes), backend="nccl", options=options)
@@ -42,14 +42,14 @@ def test_what_is_counted_before_is_what_is_made(
 
 def test_the_bounds_are_told_with_a_remedy() -> None:
     refuse_too_many(MOST_TRANSFERS)
-    with pytest.raises(InputError, match=r"has 2,000,001 single transfers, at most 2,000,000 .*; use `fidelity=flow`"):
+    with pytest.raises(InputError, match=r"has 60,001 single transfers, at most 60,000 .*; use `fidelity=flow`"):
         refuse_too_many(MOST_TRANSFERS + 1)
 
 
 def test_a_run_is_counted_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[object] = []
     monkeypatch.setattr("ddpsim.collectives.execute.carry_out", lambda *given: started.append(given))
-    monkeypatch.setattr("ddpsim.collectives.execute.MOST_IN_ALL", 10)
-    with pytest.raises(InputError, match=r"the run's collectives have .* single transfers, at most 10 "):
+    monkeypatch.setattr("ddpsim.collectives.schedules.MOST_TRANSFERS", 3_000)
+    with pytest.raises(InputError, match=r"the run's collectives have.* single transfers, at most 3,000 "):
         predict(load_workload("resnet50"), load_topology("dgx-1v"), options=Options(fidelity="steps"))
     assert started == []
