@@ -23,12 +23,24 @@ from ddpexec.ddp.graph_search import gradient_accumulator
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.timing.observe import Observer
 
+REDUCER_ORDER = "_ddpexec_reducer_order"
+"""Where a wrapped module says in which order its reducer was given the parameters."""
+
 
 def buckets_of(ddp: nn.parallel.DistributedDataParallel, model: ModelParameters) -> list[tuple[int, ...]]:
     """Return the buckets in force in torch's reducer, as registration indices in launch order."""
     index_of: dict[Tensor, int] = {parameter: index for index, parameter in enumerate(model.tensors)}
     buckets = ddp.reducer._get_zeros_like_grad_buckets()
     return [tuple(index_of[parameter] for parameter in bucket.parameters()) for bucket in buckets]
+
+
+def reducer_order(ddp: nn.parallel.DistributedDataParallel) -> list[int] | None:
+    """Return parameters, by registration index, as torch's reducer numbers them; None where it does as they registered.
+
+    A reducer that a tuner has made was given them in the order of their gradients.
+    """
+    found: list[int] | None = ddp.__dict__.get(REDUCER_ORDER)
+    return found
 
 
 class StockWatch:

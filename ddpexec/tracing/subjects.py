@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from ddpexec.ddp.parameters import ModelParameters, collect
 from ddpexec.ddp.wrapper import DistributedDataParallel
-from ddpexec.running.stock import StockWatch, buckets_of
+from ddpexec.running.stock import StockWatch, buckets_of, reducer_order
 from ddpexec.timing.observe import Note, Observer
 from ddpexec.tracing.alone import AloneSubject
 from ddpexec.tracing.units import ShardedSubject
@@ -171,4 +171,6 @@ class OwnSubject(_Wrapped):
 def _told_buckets(ddp: nn.parallel.DistributedDataParallel) -> list[tuple[int, ...]]:
     """Return the buckets as torch's log has them once they are rebuilt; nothing before."""
     told = ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")  # type: ignore[no-untyped-call]
-    return [tuple(map(int, group.split())) for group in str(told).split(",") if group.strip()]
+    order = reducer_order(ddp)
+    groups = [[int(index) for index in group.split()] for group in str(told).split(",") if group.strip()]
+    return [tuple(group if order is None else (order[index] for index in group)) for group in groups]

@@ -1,4 +1,4 @@
-"""Plans run in alternating blocks of steps, A B C C B A, and which of them was measured to be faster."""
+"""Steps of several plans, and which of them was measured to be faster."""
 
 from __future__ import annotations
 
@@ -12,24 +12,13 @@ SURE = 0.95
 TRIMMED = 0.2
 """Share of the longest, and of the shortest, steps of a plan that do not count: a pause of one step tells nothing of
 buckets (Yuen 1974)."""
-SETTLING = 2
-"""Steps after a switch that do not count: torch rebuilds its buckets in the second."""
-
-
-def turns(plans: int) -> list[int]:
-    """Return which plan runs in each block, so that a steady drift meets all alike.
-
-    >>> turns(3)
-    [0, 1, 2, 2, 1, 0]
-    """
-    return [*range(plans), *reversed(range(plans))]
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What steps of a plan took: their trimmed mean, how many there were, and what they save of the present plan's.
 
-    `saved_s` is the difference of the means, `saved_low_s` what it is at least, `SURE`ly.
+    `saved_s` is the difference of the means, `saved_low_s` what it surely is at least.
     """
 
     step_s: float
@@ -43,8 +32,13 @@ class Measured:
         return self.saved_low_s > 0
 
 
-def compare(steps: Sequence[Sequence[float]]) -> list[Measured]:
-    """Return what each plan's steps took, the present plan's first, by Yuen's test of trimmed means."""
+def compare(steps: Sequence[Sequence[float]], probability: float = SURE) -> list[Measured]:
+    """Return what each plan's steps took, the present plan's first, by Yuen's test of trimmed means.
+
+    Args:
+        steps: of each plan, seconds.
+        probability: one-sided, of what a plan saves at least.
+    """
     base, base_error, base_freedom = _trimmed(steps[0])
     found = [Measured(base, len(steps[0]))]
     for other in steps[1:]:
@@ -52,17 +46,11 @@ def compare(steps: Sequence[Sequence[float]]) -> list[Measured]:
         both = base_error + error
         if both > 0:
             least = both**2 / (base_error**2 / base_freedom + error**2 / freedom)
-            margin_s = student(SURE, least) * math.sqrt(both)
+            margin_s = student(probability, least) * math.sqrt(both)
         else:
             margin_s = 0.0
         found.append(Measured(mean, len(other), base - mean, base - mean - margin_s))
     return found
-
-
-def kept(measured: Sequence[Measured]) -> int:
-    """Return which plan stays: the fastest of those surely faster than the present one, else that."""
-    faster = [number for number, each in enumerate(measured) if each.faster]
-    return min(faster, key=lambda number: measured[number].step_s, default=0)
 
 
 def _trimmed(steps: Sequence[float]) -> tuple[float, float, float]:

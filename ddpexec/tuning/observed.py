@@ -77,8 +77,10 @@ class Observed:
     Attributes:
         step_s: usual seconds of a step under the present plan, without stamps.
         plans: of each plan, every rank's steps.
+        small: bytes of a message too small to take bandwidth, and its allreduce's seconds; None where none was timed.
     """
 
     job: ObservedJob
     step_s: float
     plans: Sequence[Sequence[RankSteps]]
+    small: tuple[int, float] | None = None

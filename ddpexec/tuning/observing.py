@@ -83,7 +83,8 @@ class Watch:
             self._subject.name_buckets(note)
         self._subject.detach()
         self._observer.notes.clear()
-        return _Stamps(self._observer.clock, len(self.job.parameters), self._lanes).steps(notes) if notes else None
+        sizes = [each.size_bytes for each in self.job.parameters]
+        return _Stamps(self._observer.clock, sizes, self._lanes).steps(notes) if notes else None
 
     # ---- what the loop's hooks tell
 
@@ -134,8 +135,8 @@ class Watch:
 class _Stamps:
     """Notes made into numbers: hooks of DDP are taken out of backward, and told by themselves."""
 
-    def __init__(self, clock: Clock, parameters: int, lanes: int) -> None:
-        self._clock, self._parameters, self._lanes = clock, parameters, lanes
+    def __init__(self, clock: Clock, sizes: Sequence[int], lanes: int) -> None:
+        self._clock, self._sizes, self._lanes = clock, sizes, lanes
 
     def steps(self, notes: Sequence[Note]) -> RankSteps:
         """Return the steps."""
@@ -169,7 +170,7 @@ class _Stamps:
     def _gradients(self, note: Note) -> tuple[Seconds, Seconds, float, float]:
         """Return when each gradient was there, on host and device, and both ends of backward's computation."""
         assert note.backward is not None
-        hook, ready = np.full(self._parameters, np.nan), np.full(self._parameters, np.nan)
+        hook, ready = np.full(len(self._sizes), np.nan), np.full(len(self._sizes), np.nan)
         host_s, device_s = self._host(note.backward[0]), self._device(note.backward[0])
         one_clock = self._device(note.start) == self._host(note.start)
         spent_s = 0.0
@@ -182,14 +183,25 @@ class _Stamps:
         return hook, ready, whole_s, whole_s if one_clock else max(0.0, self._device(over) - device_s)
 
     def _hook_lengths(self, notes: Sequence[Note]) -> tuple[float, float]:
-        plain, launching = [0.0], list[float]()
+        """Return the usual hook that launches nothing, and that with what a launch adds.
+
+        A hook copies its gradient: what is told of a launch is what its hook took beyond one of as many bytes.
+        """
+        plain, launching = list[tuple[float, int]](), list[tuple[float, int]]()
         for note in notes:
             launches = [self._host(bucket.launched) for bucket in note.buckets]
-            for begin, end in note.hooks.values():
+            for index, (begin, end) in note.hooks.items():
                 low, high = self._host(begin), self._host(end)
-                (launching if any(low <= each <= high for each in launches) else plain).append(high - low)
-        usual = float(np.median(plain))
-        return usual, float(np.median(launching)) if launching else usual
+                launched = any(low <= each <= high for each in launches)
+                (launching if launched else plain).append((high - low, self._sizes[index]))
+        if not plain:
+            usual = float(np.median([seconds for seconds, _ in launching])) if launching else 0.0
+            return usual, usual
+        seconds, sizes = (np.array(column, dtype=np.float64) for column in zip(*plain, strict=True))
+        least, usual = float(np.quantile(seconds, 0.1)), float(np.median(seconds))
+        per_byte = float(np.maximum(seconds - least, 0.0).sum() / sizes.sum())
+        added = [each - least - per_byte * size for each, size in launching]
+        return usual, usual + (max(0.0, float(np.median(added))) if added else 0.0)
 
     def _sent(self, note: Note) -> list[Sent]:
         latest = _ended(note, self._device)

@@ -10,8 +10,9 @@ from ddpexec.tuning.wires import APART, wire_of
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
 from ddpsim.units import MIB
 
-_SMALLER, _LARGER = 0.25, 2.5
-"""Caps of the two probing plans over the largest message of the present one."""
+_SMALLER, _LARGER = 0.45, 2.2
+"""Caps of the two probing plans over the largest message of the present one: just as far from it as it takes to tell
+bytes from latency (`APART`), since a plan far from the present one is far from the best as often."""
 
 
 def probes(job: ObservedJob, ranks: Sequence[RankSteps]) -> list[tuple[BucketCaps, Groups]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,11 @@ from ddpsim.simulation import Options
 from ddpsim.units import MIB
 from ddpsim.workload import Phase, Workload
 
+CAPS_OFF = 0.02
+"""Share of a step by which two plans' predicted difference is off in the usual case, whatever the constants leave open;
+`python -m studies.tuning` prints it of its sweeps."""
+BANDED = 0.05
+"""Share of the step by which a plan may be predicted slower than the best and have its band told: beyond, no trial."""
 _LEAST_RATE = 1e3
 """Bytes a second of a network that carries nothing to speak of: a rate that a topology can have."""
 _MOST_RATE = 1e12
@@ -76,14 +82,17 @@ class CapRanking:
     candidates: tuple[Candidate, ...]
 
 
-def rank_caps(observed: Observed, detailed: int = 2) -> CapRanking:
-    """Return every cap ranked by its predicted step, the band of the gain told of the first `detailed`.
+def rank_caps(observed: Observed) -> CapRanking:
+    """Return every cap ranked by its predicted step; of those near the best, the band of the gain.
+
+    A gain is as far off as the present step is predicted wrong and as plans are from each other, beside what the
+    constants leave open.
 
     Raises:
         InputError: nothing was sent, or the step cannot be predicted.
     """
     job, present = observed.job, observed.plans[0]
-    wire = wire_of(observed.plans)
+    wire = wire_of(observed.plans, observed.small)
     if wire is None:
         raise InputError("no bucket was seen on its way", place="tuning", remedy="train with more than one rank")
     workload = workload_of(job, present)
@@ -118,12 +127,12 @@ def rank_caps(observed: Observed, detailed: int = 2) -> CapRanking:
         base_s = observed.step_s
         ranked = sorted(found, key=lambda each: each[1].iteration_s)
         told = [_candidate(caps, each, now, base_s) for caps, each in ranked]
-        if detailed and told and told[0].gain > 0:
-            sure = with_band(now, calibration)
-            for place, (candidate, (_, each)) in enumerate(zip(told[:detailed], ranked, strict=False)):
-                low, high = gain_band(sure, with_band(each, calibration))
-                scale = now.iteration_s / base_s
-                told[place] = replace(candidate, gain_low=low * scale, gain_high=high * scale)
+        sure, missed = with_band(now, calibration), math.hypot(now.iteration_s / base_s - 1, CAPS_OFF)
+        for place, (candidate, (_, each)) in enumerate(zip(told, ranked, strict=True)):
+            if candidate.gain >= told[0].gain - BANDED:
+                low, high = (side * now.iteration_s / base_s for side in gain_band(sure, with_band(each, calibration)))
+                below, above = math.hypot(candidate.gain - low, missed), math.hypot(high - candidate.gain, missed)
+                told[place] = replace(candidate, gain_low=candidate.gain - below, gain_high=candidate.gain + above)
     return CapRanking(now.iteration_s, base_s, wire, tuple(told))
 
 
@@ -216,7 +225,7 @@ def _costs(job: ObservedJob, ranks: Sequence[RankSteps]) -> dict[str, float]:
 def _machine(job: ObservedJob, wire: Wire, workload: Workload) -> TracedMachine:
     """Return a network whose allreduces take what was seen: one port a rank on the CPU, the GPU's machine else."""
     sizes = np.unique(np.geomspace(64, max(workload.gradient_bytes, 128), _POINTS).astype(np.int64))
-    times = {int(size): wire.time_s(int(size)) for size in sizes} | dict(wire.seen)
+    times = {int(size): wire.time_s(int(size)) for size in sizes}
     points = tuple(CurvePoint(size, seconds) for size, seconds in sorted(times.items()) if seconds > 0)
     if job.device != "cpu":
         splits = [_split(number, *point) for number, point in enumerate(sorted(times.items()))]

@@ -1,24 +1,15 @@
-"""Other buckets for a wrapped module between two of its steps: torch's DDP gets a new reducer, ours another plan.
-
-The module stays the object that it is: its name in the script, its hooks, `no_sync` and `state_dict` go on as before.
-"""
+"""Which wrapped module is tuned, under which caps, and why another is refused."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any
-
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpsim.bucketing import BucketCaps
 from ddpsim.units import MIB
 
 Stock = nn.parallel.DistributedDataParallel
-Groups = Sequence[Sequence[int]]
 
 
 def find_wrapped(model: nn.Module) -> Stock | DistributedDataParallel | None:
@@ -75,63 +66,6 @@ def _hook_name(wrapped: Stock) -> str:
     if getattr(wrapped, "_comm_hooks", None):
         return str(wrapped._comm_hooks[0])
     return str(wrapped._get_ddp_logging_data().get("comm_hook", ""))  # type: ignore[no-untyped-call]
-
-
-def rewrap(wrapped: Stock | DistributedDataParallel, caps: BucketCaps, groups: Groups) -> None:
-    """Let `wrapped` reduce by these buckets from its next forward on; every rank at the same step.
-
-    Args:
-        wrapped: between two steps: its last backward has ended.
-        caps: as its constructor would have been given them.
-        groups: the buckets that they give, by registration index, in launch order.
-    """
-    if isinstance(wrapped, DistributedDataParallel):
-        wrapped.use_caps(caps, groups)
-    else:
-        _rewrap_stock(wrapped, caps, groups)
-
-
-def _rewrap_stock(wrapped: Stock, caps: BucketCaps, groups: Groups) -> None:
-    """Give torch's DDP a new reducer, as its own constructor makes it, but with the rebuilt buckets from the start.
-
-    torch begins with one bucket and learns the order in the first backward; that order is known here, so no step goes
-    without overlap. The new reducer still rebuilds once, as any does, which leaves the same buckets.
-    """
-    arguments: dict[str, Any] = caps.torch_arguments()
-    cap, listed = arguments.get("bucket_cap_mb"), arguments.get("bucket_cap_mb_list")
-    config = type(wrapped._bucket_config).create(bucket_cap_mb=cap, bucket_cap_mb_list=listed, use_python_reducer=False)
-    former = wrapped.reducer
-    former._remove_autograd_hooks()
-    wrapped._bucket_config = config
-    wrapped.bucket_bytes_cap = config.bucket_bytes_cap
-    wrapped.bucket_bytes_cap_list = list(config.per_bucket_bytes_caps)
-    wrapped.bucket_bytes_cap_default = config.first_bucket_bytes_cap < config.bucket_bytes_cap
-    parameters, sparse = wrapped._build_params_for_reducer()  # type: ignore[no-untyped-call]
-    names = wrapped._build_debug_param_to_name_mapping(parameters)  # type: ignore[no-untyped-call]
-    with _beginning_with(groups):
-        wrapped._ddp_init_helper(parameters, sparse, names, wrapped.static_graph)  # type: ignore[no-untyped-call]
-    wrapped._has_rebuilt_buckets = False
-    if wrapped.static_graph:
-        wrapped.reducer._set_static_graph()
-        wrapped.logger._set_static_graph()  # type: ignore[union-attr]
-        wrapped._static_graph_delay_allreduce_enqueued = False
-
-
-@contextlib.contextmanager
-def _beginning_with(groups: Groups) -> Iterator[None]:
-    """Let the next reducer begin with these buckets instead of those of registration order."""
-    torchs: Any = dist
-    original = torchs._compute_bucket_assignment_by_size
-
-    def given(_: Sequence[Tensor], limits: Sequence[int], *__: object) -> tuple[list[list[int]], list[int]]:
-        backwards = [list(group) for group in reversed(groups)]
-        return backwards, [max(limits)] * len(backwards)
-
-    torchs._compute_bucket_assignment_by_size = given
-    try:
-        yield
-    finally:
-        torchs._compute_bucket_assignment_by_size = original
 
 
 def caps_in_force(wrapped: Stock | DistributedDataParallel) -> BucketCaps:

@@ -7,10 +7,11 @@ which it fails leaves it, and trains on; ranks that wait for that one in the tun
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import time
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -19,17 +20,19 @@ import torch.distributed as dist
 from torch import nn
 
 from ddpexec.errors import OptionError
-from ddpexec.tuning.blocks import SETTLING, Measured, compare, kept, turns
+from ddpexec.tuning.choosing import choose
 from ddpexec.tuning.decision import RoundDecision, write_page
 from ddpexec.tuning.observed import Observed, RankSteps
 from ddpexec.tuning.observing import Watch
 from ddpexec.tuning.predictor import PredictingProcess
 from ddpexec.tuning.probing import probes
+from ddpexec.tuning.racing import PRESENT
 from ddpexec.tuning.ranking import Candidate, CapRanking, Groups
-from ddpexec.tuning.rewrapping import caps_in_force, find_wrapped, refusal, rewrap
+from ddpexec.tuning.rewrapping import caps_in_force, find_wrapped, refusal
 from ddpexec.tuning.step_clock import StepClock
+from ddpexec.tuning.switching import Plan, PlanSwitch
+from ddpexec.tuning.trials import Steps, Trials, passing
 from ddpexec.tuning.words import Words
-from ddpsim.bucketing import BucketCaps
 from ddpsim.files import check_writable_folder
 from ddpsim.planning.rows import WORTH_IT
 
@@ -37,19 +40,17 @@ STEPS = 100
 """Steps within which a round is over."""
 LEAST_STEPS = 60
 """Fewer leave no room for blocks that tell plans apart."""
-WARM_UP, OBSERVED, PROBED = 5, 8, 3
+WARM_UP, OBSERVED, PROBED = 5, 6, 3
 """Steps that are not looked at, as buckets are rebuilt and caches filled; steps stamped of the present plan, and of
 one that probes. By hand: their median leaves the odd one out."""
-_ASKED_EVERY = 4
+_ASKED_EVERY = 2
 """Steps between two questions whether the prediction is there."""
-_BLOCK, _LEAST_BLOCK = 12, 4
-"""Steps of a block that count: at most, and at least for it to be run."""
-TRIED = 2
-"""Plans that are tried beside the present one."""
+_LEAST_TRIED = 24
+"""Steps without which nothing is tried: three blocks of two plans."""
+SMALL_BYTES = 64
+"""Bytes of a message that takes latency alone."""
 HEARD_AFTER = 2
 """Synchronised steps after a window, from which on every rank can see what any has noted of it."""
-_Steps = Generator[None, float, Any]
-Plan = tuple[BucketCaps, Groups]
 
 
 class Tuner:
@@ -80,18 +81,17 @@ class Tuner:
         self._words: Words | None = None
         self._predictor: PredictingProcess | None = None
         self._watch: Watch | None = None
-        self._trial: Plan | None = None
+        self._present: Plan | None = None
+        self._switch: PlanSwitch | None = None
         self._open: RoundDecision | None = None
         self._wrapped: Any = find_wrapped(model)
         self.decisions: list[RoundDecision] = []
         self.refused = self._agreed_refusal(model)
-        self._life: _Steps | None = None
+        self._life: Steps | None = None
         if self.refused is not None:
             self._say(f"ddpexec.tuned: the buckets stay as they are, for {self.refused}")
             self._leave()
             return
-        if self._words is not None and self._words.leads:
-            self._predictor = PredictingProcess()
         self._life = self._live()
         next(self._life)
         self._ended_s = time.perf_counter()
@@ -111,13 +111,11 @@ class Tuner:
 
     def close(self) -> None:
         """Tune no more; a plan that is on trial goes."""
-        if self._life is not None and self._trial is not None:
-            self._switch(self._trial)
+        if self._life is not None and self._present is not None:
+            self._use(self._present)
         if self._open is not None:
-            self._open.reason, self._open.steps = (
-                "the training ended before it was decided",
-                self._number - self._open.first_step,
-            )
+            self._open.reason = "the training ended before it was decided"
+            self._open.steps = self._number - self._open.first_step
             self._tell(self._open)
         self._life = None
         self._leave()
@@ -130,13 +128,13 @@ class Tuner:
 
     # ---- one life: rounds, and the clock between them
 
-    def _live(self) -> _Steps:
+    def _live(self) -> Steps:
         while True:
             decision = yield from self._round()
             self._tell(decision)
             yield from self._keep_time(decision.step_s or decision.present_s or 0.0)
 
-    def _keep_time(self, step_s: float) -> _Steps:
+    def _keep_time(self, step_s: float) -> Steps:
         """Wait until the step has shifted, on whichever rank, and all ranks know."""
         clock = StepClock(step_s)
         while True:
@@ -146,41 +144,53 @@ class Tuner:
             window = self._number
             if ended:
                 self._group.note_shift(window)
-            yield from _pass(HEARD_AFTER, [])
+            yield from passing(HEARD_AFTER, [])
             if self._group.shifted(window):
                 return
 
-    def _round(self) -> _Steps:
+    def _round(self) -> Steps:
         """Tune once; return the decision."""
         begun, own_s, taken = self._number, self._own_s, list[float]()
+        if self._group.leads:
+            self._predictor = PredictingProcess()
         present = caps_in_force(self._wrapped)
         decision = self._open = RoundDecision(begun, present, present)
-        yield from _pass(WARM_UP, [])
+        yield from passing(WARM_UP, [])
         yield from self._decide(decision, taken)
         decision.steps = self._number - begun
         decision.own_s = self._own_s - own_s
         base_s = decision.present_s or (median(taken) if taken else 0.0)
         decision.present_s = base_s
         decision.lost_s = sum(taken) - base_s * len(taken) + decision.own_s
-        self._trial = self._open = None
+        self._open = None
+        self._forget()
         return decision
 
-    def _decide(self, decision: RoundDecision, taken: list[float]) -> _Steps:
-        plans, step_s, groups = yield from self._observe(decision, taken)
+    def _decide(self, decision: RoundDecision, taken: list[float]) -> Steps:
+        plans, step_s, groups, small_s = yield from self._observe(decision, taken)
         if groups is None:
             return
-        present: Plan = decision.present, groups
-        candidates = yield from self._predict(decision, taken, plans, step_s)
+        if self._predictor is not None:
+            small = None if small_s is None else (SMALL_BYTES, small_s)
+            self._predictor.ask(Observed(self._observer.job, step_s, plans, small))
+        candidates = yield from self._predict(decision, taken, groups)
         if not candidates:
             return
-        yield from self._try(decision, taken, present, candidates)
+        present: Plan = decision.present, groups
+        self._present, self._switch = present, self._switch or PlanSwitch(self._wrapped, present)
+        trials = Trials(self._group, self._switch, present, candidates, decision.ranking)
+        stays = yield from trials.run(lambda: self._steps - (self._number - decision.first_step), taken)
+        decision.kept = trials.plans[stays][0]
+        _judge(decision, trials, stays, leads=self._group.leads)
 
     # ---- observe
 
-    def _observe(self, decision: RoundDecision, taken: list[float]) -> _Steps:
-        """Return all ranks' steps by plan (on rank 0), the usual step, and the present buckets."""
-        own, seen = yield from self._stamped(OBSERVED, taken)
-        heard = self._group.gather((own, seen, self._observer.unfit))
+    def _observe(self, decision: RoundDecision, taken: list[float]) -> Steps:
+        """Return all ranks' steps by plan (on rank 0), the usual step, the present buckets, and a small message."""
+        with _uncollected():
+            own, seen = yield from self._stamped(OBSERVED, taken)
+            heard = self._group.gather((own, seen, self._observer.unfit))
+        small_s = self._group.small_message_s(SMALL_BYTES) if self._observer.job.backend == "gloo" else None
         asked: list[Plan] = []
         present: Groups | None = None
         plans: list[list[RankSteps]] = []
@@ -190,25 +200,33 @@ class Tuner:
             plans.append([each for _, each, _ in heard])
             step_s = median(fmean(each) for each in zip(*(durations for durations, *_ in heard), strict=True))
             present = tuple(tuple(group) for group in plans[0][0].groups)
-            asked = probes(self._observer.job, plans[0])
+            asked = probes(self._observer.job, plans[0]) if small_s is None else []
         asked, present, unfit = self._group.follow((asked, present, unfit))
         decision.reason = unfit or "no bucket was seen on its way"
-        if present is None or not asked:
-            return plans, step_s, present
-        self._trial = decision.present, present
+        if present is not None and asked:
+            yield from self._probe(decision, (decision.present, present), asked, plans, taken)
+        return plans, step_s, present, small_s
+
+    def _probe(
+        self,
+        decision: RoundDecision,
+        present: Plan,
+        asked: Sequence[Plan],
+        plans: list[list[RankSteps]],
+        taken: list[float],
+    ) -> Steps:
+        """Add what is seen of plans that give messages of other sizes."""
+        self._present, self._switch = present, PlanSwitch(self._wrapped, present)
         for plan in asked:
-            self._switch(plan)
-            yield from _pass(SETTLING, taken)
+            yield from passing(self._switch.use(plan), taken)
             _, seen = yield from self._stamped(PROBED, taken)
             heard = self._group.gather(seen)
             if heard and all(each is not None for each in heard):
                 plans.append(heard)
             decision.probed += 1
-        self._switch((decision.present, present))
-        self._trial = None
-        return plans, step_s, present
+        yield from passing(self._switch.use(present), taken)
 
-    def _stamped(self, steps: int, taken: list[float]) -> _Steps:
+    def _stamped(self, steps: int, taken: list[float]) -> Steps:
         """Return the seconds of so many stamped steps, and what was seen in them."""
         watch = self._observer
         watch.begin()
@@ -221,86 +239,32 @@ class Tuner:
 
     # ---- predict
 
-    def _predict(
-        self, decision: RoundDecision, taken: list[float], plans: Sequence[Sequence[RankSteps]], step_s: float
-    ) -> _Steps:
+    def _predict(self, decision: RoundDecision, taken: list[float], present: Groups) -> Steps:
         """Return the plans that are worth a trial, the same on every rank."""
-        if self._predictor is not None:
-            self._predictor.ask(Observed(self._observer.job, step_s, plans))
-        least = (SETTLING + _LEAST_BLOCK) * len(turns(2))
         answer: tuple[str, list[Candidate]] | None = None
         while answer is None:
-            yield from _pass(_ASKED_EVERY, taken)
+            yield from passing(_ASKED_EVERY, taken)
             left = self._steps - (self._number - decision.first_step)
-            answer = self._group.follow(self._answer(decision, last=left - _ASKED_EVERY < least))
+            answer = self._group.follow(self._answer(decision, present, last=left - _ASKED_EVERY < _LEAST_TRIED))
         decision.reason, candidates = answer
         return candidates
 
-    def _answer(self, decision: RoundDecision, *, last: bool) -> tuple[str, list[Candidate]] | None:
+    def _answer(self, decision: RoundDecision, present: Groups, *, last: bool) -> tuple[str, list[Candidate]] | None:
         """Return what rank 0 says now: why nothing is tried, or what is; None where it must wait."""
         if self._predictor is None:
             return None
         found = self._predictor.answer()
         if found is None:
             return ("the prediction was not there in time", []) if last else None
+        self._predictor.close()
         if not isinstance(found, CapRanking):
             return str(found), []
         decision.ranking = found
-        worth = [each for each in found.candidates[:TRIED] if (each.gain_high or 0.0) >= WORTH_IT]
-        if worth:
+        if worth := choose(found, present):
             return "tried", worth
-        best = max((each.gain_high or each.gain for each in found.candidates[:1]), default=0.0)
+        others = [each for each in found.candidates if each.groups != present]
+        best = max((each.gain_high or each.gain for each in others), default=0.0)
         return f"no plan is predicted to gain {WORTH_IT:.0%}: {max(best, 0.0):.1%} at most", []
-
-    # ---- try and keep
-
-    def _try(
-        self, decision: RoundDecision, taken: list[float], present: Plan, candidates: Sequence[Candidate]
-    ) -> _Steps:
-        left = self._steps - (self._number - decision.first_step)
-        plans: list[Plan] = [present, *((each.caps, each.groups) for each in candidates)]
-        while len(plans) > 2 and left // len(turns(len(plans))) < SETTLING + _LEAST_BLOCK:
-            plans.pop()
-        order = turns(len(plans))
-        length = min(_BLOCK, left // len(order) - SETTLING)
-        steps: list[list[float]] = [[] for _ in plans]
-        self._trial, running = present, 0
-        for plan in order:
-            if plan != running:
-                self._switch(plans[plan])
-                yield from _pass(SETTLING, taken)
-                running = plan
-            block = yield from _pass(length, taken)
-            steps[plan] += block
-        heard = self._group.gather(steps)
-        measured = compare(_together(heard)) if self._group.leads else []
-        stays = self._group.follow(kept(measured) if measured else 0)
-        if stays != running:
-            self._switch(plans[stays])
-        self._judge(decision, candidates[: len(plans) - 1], measured, stays, steps)
-        decision.kept = plans[stays][0]
-
-    def _judge(
-        self,
-        decision: RoundDecision,
-        tried: Sequence[Candidate],
-        measured: Sequence[Measured],
-        stays: int,
-        steps: Sequence[Sequence[float]],
-    ) -> None:
-        decision.tried, decision.measured = tried, measured
-        decision.present_s, decision.step_s = median(steps[0]), median(steps[stays])
-        if not measured:
-            decision.reason = "as rank 0 decided"
-            return
-        decision.present_s, decision.step_s = measured[0].step_s, measured[stays].step_s
-        best = max(measured[1:], key=lambda each: each.saved_s)
-        saved = best.saved_s / measured[0].step_s
-        if stays:
-            saved = measured[stays].saved_s / measured[0].step_s
-            decision.reason = f"measured {saved:.1%} faster over {measured[stays].steps} steps, at 95 %"
-        else:
-            decision.reason = f"what was tried is not surely faster: {saved:+.1%} over {best.steps} steps"
 
     # ---- of this rank
 
@@ -315,8 +279,18 @@ class Tuner:
             self._watch = Watch(self._wrapped)
         return self._watch
 
-    def _switch(self, plan: Plan) -> None:
-        rewrap(self._wrapped, *plan)
+    def _use(self, plan: Plan) -> None:
+        if self._switch is not None:
+            self._switch.use(plan)
+
+    def _forget(self) -> None:
+        """Let no other plan wait, and no process predict: what is left is the plan in force."""
+        if self._switch is not None:
+            self._switch.forget()
+        self._switch = self._present = None
+        if self._predictor is not None:
+            self._predictor.close()
+            self._predictor = None
 
     def _agreed_refusal(self, model: nn.Module) -> str | None:
         """Return why this model is not tuned, the same on every rank; makes the group by which they agree."""
@@ -349,22 +323,36 @@ class Tuner:
     def _leave(self) -> None:
         if self._watch is not None:
             self._watch.end()
-        if self._predictor is not None:
-            self._predictor.close()
+        self._forget()
         if self._words is not None:
             self._words.close()
 
 
-def _pass(steps: int, taken: list[float]) -> _Steps:
-    """Let so many steps pass; return their seconds, which are added to `taken` too."""
-    seconds = []
-    for _ in range(steps):
-        one = yield
-        seconds.append(one)
-    taken += seconds
-    return seconds
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Let no garbage be collected: the objects of stamps set a full collection off, of 0.4 s beside a large model."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
-def _together(heard: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
-    """Return each plan's steps, each the mean of all ranks': they leave a step together, but for a moment."""
-    return [[fmean(each) for each in zip(*plans, strict=True)] for plans in zip(*heard, strict=True)]
+def _judge(decision: RoundDecision, trials: Trials, stays: int, *, leads: bool) -> None:
+    """Write down what was measured, and why what stays does."""
+    decision.tried = trials.tried
+    if not leads:
+        steps = trials.own_steps
+        decision.present_s, decision.step_s = median(steps[PRESENT]), median(steps[stays])
+        decision.reason = "as rank 0 decided"
+        return
+    measured = decision.measured = trials.race.measured()
+    decision.present_s, decision.step_s = measured[PRESENT].step_s, measured[stays].step_s
+    best = measured[stays] if stays else max(measured[1:], key=lambda each: each.saved_s)
+    saved = best.saved_s / measured[PRESENT].step_s
+    if stays:
+        decision.reason = f"measured {saved:.1%} faster over {best.steps} steps, at 95 %"
+    else:
+        decision.reason = f"what was tried is not surely faster: {saved:+.1%} over {best.steps} steps"

@@ -43,18 +43,31 @@ class Wire:
         return self.latency_s + self.per_byte_s * size_bytes
 
 
-def wire_of(plans: Sequence[Sequence[RankSteps]]) -> Wire | None:
+def wire_of(plans: Sequence[Sequence[RankSteps]], small: tuple[int, float] | None = None) -> Wire | None:
     """Return the wire that the steps of all ranks show; None where nothing was sent.
 
     Args:
         plans: of each plan, every rank's steps.
+        small: bytes and seconds of an allreduce of next to nothing, timed by itself. It is the latency then: what is
+            left over of large messages, where a line through them meets zero, is not.
     """
     times: dict[int, list[float]] = {}
     for ranks in plans:
         for size, seconds in _alone(ranks):
             times.setdefault(size, []).append(seconds)
     seen = tuple((size, median(each)) for size, each in sorted(times.items()) if median(each) > 0)
-    return _line(seen) if seen else None
+    if not seen:
+        return None
+    return _line(seen) if small is None else _from(small, seen)
+
+
+def _from(small: tuple[int, float], seen: tuple[tuple[int, float], ...]) -> Wire:
+    """Return latency as timed of a small message, and bytes of what is left of those seen."""
+    latency_s = min(small[1], *(seconds for _, seconds in seen))
+    carried = [(size - small[0], seconds - latency_s) for size, seconds in seen if size > small[0]]
+    per_byte_s = sum(seconds for _, seconds in carried) / sum(size for size, _ in carried) if carried else 0.0
+    error = float(np.median([abs((latency_s + per_byte_s * size) / seconds - 1) for size, seconds in seen]))
+    return Wire(latency_s, per_byte_s, (small, *seen) if small[0] < seen[0][0] else seen, error)
 
 
 def _line(seen: tuple[tuple[int, float], ...]) -> Wire:

@@ -6,8 +6,11 @@ Each word is one small message of gloo, sent between two steps that every rank c
 from __future__ import annotations
 
 import contextlib
+import time
+from statistics import median
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from ddpexec.groups.notes import connection
@@ -15,6 +18,8 @@ from ddpexec.groups.notes import connection
 _KEY = "ddpexec/tuning/{}/{}"
 _GROUPS = [0]
 """How many tuners this process has made; ranks make them in the same order."""
+_SMALL_MESSAGES = 6
+"""Allreduces of a few bytes that are timed: the first aligns the ranks and does not count."""
 _CANNOT = (RuntimeError, ValueError, KeyError, TypeError, OSError)
 
 
@@ -49,6 +54,19 @@ class Words:
         box = [word]
         dist.broadcast_object_list(box, group_src=0, group=self._group)
         return box[0]
+
+    def small_message_s(self, size_bytes: int) -> float:
+        """Return what an allreduce of so few bytes takes over gloo, alone on the network; all ranks take part.
+
+        The tuner's group has the same ranks and wires as one of gloo's that trains.
+        """
+        tensor = torch.zeros(size_bytes // 4)
+        times = []
+        for _ in range(_SMALL_MESSAGES):
+            begin_s = time.perf_counter()
+            dist.all_reduce(tensor, group=self._group)
+            times.append(time.perf_counter() - begin_s)
+        return median(times[1:])
 
     def close(self) -> None:
         """Leave the group: who waits for this rank in it hears that it is gone."""

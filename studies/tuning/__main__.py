@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,14 @@ import yaml
 
 from ddpsim.files import write_whole
 from studies.study import Page, Study
-from studies.tuning.judge import judged
+from studies.tuning.verdicts import page_of
 
 HERE = Path(__file__).parent
 RESULTS, CONFIGURATIONS = HERE / "tuning.json", HERE / "configurations.yaml"
+COST = "cost"
+"""Name under which what a decided tuner costs is measured and kept."""
+LIMIT_S = 600.0
+"""Within which a configuration must be measured, or is given up."""
 
 
 def configurations() -> list[dict[str, Any]]:
@@ -33,47 +38,47 @@ def results() -> dict[str, Any]:
 
 def run(names: list[str]) -> int:
     """Measure the configurations of these names, or all, that have no result; each result is kept at once."""
-    for each in configurations():
-        known = results()
-        if each["name"] in known or (names and each["name"] not in names):
+    status = 0
+    for name, given in [*((each["name"], each) for each in configurations()), (COST, None)]:
+        if name in results() or (names and name not in names):
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            delay = ["--delay", each["delay"]] if "delay" in each else []
-            network = ["--ranks", str(each["ranks"]), "--rate", each["rate"], *delay]
-            job = ["-m", "studies.tuning.job", "--workload", each["workload"], "--scale", str(each["scale"])]
-            command = ["-m", "ddpexec", "netlab", *network, "--", sys.executable, *job, "--out", folder]
-            subprocess.run([sys.executable, *command], check=True)
-            tuning = json.loads((Path(folder) / "tuning.json").read_text())
-            plans = json.loads((Path(folder) / "measured.json").read_text())["plans"]
-        known[each["name"]] = {"tuning": tuning, "plans": plans}
-        write_whole(RESULTS, json.dumps(known) + "\n")
-        print(f"measured {each['name']}", file=sys.stderr)
-    return 0
+        begun_s = time.monotonic()
+        try:
+            found = _cost() if given is None else _tuned(given)
+        except (subprocess.SubprocessError, OSError, ValueError) as error:
+            print(f"{name} is not measured: {error}", file=sys.stderr)
+            status = 1
+            continue
+        write_whole(RESULTS, json.dumps(results() | {name: found}) + "\n")
+        print(f"measured {name} in {(time.monotonic() - begun_s) / 60:.1f} minutes", file=sys.stderr)
+    return status
+
+
+def _tuned(given: dict[str, Any]) -> dict[str, Any]:
+    """Return what the tuner left, and what its job measured, of one configuration in the lab."""
+    network = ["--ranks", str(given["ranks"]), "--rate", given["rate"]]
+    network += ["--delay", given["delay"]] if "delay" in given else []
+    job = ["-m", "studies.tuning.job", "--workload", given["workload"], "--scale", str(given["scale"])]
+    job += ["--halve", given["rate"]] if given.get("halved") else ["--seconds", str(given["seconds"])]
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["-m", "ddpexec", "netlab", *network, "--", sys.executable, *job, "--out", folder]
+        subprocess.run([sys.executable, *command], check=True, timeout=LIMIT_S)
+        tuning, measured = (json.loads((Path(folder) / name).read_text()) for name in ("tuning.json", "measured.json"))
+    return {"tuning": tuning, **measured}
+
+
+def _cost() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "cost.json"
+        command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "studies.tuning.cost"]
+        subprocess.run([sys.executable, *command, "--out", str(out)], check=True, timeout=LIMIT_S)
+        found: dict[str, Any] = json.loads(out.read_text())
+    return found
 
 
 def page() -> str:
     """Return the page."""
-    known, every = results(), configurations()
-    rows = [(each["name"], judged(**known[each["name"]])) for each in every if each["name"] in known]
-    lines = [
-        "# The tuner's choice beside an exhaustive sweep",
-        "",
-        f"{len(rows)} of {len(every)} configurations are measured. Steps in ms; *lost* is a share of those until then.",
-        "",
-        "| name | kept | default | best | kept ms | of best | of default | steps | lost | blind | lost |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
-    ]
-    for name, row in rows:
-        cells = [name, f"`{row['kept']}`", *(f"{row[key] * 1e3:.1f}" for key in ("default_s", "best_s"))]
-        kept = row["kept_s"]
-        cells += ["not swept"] * 3 if kept is None else [f"{kept * 1e3:.1f}", *_ratios(row)]
-        cells += [str(row["steps"]), f"{row['lost']:.1%}", f"{row['blind_over_best']:.3f}", f"{row['blind_lost']:.1%}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _ratios(row: dict[str, Any]) -> list[str]:
-    return [f"{row[key]:.3f}" for key in ("over_best", "over_default")]
+    return page_of(configurations(), results())
 
 
 STUDY = Study("tuning", [Page("tuning.md", page)])

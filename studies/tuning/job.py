@@ -1,34 +1,34 @@
-"""One rank of a judged training: tuned first, then every cap and list measured in alternating blocks of steps.
+"""One rank of a judged training: tuned first, then swept; or tuned, its network halved, and tuned anew.
 
-Started by `python -m ddpexec netlab`; rank 0 writes `OUT/measured.json`.
+Started by `python -m ddpexec netlab`; rank 0 writes `OUT/measured.json`, the tuner `OUT/tuning.json`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import torch.distributed as dist
 
 import ddpexec
-from ddpexec.ddp.parameters import collect
 from ddpexec.groups.launched import launched
-from ddpexec.running.stock import buckets_of
+from ddpexec.netlab.kernel import QUEUE_S, burst_bytes
 from ddpexec.running.timed import timed_model
-from ddpexec.tuning.blocks import SETTLING, turns
-from ddpexec.tuning.rewrapping import caps_in_force, rewrap
+from ddpexec.tuning.rewrapping import caps_in_force
+from ddpexec.tuning.tuner import STEPS
 from ddpsim import load_workload
-from ddpsim.bucketing import BucketCaps, rebuilt_plan
-from ddpsim.planning.best_buckets import CAPS_MB
-from ddpsim.units import MIB
+from ddpsim.units import parse_bandwidth
+from studies.tuning.sweep import Sweep
 
-AFTER = 10
-"""Steps of the tuned training beyond those of a round."""
+BEFORE_HALVED = 10
+"""Steps of the tuned training after its decision, before its network is halved."""
+NOTICED_WITHIN = 300
+"""Steps after that within which it is to have noticed and tuned anew."""
 
 
 def main() -> None:
@@ -36,13 +36,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--workload", required=True)
     parser.add_argument("--scale", type=float, required=True)
-    parser.add_argument("--block", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=120.0, help="of the sweep, about")
+    parser.add_argument("--halve", metavar="RATE", help="the network's, that is halved once it is tuned for")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     with launched("tuning") as here:
-        rank = here.communicator.rank
         torch.manual_seed(0)
-        workload = load_workload(given.workload)
+        rank, workload = here.communicator.rank, load_workload(given.workload)
         timed = timed_model(workload, device=here.device, rank=rank, seed=0, scale_compute=given.scale)
         ddp = torch.nn.parallel.DistributedDataParallel(timed.model.module)
         batch = timed.model.make_batch(None, here.device, torch.Generator(here.device))
@@ -55,33 +55,36 @@ def main() -> None:
             return time.perf_counter() - begin
 
         tuner = ddpexec.Tuner(ddp, out=given.out)
-        for _ in range(100 + AFTER):
-            step()
-            tuner.step()
+        measured: dict[str, Any] = {"steps": tuned(tuner, step, 1, STEPS)}
+        if given.halve is not None:
+            for _ in range(BEFORE_HALVED):
+                step()
+                tuner.step()
+            _shape(parse_bandwidth(given.halve) / 2)
+            measured["halved_at"] = len(measured["steps"]) + BEFORE_HALVED
+            measured["after"] = tuned(tuner, step, 2, NOTICED_WITHIN)
         tuner.close()
-        measured = swept(ddp, caps_in_force(ddp), step, given.block) if given.block else []
+        if given.halve is None:
+            measured["plans"] = Sweep(ddp, caps_in_force(ddp), step, given.seconds).plans()
         if rank == 0:
-            (given.out / "measured.json").write_text(json.dumps({"plans": measured}) + "\n")
+            (given.out / "measured.json").write_text(json.dumps(measured) + "\n")
 
 
-def swept(ddp: Any, kept: BucketCaps, step: Any, block: int) -> list[dict[str, object]]:
-    """Return every plan's steps, seconds, in two blocks: torch's default, then caps, ascending, and what was kept."""
-    found = collect(ddp.module)
-    order = [index for group in buckets_of(ddp, found) for index in group]
-    total = sum(each.size_bytes for each in found.policy) / MIB
-    caps = [BucketCaps(), *(BucketCaps(bucket_cap_mb=c) for c in CAPS_MB if c < total)]
-    caps += [BucketCaps(bucket_cap_mb=float(np.ceil(total)))]
-    if kept != BucketCaps() and kept not in caps:
-        caps.append(kept)
-    box = [order]
-    dist.broadcast_object_list(box, 0)
-    steps: list[list[list[float]]] = [[] for _ in caps]
-    for number in turns(len(caps)):
-        rewrap(ddp, caps[number], rebuilt_plan(found.policy, caps[number], box[0]).groups())
-        for _ in range(SETTLING):
-            step()
-        steps[number].append([step() for _ in range(block)])
-    return [{"caps": each.torch_arguments(), "blocks": taken} for each, taken in zip(caps, steps, strict=True)]
+def tuned(tuner: ddpexec.Tuner, step: Callable[[], float], rounds: int, most: int) -> list[float]:
+    """Train until so many rounds are decided, `most` steps at most; return the seconds of each, with the tuner's."""
+    seconds: list[float] = []
+    while len(tuner.decisions) < rounds and len(seconds) < most:
+        begin = time.perf_counter()
+        step()
+        tuner.step()
+        seconds.append(time.perf_counter() - begin)
+    return seconds
+
+
+def _shape(rate: float) -> None:
+    """Let this rank's link carry another rate, bytes a second; a rank of the lab is alone in its namespace."""
+    words = ["rate", f"{rate * 8:.0f}bit", "burst", str(burst_bytes(rate)), "latency", f"{QUEUE_S * 1e3:.0f}ms"]
+    subprocess.run(["tc", "qdisc", "change", "dev", "eth0", "root", "handle", "1:", "tbf", *words], check=True)
 
 
 if __name__ == "__main__":

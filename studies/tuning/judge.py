@@ -5,11 +5,18 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from dataclasses import dataclass
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
+from ddpexec.tuning.blocks import compare
+
+OWN_STEPS = 2
+"""Steps of any training in which torch builds its buckets and builds them anew."""
+TOLD_APART = 1.002
+"""Ratio of two plans' steps that a sweep tells apart, about twice `SURE_TO` of `sweep.py`."""
 TRIALS, TRIAL_STEPS = 20, 10
 """Plans that the blind search tries, and steps of each (Horovod's autotune: HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE)."""
 
@@ -27,26 +34,79 @@ def same(caps: Mapping[str, Any], call: str) -> bool:
     return call == f"DistributedDataParallel(model{arguments})"
 
 
-def judged(tuning: Mapping[str, Any], plans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one configuration's row: steps in seconds, over the best of the sweep and over torch's default."""
-    only = tuning["rounds"][0]
-    steps = [usual(plan) for plan in plans]
-    best, default = min(steps), steps[0]
-    kept = next((s for s, plan in zip(steps, plans, strict=True) if same(plan["caps"], only["kept"])), None)
-    found, lost = blind([plan["caps"] for plan in plans], steps)
-    return {
-        "kept": only["kept"],
-        "best_s": best,
-        "default_s": default,
-        "kept_s": kept,
-        "over_best": None if kept is None else kept / best,
-        "over_default": None if kept is None else kept / default,
-        "steps": only["steps"],
-        "lost": only["lost_s"] / (only["steps"] * only["present_step_s"]),
-        "blind_over_best": found / best,
-        "blind_steps": TRIALS * TRIAL_STEPS,
-        "blind_lost": lost,
-    }
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One configuration's row: steps in seconds, the rest shares.
+
+    Attributes:
+        default_best: whether no plan of the sweep is faster than torch's default by more than is told apart.
+        lost: what the steps until it was decided took beyond as many of the present plan's, of those.
+    """
+
+    kept: str
+    best_s: float
+    default_s: float
+    kept_s: float
+    steps: int
+    lost: float
+    blind_over_best: float
+    blind_lost: float
+    blind_steps: int = TRIALS * TRIAL_STEPS
+
+    @property
+    def over_best(self) -> float:
+        """The kept plan's step over the best one's."""
+        return self.kept_s / self.best_s
+
+    @property
+    def over_default(self) -> float:
+        """The kept plan's step over that of torch's default."""
+        return self.kept_s / self.default_s
+
+    @property
+    def default_best(self) -> bool:
+        """Whether torch's default is the best of the sweep."""
+        return self.default_s <= TOLD_APART * self.best_s
+
+
+def judged(tuning: Mapping[str, Any], steps: Sequence[float], plans: Sequence[Mapping[str, Any]]) -> Judged:
+    """Return one configuration's row.
+
+    Args:
+        tuning: the tuner's page.
+        steps: seconds of each step until it was decided, the tuner's own time included.
+        plans: of the sweep, torch's default first.
+
+    Raises:
+        ValueError: the kept plan was not swept.
+    """
+    first = tuning["rounds"][0]
+    taken = [usual(plan) for plan in plans]
+    kept = next((s for s, plan in zip(taken, plans, strict=True) if same(plan["caps"], first["kept"])), None)
+    if kept is None:
+        raise ValueError(f"{first['kept']} was not swept")
+    found, lost = blind([plan["caps"] for plan in plans], taken)
+    counted = steps[OWN_STEPS : first["steps"]]
+    usual_s = first["present_step_s"]
+    return Judged(
+        kept=first["kept"],
+        best_s=min(taken),
+        default_s=taken[0],
+        kept_s=kept,
+        steps=first["steps"],
+        lost=(sum(counted) - usual_s * len(counted)) / (usual_s * first["steps"]),
+        blind_over_best=found / min(taken),
+        blind_lost=lost,
+    )
+
+
+def cost_of(found: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Return what a decided tuner adds to a step by turns, its standard error, and what its call takes: shares."""
+    without, others = ([second for block in found[arm] for second in block] for arm in ("without", "with"))
+    _, tuned = compare([without, others])
+    low = compare([without, others], 0.5 + math.erf(1 / math.sqrt(2)) / 2)[1]
+    base_s = tuned.step_s + tuned.saved_s
+    return -tuned.saved_s / base_s, (low.saved_s - low.saved_low_s) / base_s, median(found["calls"]) / base_s
 
 
 def blind(caps: Sequence[Mapping[str, Any]], steps: Sequence[float], seed: int = 0) -> tuple[float, float]:

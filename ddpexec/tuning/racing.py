@@ -1,0 +1,116 @@
+"""A race says which plan runs next in blocks of steps, which is given up, and when enough is known. No torch is needed.
+
+The present plan runs in each round among those still in the race, A B C then C B A, and a plan is held against what the
+present one took in the same rounds: what else changes on a machine meets both. What is surely slower after its first
+block runs no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpexec.tuning.blocks import SURE, Measured, compare
+
+PRESENT = 0
+"""Number of the present plan."""
+BLOCK = 4
+"""Steps of a block that count: the fewest of which a spread can be told."""
+GIVEN_UP = 0.9
+"""Probability, one-sided, at which a plan that saves too little, or less than another, is given up."""
+CLEAR = 0.995
+"""Probability, one-sided, at which a plan is taken for faster before the steps are used up."""
+CLEAR_STEPS = 12
+"""Steps of the plan, and of the present one, from which on that may be told."""
+TOO_LITTLE = 0.004
+"""Saving, a share of the step, below which a plan is not looked into: less than the 1 % that is worth it, by as much as
+steps measured in so few blocks are apart. By hand."""
+FINALISTS = 2
+"""Plans beside the present one that run after the first round."""
+
+
+class Race:
+    """Plans in a race; the steps of all ranks are told to `take`.
+
+    Args:
+        plans: how many, the present one first.
+    """
+
+    def __init__(self, plans: int) -> None:
+        self.running = [number for number in range(plans) if number != PRESENT]
+        self._rounds: list[dict[int, list[float]]] = []
+        self._plans, self._queue = plans, list[int]()
+
+    def add(self) -> int:
+        """Let one more plan run, from a new round on; return its number."""
+        self.running.append(self._plans)
+        self._plans += 1
+        self._queue.clear()
+        return self.running[-1]
+
+    def turn(self) -> tuple[int, int] | None:
+        """Return which plan runs next, and for how many steps that count; None where enough is known."""
+        while self.running:
+            if not self._queue:
+                if len(self.running) == 1 and self._is_clear(self.running[0]):
+                    return None
+                self._queue = self._next_round()
+            plan = self._queue.pop(0)
+            if plan == PRESENT or plan in self.running:
+                return plan, BLOCK
+        return None
+
+    def take(self, plan: int, seconds: Sequence[float]) -> None:
+        """Take the steps of a block."""
+        self._rounds[-1][plan] = list(seconds)
+        self.running = [each for each in self.running if not self._hopeless(each)]
+
+    def measured(self, probability: float = SURE) -> list[Measured]:
+        """Return each plan's steps, what they save held against the present plan's of the same rounds."""
+        steps, _ = self._same_rounds(PRESENT, PRESENT)
+        return [compare([steps])[0], *(self._against(each, PRESENT, probability) for each in range(1, self._plans))]
+
+    def stays(self) -> int:
+        """Return which plan stays: what surely saves most of those faster than the present one, else that.
+
+        One block alone decides nothing. Each plan more that is tried is one more chance to be wrong, so that all share
+        the 5 %.
+        """
+        measured = self.measured()
+        tried = max(1, sum(each.steps > 0 for each in measured[1:]))
+        sure = self.measured(1 - (1 - SURE) / tried)
+        faster = [number for number, each in enumerate(sure) if each.faster and each.steps >= 2 * BLOCK]
+        return max(faster, key=lambda number: sure[number].saved_low_s, default=PRESENT)
+
+    # ---- who runs on
+
+    def _next_round(self) -> list[int]:
+        if len(self._rounds) > 0 and self._rounds[0].keys() >= {*self.running}:
+            self.running.sort(key=lambda each: -self._against(each, PRESENT, SURE).saved_s)
+            del self.running[FINALISTS:]
+        self._rounds.append({})
+        order = [PRESENT, *self.running]
+        return order if len(self._rounds) % 2 else order[::-1]
+
+    def _is_clear(self, plan: int) -> bool:
+        seen = self._against(plan, PRESENT, CLEAR)
+        return seen.steps >= CLEAR_STEPS and seen.faster
+
+    def _hopeless(self, plan: int) -> bool:
+        """Whether a plan surely saves too little, or is surely slower than another one in the race."""
+        seen = self._against(plan, PRESENT, GIVEN_UP)
+        if not seen.steps or not self._same_rounds(PRESENT, plan)[0]:
+            return False
+        most_s = seen.saved_s + (seen.saved_s - seen.saved_low_s)
+        if most_s < TOO_LITTLE * seen.step_s:
+            return True
+        others = [self._against(each, plan, GIVEN_UP) for each in self.running if each != plan]
+        return any(each.faster and each.steps >= 2 * BLOCK for each in others)
+
+    def _against(self, plan: int, base: int, probability: float) -> Measured:
+        """Return what a plan took and saved of `base` in the rounds in which both ran; nothing where there is none."""
+        steps = self._same_rounds(base, plan)
+        return compare(steps, probability)[1] if all(steps) else Measured(0.0, 0)
+
+    def _same_rounds(self, base: int, plan: int) -> tuple[list[float], list[float]]:
+        both = [each for each in self._rounds if base in each and plan in each]
+        return [s for each in both for s in each[base]], [s for each in both for s in each[plan]]
