@@ -5,6 +5,7 @@ from __future__ import annotations
 from ddpsim.cli.output import ms, percent, table
 from ddpsim.explaining.against import RunComparison
 from ddpsim.explaining.explanation import Explanation
+from ddpsim.prediction.path import helps_most
 from ddpsim.units import MIB, counted, format_time
 
 NAMES = {
@@ -114,7 +115,8 @@ def _parts(found: Explanation) -> str:
     where = f"on {counted(told.prediction.nodes, 'node')} of {told.prediction.topology.name}"
     inside = "holds" if told.holds else "does NOT hold"
     band = f"predicted {where}: {format_time(told.low_s)} to {format_time(told.high_s)}, which {inside} the traced step"
-    waits = (f"predicted: {line}" for line in told.prediction.critical_path.text())
+    helps = helps_most(told.sensitivities, told.prediction.iteration_s)
+    waits = (f"predicted: {told.prediction.critical_path.text()}", *helps)
     return "\n".join([table(("  part", "traced ms", "share", "predicted ms", "of the step"), rows), band, *waits])
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ddpsim.planning.bound import Bound
     from ddpsim.prediction.beside import StepBeside
     from ddpsim.prediction.otherwise import ConditionalStep
-    from ddpsim.prediction.path import CriticalPath
+    from ddpsim.prediction.path import CriticalPath, Sensitivity
     from ddpsim.prediction.prediction import Prediction
     from ddpsim.trace.metrics import BucketSummary
     from ddpsim.trace.records import Trace
@@ -70,6 +70,7 @@ def predict(
     from ddpsim.prediction.models import Model
     from ddpsim.prediction.otherwise import otherwise
     from ddpsim.prediction.predict import predict as predict_one
+    from ddpsim.prediction.sensitivities import sensitivities_of
     from ddpsim.topology.spec import load_topology
 
     refuse_beside_plan(plan, options)
@@ -105,7 +106,8 @@ def predict(
     if chakra:
         _write_chakra(prediction, chakra, output)
     warn_of_pace(prediction, set())
-    path, bound = prediction.critical_path, bound_of(prediction, prediction.calibration)
+    path, helps = prediction.critical_path, sensitivities_of(prediction)
+    bound = bound_of(prediction, prediction.calibration)
     second, shared = otherwise(prediction), StepBeside.of(prediction)
     document = {
         **prediction.document(),
@@ -113,8 +115,9 @@ def predict(
         "otherwise": None if second is None else second.document(),
         **({} if shared is None else {"beside": shared.document()}),
         **path.entries(),
+        "sensitivities": [each.document() for each in helps],
     }
-    output.emit(document, lambda: _text(prediction, bound, path, second, shared))
+    output.emit(document, lambda: _text(prediction, bound, path, helps, second, shared))
 
 
 def _measured(beside: str | None, trace: str | None) -> Trace | None:
@@ -159,6 +162,7 @@ def _text(
     prediction: Prediction,
     bound: Bound,
     path: CriticalPath,
+    helps: Sequence[Sensitivity],
     other: ConditionalStep | None,
     shared: StepBeside | None,
 ) -> str:
@@ -175,10 +179,11 @@ def _text(
         *largest_doubt(prediction),
         breakdown(summary, prediction.clipping_s, prediction.options.accumulate),
         *hidden_cost(prediction),
-        *path.text(),
+        path.text(),
         *_correction(prediction),
         *prediction.codec_notes,
         *_binds(prediction, bound),
+        *_helps(prediction, helps),
         "",
         f"one rank without DDP {format_time(prediction.local_s)}, "
         f"scaling efficiency {percent(prediction.scaling_efficiency)}, "
@@ -270,6 +275,14 @@ def _binds(prediction: Prediction, bound: Bound) -> list[str]:
 
     left = format_time(prediction.options.accumulate * (prediction.iteration_s - bound.lost[bound.by]))
     return [f"binds: {binds(bound, prediction.workload)}; {left} if it took no time"]
+
+
+def _helps(prediction: Prediction, helps: Sequence[Sensitivity]) -> list[str]:
+    """Return the table of what would help most; beside another job it is told of the job by itself, as doubts are."""
+    from ddpsim.prediction.path import helps_most
+
+    where = ", with the fabric to itself" if prediction.options.disturbed else ""
+    return helps_most(helps, prediction.iteration_s, prediction.options.accumulate, where)
 
 
 def _correction(prediction: Prediction) -> list[str]:

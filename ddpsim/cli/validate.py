@@ -13,6 +13,7 @@ from ddpsim.cli.output import Output, ms, note, percent, table
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
 from ddpsim.errors import InputError
+from ddpsim.prediction.path import helps_most
 
 if TYPE_CHECKING:
     from ddpsim.validation.result import Validation
@@ -118,7 +119,8 @@ def _text(result: Validation) -> str:
             ],
         ),
         f"largest: {result.largest_term.name.replace('_', ' ')}",
-        *([] if result.path is None else ["", *(f"predicted: {line}" for line in result.path.text())]),
+        *([] if result.path is None else ["", f"predicted: {result.path.text()}"]),
+        *helps_most(result.helps, result.iterations.predicted_s),
     ]
     if result.buckets:
         header = ("bucket", "MiB", "ready", "launched", "started", "finished", "(predicted - measured, of the step)")

@@ -145,6 +145,10 @@ def ways_of(placement: Placement, backend: str, calibration: Calibration | None)
     return NcclPaths(joined_by_nvlink(placement, int(constants[f"{constants.backend}.version"])), constants)
 
 
+def _as_long(size_bytes: int) -> float:
+    return 1.0
+
+
 class Collectives:
     """The collectives of one process group on a placement; all ranks have arrived when one is called.
 
@@ -154,6 +158,7 @@ class Collectives:
         network: one to share with other process groups; built from the transport's links where None.
         sender: whose messages these are on a network that several jobs share.
         factor: on the time of a collective of a size: an end of a band.
+        latency: factor on the time in which no bytes are on links.
         transport: that `make_transport` made of all that before; None makes it.
 
     Raises:
@@ -172,10 +177,12 @@ class Collectives:
         factor: Callable[[int], float] | None = None,
         sender: Hashable = None,
         transport: Transport | None = None,
+        latency: float = 1.0,
     ) -> None:
         if transport is None:
             transport = make_transport(placement, backend, calibration, options)
-        self.transport = transport if factor is None else ScaledTransport(transport, factor)
+        as_it_is = factor is None and latency == 1
+        self.transport = transport if as_it_is else ScaledTransport(transport, factor or _as_long, latency)
         self.env = simpy.Environment() if env is None else env
         self.network = network or Network(self.env, self.transport.capacities)
         self.network.add(self.transport.capacities)

@@ -44,11 +44,6 @@ def fitted_steps(steps: Steps, demand: Demand, corrected: Demand) -> Steps:
     return replace(_scaled_transfers(steps, latency, size), launch_s=steps.launch_s * launch)
 
 
-def scaled_steps(steps: Steps, factor: float) -> Steps:
-    """Return `steps`, every transfer of which takes `factor` times as long."""
-    return replace(_scaled_transfers(steps, factor, factor), launch_s=steps.launch_s * factor)
-
-
 def _scaled_transfers(steps: Steps, latency: float, size: float) -> Steps:
     lanes = (replace(lane, connection=_scaled_connection(lane, latency, size)) for lane in steps.lanes)
     return replace(steps, lanes=tuple(lanes))
@@ -102,18 +97,32 @@ class TransportAround(ByOperation):
 
 @dataclass(frozen=True, slots=True)
 class ScaledTransport(TransportAround):
-    """`inner`, each collective of which takes `factor` of its size times as long: an end of a band."""
+    """`inner`, each collective of which takes `factor` of its size times as long: an end of a band.
+
+    Attributes:
+        latency: factor, beside that, on the time in which none of its bytes are on links.
+    """
 
     factor: Callable[[int], float]
+    latency: float = 1.0
 
     def demand(self, operation: Operation, size_bytes: int) -> Demand:
         """Return the demand inside, scaled."""
-        return scaled(self.inner.demand(operation, size_bytes), self.factor(size_bytes))
+        found = scaled(self.inner.demand(operation, size_bytes), self.factor(size_bytes))
+        if self.latency == 1:
+            return found
+        return replace(found, latency_s=found.latency_s * self.latency, stall_s=found.stall_s * self.latency)
 
     def time_s(self, operation: Operation, size_bytes: int) -> float:
         """Return the scaled time."""
-        return self.inner.time_s(operation, size_bytes) * self.factor(size_bytes)
+        time_s = self.inner.time_s(operation, size_bytes)
+        if self.latency != 1:
+            demand = self.inner.demand(operation, size_bytes)
+            time_s -= (1 - self.latency) * (demand.latency_s + demand.stall_s)
+        return time_s * self.factor(size_bytes)
 
     def steps(self, operation: Operation, size_bytes: int) -> Steps:
         """Return the transfers inside, scaled."""
-        return scaled_steps(self.inner.steps(operation, size_bytes), self.factor(size_bytes))
+        found, factor = self.inner.steps(operation, size_bytes), self.factor(size_bytes)
+        moved = _scaled_transfers(found, factor * self.latency, factor)
+        return replace(moved, launch_s=found.launch_s * factor * self.latency)

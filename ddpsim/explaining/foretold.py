@@ -18,8 +18,10 @@ from ddpsim.explaining.one_size import one_size_doubt
 from ddpsim.explaining.seen import PARTS
 from ddpsim.planning.planner import plan as best_plan
 from ddpsim.planning.rows import WORTH_IT, PlanRow
+from ddpsim.prediction.path import Sensitivity
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Prediction
+from ddpsim.prediction.sensitivities import sensitivities_of
 from ddpsim.simulation import Options
 from ddpsim.workload import Workload
 from ddpsim.workload.profile import Phase
@@ -70,6 +72,7 @@ class PredictedBreakdown:
     gain_low: float = 0.0
     gain_high: float = 0.0
     gain_doubts: tuple[Effect, ...] = ()
+    sensitivities: tuple[Sensitivity, ...] = ()
 
     @property
     def worth_it(self) -> bool:
@@ -111,6 +114,7 @@ class PredictedBreakdown:
             "nodes": self.prediction.nodes,
             "doubts": [doubt.document() for doubt in self.prediction.doubts],
             **self.prediction.critical_path.entries(),
+            "sensitivities": [each.document() for each in self.sensitivities],
         }
 
 
@@ -145,6 +149,7 @@ def foretell(
             gpus_per_node=machine.gpus_per_node,
             options=options,
             calibration=calibration,
+            keep=True,
         )
 
     workload = basis.finishing
@@ -167,7 +172,9 @@ def foretell(
         terms=tuple(StepPart(part, parts[part], told[part]) for part in (*PARTS, *others)),
         buckets=bucket_origin(basis),
         prediction=prediction,
+        sensitivities=tuple(sensitivities_of(prediction)),
     )
+    prediction.run.let_go()
     if not (advise and made.holds and is_whole(basis)):
         return made
     usual = _usual(workload)

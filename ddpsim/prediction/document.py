@@ -52,6 +52,13 @@ class PathStretch(Document):
     end_s: Amount
 
 
+class SavedBy(Document):
+    """What one per cent more of a resource saves; less than nothing where the step then takes longer."""
+
+    resource: Text
+    saved_s: Number
+
+
 class PredictionFile(Document):
     """The keys of a predict document that validation reads; DDP's overhead, being a remainder, may be negative."""
 
@@ -69,6 +76,7 @@ class PredictionFile(Document):
     buckets: list[PredictedBucket]
     critical_path: list[PathCause] = Field(default_factory=list)
     critical_path_spans: list[PathStretch] = Field(default_factory=list)
+    sensitivities: list[SavedBy] = Field(default_factory=list)
 
 
 def flat(document: Mapping[str, object]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What a predicted step waits for, and what more of each resource would save: documents of its longest path."""
+"""What a predicted step waits for, and what would help most: documents of its longest path and of its derivatives."""
 
 from __future__ import annotations
 
@@ -6,9 +6,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ddpsim.simulation.record import savings
 from ddpsim.trace.records import PathSpan, Trace
 from ddpsim.units import format_time
+
+_MATTERS = 1e-6
+"""Share of a step from which on what a resource saves is printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What one per cent more of a resource saves.
+
+    Attributes:
+        resource: computation, the host, latency, or links of a kind: a rate that much higher, a time that much shorter.
+        saved_s: of the iteration; below 0 where the step takes longer.
+        retimed: whether it was told from the graph of the run rather than simulated.
+    """
+
+    resource: str
+    saved_s: float
+    retimed: bool
+
+    @classmethod
+    def read(cls, document: Mapping[str, object]) -> tuple[Sensitivity, ...]:
+        """Return those that a checked predict document tells, the most first."""
+        told = _listed(document, "sensitivities")
+        return tuple(cls(each["resource"], each["saved_s"], each.get("retimed", False)) for each in told)
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +74,10 @@ class CriticalPath:
         return cls(found, spans) if found else None
 
     def entries(self) -> dict[str, object]:
-        """Return what documents say of it: `critical_path`, `critical_path_spans`, `sensitivities`."""
+        """Return what documents say of it: `critical_path`, `critical_path_spans`."""
         return {
             "critical_path": self.document(),
             "critical_path_spans": [asdict(span) for span in self.spans],
-            "sensitivities": self.sensitivities(),
         }
 
     def document(self) -> list[dict[str, object]]:
@@ -59,20 +85,31 @@ class CriticalPath:
         whole = sum(self.seconds.values())
         return [{"cause": name, "seconds": s, "share": s / whole if whole else 0.0} for name, s in self.seconds.items()]
 
-    def sensitivities(self) -> list[dict[str, object]]:
-        """Return by resource what one per cent more of it saves of the iteration, the most first."""
-        saved = savings(dict(self.seconds))
-        order = sorted(saved, key=lambda name: (-saved[name], name))
-        return [{"resource": name, "saved_s": saved[name]} for name in order]
-
-    def text(self) -> list[str]:
-        """Return two lines: what the step waits for, and what one per cent more of each resource would save."""
+    def text(self) -> str:
+        """Return the line on what the step waits for."""
         whole = sum(self.seconds.values())
         shares = [f"{name} {100 * s / whole:.1f} %" for name, s in self.seconds.items() if s >= 0.001 * whole]
-        saved = {name: s for name, s in savings(dict(self.seconds)).items() if s >= 1e-6 * whole}
-        helps = [f"{name} {format_time(saved[name])}" for name in sorted(saved, key=lambda name: -saved[name])]
-        lines = [f"the step waits for: {', '.join(shares)}"]
-        return [*lines, f"one per cent more of each would save: {', '.join(helps)}"] if helps else lines
+        return f"the step waits for: {', '.join(shares)}"
+
+
+def helps_most(found: Sequence[Sensitivity], iteration_s: float, steps: int = 1, where: str = "") -> list[str]:
+    """Return the table of what would help most, as lines; none where nothing would.
+
+    Args:
+        found: the most first.
+        iteration_s: that they are saved of.
+        steps: iterations of a step of the optimizer, which times are printed of.
+        where: under which condition, if any.
+    """
+    rows = [each for each in found if each.saved_s >= _MATTERS * iteration_s]
+    if not rows:
+        return []
+    width = max(len(each.resource) for each in rows)
+    lines = (
+        f"  {each.resource:{width}}  saves {format_time(steps * each.saved_s):>9}, {each.saved_s / iteration_s:.2%}"
+        for each in rows
+    )
+    return [f"what would help most, one per cent more of each{where}:", *(line.replace("%", " %") for line in lines)]
 
 
 def _listed(document: Mapping[str, object], key: str) -> list[Mapping[str, Any]]:

@@ -260,11 +260,12 @@ def _summary(
     scaled, warm_up = in_brief(scaled, prediction.workload)
     trace = simulate(
         prediction.workload,
-        prediction.placement,
+        assumptions.on(prediction.placement),
         scaled,
         assumptions.calibration,
         workloads=workloads_on(prediction.placement, options),
         wire_factor=assumptions.wire_factor,
+        latency=assumptions.latency,
         warm_up=warm_up,
         whole=False,
         progress=progress,

@@ -18,6 +18,7 @@ from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
+from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.contention import ComputeSlowdown, ConcurrentCollectives, OnBusy, Processor, slowing
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import BUFFERS, Collective
@@ -146,6 +147,7 @@ class JobResources:
 
     Attributes:
         gpu: that the first rank computes on; None as in `RankConfiguration`.
+        wire_factor, latency: as those of `Assumptions`.
         staleness: how stale the gradients were that servers took in; None where no rank goes on without the others.
         transports: that were made, of all ranks and of groups of them, by their ranks and conditions.
     """
@@ -157,8 +159,32 @@ class JobResources:
     costs: Costs
     gpu: AchievedGpu | None
     wire_factor: Callable[[int], float] | None
+    latency: float = 1.0
     staleness: Staleness | None = None
     transports: dict[Hashable, Transport] = field(default_factory=dict, repr=False)
+
+    def under(self, assumed: Assumptions, costs: Costs) -> JobResources:
+        """Return what the ranks compute and communicate on under other assumptions, with those costs of DDP.
+
+        Transports that stay are not made again.
+        """
+        return replace(
+            self,
+            placement=assumed.on(self.placement),
+            options=replace(self.options, comm="noop") if assumed.silent else self.options,
+            calibration=assumed.calibration,
+            costs=costs,
+            wire_factor=assumed.wire_factor,
+            latency=assumed.latency,
+            transports=self.transports if self.keeps_transports(assumed) else {},
+        )
+
+    def keeps_transports(self, assumed: Assumptions) -> bool:
+        """Whether a collective takes the same constants of its transport, on links of the same rates."""
+        mine, other = self.calibration, assumed.calibration
+        if assumed.links:
+            return False
+        return mine is other or _transport_constants(mine, self.backend) == _transport_constants(other, self.backend)
 
     def communication(
         self,
@@ -213,7 +239,9 @@ class JobResources:
             for lane in scheduled.lanes
         ]
         ways = ways_of(self.placement, self.backend, self.calibration)
-        links = ServerLinks(env, self.placement, ways, self.costs, servers, buckets, latency_s, self.wire_factor)
+        links = ServerLinks(
+            env, self.placement, ways, self.costs, servers, buckets, latency_s, self.wire_factor, self.latency
+        )
         self.staleness = links.staleness
         return links
 
@@ -246,4 +274,13 @@ class JobResources:
             network=network,
             sender=sender,
             transport=self.transports[key],
+            latency=self.latency,
         )
+
+
+def _transport_constants(calibration: Calibration | None, backend: str) -> tuple[dict[str, float], object]:
+    known = Calibration.priors(backend).constants
+    if calibration is not None:
+        known = {**known, **calibration.constants}
+    values = {name: each.value for name, each in known.items() if ".ddp." not in name}
+    return values, () if calibration is None else calibration.curves

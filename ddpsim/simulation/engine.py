@@ -58,6 +58,7 @@ def simulate(
     *,
     workloads: dict[str, Workload] | None = None,
     wire_factor: Callable[[int], float] | None = None,
+    latency: float = 1.0,
     every_rank: bool = False,
     progress: Progress | None = None,
     warm_up: int = WARM_UP,
@@ -79,6 +80,7 @@ def simulate(
         calibration,
         workloads=workloads,
         wire_factor=wire_factor,
+        latency=latency,
         every_rank=every_rank,
         progress=progress,
         warm_up=warm_up,
@@ -97,6 +99,7 @@ def run_job(
     *,
     workloads: dict[str, Workload] | None = None,
     wire_factor: Callable[[int], float] | None = None,
+    latency: float = 1.0,
     every_rank: bool = False,
     progress: Progress | None = None,
     warm_up: int = WARM_UP,
@@ -113,6 +116,7 @@ def run_job(
         calibration: constants of the transport and of DDP's own costs; None takes the documented priors.
         workloads: by name, those that node templates name for their own GPUs.
         wire_factor: factor on the time of a collective of some bytes: an end of a calibration's band.
+        latency: factor on the time of collectives in which none of their bytes are on links.
         every_rank: simulate each rank as itself instead of one of each kind and the latest of the others; devices then
             do not spread.
         progress: called with the iterations done by the first rank, and how many there are.
@@ -136,6 +140,7 @@ def run_job(
         calibration,
         workloads=workloads,
         wire_factor=wire_factor,
+        latency=latency,
         every_rank=every_rank,
         warm_up=warm_up,
         whole=whole,
@@ -174,24 +179,18 @@ def _keeps_graph(run: JobRun, assumed: Assumptions) -> bool:
     scaled, job = (assumed.compute, assumed.host), run.job
     if scaled != (1, 1) and any(len(kind.paces) > 1 for kind in run.kinds):
         return False
-    if run.schedule is None or (assumed.compute == 1 and assumed.calibration is job.calibration):
+    if run.schedule is None or (assumed.compute == 1 and job.keeps_transports(assumed)):
         return True
     options = replace(job.options, scale_compute=job.options.scale_compute * assumed.compute)
     first, plan = run.kinds[0].workload, run.settings[0].plan(0)
-    return run.schedule == schedule_of(options, first, plan, job.placement, job.backend, assumed.calibration)
+    return run.schedule == schedule_of(
+        options, first, plan, assumed.on(job.placement), job.backend, assumed.calibration
+    )
 
 
 def _period_again(run: JobRun, extent: SimulatedIterations, prices: Prices, column: int) -> float:
     """Return the period of the graph of a run under one of several assumptions."""
-    assumed, options = prices.assumed[column], run.job.options
-    job = replace(
-        run.job,
-        options=replace(options, comm="noop") if assumed.silent else options,
-        calibration=assumed.calibration,
-        costs=prices.costs[column],
-        wire_factor=assumed.wire_factor,
-        transports={} if prices.transports[column] else run.job.transports,
-    )
+    job = prices.jobs[column]
     graph = replace(run.graph, seconds=prices.seconds[:, column].tolist())
     costs, late_s = zip(*((each.costs[column], float(each.late_s[column])) for each in prices.ranks), strict=True)
     shared = job.communication(simpy.Environment(), run.settings[0].scheduled)

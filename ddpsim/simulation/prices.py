@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+import simpy
 from numpy.typing import NDArray
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.simulation.communication import Communication
 from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
 from ddpsim.simulation.graph import BUFFERS_PART, PER, Cause, NodeKind, StepGraph
 from ddpsim.simulation.job_run import Columns, JobRun
@@ -68,24 +71,24 @@ class Prices:
         ranks: in the order of the graph's.
         costs: of the job, as its first rank's workload has them, by assumption.
         another: whether a column needs another graph than the run had.
-        transports: whether it has other transports.
+        jobs: what its ranks compute and communicate on.
         seconds: what nodes take with nothing beside them: (nodes, assumptions).
     """
 
     def __init__(self, run: JobRun, assumed: Sequence[Assumptions]) -> None:
-        assumed = [Assumptions(run.job.calibration, run.job.wire_factor), *assumed]
+        assumed = [Assumptions(run.job.calibration, run.job.wire_factor, latency=run.job.latency), *assumed]
         self._run, self.assumed = run, assumed
         self._costs_of: dict[tuple[int, int], Costs] = {}
         job = run.job
         self.costs = [self._costs(each.calibration, job.gpu) for each in assumed]
         self.ranks = [self._of_rank(draw, setting) for draw, setting in zip(run.draws, run.settings, strict=True)]
-        self.transports = np.array([self._transports_differ(each.calibration, job.calibration) for each in assumed])
+        self.jobs = [job, *map(job.under, assumed[1:], self.costs[1:])]
         self.another = np.zeros(len(assumed), dtype=bool)
         for draw in run.draws:
             kind = self._kind(draw)
             self.another |= [len(kind.paces) == 1 and (c.pace_spread > 0) != (kind.spread > 0) for c in self.costs]
         if run.schedule is not None and any(message.delay_s > 0 for message in run.schedule):
-            self.another |= [each.compute != 1 for each in assumed]
+            self.another |= [each.compute != 1 or not job.keeps_transports(each) for each in assumed]
         used = {name for terms in run.graph.terms.values() for name, _ in terms} | {ENTER_S}
         for rank, graph in zip(self.ranks, run.graph.ranks, strict=True):
             for name in used if not graph.one_thread else ():
@@ -115,6 +118,18 @@ class Prices:
     def wire(self, size_bytes: int) -> Columns:
         """Return the factor on the time of a collective of so many bytes, by assumption."""
         return np.array([1.0 if each.wire_factor is None else each.wire_factor(size_bytes) for each in self.assumed])
+
+    @cached_property
+    def shared(self) -> list[Communication]:
+        """What the ranks communicate on, by assumption; factors on the time of collectives apart."""
+        run = self._run
+        scheduled, of_transports = run.settings[0].scheduled, {(id(run.job.transports), run.job.latency): run.shared}
+        for job in self.jobs:
+            key = (id(job.transports), job.latency)
+            if key not in of_transports:
+                plain = replace(job, wire_factor=run.job.wire_factor)
+                of_transports[key] = plain.communication(simpy.Environment(), scheduled)
+        return [of_transports[id(job.transports), job.latency] for job in self.jobs]
 
     def _of_rank(self, draw: SimulatedRank, setting: RankConfiguration) -> RankPrices:
         options, kind = self._run.job.options, self._kind(draw)
@@ -153,20 +168,6 @@ class Prices:
         if key not in self._costs_of:
             self._costs_of[key] = Costs.of(self._run.job.backend, calibration, gpu)
         return self._costs_of[key]
-
-    def _transports_differ(self, one: Calibration | None, other: Calibration | None) -> bool:
-        """Whether a collective takes other constants of its transport than it did."""
-        if one is other:
-            return False
-        return _transport(one, self._run.job.backend) != _transport(other, self._run.job.backend)
-
-
-def _transport(calibration: Calibration | None, backend: str) -> tuple[dict[str, float], object]:
-    known = Calibration.priors(backend).constants
-    if calibration is not None:
-        known = {**known, **calibration.constants}
-    values = {name: each.value for name, each in known.items() if ".ddp." not in name}
-    return values, () if calibration is None else calibration.curves
 
 
 def _paces(graph: StepGraph) -> NDArray[np.intp]:

@@ -108,14 +108,6 @@ CAUSES: Mapping[Cause, str] = {
     Cause.DDP: "hooks and copies of DDP",
     Cause.HOST: LAUNCHES,
 }
-RESOURCES: Mapping[str, tuple[str, ...]] = {
-    "computation": tuple(CAUSES[each] for each in (Cause.FORWARD, Cause.BACKWARD, Cause.OPTIMIZER)),
-    "host": (LAUNCHES,),
-    "bandwidth between nodes": (BETWEEN_NODES,),
-    "bandwidth inside a node": (INSIDE_NODE,),
-    "latency": (LATENCY,),
-}
-"""What one can have more of, and the causes whose time that shortens."""
 
 Shares = Callable[[Collective], Sequence[tuple[str, float]]]
 """Says of a collective's time with nothing beside it which causes it has, and their shares, which sum to 1."""
@@ -154,15 +146,6 @@ def critical_path(graph: StepGraph, times: NodeTimes, begin: int, last: int, sha
         spend(node, times.end[held_up], ((_cause(graph, node), 1.0),))
         node = held_up
     return _spans(graph, found[::-1])
-
-
-def savings(path: Mapping[str, float], percent: float = 1.0) -> dict[str, float]:
-    """Return by resource how many seconds of `path` are saved by `percent` more of it: a rate that much higher.
-
-    The first derivative of the longest path, which another path may overtake.
-    """
-    share = percent / (100 + percent)
-    return {name: share * sum(path.get(cause, 0.0) for cause in causes) for name, causes in RESOURCES.items()}
 
 
 def _spans(graph: StepGraph, found: Sequence[tuple[int, str, float, float]]) -> list[PathSpan]:

@@ -107,6 +107,7 @@ def resolve(
     *,
     workloads: dict[str, Workload] | None = None,
     wire_factor: Callable[[int], float] | None = None,
+    latency: float = 1.0,
     every_rank: bool = False,
     warm_up: int = WARM_UP,
     whole: bool = True,
@@ -145,7 +146,7 @@ def resolve(
     settings = list(_settings_of(drawn, ranks, options, backend, calibration, extent.total, planned=planned))
     if schedule is not None:
         settings = carrying_out(schedule, settings, ranks, backend)
-    job = JobResources(placement, options, calibration, backend, costs, gpu, wire_factor)
+    job = JobResources(placement, options, calibration, backend, costs, gpu, wire_factor, latency)
     _check_transports(job, settings[0], extent)
     return ResolvedJob(job, workload, kinds, drawn, settings, schedule, extent)
 

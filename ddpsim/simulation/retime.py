@@ -94,7 +94,7 @@ def periods_s(run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assump
         return [None] * len(assumed)
     prices = retiming.prices
     silent = [each.silent for each in prices.assumed]
-    kept = settled & ~prices.another & ~prices.transports & ~retiming.overlaps_change() & ~np.array(silent)
+    kept = settled & ~prices.another & ~retiming.another_way() & ~retiming.overlaps_change() & ~np.array(silent)
     return [
         simulated_s + float(each - found_s[0]) if ok else None for each, ok in zip(found_s[1:], kept[1:], strict=True)
     ]
@@ -158,6 +158,12 @@ class _Retiming:
             if settled.all():
                 break
         return np.where(limited, limit, found), settled
+
+    def another_way(self) -> NDArray[np.bool_]:
+        """Return in which columns collectives are carried out otherwise than in the run."""
+        if self._messages is None:
+            return np.zeros(self._columns, dtype=bool)
+        return self._messages.another_way
 
     def overlaps_change(self) -> NDArray[np.bool_]:
         """Return in which columns collectives meet others on links that they did not meet in the run, or miss some."""

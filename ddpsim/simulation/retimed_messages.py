@@ -6,9 +6,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.transport import AlgorithmChoice
 from ddpsim.operations import Operation
+from ddpsim.simulation.communication import Communication
 from ddpsim.simulation.dependencies import Moments
 from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.simulation.job_run import Columns, JobRun
@@ -37,13 +40,17 @@ class CollectiveTimes:
     def __init__(self, run: JobRun, prices: Prices, collectives: Sequence[Collective]) -> None:
         self._run = run
         self.rows = {key_of(collective): row for row, collective in enumerate(collectives)}
-        costs = prices.costs
-        hops = [tuple(self._group(each).transport.hops) for each in collectives]
+        costs, shared = prices.costs, prices.shared
+        hops = [tuple(self._group(each, run.shared).transport.hops) for each in collectives]
         known = {each: [cost.slowed_by(each) for cost in costs] for each in dict.fromkeys(hops)}
         slowed = np.array([known[each] for each in hops])
         steps = np.maximum(np.array([each.step_slowdown for each in costs]) / slowed, 1.0)
-        told = [self._demand(collective) for collective in collectives]
-        latency, stall, links, threads, slow = (np.array(each)[:, None] for each in zip(*told, strict=True))
+        distinct = list({id(each): each for each in shared}.values())
+        columns = [distinct.index(each) for each in shared]
+        told = np.array([[self._demand(each, by) for by in distinct] for each in collectives])[:, columns]
+        latency, stall, links, threads, slow = np.moveaxis(told, -1, 0)
+        chosen = [[self._choice(each, by) for by in distinct] for each in collectives]
+        self.another_choice = np.array([any(row[each] != row[columns[0]] for row in chosen) for each in columns])
         self._wire = np.array([prices.wire(self._sized(collective)) for collective in collectives])
         self.latency_s: Columns = latency * self._wire
         self._idle_s: Columns = (stall + np.maximum(links, threads)) * self._wire
@@ -63,9 +70,13 @@ class CollectiveTimes:
             slower = 1 / ((1 - busy) / idle_s + busy / busy_s)
         return np.where(idle_s > 0, slower, 0.0)
 
-    def _group(self, collective: Collective) -> Collectives:
+    def _choice(self, collective: Collective, shared: Communication) -> AlgorithmChoice:
+        buffers = collective.operation == BUFFERS
+        operation = Operation.BROADCAST if buffers else Operation(collective.operation)
+        return self._group(collective, shared).choice(self._sized(collective), operation)
+
+    def _group(self, collective: Collective, shared: Communication) -> Collectives:
         """Return what carries a collective."""
-        shared = self._run.shared
         world = shared.lanes is None or collective.operation == BUFFERS
         return shared.collectives if shared.lanes is None or world else shared.lanes.groups[collective.lane]
 
@@ -75,8 +86,8 @@ class CollectiveTimes:
             return collective.size_bytes
         return lanes.together[collective.lane] * collective.size_bytes
 
-    def _demand(self, collective: Collective) -> tuple[float, float, float, float, float]:
-        lanes, group, buffers = self._run.shared.lanes, self._group(collective), collective.operation == BUFFERS
+    def _demand(self, collective: Collective, shared: Communication) -> tuple[float, float, float, float, float]:
+        lanes, group, buffers = shared.lanes, self._group(collective, shared), collective.operation == BUFFERS
         operation = Operation.BROADCAST if buffers else Operation(collective.operation)
         demand, capacities = group.transport.demand(operation, self._sized(collective)), group.transport.capacities
         size_bytes, latency_s = demand.size_bytes, demand.latency_s
@@ -111,11 +122,11 @@ class RetimedCollectives:
         distinct = {key_of(each): each for each in self._collectives}
         self._times = CollectiveTimes(run, seen.prices, list(distinct.values()))
         self._kind = np.array([self._times.rows[key_of(each)] for each in self._collectives])
-        world = run.shared.collectives
         self.line_s = np.zeros(seen.columns)
         if run.shared.lanes is not None and any(run.shared.lanes.lines):
             ranks_of_all = run.job.placement.world_size
-            self.line_s = send_s(world, ranks_of_all) * seen.prices.wire(ranks_of_all)
+            sends_s = [send_s(each.collectives, ranks_of_all) for each in seen.prices.shared]
+            self.line_s = np.array(sends_s) * seen.prices.wire(ranks_of_all)
         wire = np.array([run.times.wire.get(node, np.nan) for node in nodes])
         self._floor = np.maximum(self._times.floor_s[self._kind], self._beside_others(wire, seen.end_s[self._all[0]]))
         self._links = self._shared_links()
@@ -133,6 +144,18 @@ class RetimedCollectives:
         self._rates_now = self._rates(begin, end, horizon_s)
         self._set(self._alone(busy), self._rates_now)
         return True
+
+    @property
+    def another_way(self) -> NDArray[np.bool_]:
+        """In which columns a collective is carried out by another algorithm, protocol or number of channels.
+
+        And those of other transports, where collectives share links: while one stalls, others move.
+        """
+        if not self._links:
+            return self._times.another_choice
+        others = [each is not self._seen.run.shared for each in self._seen.prices.shared]
+        found: NDArray[np.bool_] = self._times.another_choice | np.array(others)
+        return found
 
     def changed_overlap(self) -> Columns:
         """Return for which share of their time collectives share links otherwise than the run saw."""
@@ -248,8 +271,10 @@ class RetimedCollectives:
 
     def _by_itself(self, collective: Collective) -> Columns:
         operation = Operation.BROADCAST if collective.operation == BUFFERS else Operation(collective.operation)
-        alone_s = self._seen.run.shared.collectives.estimate_s(collective.size_bytes, operation)
-        return alone_s * self._seen.prices.wire(collective.size_bytes)
+        shared = self._seen.prices.shared
+        alone_s = np.array([each.collectives.estimate_s(collective.size_bytes, operation) for each in shared])
+        found: Columns = alone_s * self._seen.prices.wire(collective.size_bytes)
+        return found
 
     def _steps(self, collective: Collective, ranks: int) -> float:
         """Return the steps of a collective over those of an allreduce of all ranks, at most 1."""

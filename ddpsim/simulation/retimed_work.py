@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ddpsim.collectives.transport import alone_s
+from ddpsim.simulation.communication import Communication, copies_of
 from ddpsim.simulation.contention import MOST, ComputeSlowdown, slower
 from ddpsim.simulation.dependencies import Moments, Rows
 from ddpsim.simulation.graph import NodeKind
 from ddpsim.simulation.job_run import Columns, JobRun
 from ddpsim.simulation.prices import Prices
+from ddpsim.simulation.setting import RankConfiguration
 
 _SHORT_S = 1e-12
 """What takes no longer has no share of anything."""
@@ -157,7 +160,8 @@ class RankWork:
         seen.lasts[[rows.of[node] for node in nodes]] = seconds * lasting
         for node in (*copies, *(node for node in compute if graph.kind[node] is NodeKind.COPY)):
             end_s = seen.run.times.end[node]
-            seen.lasts[rows.of[node]] = end_s - seen.run.times.begin[node] if np.isfinite(end_s) else 0.0
+            copied_s = end_s - seen.run.times.begin[node] if np.isfinite(end_s) else 0.0
+            seen.lasts[rows.of[node]] = copied_s * self._copying(number)
         stream = host if self._thread else compute
         places = [at for at, node in enumerate(stream) if graph.kind[node] in _SLOWED]
         self._work = np.array([rows.of[stream[at]] for at in places], dtype=np.intp)
@@ -174,10 +178,24 @@ class RankWork:
         self._late_s = prices.late_s
         self._as_seen([node for lane in lanes for node in lane])
 
+    def _copying(self, number: int) -> Columns:
+        """Return the factors on the time of copying a batch, where the links to the device have other rates."""
+        run, jobs = self._seen.run, self._seen.prices.jobs
+        setting, draw = run.settings[number], run.draws[number]
+        stage = setting.input_stage
+        if stage is None or stage.copy_bytes == 0 or setting.execution.one_thread:
+            return np.ones(len(jobs))
+        together = range(run.job.placement.world_size) if stage.in_turn else draw.stands_for
+        placements = {id(job.placement): job.placement for job in jobs}
+        known = {key: alone_s(*copies_of(each, together, stage)) for key, each in placements.items()}
+        copied_s = np.array([known[id(job.placement)] for job in jobs])
+        found: Columns = copied_s / copied_s[0]
+        return found
+
     def _slowdown(self, number: int, collectives: Sequence[int]) -> None:
         """Find what collectives take of the rank's processor in each column, or the factor that is known."""
         run, prices = self._seen.run, self._seen.prices
-        setting, shared, costs = run.settings[number], run.shared, prices.ranks[number].costs
+        setting, costs = run.settings[number], prices.ranks[number].costs
         known = [each.compute_slowdown_known or not each.takes for each in costs]
         self._fixed = np.where(known, [each.compute_slowdown for each in costs], np.nan)
         self._share = setting.workload.arithmetic_share
@@ -186,19 +204,28 @@ class RankWork:
         self._taken = nothing, nothing
         if known[0] or not collectives:
             return
-        lanes = () if shared.lanes is None else shared.lanes.transports()
-        ranks, transport = run.job.placement.world_size, shared.collectives.transport
-        slowdown = ComputeSlowdown.of(setting.costs, self._share, setting.capacity, transport, ranks, lanes)
+        distinct = list({id(each): each for each in prices.shared}.values())
+        columns = [distinct.index(each) for each in prices.shared]
+        slowdowns = [self._slowdown_by(each, setting) for each in distinct]
         found = [run.graph.collectives[node] for node in collectives]
-        taken = [slowdown.taken(each) for each in found]
+        taken = [[each.taken(collective) for each in slowdowns] for collective in found]
+        many, bandwidth = (
+            np.array([[getattr(each, name) for each in row] for row in taken])[:, columns]
+            for name in ("multiprocessors", "bandwidth")
+        )
         wire = {each.size_bytes: prices.wire(each.size_bytes) for each in found}
         self._taken = (
-            np.array([[each.multiprocessors] for each in taken])
-            * _over_first([each.channel_multiprocessors for each in costs]),
-            np.array([[each.bandwidth] for each in taken])
+            many * _over_first([each.channel_multiprocessors for each in costs]),
+            bandwidth
             * _over_first([each.memory_passes for each in costs])
             / np.array([wire[each.size_bytes] for each in found]),
         )
+
+    def _slowdown_by(self, shared: Communication, setting: RankConfiguration) -> ComputeSlowdown:
+        """Return what collectives cost the rank's computation, as these transports carry them, at the run's costs."""
+        lanes = () if shared.lanes is None else shared.lanes.transports()
+        ranks, transport = self._seen.run.job.placement.world_size, shared.collectives.transport
+        return ComputeSlowdown.of(setting.costs, self._share, setting.capacity, transport, ranks, lanes)
 
     def _as_seen(self, collectives: Sequence[int]) -> None:
         """Let work take as many times its own seconds as it did in the run, and collectives be late that were."""

@@ -185,6 +185,7 @@ class ServerLinks:
         latency_s: of a message before its bytes, where messages go one behind the other; None where each takes what a
             collective does.
         factor: on the time of a message of some bytes: an end of a band; None is 1.
+        latency: factor on the time before its bytes.
     """
 
     def __init__(
@@ -197,8 +198,10 @@ class ServerLinks:
         buckets: Sequence[Sequence[Bucket]],
         latency_s: float | None,
         factor: Callable[[int], float] | None = None,
+        latency: float = 1.0,
     ) -> None:
-        self.env, self._servers, self._buckets, self._factor = env, servers, buckets, factor
+        self.env, self._servers, self._buckets = env, servers, buckets
+        self._factor, self._latency = factor, latency
         self._ways, self._costs = ways, costs
         self._workers = placement.world_size - servers
         self.network, self.latency_s = Network(env, {}), latency_s
@@ -226,7 +229,8 @@ class ServerLinks:
             for link, load in connection.loads.items():
                 loads[link] = loads.get(link, 0.0) + load / self._servers
         self.network.add(self._ways.capacities)
-        demand = Demand(self._ways.start_s(collective.size_bytes) + latency_s, collective.size_bytes, loads)
+        latency_s = (self._ways.start_s(collective.size_bytes) + latency_s) * self._latency
+        demand = Demand(latency_s, collective.size_bytes, loads)
         return demand if self._factor is None else scaled(demand, self._factor(collective.size_bytes))
 
     def pushed(self, rank: int, bucket: Bucket) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
 from ddpsim.errors import UnknownNameError
 from ddpsim.topology.declared import Cluster, DegradedLink
 from ddpsim.topology.node import Degradation, Link, NodeTemplate, link_names
+from ddpsim.topology.placement import Placement
 
 AnyCluster = TypeVar("AnyCluster", bound=Cluster)
 
@@ -83,3 +84,24 @@ def _with_ports(template: NodeTemplate, ports: set[str], rate: float) -> NodeTem
 def _with_kind(template: NodeTemplate, kind: str, rate: float) -> NodeTemplate:
     links = (replace(link, bandwidth=rate * link.count) if link.kind == kind else link for link in template.links)
     return replace(template, links=tuple(links))
+
+
+def with_faster_links(placement: Placement, kinds: Collection[str], factor: float) -> Placement:
+    """Return `placement` on a machine whose links of some kinds have `factor` times their rates.
+
+    Args:
+        kinds: of links, and `nic` for ports; links between switches follow where the machine's file derives theirs.
+    """
+    topology = placement.topology
+    groups = (replace(group, template=_with_faster(group.template, kinds, factor)) for group in topology.groups)
+    changed = replace(topology, groups=tuple(groups))
+    classes = tuple(replace(each, template=_with_faster(each.template, kinds, factor)) for each in placement.classes)
+    return replace(placement, topology=changed, classes=classes, trunks=changed.trunks(placement.nodes))
+
+
+def _with_faster(template: NodeTemplate, kinds: Collection[str], factor: float) -> NodeTemplate:
+    nics = tuple(replace(nic, bandwidth=factor * nic.bandwidth) if NIC in kinds else nic for nic in template.nics)
+    links = (
+        replace(link, bandwidth=factor * link.bandwidth) if link.kind in kinds else link for link in template.links
+    )
+    return replace(template, nics=nics, links=tuple(links))

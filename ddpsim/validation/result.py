@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 
 from ddpsim.markup import summary_card
-from ddpsim.prediction.path import CriticalPath
+from ddpsim.prediction.path import CriticalPath, Sensitivity
 from ddpsim.units import format_time
 
 _HALVES = ("latency", "bandwidth")
@@ -64,6 +64,7 @@ class Validation:
         terms: the step's parts and the buckets' launch, skew and wire, the latter also as latency and bandwidth.
         baselines: trivial predictors of the same step, fed with the prediction's times.
         path: what the predicted step waits for; None where the prediction does not tell.
+        helps: what more of each resource would save of it, the most first; empty as that.
     """
 
     iterations: ComparedQuantity
@@ -73,6 +74,7 @@ class Validation:
     terms: tuple[ErrorTerm, ...]
     baselines: Mapping[str, Mapping[str, float | None]]
     path: CriticalPath | None = None
+    helps: tuple[Sensitivity, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Validation: {self.iterations!r}, {len(self.buckets)} buckets>"
@@ -126,6 +128,7 @@ class Validation:
             "mean_abs_error": fmean(self.errors),
             "max_error": max(self.errors),
             **({} if self.path is None else self.path.entries()),
+            **({"sensitivities": [each.document() for each in self.helps]} if self.helps else {}),
         }
 
 

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from ddpsim.errors import InputError, TraceError
 from ddpsim.prediction.document import BUCKET_TIMES
-from ddpsim.prediction.path import CriticalPath
+from ddpsim.prediction.path import CriticalPath, Sensitivity
 from ddpsim.trace.cycles import by_schedule, fused_by_times, sync_length
 from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, summarise
 from ddpsim.trace.overlap import length, union
@@ -49,6 +49,7 @@ def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:
         terms=(*_step_terms(prediction, summary), *_bucket_terms(pairs, step)),
         baselines=_baselines(prediction, step, measured_local_s, sync_length(measured)),
         path=CriticalPath.read(prediction),
+        helps=Sensitivity.read(prediction),
     )
 
 

@@ -25,6 +25,8 @@ HALF, TWICE = (lambda size: 0.5), (lambda size: 2.0)
 SLOWER = PRIORS.with_values({"nccl.ddp.hook_s": 40e-6, "nccl.ddp.copy_Bps": 2e11}, source="given")
 BESIDE = PRIORS.with_values({"nccl.ddp.tail_share": 0.3, "nccl.ddp.net_slowdown": 1.4}, source="given")
 DEVICES = PRIORS.with_values({"nccl.ddp.pace_spread": 0.06}, source="given")
+SLOWER_NICS = Assumptions(links=frozenset({"nic"}), link_rate=0.5)
+LATER = Assumptions(latency=3.0)
 ENDS = (
     Assumptions(),
     Assumptions(compute=1.3),
@@ -96,16 +98,32 @@ def test_ranks_of_one_thread_are_retimed(source: Any) -> None:
     assert sum(told is not None for told, _ in pairs) >= 3
 
 
-def test_what_needs_another_graph_or_other_transports_is_left_to_simulation() -> None:
+def test_what_needs_another_graph_is_left_to_simulation() -> None:
     source, placement = workload(device="V100"), load_topology("dgx-1v").place(2)
     ran = run_job(source, placement, Options(iterations=1))
-    name = next(name for name in PRIORS.constants if ".ddp." not in name)
-    other = PRIORS.with_values({name: 2 * PRIORS[name]}, source="given")
     alone = PRIORS.with_values({"nccl.ddp.pace_spread": 0.0}, source="given")
-    assert periods_s(ran, ran.extent, [Assumptions(other), Assumptions(alone)]) == [None, None]
+    assert periods_s(ran, ran.extent, [Assumptions(alone)]) == [None]
     asynchronous = Options(iterations=1, scheme="parameter-server:async")
     ran = run_job(workload(), load_topology("lab-flat").place(3), asynchronous)
     assert periods_s(ran, ran.extent, [Assumptions(compute=1.1)]) == [None]
+
+
+def test_other_transports_are_retimed_where_nothing_shares_links_and_nccl_chooses_as_before() -> None:
+    source = workload(device="V100", gradients=24, size=1_000_000)
+    placement = load_topology("p3.16xlarge").place(2)
+    ran = run_job(source, placement, Options(iterations=1))
+    constants = PRIORS.with_values({"nccl.efficiency.net.simple": 0.4}, source="given")
+    found = periods_s(ran, ran.extent, [Assumptions(constants), LATER])
+    assert summarise(trace_of(ran)).iteration_s < found[0]
+    later = run_job(source, placement, Options(iterations=1), latency=3.0)
+    lossy = run_job(source, placement, Options(iterations=1), constants)
+    for told_s, anew in zip(found, (lossy, later), strict=True):
+        assert told_s == pytest.approx(summarise(trace_of(anew)).iteration_s, rel=5e-3)
+    [slower] = periods_s(ran, ran.extent, [SLOWER_NICS])
+    nics = run_job(source, SLOWER_NICS.on(placement), Options(iterations=1))
+    assert slower is None or slower == pytest.approx(summarise(trace_of(nics)).iteration_s, rel=5e-3)
+    several = run_job(source, placement, Options(iterations=1, process_groups=2))
+    assert periods_s(several, several.extent, [SLOWER_NICS, LATER]) == [None, None]
 
 
 def test_the_first_iterations_tell_the_period_of_a_longer_run() -> None:
@@ -125,6 +143,7 @@ def test_the_first_iterations_tell_the_period_of_a_longer_run() -> None:
         (workload(device="V100", gradients=12), "dgx-1v", {"scheme": "fsdp2"}),
         (workload(device="V100", gradients=12), "dgx-1v", {"compression": "powersgd:2", "accumulate": 2}),
         (workload(buffers=2), "lab-flat", {"find_unused_parameters": True}),
+        (workload(device="V100", gradients=12), "p3.16xlarge", {"process_groups": 2}),
         (single_clock(workload(device="V100")), "lab-flat", {}),
     ],
     ids=str,
@@ -138,10 +157,12 @@ def test_a_graph_that_is_run_again_is_the_run_that_is_built_anew(
     ends = nccl or [Assumptions(compute=1.4), Assumptions(compute=2e-9), Assumptions(wire_factor=TWICE)]
     ends += [] if source.one_clock else [Assumptions(host=2.0), Assumptions(compute=2e-9), Assumptions(host=2e-9)]
     ends += [] if "compression" in options else [Assumptions(silent=True)]
+    ends += [SLOWER_NICS, LATER]
     for told_s, end in zip(run_again(ran, ran.extent, ends), ends, strict=True):
         comm = "noop" if end.silent else "real"
         scaled = replace(asked, scale_compute=end.compute, scale_host=end.host, comm=comm)
-        anew = trace_of(run_job(source, placement, scaled, end.calibration, wire_factor=end.wire_factor))
+        there, factors = end.on(placement), {"wire_factor": end.wire_factor, "latency": end.latency}
+        anew = trace_of(run_job(source, there, scaled, end.calibration, **factors))
         assert told_s == pytest.approx(summarise(anew).iteration_s, rel=1e-9)
 
 

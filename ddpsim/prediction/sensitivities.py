@@ -1,0 +1,71 @@
+"""What more of each resource would save of a step: its graph under changed constants, as ends of bands are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.doubts.causes import HOST_COSTS
+from ddpsim.prediction.path import Sensitivity
+from ddpsim.prediction.predict import periods_under
+from ddpsim.prediction.prediction import Prediction
+from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.simulation.costs import Costs
+
+PERCENT = 1.0
+"""By how much more of a resource a step is told; small beside what makes another choice or order of it."""
+
+LINKS = {
+    "NIC rate": frozenset({"nic"}),
+    "NVLink rate": frozenset({"nvlink"}),
+    "xGMI rate": frozenset({"xgmi"}),
+    "PCIe rate": frozenset({"pcie", "host_bridge", "socket"}),
+}
+"""Kinds of links by what one buys more of; those between switches follow NICs where the machine's file derives them."""
+
+
+def sensitivities_of(prediction: Prediction, percent: float = PERCENT) -> list[Sensitivity]:
+    """Return what `percent` more of each resource would save of the iteration of `prediction`, the most first.
+
+    Everything else stays, buckets and schedule too.
+    """
+    more = resources_of(prediction, 1 + percent / 100)
+    told = periods_under(prediction, list(more.values()))
+    found = [
+        Sensitivity(name, prediction.iteration_s - each.iteration_s, each.retimed)
+        for name, each in zip(more, told, strict=True)
+    ]
+    return sorted(found, key=lambda each: (-each.saved_s, each.resource))
+
+
+def resources_of(prediction: Prediction, factor: float) -> dict[str, Assumptions]:
+    """Return the assumption of `factor` times as much of each resource, by its name."""
+    calibration, less = prediction.calibration, 1 / factor
+    backend = prediction.options.backend_for(prediction.workload)
+    # Where the host's time is the computation, what DDP costs it is left.
+    host = 1.0 if prediction.workload.one_clock else less
+    found = {
+        "computation": Assumptions(calibration, compute=less),
+        "host": Assumptions(_faster_host(backend, calibration, prediction.workload.device, less), host=host),
+    }
+    kinds = {link.kind for each in prediction.placement.classes for link in each.template.links}
+    if prediction.placement.nodes == 1:
+        kinds.discard("nic")
+    communicates = prediction.placement.world_size > 1 and prediction.options.comm == "real"
+    if communicates:
+        found["latency"] = Assumptions(calibration, latency=less)
+    elif prediction.options.input_stage == "none":
+        return found
+    links = {name: wanted & kinds for name, wanted in LINKS.items() if wanted & kinds}
+    return found | {name: Assumptions(calibration, links=kind, link_rate=factor) for name, kind in links.items()}
+
+
+def _faster_host(backend: str, calibration: Calibration | None, device: str, less: float) -> Calibration:
+    """Return the constants in force on a host whose work for DDP takes `less` times as long."""
+    priors = Calibration.priors(backend)
+    given = calibration or priors
+    whole = replace(given, constants={**priors.constants, **given.constants})
+    costs = Costs.of(backend, calibration, device)
+    names = {name: each for each in HOST_COSTS if (name := f"{backend}.ddp.{each}") in whole.constants}
+    values = {name: getattr(costs, each) * less for name, each in names.items()}
+    return whole.with_values(values, source="a faster host")

@@ -1,0 +1,119 @@
+"""What one per cent more of a resource saves, told from the graph, is what a full simulation with more of it shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ddpsim.bucketing import BucketCaps
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.prediction.path import Sensitivity, helps_most
+from ddpsim.prediction.predict import predict
+from ddpsim.prediction.prediction import Prediction
+from ddpsim.prediction.sensitivities import resources_of, sensitivities_of
+from ddpsim.simulation import Options
+from ddpsim.topology.link_rates import NIC, with_link_rate
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload.files import load_workload
+
+JOBS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
+    ("resnet50", "dgx-1v", 2, {}),
+    ("vgg16@v100-fp32-b32", "p3.16xlarge", 4, {}),
+    ("bert-base@v100-fp32-b32", "p3.16xlarge", 2, {}),
+    ("bert-base@a100-amp-b32", "dgx-a100", 2, {}),
+    ("gpt2-small@a100-amp-b8", "dgx-1v", 1, {}),
+    ("mlp@h100-amp-b64", "dgx-h100", 1, {}),
+    ("resnet50", "4x1080ti-pcie", 1, {}),
+    ("bert-base@a100-amp-b32", "dgx-a100", 2, {"scheme": "fsdp2"}),
+    ("bert-base@a100-amp-b32", "dgx-a100", 4, {"scheme": "hsdp:8"}),
+    ("vgg16@v100-fp32-b32", "p3.16xlarge", 2, {"process_groups": 2}),
+    ("resnet50", "dgx-1v", 2, {"backend": "gloo"}),
+    ("mlp", "lab-flat", 3, {}),
+)
+NEAR = 2e-4
+"""Share of the step by which a retimed saving may miss the simulated one: a fiftieth of what one per cent is."""
+
+
+def predicted(name: str, machine: Any, nodes: int, given: dict[str, Any]) -> Prediction:
+    topology = load_topology(machine) if isinstance(machine, str) else machine
+    return predict(
+        load_workload(name), topology, nodes=nodes, options=Options(**given), band=False, brief=True, keep=True
+    )
+
+
+def shown(found: Prediction, resource: str) -> float:
+    """Return what a simulation shows that is built anew, under the constants of more of `resource`."""
+    from ddpsim.prediction.predict import with_assumptions
+
+    return found.iteration_s - with_assumptions(found, resources_of(found, 1.01)[resource]).iteration_s
+
+
+@pytest.mark.parametrize(("name", "machine", "nodes", "given"), JOBS, ids=str)
+def test_what_is_retimed_is_what_a_simulation_under_the_changed_constant_shows(
+    name: str, machine: str, nodes: int, given: dict[str, Any]
+) -> None:
+    found = predicted(name, machine, nodes, given)
+    told = sensitivities_of(found)
+    assert [each.saved_s for each in told] == sorted((each.saved_s for each in told), reverse=True)
+    assert {"computation", "host", "latency"} < {each.resource for each in told}
+    for each in told:
+        assert each.saved_s == pytest.approx(shown(found, each.resource), abs=NEAR * found.iteration_s), each
+    assert sum(each.retimed for each in told) >= 2
+
+
+def saved(found: Prediction, resource: str) -> float:
+    [entry] = [each for each in sensitivities_of(found) if each.resource == resource]
+    return entry.saved_s
+
+
+@pytest.mark.parametrize(("name", "nodes"), [("vgg16@v100-fp32-b32", 4), ("bert-base@v100-fp32-b32", 2)])
+def test_a_machine_whose_file_has_faster_nics_saves_as_much(name: str, nodes: int) -> None:
+    machine = load_topology("p3.16xlarge")
+    [rate] = {nic.bandwidth for group in machine.groups for nic in group.template.nics}
+    found = predicted(name, machine, nodes, {})
+    faster = predicted(name, with_link_rate(machine, NIC, 1.01 * rate), nodes, {})
+    difference = found.iteration_s - faster.iteration_s
+    assert difference > 1e-3 * found.iteration_s
+    assert saved(found, "NIC rate") == pytest.approx(difference, rel=0.02)
+
+
+def test_options_that_scale_computation_save_as_much() -> None:
+    found = predicted("resnet50", "p3.16xlarge", 4, {})
+    faster = predicted("resnet50", "p3.16xlarge", 4, {"scale_compute": 1 / 1.01})
+    assert saved(found, "computation") == pytest.approx(found.iteration_s - faster.iteration_s, rel=0.02)
+
+
+def test_constants_of_shorter_latencies_save_as_much() -> None:
+    priors = Calibration.priors("nccl")
+    latencies = {name: each.value / 1.01 for name, each in priors.constants.items() if _is_latency(name)}
+    shorter = priors.with_values(latencies, source="test")
+    workload, machine = load_workload("resnet50"), load_topology("dgx-1v")
+    # A tree fills with pieces first, which counts as latency and is none of a constant; a ring does not.
+    scaled: Any = {"scale_compute": 0.01, "scale_host": 0.01, "algorithm": "ring"}
+    small = Options(caps=BucketCaps(bucket_cap_mb_list=(0.5,)), **scaled)
+    asked: Any = {"nodes": 16, "options": small, "band": False}
+    found = predict(workload, machine, brief=True, keep=True, **asked)
+    faster = predict(workload, machine, brief=True, calibration=shorter, **asked)
+    difference = found.iteration_s - faster.iteration_s
+    assert difference > 1e-3 * found.iteration_s
+    assert saved(found, "latency") == pytest.approx(difference, rel=0.05)
+
+
+def _is_latency(name: str) -> bool:
+    return ".ddp." not in name and (name.endswith("_s") or ".nic.latency." in name)
+
+
+def test_where_nothing_is_sent_no_link_and_no_latency_is_asked_for() -> None:
+    found = predicted("mlp", "dgx-1v", 1, {"comm": "noop"})
+    assert {each.resource for each in sensitivities_of(found)} == {"computation", "host"}
+
+
+def test_the_table_names_what_saves_something_the_most_first() -> None:
+    told = [Sensitivity("computation", 1e-3, retimed=True), Sensitivity("host", 0.0, retimed=True)]
+    assert helps_most(told, 0.1) == [
+        "what would help most, one per cent more of each:",
+        "  computation  saves      1 ms, 1.00 %",
+    ]
+    assert helps_most(told[1:], 0.1) == []
+    assert Sensitivity.read({"sensitivities": [each.document() for each in told]}) == tuple(told)
