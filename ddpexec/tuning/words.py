@@ -70,8 +70,10 @@ class Words:
 
     def close(self) -> None:
         """Leave the group: who waits for this rank in it hears that it is gone."""
-        with contextlib.suppress(*_CANNOT):
-            dist.destroy_process_group(self._group)
+        group, self._group = self._group, None  # gloo's port closes with the last who holds it
+        if group is not None:  # without a group torch destroys all
+            with contextlib.suppress(*_CANNOT):
+                dist.destroy_process_group(group)
 
     # ---- without a message
 
