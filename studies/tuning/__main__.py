@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 RESULTS, CONFIGURATIONS = HERE / "tuning.json", HERE / "configurations.yaml"
 COST = "cost"
 """Name under which what a decided tuner costs is measured and kept."""
-LIMIT_S = 600.0
+LIMIT_S = 900.0
 """Within which a configuration must be measured, or is given up."""
 
 
@@ -39,7 +39,7 @@ def results() -> dict[str, Any]:
 def run(names: list[str]) -> int:
     """Measure the configurations of these names, or all, that have no result; each result is kept at once."""
     status = 0
-    for name, given in [*((each["name"], each) for each in configurations()), (COST, None)]:
+    for name, given in [(COST, None), *((each["name"], each) for each in configurations())]:
         if name in results() or (names and name not in names):
             continue
         begun_s = time.monotonic()
@@ -62,7 +62,7 @@ def _tuned(given: dict[str, Any]) -> dict[str, Any]:
     job += ["--halve", given["rate"]] if given.get("halved") else ["--seconds", str(given["seconds"])]
     with tempfile.TemporaryDirectory() as folder:
         command = ["-m", "ddpexec", "netlab", *network, "--", sys.executable, *job, "--out", folder]
-        subprocess.run([sys.executable, *command], check=True, timeout=LIMIT_S)
+        _finish(command)
         tuning, measured = (json.loads((Path(folder) / name).read_text()) for name in ("tuning.json", "measured.json"))
     return {"tuning": tuning, **measured}
 
@@ -71,9 +71,22 @@ def _cost() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "cost.json"
         command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "studies.tuning.cost"]
-        subprocess.run([sys.executable, *command, "--out", str(out)], check=True, timeout=LIMIT_S)
+        _finish([*command, "--out", str(out)])
         found: dict[str, Any] = json.loads(out.read_text())
     return found
+
+
+def _finish(command: list[str]) -> None:
+    """Run a Python command to its end, or end it after `LIMIT_S`, so that it takes its network down."""
+    process = subprocess.Popen([sys.executable, *command])
+    try:
+        code = process.wait(LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        process.wait()
+        raise
+    if code:
+        raise subprocess.CalledProcessError(code, command)
 
 
 def page() -> str:

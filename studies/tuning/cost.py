@@ -20,7 +20,7 @@ from ddpsim import load_workload
 
 WORKLOAD, SCALE = "resnet50", 3.0
 """What is trained: layers are timed, so that a step is as steady as a machine lets it be."""
-BLOCKS, BLOCK = 12, 20
+BLOCKS, BLOCK = 8, 20
 """Blocks of each arm, and steps of a block; the first step of each does not count."""
 
 

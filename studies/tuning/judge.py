@@ -16,7 +16,7 @@ from ddpexec.tuning.blocks import compare
 OWN_STEPS = 2
 """Steps of any training in which torch builds its buckets and builds them anew."""
 TOLD_APART = 1.002
-"""Ratio of two plans' steps that a sweep tells apart, about twice `SURE_TO` of `sweep.py`."""
+"""Ratio of two plans' steps that a sweep tells apart: the error to which it measures, `SURE_TO` of `sweep.py`."""
 TRIALS, TRIAL_STEPS = 20, 10
 """Plans that the blind search tries, and steps of each (Horovod's autotune: HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE)."""
 
@@ -98,6 +98,17 @@ def judged(tuning: Mapping[str, Any], steps: Sequence[float], plans: Sequence[Ma
         blind_over_best=found / min(taken),
         blind_lost=lost,
     )
+
+
+def gains_apart(tuning: Mapping[str, Any], plans: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return how far the gain of each swept plan over the default was predicted from what was measured: shares."""
+    predicted = {each["call"]: each["predicted_gain"] for each in tuning["rounds"][0]["plans"]}
+    default_s, found = usual(plans[0]), []
+    for plan in plans[1:]:
+        gain = next((each for call, each in predicted.items() if same(plan["caps"], call)), None)
+        if gain is not None:
+            found.append(abs(gain - (1 - usual(plan) / default_s)))
+    return found
 
 
 def cost_of(found: Mapping[str, Any]) -> tuple[float, float, float]:

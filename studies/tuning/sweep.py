@@ -22,7 +22,7 @@ BRIEF, BLOCK = 3, 4
 """Steps of each plan that count in the first pass, and in each block of the second."""
 NEAR = 0.03
 """Share of the best step within which a plan is measured again: some four errors of a mean of the first pass."""
-SURE_TO = 0.0015
+SURE_TO = 0.002
 """Standard error, a share of the step, to which every plan of the second pass is measured, where time allows."""
 
 

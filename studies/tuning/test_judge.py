@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("sklearn")
 
 from studies.tuning.__main__ import configurations
-from studies.tuning.judge import blind, judged
+from studies.tuning.judge import blind, gains_apart, judged
 from studies.tuning.verdicts import verdicts
 
 CAPS: list[dict[str, Any]] = [{}, *({"bucket_cap_mb": cap} for cap in (1, 5, 10, 25, 40, 98))]
@@ -62,3 +62,8 @@ def test_there_are_twelve_configurations_of_two_and_four_ranks() -> None:
     assert len({each["name"] for each in found if not each.get("halved")}) == 12
     assert any(each.get("halved") for each in found)
     assert {each["ranks"] for each in found} == {2, 4}
+
+
+def test_predicted_gains_are_held_against_those_of_the_sweep() -> None:
+    plan = {"call": "DistributedDataParallel(model, bucket_cap_mb=10)", "predicted_gain": 0.05}
+    assert gains_apart({"rounds": [{"plans": [plan]}]}, plans()) == [pytest.approx(0.05)]

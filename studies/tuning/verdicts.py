@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
-from studies.tuning.judge import TRIALS, Judged, cost_of, judged
+from studies.tuning.judge import TRIALS, Judged, cost_of, gains_apart, judged
 
 WITHIN, WITHIN_MOST, ALLOWED_PAST = 0.01, 0.02, 1
 """How far over the best plan's step the kept one's may be, and in how many configurations as far as the second."""
@@ -52,6 +53,10 @@ def page_of(configurations: Sequence[Mapping[str, Any]], known: Mapping[str, Any
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     lines += [_row(name, row) for name, row in rows.items()]
+    apart = [gap for name in rows for gap in gains_apart(known[name]["tuning"], known[name]["plans"])]
+    if apart:
+        off = f"{median(apart):.1%} of a step off in the median of {len(apart)} plans"
+        lines += ["", f"Gains over the default were predicted {off}."]
     return "\n".join(lines) + "\n"
 
 
