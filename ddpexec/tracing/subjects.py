@@ -120,7 +120,7 @@ class StockSubject(_Wrapped):
         """Ask torch where the sizes have changed; what it answers with is as large as all gradients."""
         sizes = tuple(bucket.size_bytes for bucket in note.buckets)
         if sizes and sizes != self._sizes:
-            self._sizes, self._groups = sizes, _told_buckets(self.module) or buckets_of(self.module, self.model)
+            self._sizes, self._groups = sizes, told_buckets(self.module) or buckets_of(self.module, self.model)
         whole = len(note.buckets) == len(self._groups)
         for bucket in note.buckets:
             bucket.indices = self._groups[bucket.number] if whole else ()
@@ -168,7 +168,7 @@ class OwnSubject(_Wrapped):
         return self._options()
 
 
-def _told_buckets(ddp: nn.parallel.DistributedDataParallel) -> list[tuple[int, ...]]:
+def told_buckets(ddp: nn.parallel.DistributedDataParallel) -> list[tuple[int, ...]]:
     """Return the buckets as torch's log has them once they are rebuilt; nothing before."""
     told = ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")  # type: ignore[no-untyped-call]
     order = reducer_order(ddp)

@@ -42,12 +42,13 @@ def test_a_reach_holds_once_all_is_measured_and_is_missed_at_once() -> None:
 
 def test_a_halved_network_is_judged_by_its_second_round_and_the_cost_by_turns() -> None:
     found = {"tuning": {"rounds": [{"first_step": 0}, {"first_step": 160}]}, "halved_at": 80, "after": [1.0] * 140}
-    cost = {"without": [[1.0, 1.01, 0.99]] * 4, "with": [[1.0, 1.01, 0.99]] * 4, "calls": [1e-5] * 5}
+    cost = {"without": [[1.0, 1.01, 0.99]] * 4, "with": [[1.0, 1.01, 0.99]] * 4, "calls": [1e-5] * 5, "rounds": 1}
     halved, costs = verdicts([], [found], cost, 1)[-2:]
     assert halved.holds
     assert halved.found == "noticed after 80 steps, decided after 140"
     assert costs.holds
     assert not verdicts([], [found | {"after": [1.0] * 301}], cost, 1)[-2].holds
+    assert not verdicts([], [], cost | {"rounds": 0}, 1)[-1].holds
     assert not verdicts([], [], cost | {"with": [[1.1, 1.11, 1.09]] * 4}, 1)[-1].holds
 
 

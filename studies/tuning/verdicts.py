@@ -119,6 +119,8 @@ def _cost_verdict(cost: Mapping[str, Any] | None) -> Verdict:
     measure, reach = "cost of a step after tuning, ABBA", f"<= {COST:.1%}"
     if cost is None:
         return Verdict(measure, reach, "", None)
+    if not cost["rounds"]:
+        return Verdict(measure, reach, "the tuner had not decided", False)
     share, error, call = cost_of(cost)
     text = f"{share:+.2%}, standard error {error:.2%}; the call alone {call:.4%}"
     return Verdict(measure, reach, text, share - 2 * error <= COST and call <= COST)
