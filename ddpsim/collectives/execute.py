@@ -125,14 +125,14 @@ def _physical(
         return GlooTransport(placement, calibration, options)
     if backend in GPU_BACKENDS:
         version = (calibration or Calibration.priors(backend))[f"{backend}.version"]
-        return NcclTransport(_layout(placement, int(version), options.expand), calibration, options)
+        return NcclTransport(layout_of(placement, int(version), expand=options.expand), calibration, options)
     if backend == "mpi":
         raise InputError("no MPI transport is modelled", place="backend", remedy="use nccl or gloo")
     raise UnknownNameError.among("backend", backend, BACKENDS, place="backend")
 
 
 @lru_cache(maxsize=64)
-def _layout(placement: Placement, version: int, expand: bool) -> Layout:
+def layout_of(placement: Placement, version: int, *, expand: bool) -> Layout:
     """Return NCCL's channels on a placement: the runs that tell a band, and those of several plans, share them."""
     return Layout(placement, version, expand=expand)
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from ddpsim.collectives.bands import Band, band_factors
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import correcting_curve, make_transport
-from ddpsim.collectives.nccl.layout import Layout, joined_by_nvlink
+from ddpsim.collectives.execute import correcting_curve, layout_of, make_transport
+from ddpsim.collectives.nccl.layout import joined_by_nvlink
 from ddpsim.collectives.nccl.loads import HOST, NVSWITCH, PCIE, XGMI
 from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.collectives.transport import Transport
@@ -33,7 +33,7 @@ def family(placement: Placement, backend: str) -> str:
     """
     if backend == "gloo":
         return TCP
-    layout = Layout(placement, CURRENT)
+    layout = layout_of(placement, CURRENT, expand=False)
     groups = layout.ring.rates
     if layout.placement is not placement:
         return RACK

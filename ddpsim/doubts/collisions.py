@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ddpsim.collectives.bands import Band
-from ddpsim.collectives.nccl.layout import Layout
+from ddpsim.collectives.execute import layout_of
 from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.doubts.spreads import COLLISIONS
 from ddpsim.topology.graph import Placement
@@ -29,6 +29,6 @@ def collisions(placement: Placement, sizes: Sequence[int]) -> Band | None:
         return None
     if routing is None and not kinds & _HASHED:
         return None
-    if all(load.link.link.kind != "network" for load in Layout(placement, CURRENT).ring.loads):
+    if all(load.link.link.kind != "network" for load in layout_of(placement, CURRENT, expand=False).ring.loads):
         return None
     return Band({max(size, 1): (1.0, math.exp(COLLISIONS.high)) for size in sizes})

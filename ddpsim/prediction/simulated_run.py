@@ -11,10 +11,11 @@ from ddpsim.jobs.beside import JobBeside
 from ddpsim.prediction.models import Model
 from ddpsim.simulation import Options
 from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.simulation.dependencies import Dependencies
 from ddpsim.simulation.engine import Simulated, run_again, run_job, trace_of
 from ddpsim.simulation.job_run import JobRun
 from ddpsim.simulation.resolve import WARM_UP, SimulatedIterations
-from ddpsim.simulation.retime import periods_s
+from ddpsim.simulation.retime import periods_s, retimable
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.topology.placement import place
@@ -47,6 +48,7 @@ class SimulatedRun:
     brief: bool = False
     _trace: Simulated | None = field(init=False, default=None)
     _ran: JobRun | None = field(init=False, default=None)
+    _order: Dependencies | None = field(init=False, default=None)
 
     def __repr__(self) -> str:
         return f"<SimulatedRun: {self.workload.name}, {self.placement!r}>"
@@ -96,7 +98,10 @@ class SimulatedRun:
     def retimed(self, assumed: Sequence[Assumptions]) -> list[float | None]:
         """Return the period under each of `assumed`, told from the graph; None where only another run tells it."""
         ran = self._graph()
-        return periods_s(ran, self._extent(ran), assumed)
+        extent = self._extent(ran)
+        if self._order is None and retimable(ran):
+            self._order = Dependencies(ran, extent.end)
+        return periods_s(ran, extent, assumed, self._order)
 
     def again(self, assumed: Sequence[Assumptions]) -> list[float | None]:
         """Return the period under each of `assumed`, of the graph run again; None where it has to be built anew.
@@ -110,7 +115,7 @@ class SimulatedRun:
 
     def let_go(self) -> None:
         """Keep the graph no longer, for it is large; asked for again, it is simulated again."""
-        self._ran = None
+        self._ran = self._order = None
 
     def _graph(self) -> JobRun:
         self._ran = self._ran or self._run(brief=True)

@@ -78,16 +78,22 @@ def _copies_share_links(run: JobRun) -> bool:
     return False
 
 
-def periods_s(run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assumptions]) -> list[float | None]:
+def periods_s(
+    run: JobRun,
+    extent: SimulatedIterations,
+    assumed: Sequence[Assumptions],
+    order: Dependencies | None = None,
+) -> list[float | None]:
     """Return the period under each of `assumed`; None where it has to be simulated.
 
     Args:
         run: that has begun with the iterations of `extent`, at least.
         extent: which iterations count.
+        order: of the run's nodes until `extent.end`; None finds it.
     """
     if not assumed or not retimable(run):
         return [None] * len(assumed)
-    retiming = _Retiming(run, extent, assumed)
+    retiming = _Retiming(run, extent, assumed, order)
     found_s, settled = retiming.periods()
     simulated_s = retiming.simulated_s
     if not abs(found_s[0] - simulated_s) <= FAITHFUL * simulated_s:
@@ -116,10 +122,12 @@ def _limit(found: Columns, moved: Columns, before: Columns) -> Columns:
 class _Retiming:
     """The columns of one run under its own assumptions and several others."""
 
-    def __init__(self, run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assumptions]) -> None:
+    def __init__(
+        self, run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assumptions], order: Dependencies | None
+    ) -> None:
         self._run, self._extent, self._columns = run, extent, 1 + len(assumed)
         self.prices = Prices(run, assumed)
-        self._dependencies = Dependencies(run, extent.end)
+        self._dependencies = order or Dependencies(run, extent.end)
         rows = self._dependencies.rows
         seen_s = np.zeros(rows.count)
         for node, row in enumerate(rows.of):

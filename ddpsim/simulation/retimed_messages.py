@@ -49,8 +49,10 @@ class CollectiveTimes:
         columns = [distinct.index(each) for each in shared]
         told = np.array([[self._demand(each, by) for by in distinct] for each in collectives])[:, columns]
         latency, stall, links, threads, slow = np.moveaxis(told, -1, 0)
-        chosen = [[self._choice(each, by) for by in distinct] for each in collectives]
-        self.another_choice = np.array([any(row[each] != row[columns[0]] for row in chosen) for each in columns])
+        self.another_choice = np.zeros(len(columns), dtype=bool)
+        if len(distinct) > 1:
+            chosen = [[self._choice(each, by) for by in distinct] for each in collectives]
+            self.another_choice[:] = [any(row[each] != row[columns[0]] for row in chosen) for each in columns]
         self._wire = np.array([prices.wire(self._sized(collective)) for collective in collectives])
         self.latency_s: Columns = latency * self._wire
         self._idle_s: Columns = (stall + np.maximum(links, threads)) * self._wire

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-PARTS = ("imports", "channels", "speed", "sharded", "own_step", "compare", "sweeping --busy-points 400")
+PARTS = ("imports", "reach", "channels", "speed", "sharded", "own_step", "compare", "sweeping --busy-points 400")
 
 if __name__ == "__main__":
     for part in PARTS:

@@ -56,7 +56,7 @@ def chosen_as_for(placement: Placement, choices: Sequence[str], *, per_rank: boo
             return find(template, gpus, network=network)
         return _on_links(find(there, gpus, network=network), template, gpus)
 
-    execute._layout.cache_clear()
+    execute.layout_of.cache_clear()
     try:
         with (
             patch.object(NcclTransport, "_costs", as_there if CHOICES[0] in choices else costs),
@@ -64,7 +64,7 @@ def chosen_as_for(placement: Placement, choices: Sequence[str], *, per_rank: boo
         ):
             yield
     finally:
-        execute._layout.cache_clear()
+        execute.layout_of.cache_clear()
 
 
 def _there(transport: NcclTransport, other: Placement, *, per_rank: bool) -> NcclTransport | None:

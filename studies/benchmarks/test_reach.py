@@ -1,0 +1,23 @@
+"""The command that says how large and how slow a step's graph is counts what is there."""
+
+from studies.benchmarks.reach import becomes, files_of_schemes, lines, seconds_of
+from studies.size import simulation
+
+
+def test_a_bucket_becomes_a_planned_message_a_collective_and_its_times() -> None:
+    assert {"Bucket", "PlannedMessage", "MessageNodes", "Collective", "BucketTimes", "BucketSummary"} <= set(becomes())
+
+
+def test_each_scheme_is_named_somewhere() -> None:
+    assert min(files_of_schemes().values()) >= 1
+
+
+def test_a_process_takes_some_time_of_the_processor() -> None:
+    cpu_s, wall_s = seconds_of(("-c", "sum(range(10**6))"), times=1)
+    assert 0 < cpu_s < 10
+    assert wall_s > 0
+
+
+def test_the_first_measures_are_the_sizes() -> None:
+    told = lines(every=1)
+    assert [next(told)[1] for _ in range(3)] == list(simulation().values())
