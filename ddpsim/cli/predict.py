@@ -25,6 +25,7 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 
 if TYPE_CHECKING:
+    from ddpsim.jobs.beside import JobBeside
     from ddpsim.planning.bound import Bound
     from ddpsim.prediction.beside import StepBeside
     from ddpsim.prediction.otherwise import ConditionalStep
@@ -64,7 +65,6 @@ def predict(
 ) -> None:
     """Predict an iteration's latency, its breakdown and every bucket."""
     from ddpsim.files import check_writable_folder
-    from ddpsim.jobs.beside import job_beside
     from ddpsim.planning.bound import bound_of
     from ddpsim.prediction.beside import StepBeside
     from ddpsim.prediction.models import Model
@@ -83,7 +83,7 @@ def predict(
         check_installed()
     measures = beside is not None and Path(beside).is_dir()
     measured = _measured(beside, trace) if measures else None
-    options = replace(options, beside=None if beside is None or measures else job_beside(beside, "beside"))
+    options = replace(options, beside=None if beside is None or measures else _job_beside(beside))
     step, machine = Model.of(workload, options), load_topology(topology)
     model = step.on(machine, options=options)
     prediction = predict_one(
@@ -118,6 +118,12 @@ def predict(
         "sensitivities": [each.document() for each in helps],
     }
     output.emit(document, lambda: _text(prediction, bound, path, helps, second, shared))
+
+
+def _job_beside(path: str) -> JobBeside:
+    from ddpsim.jobs.beside_file import job_beside
+
+    return job_beside(path, "beside")
 
 
 def _measured(beside: str | None, trace: str | None) -> Trace | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
 from ddpsim.errors import InputError
-from ddpsim.jobs.beside import JobBeside, job_beside
+from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.collective import CollectiveOptions, Fidelity
 from ddpsim.jobs.job import Job
 from ddpsim.jobs.job_options import GPU_BACKENDS
@@ -21,6 +21,13 @@ from ddpsim.options.text import percentage, phase_factors
 if TYPE_CHECKING:
     from ddpsim.topology.graph import Cluster
     from ddpsim.workload import Workload
+
+
+def _job_beside(path: str, name: str) -> JobBeside:
+    """Return the job that a YAML file describes; what reads such files is imported where there is one."""
+    from ddpsim.jobs.beside_file import job_beside
+
+    return job_beside(path, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -101,7 +108,7 @@ class Options(Job):
     ] = None
     beside: Annotated[
         JobBeside | None,
-        Option("Another job on the same fabric: its workload, nodes and options.", "JOB.yaml", parse=job_beside),
+        Option("Another job on the same fabric: its workload, nodes and options.", "JOB.yaml", parse=_job_beside),
     ] = None
     iterations: Annotated[
         int | None, Option("Simulated iterations that count. [20; fewer where all are alike]", "N")
