@@ -28,7 +28,7 @@ class CommunicationStream:
     lane is a ring's, threads carry its messages out, by turns.
 
     Args:
-        groups: of all ranks, alike; one, or for rings two for each thread.
+        groups: of all ranks, alike; messages take turns where there are several, or for rings two for each thread.
         rings: whether reduce-scatters and all-gathers are rings of sends.
     """
 
@@ -50,13 +50,14 @@ class CommunicationStream:
         """
         if self.group.size() == 1:
             return FinishedWork()
+        turn = self._handed
+        self._handed += 1
         if self._threads:
-            thread = self._threads[self._handed % len(self._threads)]
-            self._handed += 1
+            thread = self._threads[turn % len(self._threads)]
             return thread.launch(operation, tensor, after, time.monotonic() + delay_s)
         for work in after:
             work.wait()
-        return begin(self.group, operation, tensor)
+        return begin(self.groups[turn % len(self.groups)], operation, tensor)
 
     def close(self) -> None:
         """End the threads once they have carried out what was handed in."""
@@ -91,9 +92,10 @@ class CommunicationStreams:
         rings = rings and self._communicator.backend == "gloo"
         key = stream, rings, ranks
         if key not in self._lanes:
-            count = 2 * IN_FLIGHT if rings else 1
+            given = self._communicator.groups
+            count = 2 * IN_FLIGHT if rings else len(given)
             with naming_the_lost(self._communicator, "the construction of process groups"):
-                groups = [_like(self._communicator.main, ranks) for _ in range(count)]
+                groups = [_like(given[turn % len(given)], ranks) for turn in range(count)]
             self._lanes[key] = CommunicationStream(groups, rings=rings)
         return self._lanes[key]
 

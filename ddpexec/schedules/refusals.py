@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from torch import nn
+
+from ddpexec.ddp.in_backward import OPTIMIZERS
 from ddpexec.errors import OptionError
 from ddpexec.schedules.message_memory import keeps_parts
 from ddpsim.operations import Operation
@@ -30,6 +33,22 @@ def check_joinable(schedule: Schedule) -> None:
     """
     remedy = "give every rank as many inputs, or use `ddp`, `naive`, `flat`, `priority` or `dear`"
     _refuse("join(): a rank without input would have to", schedule, _unjoinable(schedule), remedy)
+
+
+def check_module_for_scheme(module: nn.Module, scheme: str) -> None:
+    """Refuse a module that was prepared for what only DDP does.
+
+    Raises:
+        OptionError: names that DDP would leave alone, or optimizers that would step before gradients are summed.
+    """
+    what, place = "", f"scheme {scheme}"
+    if ignored := sorted(getattr(module, "_ddp_params_and_buffers_to_ignore", ())):
+        what, remedy = f"{ignored[0]} is to be left alone, and a scheme trains all parameters", "freeze it"
+    elif any(hasattr(parameter, OPTIMIZERS) for parameter in module.parameters()):
+        what = "its optimizers step in backward, before a scheme has summed the gradients"
+        remedy = "let the scheme make the optimizer"
+    if what:
+        raise OptionError(what, place=place, remedy=f"{remedy}, or use DistributedDataParallel")
 
 
 def check_mixable(schedule: Schedule, accumulate: int, mixed: Any) -> None:

@@ -22,17 +22,16 @@ from ddpexec.ddp.graph_search import tensors_in, tie
 from ddpexec.ddp.joining import backward_is_synced, common_rank, notify_join
 from ddpexec.ddp.mixed import MixedPrecision
 from ddpexec.ddp.option_types import check_objects
-from ddpexec.ddp.options import check_module, hook_twice, not_with_mixed_precision
+from ddpexec.ddp.options import check_module, communicator_of, hook_twice, not_with_mixed_precision
 from ddpexec.ddp.parameters import broadcast_state, collect, verify
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
-from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.forward_points import ForwardPoints
 from ddpexec.schedules.kept import Kept, load_state, state_of
 from ddpexec.schedules.lanes import CommunicationStreams
 from ddpexec.schedules.learning import ProbeTimes
 from ddpexec.schedules.planner import SchedulePlanner, check_agreement
-from ddpexec.schedules.refusals import check_joinable
+from ddpexec.schedules.refusals import check_joinable, check_module_for_scheme
 from ddpexec.schedules.scheme_schedule import SchemeSchedule
 from ddpexec.schedules.served import Server, ServerStatistics
 from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate, ScheduledOptimizer, moved_state
@@ -56,7 +55,7 @@ class ScheduledDataParallel(nn.Module, Joinable):
         scheme: its name, as `ddpsim.schedules.named.scheme_named` reads it, or a function from a setup to a schedule.
         make_optimizer: makes an optimizer of some parameters, or of a flat part of them where the scheme shards it; it
             is called for each group that is updated by itself.
-        process_group: torch's; the default group where None.
+        process_group: torch's, or a list of groups whose like messages take in turn; the default group where None.
         caps: of the buckets.
         plan: the buckets instead.
         overlap: whether messages may begin before backward has ended.
@@ -107,12 +106,11 @@ class ScheduledDataParallel(nn.Module, Joinable):
         check_objects(mixed_precision=mixed_precision)
         if mixed_precision is not None and find_unused_parameters:
             raise not_with_mixed_precision("find_unused_parameters=True")
-        group = process_group or torch.distributed.group.WORLD
-        if group is None:
-            raise OptionError("no process group", remedy="call torch.distributed.init_process_group first")
-        self.communicator, self.process_group = Communicator([group], noop=comm == "noop"), group
+        self.communicator = communicator_of(process_group, None, comm)
+        self.process_group = self.communicator.main
         model = collect(module)
         check_module(list(model.tensors))
+        check_module_for_scheme(module, str(getattr(scheme, "name", scheme)))
         self.model, self.device = model, model.tensors[0].device
         self.parameters_to_ignore, self.forward_sync_buffers = (), broadcast_buffers
         verify(model, self.communicator, self.device)

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
+from torch.distributed.optim import _apply_optimizer_in_backward  # noqa: E402
 from torch.nn.parallel.distributed import _MixedPrecision  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
@@ -207,6 +208,27 @@ def test_a_hook_waits_until_the_schedule_is_made() -> None:
     [learning, number] = ranks.run(1, refused)[0]
     assert "the schedule is still to be made" in learning
     assert "must be callable" in number
+
+
+def prepared(rank: int) -> list[str]:
+    """Return what refuses modules that were prepared for what only DDP does."""
+    said = []
+    for prepare in (
+        lambda model: DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["first.weight"]),
+        lambda model: _apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.1}),
+    ):
+        model = Twice(recomputed=False)
+        prepare(model)
+        with pytest.raises(OptionError) as error:
+            ScheduledDataParallel(model, "zero1", OPTIMIZERS["sgd"])
+        said.append(str(error.value))
+    return said
+
+
+def test_a_module_prepared_for_ddp_alone_is_refused() -> None:
+    [ignored, stepping] = ranks.run(1, prepared)[0]
+    assert ignored.startswith("scheme zero1: first.weight is to be left alone")
+    assert "its optimizers step in backward" in stepping
 
 
 class Complex(nn.Module):

@@ -35,6 +35,7 @@ TAKEN = {
     "join": (*SUMS, "priority:256B", "dear"),
     "comm hook": SUMS,
     "mixed_precision": LOWERED,
+    "groups in turn": SCHEMES,
 }
 """By feature, who takes it; all others refuse."""
 
@@ -48,6 +49,8 @@ def wrapped(scheme: str, feature: str) -> tuple[Any, Any]:
     some_unused = feature in ("find_unused_parameters", "static_graph")
     model = Twice(recomputed=feature == "static_graph") if some_unused else model_of()
     options: dict[str, Any] = {feature: True} if some_unused else {}
+    if feature == "groups in turn":
+        options["process_group"] = [torch.distributed.new_group() for _ in range(3)]
     if feature == "mixed_precision":
         options[feature] = _MixedPrecision(torch.bfloat16, torch.bfloat16, None)
     if not scheme:
