@@ -2,7 +2,7 @@
 
 Prints, as medians over models of 40 to 400 parameters, what `ddpsim.collectives.ddp_priors` holds: `expect_s` a
 parameter, the slowest built-in predictor that looks at one backward and predicts; `agree_s` a parameter and rank, the
-consensus and the order; `rebuild_s` a parameter, buckets assigned and viewed anew.
+consensus and the order; `rebuild_s` a parameter, buckets assigned and viewed anew, with their queue.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from ddpexec.ddp.buckets import Buckets
+from ddpexec.ddp.bucket_schedule import BucketSchedule
 from ddpexec.ddp.parameters import collect
 from ddpexec.ddp.reducer_options import ReducerOptions
+from ddpexec.groups.process_groups import Communicator
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
-from ddpsim.order import arrange, consensus, predictor
+from ddpsim.order import OrderPolicy, arrange, consensus, predictor
 from ddpsim.order.agreement import plan_tau
 from ddpsim.order.named import PREDICTORS
 
@@ -52,7 +54,8 @@ def costs_s(layers: int) -> dict[str, float]:
 
     caps, order = BucketCaps(bucket_cap_mb=0.25), list(range(count))[::-1]
     groups = rebuilt_plan(model.policy, caps, order).groups()
-    buckets = Buckets(model, ReducerOptions(caps=caps), 0)
+    policy, alone = OrderPolicy(count), Communicator([dist.group.WORLD])
+    schedule = BucketSchedule(model, rebuilt_plan(model.policy, caps, order), alone, ReducerOptions(caps=caps), policy)
 
     def agrees() -> object:
         agreed = arrange(consensus([ready] * RANKS, "slowest"))
@@ -61,13 +64,14 @@ def costs_s(layers: int) -> dict[str, float]:
     return {
         "expect_s": max(median_s(expects(name)) for name in PREDICTORS) / count,
         "agree_s": median_s(agrees) / count / RANKS,
-        "rebuild_s": median_s(lambda: buckets.install(rebuilt_plan(model.policy, caps, order))) / count,
+        "rebuild_s": median_s(lambda: schedule.use_plan(rebuilt_plan(model.policy, caps, order), policy)) / count,
     }
 
 
 def main() -> None:
     """Print the costs."""
     torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     found = [costs_s(layers) for layers in (20, 60, 200)]
     for name in found[0]:
         each = [costs[name] for costs in found]
