@@ -52,6 +52,7 @@ class ProcessGroupMpi(dist.ProcessGroup):
         super().__init__(communicator.rank, communicator.size)  # type: ignore[call-arg]
         self._communicator, self._rank, self._size = communicator, communicator.rank, communicator.size
         self._calls = MpiCalls(timeout)
+        self._name = ""
         self.options = SimpleNamespace(_timeout=timeout)
 
     def getBackendName(self) -> str:  # noqa: N802
@@ -60,6 +61,15 @@ class ProcessGroupMpi(dist.ProcessGroup):
 
     def _get_backend(self, _: torch.device) -> Any:
         return self
+
+    def _set_group_name(self, name: str) -> None:
+        # torch's own keeps it with a C++ backend, and forgets it of a group without one.
+        self._name = name
+
+    @property
+    def group_name(self) -> Any:
+        """The name that torch has given it."""
+        return self._name
 
     def allreduce(self, tensors: Any, opts: Any = None) -> MpiWork:  # type: ignore[override]
         """Reduce a tensor in place, by default to the sum."""

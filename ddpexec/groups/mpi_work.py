@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -63,13 +64,41 @@ class MpiWork(dist._Work):  # type: ignore[name-defined,misc]
 
     def succeed(self) -> None:
         """Note that the call has returned."""
-        if not self._future.done():
-            self._future.set_result(self._value)
+        self._future.set_result(self._value)
 
     def fail(self, error: Exception) -> None:
-        """Note that it has failed, unless it has ended."""
-        if not self._future.done():
-            self._future.set_exception(error)
+        """Note that it has failed."""
+        self._future.set_exception(error)
+
+
+class _Finishers:
+    """Threads that note the ends of calls, and carry out what was to follow them.
+
+    What follows may make another call and wait for it, as torch's PowerSGD does: then another thread must note that
+    one's end, as many as wait at once.
+    """
+
+    def __init__(self) -> None:
+        self._todo: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._count = 0
+
+    def do(self, call: Callable[[], None]) -> None:
+        """Make `call` on one of the threads."""
+        self._todo.put(call)
+        if not self._idle.acquire(blocking=False):
+            self._count += 1
+            threading.Thread(target=self._work, name="ddpexec MPI's ends", daemon=True).start()
+
+    def close(self) -> None:
+        """End the threads, each when it is done."""
+        for _ in range(self._count):
+            self._todo.put(None)
+
+    def _work(self) -> None:
+        while (call := self._todo.get()) is not None:
+            call()
+            self._idle.release()
 
 
 class MpiCalls:
@@ -87,6 +116,7 @@ class MpiCalls:
         self._calls: queue.SimpleQueue[tuple[MpiWork, Callable[[], None]] | None] = queue.SimpleQueue()
         self._open: set[MpiWork] = set()
         self._lock = threading.Lock()
+        self._finishers = _Finishers()
         self._failure: Exception | None = None
         self._requests: list[tuple[MpiWork, Any]] = []
         self._asked = threading.Event()
@@ -121,6 +151,7 @@ class MpiCalls:
         self._thread.join(None if self._failure is None else 0.0)
         self._closed.set()
         self._asked.set()
+        self._finishers.close()
 
     def abort(self) -> None:
         """Let all calls fail, those under way too; whoever waits for them hears at once."""
@@ -136,11 +167,10 @@ class MpiCalls:
 
     def _ended(self, work: MpiWork, failure: Exception | None = None) -> None:
         with self._lock:
+            if work not in self._open:
+                return
             self._open.discard(work)
-        if failure is None:
-            work.succeed()
-        else:
-            work.fail(failure)
+        self._finishers.do(work.succeed if failure is None else partial(work.fail, failure))
 
     def _work(self) -> None:
         while (job := self._calls.get()) is not None:

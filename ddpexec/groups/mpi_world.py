@@ -134,7 +134,8 @@ def _joined(store: Any, rank: int, size: int) -> Any:
     Raises:
         InputError: no name server.
     """
-    os.environ[_SERVER_URI] = _server_of_names(store, rank)
+    if size > 1:
+        os.environ[_SERVER_URI] = _server_of_names(store, rank)
     module = mpi()
     together = module.COMM_SELF
     for newcomer in range(1, size):

@@ -12,6 +12,7 @@ from ddpsim.calibrating.fitting import Vector
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.curve import Correction, CurveTransport, every_matching
 from ddpsim.collectives.gloo.transport import GlooTransport
+from ddpsim.collectives.mpi.transport import MpiTransport
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.versions import CURRENT
@@ -123,6 +124,9 @@ class Sample:
         """Return what the rows were measured on, as `calibration` has it."""
         if calibration.backend == "gloo":
             return self._corrected(GlooTransport(self.placement, calibration), calibration, 0.0)
+        if calibration.backend == "mpi":
+            options = CollectiveOptions(algorithm=self.algorithm)
+            return self._corrected(MpiTransport(self.placement, calibration, options), calibration, 0.0)
         curves = every_matching(calibration, self.placement, self.algorithm)
         transport = NcclTransport(
             self.layout(),

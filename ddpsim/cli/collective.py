@@ -41,7 +41,7 @@ class CollectiveRequest:
         int | None, typer.Option("-f", metavar="F", help="Whole factor from one size to the next. [2]")
     ] = None
     backend: Annotated[
-        str | None, typer.Option(metavar="nccl|gloo|rccl", help="[nccl, on AMD's GPUs RCCL; gloo without GPUs]")
+        str | None, typer.Option(metavar="nccl|gloo|rccl|mpi", help="[nccl, on AMD's GPUs RCCL; gloo without GPUs]")
     ] = None
     algorithm: Annotated[str, typer.Option(metavar="auto|ring|tree|...", help="Allreduce algorithm.")] = "auto"
     fidelity: Annotated[str, typer.Option(metavar="flow|steps|closed", help="Detail of the network simulation.")] = (

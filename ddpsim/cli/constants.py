@@ -118,7 +118,7 @@ def _example(constant: Constant) -> str:
 def constants(
     options: ConstantOptions,
     output: Output,
-    backend: Annotated[str | None, typer.Option(metavar="nccl|gloo|rccl", help="Of one backend. [all]")] = None,
+    backend: Annotated[str | None, typer.Option(metavar="nccl|gloo|rccl|mpi", help="Of one backend. [all]")] = None,
 ) -> None:
     """List the constants that predictions rest on: value, unit, source, doubt, and whether each is a prior."""
     from ddpsim.collectives.execute import BACKENDS

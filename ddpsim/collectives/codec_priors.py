@@ -16,7 +16,7 @@ CODECS = ("fp16", "bf16", "powersgd", "onebit", "topk", "adaptive")
 
 _KERNEL = "prior: a kernel costs what one of DDP's hooks (on a GPU copies) does; measured by `microbench`"
 _BYTES = "prior: a byte read or written takes half of what a copied one does; measured by `microbench`"
-_PRIORS = {"gloo": (3.0e-6, 10e9), "nccl": (2.5e-6, 600e9), "rccl": (2.5e-6, 600e9)}
+_PRIORS = {"gloo": (3.0e-6, 10e9), "mpi": (3.0e-6, 10e9), "nccl": (2.5e-6, 600e9), "rccl": (2.5e-6, 600e9)}
 
 
 def _constants(backend: str) -> tuple[Constant, ...]:

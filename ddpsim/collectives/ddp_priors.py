@@ -116,7 +116,18 @@ def _of_rccl() -> Iterator[Constant]:
         yield replace(constant, name=name, source=f"as NCCL's: {constant.source}")
 
 
-DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {**_OF_LIBRARIES, "rccl": tuple(_of_rccl())}
+def _of_mpi() -> Iterator[Constant]:
+    """Yield what DDP costs over MPI: gloo's priors, as both run on the host beside it; a call is of Python."""
+    for constant in _OF_LIBRARIES["gloo"]:
+        name = constant.name.replace("gloo.", "mpi.", 1)
+        yield replace(constant, name=name, source=f"as gloo's: {constant.source}")
+
+
+DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
+    **_OF_LIBRARIES,
+    "rccl": tuple(_of_rccl()),
+    "mpi": tuple(_of_mpi()),
+}
 
 _HOPPER = {"pace_spread": 0.003, "shared_compute_slowdown": 1.003}
 _DEVICES: Mapping[int, Mapping[str, float]] = {9: _HOPPER, 10: _HOPPER}

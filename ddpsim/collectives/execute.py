@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import get_args
@@ -13,6 +13,9 @@ from ddpsim.collectives.calibration import Calibration, Curve
 from ddpsim.collectives.curve import Correction, CurveTransport, every_matching, matching
 from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.collectives.gloo.ways import GlooPaths
+from ddpsim.collectives.host_paths import HostPaths
+from ddpsim.collectives.mpi.transport import MpiTransport
+from ddpsim.collectives.mpi.ways import MpiPaths
 from ddpsim.collectives.nccl.layout import Layout, joined_by_nvlink
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.ways import NcclPaths
@@ -31,6 +34,7 @@ from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import gcn_of
 
+_HOST_PATHS: Mapping[str, type[HostPaths]] = {"gloo": GlooPaths, "mpi": MpiPaths}
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 
@@ -127,7 +131,7 @@ def _physical(
         version = (calibration or Calibration.priors(backend))[f"{backend}.version"]
         return NcclTransport(layout_of(placement, int(version), expand=options.expand), calibration, options)
     if backend == "mpi":
-        raise InputError("no MPI transport is modelled", place="backend", remedy="use nccl or gloo")
+        return MpiTransport(placement, calibration, options)
     raise UnknownNameError.among("backend", backend, BACKENDS, place="backend")
 
 
@@ -140,8 +144,8 @@ def layout_of(placement: Placement, version: int, *, expand: bool) -> Layout:
 def ways_of(placement: Placement, backend: str, calibration: Calibration | None) -> RankPaths:
     """Return the ways between any two ranks of a placement over a backend."""
     constants = calibration or Calibration.priors(library_of(placement, backend))
-    if backend == "gloo":
-        return GlooPaths(PlacementLinks(placement, expand=True), constants)
+    if backend in _HOST_PATHS:
+        return _HOST_PATHS[backend](PlacementLinks(placement, expand=True), constants)
     return NcclPaths(joined_by_nvlink(placement, int(constants[f"{constants.backend}.version"])), constants)
 
 
@@ -196,7 +200,7 @@ class Collectives:
 
     @property
     def streams_per_group(self) -> int:
-        """Return how many collectives a process group has in flight: 1 for nccl, 2 for gloo."""
+        """Return how many collectives a process group has in flight: 1 for nccl and mpi, 2 for gloo."""
         return self.transport.streams_per_group
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import cached_property
 
 from ddpsim.collectives import level_schedules, schedules
@@ -133,20 +134,24 @@ class PatternTransport(ByOperation):
 
     Args:
         ways: of the backend, between any two ranks.
-        algorithm: one of `PATTERNS`.
+        algorithm: one of `PATTERNS`, or the name of `schedule`.
+        schedule: of a library's own; that of the pattern where None.
 
     Raises:
         TopologyError: more ranks than are expanded, or two-level on one node.
     """
 
-    def __init__(self, placement: Placement, ways: RankPaths, algorithm: str) -> None:
+    def __init__(
+        self, placement: Placement, ways: RankPaths, algorithm: str, schedule: TransferSchedule | None = None
+    ) -> None:
         ranks = placement.world_size
         if ranks > _MOST_RANKS:
             raise TopologyError(f"{algorithm} on {ranks} ranks", place="algorithm", remedy=f"{_MOST_RANKS} at most")
         # Of several nodes BlueConnect is not built: what runs is said.
         is_alias = algorithm == "blueconnect" and placement.nodes > 1
         self._ways, self._algorithm = ways, "two-level" if is_alias else algorithm
-        self._schedule = _schedule_of(placement, algorithm) if ranks > 1 else TransferSchedule(1, 1, ())
+        given = schedule if schedule is not None or ranks == 1 else _schedule_of(placement, algorithm)
+        self._schedule = TransferSchedule(1, 1, ()) if given is None or ranks == 1 else given
         self._connections = {
             pair: ways.connection(*pair)
             for pair in dict.fromkeys((t.source, t.target) for t in self._schedule.transfers)
@@ -246,7 +251,7 @@ class PatternTransport(ByOperation):
         from ddpsim.network.fluid import Network
 
         def no_latency(source: int, target: int) -> Connection:
-            return Connection(0.0, self._connection(source, target).loads)
+            return replace(self._connection(source, target), latency_s=0.0)
 
         env = simpy.Environment()
         lane = self._lane(self._schedule, _PROBE_BYTES, no_latency)

@@ -184,6 +184,34 @@ def halving_doubling_s(ranks: int, size_bytes: float, alpha_s: float, beta: floa
     return time_s + (2 * (alpha_s + size_bytes * beta) + size_bytes * gamma if core < ranks else 0.0)
 
 
+def recursive_doubling(ranks: int) -> TransferSchedule:
+    """Return log2(p) exchanges of the whole message, at twice the distance each.
+
+    Where p is not a power of two, the ranks beyond the largest one first fold into partners and are sent the result.
+    """
+    core = 1 << (ranks.bit_length() - 1)
+    builder = Builder(ranks, 1)
+    for rank in range(core, ranks):
+        builder.send(rank, rank - core, 0, 1, reduce=True)
+    before = {rank: tuple(builder.arrived.get((rank, 0), ())) for rank in range(core)}
+    for level in range(core.bit_length() - 1):
+        first = len(builder.transfers)
+        for rank in range(core):
+            # What both have so far goes each way: neither waits for what the other sends now.
+            builder.transfers.append(Transfer(rank, rank ^ (1 << level), 0, 1, True, before[rank]))
+        before = {rank: (*before[rank], first + (rank ^ (1 << level))) for rank in range(core)}
+    for rank in range(core, ranks):
+        builder.transfers.append(Transfer(rank - core, rank, 0, 1, False, before[rank - core]))
+    return builder.build()
+
+
+def recursive_doubling_s(ranks: int, size_bytes: float, alpha_s: float, beta: float, gamma: float = 0.0) -> float:
+    """Return log2(p) (alpha + S beta + S gamma) for p a power of two; folding adds a whole message each way."""
+    core = 1 << (ranks.bit_length() - 1)
+    each_s = alpha_s + size_bytes * (beta + gamma)
+    return (core.bit_length() - 1) * each_s + (each_s + alpha_s + size_bytes * beta if core < ranks else 0.0)
+
+
 def gather_and_broadcast(ranks: int) -> TransferSchedule:
     """Return the naive pattern: all send the whole message to rank 0, which sends the sum back to each."""
     return parameter_server_beside(ranks, [0])

@@ -14,6 +14,7 @@ from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.collectives.transport import Transport
 from ddpsim.doubts.spreads import COLLECTIVES, DOMAIN, LATENCY_BOUND, Spread
 from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.nic_kinds import nic_kind
@@ -31,7 +32,7 @@ def family(placement: Placement, backend: str) -> str:
     A key of `COLLECTIVES`, or `RACK` where NCCL joins nodes of an NVLink domain.
     Between nodes the card's, or host memory where cards do not reach the GPUs' own; inside a node the slowest.
     """
-    if backend == "gloo":
+    if backend not in GPU_BACKENDS:
         return TCP
     layout = layout_of(placement, CURRENT, expand=False)
     groups = layout.ring.rates
@@ -102,7 +103,7 @@ def covers(calibration: Calibration | None, placement: Placement, backend: str, 
         return False
     if (
         joined_by_nvlink(placement, CURRENT).nodes == 1
-        or backend == "gloo"
+        or backend not in GPU_BACKENDS
         or correcting_curve(placement, backend, calibration, algorithm)
     ):
         return True

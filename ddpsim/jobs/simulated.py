@@ -151,8 +151,6 @@ class Options(Job):
                 "use gloo, or a workload of a GPU",
             )
             raise InputError(what, place="backend", remedy=remedy)
-        if self.backend == "mpi":
-            raise InputError("no MPI transport is modelled", place="backend", remedy="use nccl or gloo")
         if self.scale_host != 1.0 and workload.one_clock:
             what = f"{workload.name} has no host time apart from its computation, on {workload.device_label}"
             raise InputError(what, place="scale_host", remedy="use `scale_compute`, or leave it out")

@@ -85,7 +85,7 @@ class Model:
 
     def _gpu_of(self, topology: Cluster, options: Options | None) -> str | None:
         """Return the machine's GPU; None where it has none, or where the host computes."""
-        by_host = self.source.on_cpu and options is not None and options.backend == "gloo"
+        by_host = self.source.on_cpu and options is not None and options.backend in ("gloo", "mpi")
         return None if by_host else gpu_model_of(topology)
 
     def _made(self, gpu: str | None, batch_size: int | None, precision: str | None) -> Workload:

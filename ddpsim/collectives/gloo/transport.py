@@ -17,7 +17,8 @@ from ddpsim.collectives import operation_schedules, schedules
 from ddpsim.collectives.all_to_all import AllToAll
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.gloo import operation_steps
-from ddpsim.collectives.gloo.ways import GlooPaths, Hop
+from ddpsim.collectives.gloo.ways import GlooPaths
+from ddpsim.collectives.host_paths import Hop
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.schedules import TransferSchedule

@@ -90,6 +90,7 @@ def movements(rank: int, size: int) -> None:
         counted = torch.ones(1)
         dist.all_reduce(counted, group=pair)
         assert counted.item() == 2
+        dist.destroy_process_group(pair)
 
 
 def weights(wrapper: Any, rank: int) -> bool:

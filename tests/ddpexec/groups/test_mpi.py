@@ -167,6 +167,19 @@ def test_calls_are_carried_out_in_order_and_an_abort_wakes_who_waits() -> None:
         mpi_world._world.broken = False
 
 
+def test_what_follows_a_call_may_make_another_and_wait_for_it() -> None:
+    calls = MpiCalls(timedelta(seconds=20))
+
+    def follow(depth: int) -> None:
+        if depth:
+            calls.carry_out("allreduce", lambda: None, depth).get_future().then(lambda _: follow(depth - 1)).wait()
+
+    try:
+        follow(3)
+    finally:
+        calls.close()
+
+
 def test_a_message_ends_when_its_request_has_and_a_failed_one_by_its_error() -> None:
     class Request:
         def __init__(self, answers: list[object]) -> None:

@@ -208,8 +208,8 @@ def test_the_backend_is_the_callers_else_the_tables_else_the_machines() -> None:
         assert found.backend == backend
         assert set(found.constants) == set(Calibration.priors(backend).constants)
     assert calibrate([gloo_table(header={"backend": "nccl"})], gpus, backend="gloo").calibration.backend == "gloo"
-    for unknown, given in (({"backend": "ucc"}, None), ({}, "mpi")):
-        with pytest.raises(UnknownNameError, match=r"(t: unknown backend 'ucc'|backend: unknown backend 'mpi')"):
+    for unknown, given in (({"backend": "ucc"}, None), ({}, "glo")):
+        with pytest.raises(UnknownNameError, match=r"(t: unknown backend 'ucc'|backend: unknown backend 'glo')"):
             calibrate([gloo_table(header=unknown)], gpus, backend=given)
 
 

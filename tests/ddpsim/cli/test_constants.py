@@ -18,7 +18,7 @@ def document(capsys, line):
 
 def test_constants_lists_every_one_with_its_doubt(capsys):
     rows = document(capsys, "constants --json")["rows"]
-    assert {row["name"].partition(".")[0] for row in rows} == {"nccl", "gloo", "rccl"}
+    assert {row["name"].partition(".")[0] for row in rows} == {"nccl", "gloo", "rccl", "mpi"}
     assert {tuple(row) for row in rows} == {("name", "value", "unit", "source", "prior", "low", "high")}
     assert all(row["prior"] and row["source"] for row in rows)
     [row] = [row for row in rows if row["name"] == "nccl.ddp.hook_s"]

@@ -159,7 +159,7 @@ def test_naive_patterns_run_in_a_step_as_by_themselves(ddpsim: Callable, tiny: P
         (["--nodes", "0"], ["--nodes", "0"]),
         (["--nodes", "3"], ["3 nodes", "loopback"]),
         (["--nodes", "two"], ["two"]),
-        (["--backend", "mpi"], ["--backend", "MPI", "gloo"]),
+        (["--backend", "ucc"], ["ucc"]),
         (["--algorithm", "rings"], ["rings"]),
         (["--fidelity", "exact"], ["exact", "flow, steps, closed"]),
         (["--comm", "none"], ["none", "real, noop"]),

@@ -221,8 +221,6 @@ def test_bad_choices_are_named() -> None:
         Collectives(None, placement, backend="gloo", options=CollectiveOptions(fidelity="step"))
     with pytest.raises(UnknownNameError, match="unknown backend 'glo'"):
         Collectives(None, placement, backend="glo")
-    with pytest.raises(InputError, match="no MPI transport"):
-        Collectives(None, placement, backend="mpi")
     with pytest.raises(InputError, match="gloo has no algorithm 'tree'"):
         Collectives(None, placement, backend="gloo", options=CollectiveOptions(algorithm="tree"))
     gloo = Collectives(None, placement, backend="gloo").calibration

@@ -37,7 +37,10 @@ def test_measured_costs_replace_priors(tmp_path):
     [
         ("{", "not JSON"),
         ('{"schema": "ddpsim.plan/1"}', "not a calibration file"),
-        (json.dumps(Calibration("mpi", {}).document()), "backend: unknown backend 'mpi'; expected one of gloo, nccl"),
+        (
+            json.dumps(Calibration("ucc", {}).document()),
+            "backend: unknown backend 'ucc'; expected one of gloo, ",
+        ),
         ('{"schema": "ddpsim.calibration/1", "backend": "gloo"}', "constants: the key is missing\n  fitted_names"),
     ],
 )

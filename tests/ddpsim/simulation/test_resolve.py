@@ -43,7 +43,7 @@ def test_below_it_nobody_looks_a_gpu_up_or_asks_what_kind_of_clock_there_is(path
     ("source", "machine", "nodes", "options"),
     [
         (workload(device="V100"), "dgx-1v", 1, {"stragglers": {64: 2.0}}),
-        (workload(), "dgx-1v", 1, {"backend": "mpi"}),
+        (workload(), "dgx-1v", 33, {"backend": "mpi"}),
         (workload(device="V100"), "dgx-1v", 2, {"algorithm": "nvls"}),
         (workload(device="V100"), "dgx-1v", 2, {"scheme": "dataparallel"}),
         (workload(), "lab-flat", 70, {"scheme": "parameter-server:async"}),

@@ -1,0 +1,1 @@
+"""Open MPI's collectives on tensors in host memory, over TCP or shared memory."""

@@ -1,0 +1,159 @@
+"""Open MPI under PyTorch: blocking collectives, one at a time, by the algorithm that `coll/tuned` picks.
+
+An allreduce is as `decision.py` says. Of the operations that DDP asks for beside it a model each: a broadcast and a
+reduce go along a binomial tree of whole messages, a reduce-scatter and an all-gather around a ring up to 32 ranks, by
+halves beyond, sends between neighbours and all-to-alls all at once; Open MPI's own choice among more algorithms for
+these moves their latency, not their bytes, but for the trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import cached_property
+
+from ddpsim.collectives import operation_schedules, schedules
+from ddpsim.collectives.all_to_all import AllToAll
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.mpi.decision import ALGORITHMS, picked
+from ddpsim.collectives.mpi.ways import EAGER_BYTES, MpiPaths
+from ddpsim.collectives.patterns import PATTERNS, PatternTransport
+from ddpsim.collectives.routes import PlacementLinks
+from ddpsim.collectives.schedules import Builder, TransferSchedule
+from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, Steps
+from ddpsim.errors import InputError, TopologyError
+from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
+from ddpsim.network.fairness import Demand, LinkId
+from ddpsim.operations import Operation
+from ddpsim.topology.graph import Placement
+
+_MOST_RANKS = 256
+"""As of any pattern that is expanded rank by rank (`patterns.py`)."""
+_MOST_IN_RING = 32
+"""Ranks up to which a reduce-scatter of a large message is a ring: `coll_tuned_decision_fixed.c`."""
+
+
+class MpiTransport(ByOperation):
+    """Predicts Open MPI's collectives on a placement.
+
+    Args:
+        placement: ranks, node by node.
+        calibration: constants; the priors where None.
+        options: whose algorithm may be one of Open MPI's, or `auto`: its own choice.
+
+    Raises:
+        InputError: an algorithm that it has not.
+        TopologyError: more ranks than are expanded.
+    """
+
+    backend = "mpi"
+    streams_per_group = 1
+    hops: Collection[str] = ()
+
+    def __init__(
+        self,
+        placement: Placement,
+        calibration: Calibration | None = None,
+        options: CollectiveOptions = DEFAULT,
+    ) -> None:
+        if options.algorithm not in ("auto", *ALGORITHMS):
+            known = f"use {', '.join(('auto', *ALGORITHMS, *PATTERNS[:-1]))} or {PATTERNS[-1]}"
+            raise InputError(f"MPI has no algorithm {options.algorithm!r}", place="algorithm", remedy=known)
+        if placement.world_size > _MOST_RANKS:
+            what = f"MPI on {placement.world_size} ranks"
+            raise TopologyError(what, place="backend", remedy=f"{_MOST_RANKS} at most")
+        self.calibration = calibration or Calibration.priors("mpi")
+        self._placement, self._algorithm = placement, options.algorithm
+        self._wiring = PlacementLinks(placement, expand=True)
+        self._ranks = placement.world_size
+        self._patterns: dict[tuple[str, bool, bool], PatternTransport] = {}
+
+    @cached_property
+    def capacities(self) -> Mapping[LinkId, float]:
+        """Bytes per second of every link between any two ranks."""
+        ways = MpiPaths(self._wiring, self.calibration)
+        for source in range(self._ranks):
+            for target in range(self._ranks):
+                if source != target:
+                    ways.connection(source, target)
+        return ways.capacities
+
+    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:
+        """Return Open MPI's choice, or the algorithm that was forced; of other operations the one modelled."""
+        if operation is Operation.ALLREDUCE:
+            chosen = picked(self._ranks, size_bytes) if self._algorithm == "auto" else self._algorithm
+            return AlgorithmChoice(chosen, "tcp")
+        if operation.rooted:
+            return AlgorithmChoice("binomial", "tcp")
+        if operation.in_parts:
+            return AlgorithmChoice("ring" if self._ranks <= _MOST_IN_RING else "halves", "tcp")
+        return AlgorithmChoice("shift" if operation is Operation.SENDRECV else "pairs", "tcp")
+
+    def demand(self, operation: Operation, size_bytes: int) -> Demand:
+        """Return the longest chain's latency and all the bytes of the schedule at the rate of its steps."""
+        if operation is Operation.ALL_TO_ALL:
+            return self._all_to_all(size_bytes).demand(size_bytes)
+        return self._pattern(operation, size_bytes).demand(Operation.ALLREDUCE, size_bytes)
+
+    def time_s(self, operation: Operation, size_bytes: int) -> float:
+        """Return the time of an operation with nothing else in flight."""
+        demand = self.demand(operation, size_bytes)
+        return demand.latency_s + (demand.size_bytes / demand.rate_limit if demand.size_bytes else 0.0)
+
+    def steps(self, operation: Operation, size_bytes: int) -> Steps:
+        """Return every transfer."""
+        if operation is Operation.ALL_TO_ALL:
+            return self._all_to_all(size_bytes).steps(size_bytes)
+        return self._pattern(operation, size_bytes).steps(Operation.ALLREDUCE, size_bytes)
+
+    def _all_to_all(self, size_bytes: int) -> AllToAll:
+        ways = MpiPaths(self._wiring, self.calibration, size_bytes / self._ranks)
+        return AllToAll(ways, self._ranks, self.capacities)
+
+    def _pattern(self, operation: Operation, size_bytes: int) -> PatternTransport:
+        """Return the schedule of an operation; those whose messages all wait, or all do not, are made once."""
+        name = self.choice(size_bytes, operation).algorithm
+        longest = size_bytes * _LONGEST.get(name, 1.0) / (self._ranks if name in ("ring", "segmented-ring") else 1)
+        waits = {inside: longest > limit for inside, limit in EAGER_BYTES.items()}
+        key = f"{operation}.{name}", waits[True], waits[False]
+        if key not in self._patterns:
+            summed = 1.0 if name == "recursive-doubling" or operation is Operation.REDUCE else 0.5
+            ways = MpiPaths(self._wiring, self.calibration, longest, summed)
+            schedule = self._schedule(operation, name)
+            self._patterns[key] = PatternTransport(self._placement, ways, name, schedule)
+        return self._patterns[key]
+
+    def _schedule(self, operation: Operation, name: str) -> TransferSchedule:
+        ranks = self._ranks
+        if operation is Operation.SENDRECV:
+            return operation_schedules.shift(ranks)
+        if operation.rooted:
+            return _binomial(ranks, reduce=operation.reduces, copy=not operation.reduces)
+        if operation.in_parts:
+            if name == "ring":
+                ring = operation_schedules.scattering_ring if operation.reduces else operation_schedules.gathering_ring
+                return ring(ranks)
+            return schedules.half(schedules.halving_doubling(ranks), reduce=operation.reduces)
+        if name == "recursive-doubling":
+            return schedules.recursive_doubling(ranks)
+        if name == "rabenseifner":
+            return schedules.halving_doubling(ranks)
+        if name == "reduce-broadcast":
+            return _binomial(ranks, reduce=True, copy=True)
+        return schedules.ring(ranks)
+
+
+_LONGEST = {"rabenseifner": 0.5, "halves": 0.5}
+"""Share of the message that the longest of an algorithm's messages has; a ring's are those of one rank's part."""
+
+
+def _binomial(ranks: int, *, reduce: bool, copy: bool) -> TransferSchedule:
+    """Return a sum up a binomial tree to rank 0, a copy down it, or one after the other."""
+    builder = Builder(ranks, 1)
+    distances = [1 << level for level in range((ranks - 1).bit_length())]
+    for distance in distances if reduce else ():
+        for rank in range(distance, ranks, 2 * distance):
+            builder.send(rank, rank - distance, 0, 1, reduce=True)
+    for distance in reversed(distances) if copy else ():
+        for rank in range(distance, ranks, 2 * distance):
+            builder.send(rank - distance, rank, 0, 1, reduce=False)
+    return builder.build()
