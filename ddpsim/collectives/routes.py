@@ -36,6 +36,7 @@ class PlacementLinks:
     nodes: tuple[int, ...] = field(init=False)
     boundaries: tuple[tuple[int, int], ...] = field(init=False)
     _representative: tuple[int, ...] = field(init=False, repr=False)
+    _ends: dict[int, dict[tuple[str, str], Link]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         own = [0] * self.placement.nodes
@@ -72,11 +73,18 @@ class PlacementLinks:
 
     def port_out(self, node: int, nic: str) -> PlacedLink:
         """Return the link from a NIC into the network."""
-        return self.at(node, [_port(self.template(node), nic, NETWORK)])[0]
+        return self.at(node, [self._link(node, nic, NETWORK)])[0]
 
     def port_in(self, node: int, nic: str) -> PlacedLink:
         """Return the link from the network to a NIC."""
-        return self.at(node, [_port(self.template(node), NETWORK, nic)])[0]
+        return self.at(node, [self._link(node, NETWORK, nic)])[0]
+
+    def _link(self, node: int, source: str, target: str) -> Link:
+        """Return the link of the template of `node` between two ends; each template's are looked through once."""
+        template = self.template(node)
+        if id(template) not in self._ends:
+            self._ends[id(template)] = {(link.source, link.target): link for link in reversed(template.links)}
+        return self._ends[id(template)][source, target]
 
     def _boundaries(self) -> Iterable[tuple[int, int]]:
         count = self.placement.nodes
@@ -87,7 +95,3 @@ class PlacementLinks:
             crossing = leaf(source, 0) != leaf(target, 0)
             kinds.setdefault((self._representative[source], self._representative[target], crossing), (source, target))
         return kinds.values()
-
-
-def _port(template: NodeTemplate, source: str, target: str) -> Link:
-    return next(link for link in template.links if (link.source, link.target) == (source, target))

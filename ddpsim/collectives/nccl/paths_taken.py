@@ -29,6 +29,9 @@ from ddpsim.topology.transports import (
 )
 from ddpsim.units import GIB
 
+_MOST_GPUS = 72
+"""GPUs of a node up to which other choices are priced: each wants a search of its own, of seconds beyond a rack."""
+
 _SIZE_BYTES = int(GIB)
 """Of the allreduce whose bus bandwidth is said: latency is then a thousandth of it, or less."""
 
@@ -139,11 +142,12 @@ def _inside(
     if not taken:
         return None
     topology, gpus = placement.topology, placement.gpus_per_node
+    one_node = placement is trays and not _large(placement)
     others = [
         Alternative(name, setting, _busbw(place(changed, 1, gpus), calibration))
-        for name, setting, changed in (() if placement is not trays else _peer_to_peer(topology, taken))
+        for name, setting, changed in (_peer_to_peer(topology, taken) if one_node else ())
     ]
-    if placement is not trays and trays.topology.elastic:
+    if placement is not trays and trays.topology.elastic and not _large(placement):
         apart = replace(trays.topology, nvlink_domain=None)
         over_nics = _busbw(place(apart, trays.nodes // placement.nodes, trays.gpus_per_node), calibration)
         others.append(Alternative("NVLink inside a tray alone", "NCCL_MNNVL_ENABLE=0", over_nics))
@@ -188,6 +192,8 @@ def _allowing(topology: Cluster) -> str:
 def _between(placement: Placement, calibration: Calibration | None, taken: dict[str, None]) -> PathSegment | None:
     if not taken:
         return None
+    if _large(placement):
+        return PathSegment(tuple(taken), _busbw(placement, calibration), ())
     others = [
         Alternative(name, setting, _busbw(place(changed, placement.nodes, placement.gpus_per_node), calibration))
         for name, setting, changed in _network(placement.topology, taken)
@@ -196,6 +202,10 @@ def _between(placement: Placement, calibration: Calibration | None, taken: dict[
         visible = ", ".join(map(str, far.topology.visible_devices or ()))
         others.append(Alternative("GPUs far from the NIC", f"visible_devices: [{visible}]", _busbw(far, calibration)))
     return PathSegment(tuple(taken), _busbw(placement, calibration), tuple(others))
+
+
+def _large(placement: Placement) -> bool:
+    return max(len(each.template.gpus) for each in placement.classes) > _MOST_GPUS
 
 
 def _network(topology: Cluster, taken: dict[str, None]) -> Iterator[tuple[str, str, Cluster]]:

@@ -26,6 +26,7 @@ class NcclPaths:
         self._wiring = PlacementLinks(placement, expand=True)
         self.capacities: dict[LinkId, float] = {}
         self._found: dict[int, Paths] = {}
+        self._near: dict[tuple[int, str], str] = {}
 
     def _get(self, name: str) -> float:
         return self.calibration[f"{self.backend}.{name}"]
@@ -70,9 +71,11 @@ class NcclPaths:
             yield self._wiring.at(node, [link])[0], NET if to_nic and group != HOST else group, load
 
     def _nearest(self, node: int, gpu: str) -> str:
-        paths = self._paths(node)
-        names = [nic.name for nic in self._wiring.template(node).nics]
-        return min(names, key=lambda nic: paths.distance(gpu, nic))
+        if (node, gpu) not in self._near:
+            paths = self._paths(node)
+            names = [nic.name for nic in self._wiring.template(node).nics]
+            self._near[node, gpu] = min(names, key=lambda nic: paths.distance(gpu, nic))
+        return self._near[node, gpu]
 
     def _paths(self, node: int) -> Paths:
         if node not in self._found:

@@ -95,3 +95,10 @@ def test_lines_say_transport_rate_and_what_else_there_is() -> None:
     assert second.startswith("bus bandwidth by NET/Socket through host memory between nodes: ")
     assert "with RoCE (kind: roce)" in second
     assert advice.startswith("advice: x has 1 card of 12.5GB/s of kind `ethernet`")
+
+
+def test_other_choices_of_nodes_larger_than_a_rack_are_not_searched() -> None:
+    text = "name: large\nnode:\n  gpus: {count: COUNT, model: B200}\n  nvswitch: {links_per_gpu: 18}\n"
+    machines = [parse_topology(text.replace("COUNT", str(count)), "large.yaml") for count in (72, 73)]
+    segments = [taken(machine).in_node for machine in machines]
+    assert [bool(segment and segment.alternatives) for segment in segments] == [True, False]
