@@ -118,7 +118,7 @@ def _predict(
     )
     curve = correcting_curve(placement, backend, constants, algorithm, operation)
     found: list[Row] = []
-    collectives.check_extent(sizes, 1, operation)
+    collectives.check_extent(((operation, size) for size in sorted(sizes, reverse=True)), 1)
     for size in sizes:
         timed = collectives.estimate_s if asked.fidelity == "closed" else collectives.simulate_s
         choice = collectives.choice(size, operation)

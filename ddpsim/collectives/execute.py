@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import get_args
@@ -226,8 +227,8 @@ class Collectives:
         """Start an allreduce; the event succeeds when the sum is everywhere."""
         return self.run(Operation.ALLREDUCE, size_bytes, group)
 
-    def check_extent(self, sizes_bytes: Sequence[int], times: int, operation: Operation = Operation.ALLREDUCE) -> None:
-        """Refuse an operation of these sizes, each so many times, where it is more single transfers than bearable.
+    def check_extent(self, messages: Iterable[tuple[Operation, int]], times: int) -> None:
+        """Refuse operations of these sizes, each so many times, where they are more single transfers than bearable.
 
         Raises:
             InputError: at the fidelity of `steps`, above `MOST_TRANSFERS` in all.
@@ -235,8 +236,8 @@ class Collectives:
         if self._fidelity != "steps":
             return
         transfers = 0
-        for size in sorted(sizes_bytes, reverse=True):
-            transfers += self.transport.steps(operation, size).transfers * times
+        for (operation, size_bytes), count in Counter(messages).items():
+            transfers += self.transport.steps(operation, size_bytes).transfers * times * count
             refuse_too_many(transfers, "the run's collectives have at least")
 
     def broadcast(self, size_bytes: int) -> simpy.Event:

@@ -14,7 +14,9 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.simulated import Options
+from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
+from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.communication import JobResources
 from ddpsim.simulation.contention import GpuCapacity
@@ -332,5 +334,9 @@ def _check_transports(job: JobResources, setting: RankConfiguration, extent: Sim
     options = job.options
     shared = job.communication(simpy.Environment(), setting.scheduled)
     if options.comm == "real":
-        sizes = [bucket.size_bytes for bucket in setting.plan(extent.total - 1).buckets]
-        shared.collectives.check_extent(sizes, extent.total // options.sync_every)
+        messages = [(Operation.ALLREDUCE, bucket.size_bytes) for bucket in setting.plan(extent.total - 1).buckets]
+        if setting.scheduled is not None:
+            schedule = setting.scheduled.schedule
+            own = WORLD in schedule.patterns or schedule.asynchronous
+            messages = [(each.op, each.size_bytes) for each in schedule if each.group == WORLD and not own]
+        shared.collectives.check_extent(messages, extent.total // options.sync_every)

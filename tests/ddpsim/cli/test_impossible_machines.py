@@ -76,6 +76,7 @@ def test_a_rack_without_nics_is_a_machine_by_itself(ddpsim, tmp_path: Path) -> N
         (*PREDICT, "gb200-nvl72", "--nodes", "36"),
         (*PREDICT, "gb200-nvl72", "--nodes", "252", "--algorithm", "ring"),
         (*PREDICT, "gb200-nvl72", "--nodes", "252", "--backend", "gloo"),
+        (*PREDICT, "dgx-1v", "--scheme", "priority:256KiB"),
         ("allreduce", "--topology", "gb200-nvl72", "--nodes", "252"),
         ("plan", "--workload", "resnet50", "--topology", "gb200-nvl72", "--nodes", "36"),
     ],
