@@ -167,7 +167,9 @@ def command_page(name: str, head: str, entries: list[Entry], shared: Mapping[str
     """Return a command's part of the page: its usage, the options that it alone has, and the names of the others."""
     common = [each.flag for each in entries if each.flag in shared and shared[each.flag].said == each.said]
     own = [each for each in entries if each.flag not in common]
-    block = "\n\n".join(part for part in (head, shown(own)) if part)
+    usage, _, said = head.partition("\n\n")
+    said = said if usage == f"Usage: {name} [OPTIONS]" else head
+    block = "\n\n".join(part for part in (said, shown(own)) if part)
     named = ", ".join(_named(common, {each.flag for each in own}, shared))
     lines = textwrap.fill(f"Shared: {named}.", 120, break_on_hyphens=False)
     return f"## {name}\n\n```text\n{block}\n```\n" + (f"\n{lines}\n" if common else "")
