@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import AllgatherOptions
 
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
@@ -192,7 +193,7 @@ def begin(group: dist.ProcessGroup, operation: Operation, tensor: Tensor) -> Wor
     if operation is Operation.REDUCE_SCATTER:
         return cast("Work", group._reduce_scatter_base(part, tensor, dist.ReduceScatterOptions()))
     if operation is Operation.ALL_GATHER:
-        options: Any = dist.AllgatherOptions()  # type: ignore[attr-defined]
+        options: Any = AllgatherOptions()
         return cast("Work", group._allgather_base(tensor, part, options))
     raise AssertionError(operation)
 
