@@ -196,11 +196,10 @@ def reference() -> str:
     """Return the page."""
     every = [(program, *words) for program in programs() for words in [(), *commands(program)]]
     helps = {" ".join(words): help_of(*words) for words in every}
-    groups = {name: text.split("\n\nCommands:\n")[0] for name, text in helps.items() if "\nCommands:\n" in text}
-    parts = {name: split(text) for name, text in helps.items() if name not in groups}
+    parts = {name: split(text.split("\n\nCommands:\n")[0]) for name, text in helps.items()}
     shared = shared_options({name: entries for name, (_, entries) in parts.items()})
     ordered = [each for section in (*SECTIONS, OTHER) for each in shared.values() if each.section == section]
-    pages = [command_page(name, *(parts[name] if name in parts else (groups[name], [])), shared) for name in helps]
+    pages = [command_page(name, *parts[name], shared) for name in helps]
     return "\n".join([HEAD, f"## {SHARED}\n\n```text\n{shown(ordered)}\n```\n", *pages])
 
 
