@@ -36,7 +36,7 @@ def family(placement: Placement, backend: str) -> str:
         return TCP
     layout = layout_of(placement, CURRENT, expand=False)
     groups = layout.ring.rates
-    if layout.placement is not placement:
+    if layout.nodes < placement.nodes:
         return RACK
     if layout.nodes > 1:
         names = {nic_kind(nic.kind).family for each in placement.classes for nic in each.template.nics}

@@ -9,7 +9,7 @@ import pytest
 
 from ddpsim.collectives.bands import band_factors
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.doubts.collectives import band, factors, family
+from ddpsim.doubts.collectives import RACK, band, factors, family
 from ddpsim.doubts.spreads import COLLECTIVES
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
@@ -59,3 +59,11 @@ def test_a_size_between_has_the_band_of_the_nearest() -> None:
     placement = load_topology("dgx-a100").place(1)
     wire = band(placement, "nccl", None, [1024, 1024 * MIB], "auto")
     assert wire.high(2048) == wire.high(1024) > wire.high(900 * MIB)
+
+
+def test_only_nodes_that_nvlink_joins_are_of_the_family_of_racks() -> None:
+    rack = load_topology("gb200-nvl72")
+    assert [family(rack.place(nodes), "nccl") for nodes in (1, 2, 36)] == ["NVSwitch", RACK, RACK]
+    for name in ("p3.16xlarge", "dgx-h100"):
+        machine = load_topology(name)
+        assert RACK not in {family(machine.place(2), "nccl") for _ in range(2)}
