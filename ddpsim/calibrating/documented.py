@@ -51,8 +51,8 @@ _SINGLE = {
     "hopper.latency": (1.0, 0.15),
     "nic.lone": (0.76, 0.2),
     "nic.share.efa": (0.9, 0.15),
-    "nic.share.tcp": (0.6, 0.25),
     "nic.share.slingshot": (0.9, 0.15),
+    "socket.thread": (5e9, 0.15),
     "nvls.start_s": (25e-6, 0.2),
     "nvls.efficiency": (0.85, 0.05),
 }

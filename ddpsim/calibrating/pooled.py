@@ -177,6 +177,8 @@ def concerns(sample: Sample, name: str) -> bool:
         present = {efficient_as(group, layout.shape.sm) for group in present}
     if name == "nccl.nic.lone":
         return layout.nodes > 1 and layout.per_node == 1
+    if "socket" in parts:
+        return layout.nodes > 1 and layout.socket_threads > 0
     if "share" in parts:
         return parts[-1] == layout.nic_share
     if "hopper" in parts:

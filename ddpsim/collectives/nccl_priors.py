@@ -10,8 +10,8 @@ _NVLINK = "128 of 144 bytes of an NVLink packet are payload, NCCL counts 20 of 2
 
 _SWITCHED = f"and of every NVLink from Ampere on; {_TUNING} and {_TABLES}"
 
-NIC_KINDS = ("efa", "tcp", "slingshot")
-"""Kinds of NICs whose transport does not reach what InfiniBand and RoCE do."""
+NIC_KINDS = ("efa", "slingshot")
+"""Kinds of NICs whose transport does not reach what InfiniBand and RoCE do of a port's rate."""
 
 _PROTOCOLS = ("ll", "ll128", "simple")
 
@@ -92,7 +92,15 @@ PRIORS: tuple[Constant, ...] = (
             f"of its rate that a port carries beside InfiniBand's; {_TABLES}",
             log_std=0.3,
         )
-        for kind, value in zip(NIC_KINDS, (0.724, 0.6, 0.9), strict=True)
+        for kind, value in zip(NIC_KINDS, (0.724, 0.9), strict=True)
+    ),
+    Constant(
+        "nccl.socket.thread",
+        5e9,
+        "B/s",
+        "of one thread by sockets, whatever the port: NVIDIA/nccl issue 450, 4 to 6 GB/s of a port of 12.5; "
+        "two ports of one thread each carry 9.4 (polaris_2node_8xA100_tcp_nccl2.18)",
+        log_std=0.3,
     ),
     Constant(
         "nccl.nic.lone",

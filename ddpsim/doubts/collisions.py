@@ -11,7 +11,7 @@ from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.doubts.spreads import COLLISIONS
 from ddpsim.topology.graph import Placement
 
-_HASHED = {"roce", "tcp", "tcpx", "ethernet"}
+_HASHED = {"roce", "tcp", "tcpx", "ethernet", "ena", "gvnic"}
 """Kinds of cards whose switches route each flow by a hash unless a machine's file says otherwise.
 
 InfiniBand and Slingshot route adaptively, and EFA sprays packets over many ways.

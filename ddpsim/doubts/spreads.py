@@ -45,7 +45,7 @@ LATENCY_BOUND = 0.15
 
 _IN_NODE = Spread(-0.12, 0.25, _TABLES, "bandwidth inside a node")
 _DIRECT = Spread(-0.23, 0.54, _TABLES, "latency, or cards that reach GPU memory")
-_STAGED = Spread(-0.28, 1.26, _TABLES, "through host memory or TCP")
+_STAGED = Spread(-0.22, 1.28, _TABLES, "through host memory or TCP")
 
 COLLECTIVES = {
     "NVLink": (_DIRECT, _IN_NODE),

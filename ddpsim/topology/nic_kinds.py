@@ -20,6 +20,7 @@ class NicKind:
         family: of `ddpsim.doubts.spreads.COLLECTIVES`, with which its errors go.
         source: of `gpudirect` and `in_order`.
         lone: whether one rank a node was measured to reach about half of what several reach (`nccl.nic.lone`).
+        threads: that move the bytes of a port's sockets, each `nccl.socket.thread` at most; 0 where no sockets do.
     """
 
     name: str
@@ -30,9 +31,12 @@ class NicKind:
     source: str
     in_order: bool = True
     lone: bool = False
+    threads: int = 0
 
 
 _VERBS = "NCCL src/transport/net_ib.cc: verbs on both link layers, GPUDirect by nvidia-peermem or DMA-BUF"
+_SOCKETS = "NCCL src/transport/net_socket.cc: host buffers only; "
+_ONE_THREAD = f"{_SOCKETS}the proxy's own thread, one socket"
 
 NIC_KINDS: Mapping[str, NicKind] = {
     kind.name: kind
@@ -58,8 +62,10 @@ NIC_KINDS: Mapping[str, NicKind] = {
             "TCP",
             "GPUDirect-TCPX and TCPXO over gVNIC, Google Cloud's A3 machines: payload in GPU memory",
         ),
-        NicKind("tcp", "NET/Socket", False, "tcp", "TCP", "NCCL src/transport/net_socket.cc: host buffers only"),
-        NicKind("ethernet", "NET/Socket", False, "tcp", "TCP", "NCCL src/transport/net_socket.cc: host buffers only"),
+        NicKind("tcp", "NET/Socket", False, None, "TCP", _ONE_THREAD, threads=1),
+        NicKind("ethernet", "NET/Socket", False, None, "TCP", _ONE_THREAD, threads=1),
+        NicKind("ena", "NET/Socket", False, None, "TCP", f"{_SOCKETS}AWS's, 2 threads of 8 sockets", threads=2),
+        NicKind("gvnic", "NET/Socket", False, None, "TCP", f"{_SOCKETS}Google's, 4 threads of one socket", threads=4),
     )
 }
 """What a card may be; `ethernet` is `tcp` of which nobody said that it is not RoCE.
@@ -74,19 +80,6 @@ RDMA_FROM = 100e9 / 8
 ConnectX-5, E810, BCM57508, Thor and BlueField-2, whose fastest ports are of 100 Gb/s and more, all speak RoCE; clouds'
 virtual cards of this rate (ENA, gVNIC, Azure's accelerated networking) do not.
 """
-
-
-ONE_STREAM = 10e9 / 8
-"""Bytes per second that TCP carries whatever the port: processors keep up with it.
-
-Of faster ports NCCL's sockets reach about 60 %: NVIDIA/nccl#209 at 32 Gb/s, the tables behind `nccl.nic.share.tcp` at
-200.
-"""
-
-
-def least_share(name: str, bandwidth: float) -> float:
-    """Return the part of its rate that a port of kind `name` carries at least, whatever its constant says."""
-    return min(ONE_STREAM / bandwidth, 1.0) if NIC_KINDS[name].share == "tcp" else 0.0
 
 
 def nic_kind(name: str) -> NicKind:

@@ -188,7 +188,9 @@ class EntryCosts:
             layout = self.layout
 
             def slowest(rates: Mapping[str, float]) -> float:
-                return min((rate * self.efficiency(g, protocol) for g, rate in rates.items()), default=math.inf)
+                return min(
+                    (rate * self.efficiency(g, protocol, layout.tree) for g, rate in rates.items()), default=math.inf
+                )
 
             alone = layout.carried * 2 / layout.fan
             between = {g: rate * alone for g, rate in layout.tree.rates.items() if g in (HOST, NET)}
@@ -234,12 +236,18 @@ class EntryCosts:
         # On a mesh rings load every link alike, as sending each to each does.
         return others.get(entry.algorithm, layout.ring)
 
-    def efficiency(self, group: str, protocol: str) -> float:
-        """Return the part of a link's bytes that are the message's, of a port's also what its transport carries."""
+    def efficiency(self, group: str, protocol: str, pattern: Pattern) -> float:
+        """Return the part of a link's bytes that are the message's, of a port's also what its transport carries.
+
+        Sockets carry of a port no more than their threads move.
+        """
         layout = self.layout
         part = self._get[f"efficiency.{efficient_as(group, layout.shape.sm)}.{protocol}"]
         if group == NET and layout.nic_share:
-            part *= max(self._get[f"nic.share.{layout.nic_share}"], layout.least_nic_share)
+            part *= self._get[f"nic.share.{layout.nic_share}"]
+        if group == NET and layout.socket_threads and pattern.port:
+            moved = layout.socket_threads * self._get["socket.thread"] / pattern.port
+            part *= min(1.0, moved / pattern.rates[NET])
         if group in (NET, HOST) and layout.lone:
             part *= self._get["nic.lone"]
         return part
@@ -250,7 +258,7 @@ class EntryCosts:
         part = self._get["nvls.efficiency"] if in_switch else 1.0
         if entry.algorithm == ALL_PAIRS:
             part = self._get["pairs.efficiency"]
-        return part * self.efficiency(group, entry.protocol)
+        return part * self.efficiency(group, entry.protocol, self.pattern(entry))
 
     def start_s(self, protocol: str) -> float:
         """Return the time before the first step."""

@@ -31,7 +31,7 @@ from ddpsim.topology.domains import MNNVL_FROM, by_domain
 from ddpsim.topology.gpu_links import MESHED, is_mesh
 from ddpsim.topology.graph import Link, NodeTemplate, Placement
 from ddpsim.topology.hardware import gcn_of
-from ddpsim.topology.nic_kinds import least_share, nic_kind
+from ddpsim.topology.nic_kinds import nic_kind
 from ddpsim.topology.paths import KINDS, Route
 from ddpsim.topology.vertices import VertexKind
 
@@ -78,7 +78,7 @@ class Layout:
         nics = [nic for each in placement.classes for nic in each.template.nics] if placement.nodes > 1 else []
         self.lone = placement.gpus_per_node == 1 and any(nic_kind(nic.kind).lone for nic in nics)
         self.nic_share = min((share for nic in nics if (share := nic_kind(nic.kind).share)), default=None)
-        self.least_nic_share = min((least_share(nic.kind, nic.bandwidth) for nic in nics), default=0.0)
+        self.socket_threads = min((threads for nic in nics if (threads := nic_kind(nic.kind).threads)), default=0)
         self.nic_latency_s = max((nic.latency_s for nic in nics), default=0.0)
         routes = (route for found in self._channels for ring in found.rings for route in ring.routes)
         own = XGMI if gcn_of(placement.classes[0].template.gpus[0].model) else NVLINK

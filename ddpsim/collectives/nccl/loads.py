@@ -36,10 +36,12 @@ class Pattern:
 
     Attributes:
         rates: message bytes per second that each group of links allows at efficiency 1.
+        port: bytes that the busiest port of a card carries for a byte of the message; 0 inside a node.
     """
 
     loads: tuple[Load, ...]
     rates: Mapping[str, float]
+    port: float = 0.0
 
     @classmethod
     def of(cls, loads: Iterable[Load]) -> Pattern:
@@ -53,7 +55,8 @@ class Pattern:
         for load in total.values():
             rate = load.link.link.bandwidth / load.bytes
             rates[load.group] = min(rates.get(load.group, rate), rate)
-        return cls(tuple(total.values()), rates)
+        port = max((load.bytes for load in total.values() if load.link.link.kind == "nic"), default=0.0)
+        return cls(tuple(total.values()), rates, port)
 
 
 def route_loads(route: Route) -> Iterator[tuple[Link, str, float]]:
@@ -64,7 +67,12 @@ def route_loads(route: Route) -> Iterator[tuple[Link, str, float]]:
         elif link.kind == XGMI:
             yield link, XGMI, load
         else:
-            yield link, _GROUP_OF.get(link.kind, HOST if route.staged else PCIE), load
+            yield link, _GROUP_OF.get(link.kind, _through_host(link) if route.staged else PCIE), load
+
+
+def _through_host(link: Link) -> str:
+    """Return the kind of hop of a link through host memory, which a card of the network reads and writes itself."""
+    return NET if link.at(VertexKind.NIC) or link.at(VertexKind.ADAPTER) else HOST
 
 
 def reversed_route(template: NodeTemplate, route: Route) -> Route:

@@ -147,7 +147,8 @@ class NcclTransport(ByOperation):
 
     def _hops(self, protocol: str) -> tuple[tuple[float, float], ...]:
         """Return the parts of a ring's hops between nodes and inside, with their links' room over the tightest."""
-        rates = {group: rate * self._cost.efficiency(group, protocol) for group, rate in self.layout.ring.rates.items()}
+        ring = self.layout.ring
+        rates = {group: rate * self._cost.efficiency(group, protocol, ring) for group, rate in ring.rates.items()}
         tightest = min(rates.values())
         if NET not in rates:
             return ((1.0, 1.0),)

@@ -346,8 +346,9 @@ def test_trees_are_raised_by_a_step_of_the_table_while_they_are_below_twice_the_
 
 @pytest.mark.parametrize("size_bytes", [1 << 20, 25 << 20, 64 << 20])
 def test_two_nodes_with_faster_cards_are_not_slower(size_bytes: int) -> None:
+    """Up to what sockets carry: a port of 12.5 GB/s makes NCCL believe in rings, which they hold to the same 5 GB/s."""
     times_s = [
         make_transport(two_p3(rate).place(2, 4), "nccl").time_s(Operation.ALLREDUCE, size_bytes)
-        for rate in (0.625e9, 1.25e9, 1.5e9, 1.875e9, 2.5e9, 3.125e9, 3.75e9, 5e9, 6.25e9, 12.5e9)
+        for rate in (0.625e9, 1.25e9, 1.5e9, 1.875e9, 2.5e9, 3.125e9, 3.75e9, 5e9, 6.25e9)
     ]
     assert all(after <= before * 1.01 for before, after in pairwise(times_s)), times_s

@@ -56,13 +56,13 @@ def test_ethernet_is_tcp_until_it_is_said_to_be_roce() -> None:
     assert gib_s(two_nodes("ethernet")) > 1.5 * gib_s(two_nodes("roce"))
 
 
-def test_tcp_fills_a_slow_port_and_a_part_of_a_fast_one() -> None:
-    rates = (1, 10, 12, 16, 17, 25)
-    times = [gib_s(two_nodes("tcp", f"{rate}Gb/s")) for rate in rates]
-    carried = [gib_s(two_nodes("infiniband", f"{rate}Gb/s", more=", gpudirect: false")) for rate in rates]
-    share = PRIORS["nccl.nic.share.tcp"].value
-    parts = [full / time for full, time in zip(carried, times, strict=True)]
-    assert parts == pytest.approx([1, 1, 10 / 12, 10 / 16, share, share], rel=0.01)
+@pytest.mark.parametrize(("kind", "threads"), [("tcp", 1), ("ethernet", 1), ("ena", 2), ("gvnic", 4)])
+def test_sockets_fill_a_slow_port_and_carry_of_a_fast_one_what_their_threads_move(kind: str, threads: int) -> None:
+    rates = (1, 10, 25, 40, 80, 100, 160, 200)
+    times = [gib_s(two_nodes(kind, f"{rate}Gb/s")) for rate in rates]
+    most = 8 * threads * PRIORS["nccl.socket.thread"].value / 1e9
+    filled = [two_nodes("infiniband", f"{min(rate, most)}Gb/s", more=", gpudirect: false") for rate in rates]
+    assert times == pytest.approx([gib_s(machine) for machine in filled], rel=1e-6)
     assert sorted(times, reverse=True) == pytest.approx(times)
 
 

@@ -36,6 +36,10 @@ def test_every_key_of_a_node_and_every_kind_of_fabric_is_on_the_page() -> None:
         assert f"`{word}`" in text or f"{word}:" in text
 
 
+def carried(threads: int) -> str:
+    return f"all, up to {threads} x `nccl.socket.thread`" if threads else "all"
+
+
 def test_the_kinds_of_nics_are_those_of_the_code() -> None:
     section = PAGE.read_text(encoding="utf-8").partition("## Kinds of NICs")[2].partition("\n## ")[0]
     rows = [tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in section.splitlines() if line[:3] == "| `"]
@@ -46,7 +50,7 @@ def test_the_kinds_of_nics_are_those_of_the_code() -> None:
             kind.transport,
             words[kind.gpudirect],
             words[kind.in_order],
-            f"`nccl.nic.share.{kind.share}`" if kind.share else "all",
+            f"`nccl.nic.share.{kind.share}`" if kind.share else carried(kind.threads),
             kind.family,
         )
         for kind in NIC_KINDS.values()
