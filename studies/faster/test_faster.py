@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddpsim.topology.nic_kinds import nic_kind
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
 from studies.faster.faster import LINES, MOST, TARGET, Case, cases, doubled, page, slower
@@ -20,7 +21,10 @@ def test_what_is_slower_is_the_choice_and_stands_on_the_page() -> None:
     for each in found:
         assert each.part > MOST
         assert each.entries <= 1 + 1e-9, each
-        assert (each.picked[1].algorithm, each.picked[1].protocol) in LINES
+        nics = [nic for group in load_topology(each.case.machine).groups for nic in group.template.nics]
+        # NCCL counts a port at its rate, of which sockets carry what their threads move.
+        sockets = any(nic_kind(nic.kind).threads for nic in nics)
+        assert sockets or (each.picked[1].algorithm, each.picked[1].protocol) in LINES
         (row,) = [line for line in page([each], 1).splitlines() if line.startswith(f"| {each.case.machine} ")]
         assert row in listed
 
