@@ -24,7 +24,7 @@ from ddpexec.commands import COMMANDS
 from ddpexec.errors import LostRankError
 from ddpexec.groups.mpi_environment import adopt_mpirun, under_mpirun
 from ddpexec.groups.torchrun import is_first_rank, speaks
-from ddpsim.cli.flags import called, error_in_flags, flags_of
+from ddpsim.cli.flags import find_command, error_in_flags, flags_of
 from ddpsim.cli.sections import SectionedCommand
 from ddpsim.cli.streams import guarded_streams
 from ddpsim.cli.usage import INTERRUPTED, USAGE_ERROR, refuse_repeated, usage_message
@@ -91,7 +91,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int | str | None:
         return INTERRUPTED
     except InputError as error:
         if speaks(error.speaker) if isinstance(error, LostRankError) else is_first_rank():
-            flags = flags_of(called(whole_command(), given))
+            flags = flags_of(find_command(whole_command(), given))
             print(f"error: {error_in_flags(error, flags)}", file=sys.stderr)
         return 2
     except SystemExit as done:

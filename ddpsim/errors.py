@@ -40,7 +40,7 @@ def shortened(text: str, most: int) -> str:
     return f"{text[: kept // 2]}{left_out}{text[len(text) - (kept - kept // 2) :]}"
 
 
-def listed(problems: Sequence[str]) -> str:
+def join_problems(problems: Sequence[str]) -> str:
     """Return the problems of one file as a message: alone on its line, several on a line each."""
     if len(problems) == 1:
         return problems[0]
@@ -75,7 +75,7 @@ class InputError(DdpsimError):
 
     def __str__(self) -> str:
         """Return what the command line prints; a part that is too long, whatever the file held, loses its middle."""
-        whole = self.whole or self.message.startswith("\n  ")  # as `listed` has it, each line short by itself
+        whole = self.whole or self.message.startswith("\n  ")  # as `join_problems` has it, each line short by itself
         text = self.message if whole else shortened(self.message, _LONGEST_MESSAGE)
         text = f"{shortened(self.place, _LONGEST_PLACE)}: {text}" if self.place else text
         if not self.remedy:

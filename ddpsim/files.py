@@ -225,13 +225,13 @@ def read_bytes(
         zipped: refuse what is no gzip.
     """
     source = standard_input() if str(path) == STANDARD_STREAM else path
-    with BoundedFile(source, named(path), error, remedy, most) as file:
+    with BoundedFile(source, display_name(path), error, remedy, most) as file:
         if zipped and not file.zipped:
-            raise error("cannot be read: truncated or damaged gzip", place=named(path), remedy=remedy)
+            raise error("cannot be read: truncated or damaged gzip", place=display_name(path), remedy=remedy)
         return file.read()
 
 
-def named(path: str | Path) -> str:
+def display_name(path: str | Path) -> str:
     """Return `path` as errors name it: `standard input` for `-`."""
     return "standard input" if str(path) == STANDARD_STREAM else str(path)
 
@@ -248,7 +248,9 @@ def read_text(path: str | Path, error: type[InputError], remedy: str) -> str:
     try:
         return io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8").read()
     except UnicodeDecodeError as cause:
-        raise error(f"not text: {cause.reason} at byte {cause.start}", place=named(path), remedy=remedy) from cause
+        raise error(
+            f"not text: {cause.reason} at byte {cause.start}", place=display_name(path), remedy=remedy
+        ) from cause
 
 
 def read_json(
@@ -264,7 +266,7 @@ def read_json(
         most: as in `read_bytes`.
     """
     text = read_bytes(path, error, remedy, most=most, zipped=str(path).endswith(".gz"))
-    return parse_json(text, named(path), error, remedy, finite=finite)
+    return parse_json(text, display_name(path), error, remedy, finite=finite)
 
 
 def standard_input() -> BinaryIO:

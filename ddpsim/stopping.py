@@ -53,7 +53,7 @@ class Interrupts:
             return
         signal.signal(signal.SIGINT, note)
         try:
-            with _sent_again(note):
+            with _resend_signal(note):
                 yield
         finally:
             signal.signal(signal.SIGINT, previous)
@@ -68,7 +68,7 @@ def stopping_on_signals() -> Iterator[None]:
             signal.signal(each, signal.SIG_IGN)
         raise Stopped(number)
 
-    with _handling(stop), _sent_again(stop):
+    with _handling(stop), _resend_signal(stop):
         yield
 
 
@@ -100,7 +100,7 @@ def _importing(frame: FrameType | None) -> bool:
 
 
 @contextlib.contextmanager
-def _sent_again(handler: _Handler) -> Iterator[None]:
+def _resend_signal(handler: _Handler) -> Iterator[None]:
     """Send a signal again for which `handler` raised `Stopped` where Python drops it: in `__del__`, around a fork."""
     former = sys.unraisablehook
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import ddpsim
-from ddpexec.campaign.schema import given
+from ddpexec.campaign.schema import options_given
 from ddpexec.campaign.spec import Configuration
 from ddpexec.campaign.stages import MeasuredNetwork
 from ddpsim.errors import InputError
@@ -77,5 +77,5 @@ def inputs_fingerprint(configuration: Configuration, network: MeasuredNetwork, f
 def options(configuration: Configuration) -> Options:
     """Return the configuration as the simulation takes it."""
     run = configuration.run
-    values = {name: value for name, value in given(run, Options).items() if name not in _NOT_ITS_OWN}
+    values = {name: value for name, value in options_given(run, Options).items() if name not in _NOT_ITS_OWN}
     return cast("Options", build(Options, {**values, "backend": "gloo", "seed": run.seed + 1}))

@@ -117,7 +117,7 @@ class RunSpec(CampaignPart):
             raise ValueError("a `scheme`, and `overlap: off`, have one process group; drop `process_groups`")
 
 
-def given(run: RunSpec, kind: type) -> dict[str, Any]:
+def options_given(run: RunSpec, kind: type) -> dict[str, Any]:
     """Return what a configuration says of the options that the dataclass `kind` declares, by field name."""
     named = {name: each for each in declared(kind) for name in (each.name, each.field, *each.option.also)}
     values = {named[key].field: value for key, value in run if key in named and value is not None}

@@ -17,7 +17,7 @@ from ddpexec.netlab.shapes import lab_topology
 from ddpsim.documents import problems, raised
 from ddpsim.documents.yaml_reading import read_mapping
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.files import file_name, named, read_text
+from ddpsim.files import display_name, file_name, read_text
 from ddpsim.topology.cluster import Topology
 
 VARY = "vary"
@@ -104,7 +104,7 @@ def load_campaign(path: str | Path) -> Campaign:
         InputError: a file that cannot be read or is malformed, with every error in it.
     """
     text = read_text(path, InputError, "give a campaign's YAML file, as docs/how-to/lab.md shows one")
-    return parse_campaign(text, named(path))
+    return parse_campaign(text, display_name(path))
 
 
 def parse_campaign(text: str, place: str) -> Campaign:

@@ -16,7 +16,7 @@ from ddpexec.campaign.baselines import measured_baselines
 from ddpexec.campaign.command import in_lab
 from ddpexec.campaign.repeats import averaged, mean_of
 from ddpexec.campaign.results import Result
-from ddpexec.campaign.schema import given
+from ddpexec.campaign.schema import options_given
 from ddpexec.campaign.spec import Configuration, network_topology
 from ddpexec.netlab.network import wire_bytes
 from ddpexec.running.settings import RunSettings
@@ -34,7 +34,7 @@ from ddpsim.trace.metrics import summarise
 from ddpsim.validation.validate import validate
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload, save_workload, workload_document
-from ddpsim.workload.pool import pooled
+from ddpsim.workload.pool import pool_captures
 from ddpsim.workload.single_clock import single_clock
 
 LAUNCHES, ITERATIONS = 3, 6
@@ -188,7 +188,7 @@ def run_arguments(configuration: Configuration, folder: Path, repeat: int = 0) -
     # Under `fully_shard` parameters are gathered in every iteration, so that none is one process's.
     sharded = scheme_named(run.scheme).runner == "fully_shard"
     values = {
-        **given(run, RunSettings),
+        **options_given(run, RunSettings),
         "backend": "gloo",
         "iterations": configuration.iterations * run.no_sync_every,
         "local_iterations": 0 if sharded else LOCAL_ITERATIONS,
@@ -253,7 +253,7 @@ def _capture(configuration: Configuration, network: MeasuredNetwork) -> None:
     parts = [network.folder / f"capture{number}.json.gz" for number in range(LAUNCHES)]
     for part in parts:
         in_lab(network.topology, [*arguments, "--iterations", str(ITERATIONS), "-o", str(part)])
-    save_workload(pooled([load_workload(str(part)) for part in parts]), network.workload)
+    save_workload(pool_captures([load_workload(str(part)) for part in parts]), network.workload)
     for part in parts:
         part.unlink()
 

@@ -89,7 +89,7 @@ def _loading_for_real() -> Iterator[None]:
             setattr(kind, name, method)
 
 
-def faked(module: nn.Module, batch: object, mode: FakeTensorMode) -> tuple[nn.Module, object]:
+def copy_as_fake(module: nn.Module, batch: object, mode: FakeTensorMode) -> tuple[nn.Module, object]:
     """Return copies of `module` and `batch` on fake tensors; parameters and buffers that were shared still are."""
     fakes: dict[int, Any] = {}
     for parameter in module.parameters():

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from ddpexec.capturing.own_step import OwnStep, named_where_raised
+from ddpexec.capturing.own_step import OwnStep, name_errors
 from ddpsim.errors import InputError
 from ddpsim.options.input_stage import InputStage
 
@@ -34,7 +34,7 @@ def loading_of(own: OwnStep) -> InputStage | None:
         what, remedy = f"`loader` is a {type(loader).__name__}", "let it be a torch.utils.data.DataLoader"
         raise InputError(what, place=f"--step {own.path}", remedy=remedy)
     times, sizes = [], []
-    with named_where_raised(own.path):
+    with name_errors(own.path):
         for seconds, batch in _timed(itertools.islice(_batches(loader), BATCHES + 1)):
             times.append(seconds)
             sizes.append(batch_bytes(batch))

@@ -52,7 +52,7 @@ class OwnStep:
         Raises:
             InputError: the step raised; it says where.
         """
-        with named_where_raised(self.path):
+        with name_errors(self.path):
             self.step()
 
 
@@ -62,7 +62,7 @@ def own_step(path: str) -> OwnStep:
     Raises:
         InputError: it cannot be imported, raises, or returns something else than a module and a callable.
     """
-    return made_by(factory(path), path)
+    return call_builder(factory(path), path)
 
 
 def factory(path: str) -> Factory:
@@ -75,7 +75,7 @@ def factory(path: str) -> Factory:
     if not colon or not module_name or not attribute:
         raise InputError(f"{path!r} names no function", place="--step", remedy="write package.module:function")
     try:
-        with named_where_raised(path):
+        with name_errors(path):
             function = imported(path)
     except (ImportError, AttributeError) as error:
         remedy = "run from the folder its package is in, or install it"
@@ -85,13 +85,13 @@ def factory(path: str) -> Factory:
     return function  # type: ignore[no-any-return]
 
 
-def made_by(function: Factory, path: str) -> OwnStep:
+def call_builder(function: Factory, path: str) -> OwnStep:
     """Return what `function`, found at `path`, returns.
 
     Raises:
         InputError: it raises, or returns something else than a module and a callable.
     """
-    with named_where_raised(path):
+    with name_errors(path):
         made = function()
     module, step = made if isinstance(made, tuple) and len(made) == 2 else (None, None)
     if not isinstance(module, nn.Module) or not callable(step):
@@ -101,7 +101,7 @@ def made_by(function: Factory, path: str) -> OwnStep:
 
 
 @contextmanager
-def named_where_raised(path: str) -> Iterator[None]:
+def name_errors(path: str) -> Iterator[None]:
     """Turn what the user's code raises into an `InputError` that says what, and at which of its lines.
 
     Failures to import are the importer's to explain.

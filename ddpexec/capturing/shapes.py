@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from ddpexec.capturing.autocast import autocasting
 from ddpexec.capturing.checkpointing import checkpoint_layers
 from ddpexec.capturing.counting import StepCounter, optimizer_name
-from ddpexec.capturing.fake import faked, faking
-from ddpexec.capturing.own_step import Factory, OwnStep, factory, made_by
+from ddpexec.capturing.fake import copy_as_fake, faking
+from ddpexec.capturing.own_step import Factory, OwnStep, call_builder, factory
 from ddpexec.models import build
 from ddpexec.models.training import TrainingModel
 from ddpsim.errors import InputError
@@ -121,7 +121,7 @@ def step_shape(
     function = factory(step) if isinstance(step, str) else step
 
     def make() -> OwnStep:
-        own = made_by(function, path)
+        own = call_builder(function, path)
         if checkpointing:
             checkpoint_layers(own.module)
         return own
@@ -172,7 +172,7 @@ def module_shape(
 
     def fake() -> OwnShape:
         with faking() as mode:
-            return _counted(lambda: own(*faked(module, batch, mode)), batch_size, real=False, original=module)
+            return _counted(lambda: own(*copy_as_fake(module, batch, mode)), batch_size, real=False, original=module)
 
     def real() -> OwnShape:
         return _counted(lambda: own(copy.deepcopy(module), batch), batch_size, real=True, original=module)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from ddpexec.groups.launched import launched
 from ddpexec.groups.lost import naming_the_lost
 from ddpsim.workload import Workload
-from ddpsim.workload.pool import pooled
+from ddpsim.workload.pool import pool_captures
 
 
 def capture_together(capture: Callable[[str], Workload], device: str = "") -> Workload | None:
@@ -39,4 +39,4 @@ def capture_together(capture: Callable[[str], Workload], device: str = "") -> Wo
         if everyones is None:
             return None
         recorded = [each for each in everyones if each is not None]
-        return replace(pooled(recorded), ranks=len(recorded))
+        return replace(pool_captures(recorded), ranks=len(recorded))

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from ddpexec.errors import LostRankError
-from ddpexec.groups.lost import told_to_end
+from ddpexec.groups.lost import termination_error
 from ddpexec.groups.mpi_environment import adopt_mpirun, under_mpirun
 from ddpexec.groups.mpi_group import NAME as MPI_NAME
 from ddpexec.groups.mpi_group import ProcessGroupMpi, register
@@ -136,7 +136,7 @@ def _give_up(communicator: Communicator, error: BaseException) -> NoReturn:
     """Raise `error`, or better why SIGTERM came, with the process groups gone; what is this rank's own is noted."""
     ignore_from_now_on()
     abandon()
-    why = told_to_end(communicator) if isinstance(error, Terminated) else None
+    why = termination_error(communicator) if isinstance(error, Terminated) else None
     if isinstance(error, Exception) and not isinstance(error, LostRankError):
         leave_words(str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}")
     store = dist.distributed_c10d._get_default_store() if _keeps_store() else None

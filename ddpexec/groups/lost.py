@@ -105,7 +105,7 @@ def lost(communicator: Members, what: str, error: Exception) -> LostRankError:
     )
 
 
-def told_to_end(communicator: Members) -> LostRankError | None:
+def termination_error(communicator: Members) -> LostRankError | None:
     """Return the error of a rank that was sent SIGTERM because others have ended; None where none has."""
     found = _search(Notes(communicator.main, None), communicator.places, communicator.rank)
     return None if found is None else found.error(f"rank {communicator.rank}: SIGTERM came, as", "")

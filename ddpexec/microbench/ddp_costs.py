@@ -96,11 +96,11 @@ def _backward(module: nn.Module, device: torch.device) -> Callable[[], None]:
 
 def _hook(communicator: Communicator, device: torch.device, finish_s: float) -> float:
     plain, ddp = _pair(device)
-    added = median_difference(_chilled(ddp, device), _chilled(plain, device), device, 20)
+    added = median_difference(_with_cold_caches(ddp, device), _with_cold_caches(plain, device), device, 20)
     return max(0.0, added - finish_s) / GRADIENTS
 
 
-def _chilled(module: nn.Module, device: torch.device) -> Prepare:
+def _with_cold_caches(module: nn.Module, device: torch.device) -> Prepare:
     """Return what runs forward, chills the caches, and returns the backward."""
 
     def prepare() -> Callable[[], None]:

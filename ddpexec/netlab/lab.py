@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ddpexec.netlab import kernel, probe, support
 from ddpexec.netlab.forwarder import describe
-from ddpexec.netlab.names import claimed_name
+from ddpexec.netlab.names import claim_name
 from ddpexec.netlab.network import LabNetwork
 from ddpexec.netlab.signals import die_with_parent
 from ddpexec.netlab.tun import open_tun
@@ -60,7 +60,7 @@ def build(network: LabNetwork, shaper: str | None = None) -> Iterator[Lab]:
     if lacking := support.missing():
         raise InputError(f"a lab network needs {'; '.join(lacking)}", place="netlab")
     shaper = shaper or shaper_for(network)
-    with claimed_name() as name, contextlib.ExitStack() as stack:
+    with claim_name() as name, contextlib.ExitStack() as stack:
         kernel.make_hosts(name, network)
         namespaces = tuple(kernel.host_namespace(name, index) for index in range(len(network.hosts)))
         if shaper == "kernel":

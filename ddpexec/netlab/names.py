@@ -18,7 +18,7 @@ LOCKS = Path("/run/ddpexec-netlab")
 
 
 @contextlib.contextmanager
-def claimed_name() -> Iterator[str]:
+def claim_name() -> Iterator[str]:
     """Yield a lab's name, held by a lock that dies with this process; remove the leftovers of dead labs first."""
     name = f"{PREFIX}-{os.getpid()}"
     path = LOCKS / f"{name}.lock"

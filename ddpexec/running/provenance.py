@@ -11,8 +11,8 @@ import torch
 from ddpexec.describe import device_model
 from ddpexec.schedules.learning import ProbedLink
 from ddpsim.jobs.job import Job
-from ddpsim.options.option import declared, told
-from ddpsim.order.named import shown
+from ddpsim.options.option import declared, option_values
+from ddpsim.order.named import predictor_name
 
 if TYPE_CHECKING:
     from ddpexec.running.replay import Replay
@@ -44,7 +44,7 @@ def provenance(run: Run, command: list[str]) -> dict[str, object]:
         "threads": torch.get_num_threads() if run.device.type == "cpu" else None,
         "seed": settings.seed,
         "late_gradients": _late(run.subject.replay),
-        **_probed(run),
+        **_planning_probes(run),
         "plan": plan.document(),
         "plan_fingerprint": plan.fingerprint(),
         "options": {**options(settings), **settings.periodic},
@@ -54,12 +54,12 @@ def provenance(run: Run, command: list[str]) -> dict[str, object]:
 def options(settings: RunSettings) -> dict[str, object]:
     """Return what was asked of the job, by field name; what the document tells of it elsewhere is left out."""
     job = {each.field for each in declared(Job)} - _ELSEWHERE
-    values = {name: value for name, value in told(settings).items() if name in job}
-    values["predictor"] = shown(values["predictor"])
+    values = {name: value for name, value in option_values(settings).items() if name in job}
+    values["predictor"] = predictor_name(values["predictor"])
     return {name: _plain(value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
 
-def _probed(run: Run) -> dict[str, object]:
+def _planning_probes(run: Run) -> dict[str, object]:
     """Return what a schedule was planned by: seconds of an allreduce of nothing, and bytes a second beyond."""
     wire = getattr(run.ddp, "wire", None)
     if not isinstance(wire, ProbedLink):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddpexec.capturing.own_step import named_where_raised
+from ddpexec.capturing.own_step import name_errors
 from ddpexec.ddp.parameters import ModelParameters, collect
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import OptionError
@@ -227,7 +227,7 @@ class Run:
         """Train once by the user's step; as in a capture, what it does before forward counts only where asked for."""
         loads = self.settings.input_stage == RECORDED_INPUT
         stamps = OwnStamps(self.observer, self.slower, index, loads=loads)
-        with named_where_raised(model.path), naming_the_lost(self.communicator, "a collective", others_code=True):
+        with name_errors(model.path), naming_the_lost(self.communicator, "a collective", others_code=True):
             model.step(stamps)
         stamps.end()
 

@@ -80,7 +80,7 @@ class ProbeTimes:
         return [median(times) if times else math.nan for times in found]
 
 
-def told(
+def with_learned(
     setup: SchemeInputs,
     learning: ProbeTimes,
     communicator: Communicator,

@@ -14,7 +14,7 @@ from ddpexec.ddp.parameters import ModelParameters, agree
 from ddpexec.errors import OptionError
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.lanes import CommunicationStream
-from ddpexec.schedules.learning import ProbeTimes, arrival_order, told
+from ddpexec.schedules.learning import ProbeTimes, arrival_order, with_learned
 from ddpexec.schedules.message_memory import keeps_parts
 from ddpexec.schedules.refusals import check_mixable
 from ddpexec.schedules.rows import check_optimizer
@@ -106,7 +106,7 @@ class SchedulePlanner:
 
         Its buckets are made anew, in the order in which gradients came, where none were given.
         """
-        setup = told(self._setup(), learning, self._communicator, lane, self._model)
+        setup = with_learned(self._setup(), learning, self._communicator, lane, self._model)
         self.wire = setup.time_s
         if self._given is None:
             self.plan = rebuilt_plan(self._model.policy, self._caps, arrival_order(setup))
@@ -153,8 +153,8 @@ def check_agreement(schedule: Schedule, communicator: Communicator, device: torc
 
 def _ranks_per_node(world_size: int) -> int:
     """Return the ranks of a node as the launcher says, 1 where it does not or where they do not divide all."""
-    told = os.environ.get("LOCAL_WORLD_SIZE", "")
-    ranks = int(told) if told.isascii() and told.isdigit() else 1
+    local_size = os.environ.get("LOCAL_WORLD_SIZE", "")
+    ranks = int(local_size) if local_size.isascii() and local_size.isdigit() else 1
     return ranks if ranks and world_size % ranks == 0 else 1
 
 

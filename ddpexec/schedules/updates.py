@@ -158,7 +158,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         self.follow(self.updates)  # torch's optimizers have other parameter groups now
 
 
-def moved_state(old: Sequence[ParameterUpdate], new: Sequence[ParameterUpdate]) -> None:
+def move_state(old: Sequence[ParameterUpdate], new: Sequence[ParameterUpdate]) -> None:
     """Give `new` instances the state of `old` ones of whole parameters, and their hyperparameters; parts are cut out.
 
     Only state whose tensors have their parameter's shape can be divided, or such as counts steps.

@@ -34,7 +34,7 @@ from ddpexec.schedules.planner import SchedulePlanner, check_agreement
 from ddpexec.schedules.refusals import check_joinable, check_module_for_scheme
 from ddpexec.schedules.scheme_schedule import SchemeSchedule
 from ddpexec.schedules.served import Server, ServerStatistics
-from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate, ScheduledOptimizer, moved_state
+from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate, ScheduledOptimizer, move_state
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.operations import Operation
@@ -359,7 +359,7 @@ class ScheduledDataParallel(nn.Module, Joinable):
         if self.optimizer is None:
             self.optimizer = ScheduledOptimizer(updates, self._step, self.complete, self._forget)
         else:
-            moved_state(former, updates)
+            move_state(former, updates)
             self.optimizer.follow(updates)
 
     def _replan(self, learning: ProbeTimes) -> None:

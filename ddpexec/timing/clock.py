@@ -116,7 +116,7 @@ class CudaClock:
     def device_s(self, moment: CudaMoment) -> float:
         """Return when the device reached the event."""
         moment.event.synchronize()
-        return _known(moment.base) + _between(moment.base.event, moment.event)
+        return _base_offset(moment.base) + _between(moment.base.event, moment.event)
 
     def watch(self, work: Any, position: int = 0) -> Callable[[], CudaMoment | None]:
         """Mark the end of `work` on a stream of our own; neither host nor computation waits."""
@@ -163,7 +163,7 @@ class CudaClock:
         return event
 
 
-def _known(base: _Base) -> float:
+def _base_offset(base: _Base) -> float:
     """Return when the device was at `base`: the sum of the times from each base to the next."""
     ahead = []
     while base.device_s is None and base.before is not None:

@@ -142,7 +142,7 @@ class Records:
         ends = [self._finished(bucket, waiting) for bucket in note.buckets]
         launches = [self._host(bucket.launched) for bucket in note.buckets]
         queued = [max(self._at(b.launched), launch) for b, launch in zip(note.buckets, launches, strict=True)]
-        started = begun(queued, ends, self._lanes, self._groups)
+        started = collective_starts(queued, ends, self._lanes, self._groups)
         written, exposed = self._written(note, ends)
         return tuple(
             BucketTimes(
@@ -216,7 +216,9 @@ class Records:
         return 0.0 if pair is None else self._clock.device_s(pair[1]) - self._clock.device_s(pair[0])
 
 
-def begun(launched: Sequence[float], finished: Sequence[float], in_flight: int, groups: int = 1) -> list[float]:
+def collective_starts(
+    launched: Sequence[float], finished: Sequence[float], in_flight: int, groups: int = 1
+) -> list[float]:
     """Return when each collective began, given when it was launched and finished, in launch order.
 
     Backends do not say. The i-th goes to group i modulo `groups`; a group takes its collectives from its queue in

@@ -13,7 +13,7 @@ from torch import nn
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.timing.clock import Clock, Moment, clock_of, drain
 from ddpexec.timing.observe import Note, Observer, Pair, note_backward
-from ddpexec.timing.records import IN_FLIGHT, begun
+from ddpexec.timing.records import IN_FLIGHT, collective_starts
 from ddpexec.tracing.loop import LoopHooks
 from ddpexec.tracing.subjects import TracedModule, subject_of
 from ddpexec.tuning.observed import ObservedJob, RankSteps, Seconds, Sent
@@ -211,7 +211,7 @@ class _Stamps:
             told = bucket.finished()
             moments = [self._device(each) for each in (told, bucket.waited and bucket.waited[1]) if each is not None]
             ends.append(min([*moments, latest]))
-        started = begun(launched, ends, self._lanes)
+        started = collective_starts(launched, ends, self._lanes)
         return [
             Sent(bucket.size_bytes, min(start, end), end)
             for bucket, start, end in zip(note.buckets, started, ends, strict=True)

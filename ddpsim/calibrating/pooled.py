@@ -58,7 +58,7 @@ class Pool:
         return documented().with_values(self.values, source="pooled fit")
 
 
-def pooled(
+def fit_pooled(
     samples: Sequence[Sample],
     near: Mapping[str, float] | None = None,
     progress: Callable[[str], None] = lambda message: None,
@@ -81,7 +81,7 @@ def pooled(
     return Pool(found.values, aside, found.unused, found.residuals)
 
 
-def thinned(sample: Sample) -> Sample:
+def thin_rows(sample: Sample) -> Sample:
     """Return at most twelve rows: those of 1 MiB and more and every third below, evenly.
 
     Of 31 rows, 8 B to 8 GiB by factors of 2, 20 are such (14 from 1 MiB, every third of the 17 below), and 12 of

@@ -57,6 +57,6 @@ def groups_of(rank: int, sizes: Mapping[str, int], world_size: int) -> dict[str,
     return found
 
 
-def listed(groups: Mapping[str, ProcessGroup]) -> str:
+def format_groups(groups: Mapping[str, ProcessGroup]) -> str:
     """Return the groups as the inputs of a node `process_group:init`, as torch writes it: a list of one JSON text."""
     return f"['{json.dumps([group.document() for group in groups.values()])}']"

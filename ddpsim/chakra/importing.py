@@ -19,7 +19,7 @@ from ddpsim.chakra.schema import Attribute, CollectiveType, NodeType, Tensors, T
 from ddpsim.chakra.steps import BACKWARD, FORWARD, MODULE_BUFFERS, OPTIMIZER, PARAMETERS
 from ddpsim.chakra.unannotated import annotated
 from ddpsim.errors import TraceError
-from ddpsim.files import named, read_bytes
+from ddpsim.files import display_name, read_bytes
 from ddpsim.workload import Buffer, Phase, Workload
 from ddpsim.workload.forward_use import ForwardUse, median_use
 from ddpsim.workload.profile import Seconds
@@ -81,7 +81,7 @@ def import_trace(path: Path) -> ImportedTrace:
         InputError: protobuf is not installed.
         TraceError: a file that is none, or has no gradients; the node is named.
     """
-    place = named(path)
+    place = display_name(path)
     header, nodes = decode(read_bytes(path, TraceError, _REMEDY), place)
     notes: tuple[str, ...] = ()
     seen = tuple(_collectives(nodes, place))
@@ -118,7 +118,7 @@ def _group_sizes(nodes: Sequence[TraceNode], place: str) -> dict[str, int]:
 
 
 def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place: str) -> Workload:
-    parameters = [Parameter(*each) for each in _listed(nodes, PARAMETERS, place)]
+    parameters = [Parameter(*each) for each in _tensors_of(nodes, PARAMETERS, place)]
     if not parameters:
         remedy = "give a trace of training, whose gradients are reduced"
         raise TraceError("has no gradients", place=place, remedy=remedy)
@@ -147,7 +147,7 @@ def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place
         threads=int(threads) if threads is not None else (1 if device == "cpu" else None),
         estimated=bool(header.get("estimated", False)),
         parameters=tuple(parameters),
-        buffers=tuple(Buffer(*each) for each in _listed(nodes, MODULE_BUFFERS, place)),
+        buffers=tuple(Buffer(*each) for each in _tensors_of(nodes, MODULE_BUFFERS, place)),
         forward=phase(FORWARD),
         backward=phase(BACKWARD),
         optimizer=phase(OPTIMIZER),
@@ -289,7 +289,7 @@ def _s(node: TraceNode) -> float:
     return node.duration_us / 1e6
 
 
-def _listed(nodes: Sequence[TraceNode], name: str, place: str) -> list[tuple[str, tuple[int, ...], str]]:
+def _tensors_of(nodes: Sequence[TraceNode], name: str, place: str) -> list[tuple[str, tuple[int, ...], str]]:
     """Return name, shape and type of the tensors that a metadata node lists."""
     for node in nodes:
         if node.type == NodeType.METADATA and node.name == name:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ddpsim.chakra.groups import ProcessGroup, groups_of, listed
+from ddpsim.chakra.groups import ProcessGroup, format_groups, groups_of
 from ddpsim.chakra.schema import Attribute, NodeType, Tensors, TraceNode, encode
 from ddpsim.chakra.steps import MODULE_BUFFERS, PARAMETERS, CommunicationNode, step_nodes, tensors_of
 from ddpsim.errors import InputError
@@ -79,7 +79,7 @@ def _header(run: JobRun, setting: RankConfiguration, rank: int) -> dict[str, Att
 def _lists(setting: RankConfiguration, groups: dict[str, ProcessGroup]) -> list[TraceNode]:
     """Return the nodes that list process groups, parameters and module buffers; they come before all others."""
     return [
-        TraceNode(0, _INIT, NodeType.METADATA, inputs=Tensors(listed(groups))),
+        TraceNode(0, _INIT, NodeType.METADATA, inputs=Tensors(format_groups(groups))),
         TraceNode(1, PARAMETERS, NodeType.METADATA, outputs=tensors_of(setting.workload.parameters)),
         TraceNode(2, MODULE_BUFFERS, NodeType.METADATA, outputs=tensors_of(setting.workload.buffers)),
     ]

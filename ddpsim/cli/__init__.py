@@ -20,11 +20,11 @@ def main(arguments: "Sequence[str] | None" = None) -> None:
     if own:
         gc.disable()
         end_on_interrupt()
-    from ddpsim.cli.app import command_for, named_in, run
+    from ddpsim.cli.app import command_for, command_name, run
 
     arguments = sys.argv[1:] if arguments is None else arguments
     if own:
-        command_for(named_in(arguments))
+        command_for(command_name(arguments))
         gc.freeze()  # what was imported stays to the end
         gc.set_threshold(YOUNG)
         gc.enable()

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ddpsim.cli.flags import called, error_in_flags, flags_of
+from ddpsim.cli.flags import error_in_flags, find_command, flags_of
 from ddpsim.cli.sections import SectionedCommand
 from ddpsim.cli.streams import guarded_streams
 from ddpsim.cli.usage import INTERRUPTED, USAGE_ERROR, refuse_repeated, usage_message
@@ -146,14 +146,14 @@ def whole_command() -> Any:
     return command_for(None)
 
 
-def named_in(arguments: Sequence[str]) -> str:
+def command_name(arguments: Sequence[str]) -> str:
     """Return the command that `arguments` name; the empty string where they name none."""
     return next((argument.replace("_", "-") for argument in arguments if not argument.startswith("-")), "")
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; the modules of the others stay unread."""
-    return carry_out(command_for(named_in(arguments)), arguments, "ddpsim")
+    return carry_out(command_for(command_name(arguments)), arguments, "ddpsim")
 
 
 def carry_out(command: Any, arguments: Sequence[str], program: str) -> int:
@@ -174,7 +174,7 @@ def _carry_out(command: Any, arguments: Sequence[str], program: str) -> int:
             refuse_repeated(command, arguments)
             code = command(args=list(arguments), prog_name=program, standalone_mode=False, obj=tuple(arguments))
     except InputError as error:
-        return _fail(error_in_flags(error, flags_of(called(command, arguments))))
+        return _fail(error_in_flags(error, flags_of(find_command(command, arguments))))
     except (typer.Abort, KeyboardInterrupt):
         return _fail("interrupted", INTERRUPTED)
     except USAGE_ERROR as error:

@@ -18,7 +18,7 @@ from ddpsim.cli.options import Schemes, SweptCaps, swept_caps
 from ddpsim.cli.output import Output, note
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.predict import GpusPerNode
-from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
+from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
@@ -143,7 +143,7 @@ def compare(
     deliver_report(
         arguments.report,
         lambda pages: pages.compare_report(
-            found, calibration=given.calibration_in_force(), notes=sorted(done.told), command=made_by(context)
+            found, calibration=given.calibration_in_force(), notes=sorted(done.told), command=command_line(context)
         ),
     )
     output.emit(

@@ -218,7 +218,7 @@ def _ranked(found: Comparison, best: ComparisonRow, fitting: Sequence[Comparison
     if cost is not None and best.price is not None:
         what = "cheapest" if found.goal is None else f"cheapest that meets {found.goal.said()}"
         yield f"{what}: {_where(best)}, {_span(cost)} {best.price.currency} a million samples"
-        yield from _reached(best, found.goal)
+        yield from _goal_lines(best, found.goal)
         yield from near
         yield "front of cost over time (*): what nothing beats in both"
         if unpriced := dict.fromkeys(row.machine for row in fitting if row.price is None):
@@ -226,12 +226,12 @@ def _ranked(found: Comparison, best: ComparisonRow, fitting: Sequence[Comparison
     elif found.goal is not None:
         yield from near
         yield f"meets {found.goal.said()}: {_where(best)}"
-        yield from _reached(best, found.goal)
+        yield from _goal_lines(best, found.goal)
     else:
         yield from near
 
 
-def _reached(best: ComparisonRow, goal: RateGoal | None) -> Iterator[str]:
+def _goal_lines(best: ComparisonRow, goal: RateGoal | None) -> Iterator[str]:
     """Yield what the best row comes to in the terms of the goal, and whether its whole band meets it."""
     if goal is not None:
         sure = "its whole band meets it" if goal.met_by(best.samples_per_s[1]) else "the slow end misses it"

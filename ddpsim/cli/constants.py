@@ -130,11 +130,11 @@ def constants(
     if calibration and backend not in (None, calibration.backend):
         what = f"the calibration is of {calibration.backend}"
         raise InputError(what, place=f"--backend {backend}", remedy="leave it out")
-    rows = [_row(constant) for constant in _listed(calibration, backend)]
+    rows = [_row(constant) for constant in _constants_in_force(calibration, backend)]
     output.emit({"rows": rows}, lambda: _text(rows))
 
 
-def _listed(calibration: Calibration | None, backend: str | None) -> list[Constant]:
+def _constants_in_force(calibration: Calibration | None, backend: str | None) -> list[Constant]:
     """Return the constants in force of one backend, or of all."""
     from ddpsim.collectives.priors import PRIORS
 

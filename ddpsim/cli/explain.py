@@ -11,7 +11,7 @@ import typer
 from ddpsim.cli.destination import STANDARD_OUTPUT
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note
-from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
+from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.errors import InputError
 from ddpsim.explaining.given import RunFacts
 from ddpsim.workers.asked import FEW, Workers
@@ -73,7 +73,8 @@ def explain(
         note(f"note: {arguments.against}: {line}")
     name = Path(arguments.traces).name or arguments.traces
     deliver_report(
-        arguments.report, lambda pages: pages.explain_report(found, title=name, command=made_by(context), since=since)
+        arguments.report,
+        lambda pages: pages.explain_report(found, title=name, command=command_line(context), since=since),
     )
     document = {**found.document(), "against": None if since is None else since.document()}
     said = (lambda: text(found)) if since is None else (lambda: f"{changes(since)}\n\n{text(found)}")

@@ -20,7 +20,7 @@ def flags_of(command: Any) -> Mapping[str, str]:
     return {param.name: param.opts[0] for param in command.params if param.param_type_name == "option"}
 
 
-def called(command: Any, arguments: Sequence[str]) -> Any:
+def find_command(command: Any, arguments: Sequence[str]) -> Any:
     """Return the command that `arguments` call, of the whole program's `command`; what follows `--` is another's."""
     for argument in own(arguments):
         command = getattr(command, "commands", {}).get(argument, command)

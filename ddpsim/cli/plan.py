@@ -20,7 +20,7 @@ from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.plan_text import text
 from ddpsim.cli.predict import GpusPerNode, warn_of_pace
 from ddpsim.cli.progress import Progress
-from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
+from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
@@ -114,7 +114,7 @@ def plan(
     deliver_report(
         arguments.report,
         lambda pages: pages.plan_report(
-            reports, calibration=given.calibration_in_force(), notes=sorted(done.told), command=made_by(context)
+            reports, calibration=given.calibration_in_force(), notes=sorted(done.told), command=command_line(context)
         ),
     )
     output.emit(

@@ -48,12 +48,12 @@ def priors(
     As the shipped priors were made. A table more than twice as far off as the median table is set aside and named.
     """
     from ddpsim.calibrating.misfit import misfit
-    from ddpsim.calibrating.pooled import pooled
+    from ddpsim.calibrating.pooled import fit_pooled
     from ddpsim.files import json_text
 
     check_destination(out, as_json=output.as_json)
     samples = _samples(measured, topology, nodes)
-    found = pooled(samples, progress=note)
+    found = fit_pooled(samples, progress=note)
     kept = [sample for sample in samples if sample.table.name not in found.aside]
     judged = misfit(kept, found.residuals)
     judged.refuse(accepted=accept_misfit)
@@ -72,7 +72,7 @@ def priors(
 
 def _samples(measured: Sequence[str], machines: Sequence[str], nodes: str | None) -> list[Sample]:
     """Return the thinned tables on their machines."""
-    from ddpsim.calibrating.pooled import thinned
+    from ddpsim.calibrating.pooled import thin_rows
     from ddpsim.calibrating.samples import Sample
     from ddpsim.measured import read_table
     from ddpsim.topology.spec import load_topology
@@ -89,7 +89,7 @@ def _samples(measured: Sequence[str], machines: Sequence[str], nodes: str | None
         if each.header.get("backend", "nccl") != "nccl":
             what = f"a table of {each.header['backend']}; the constants of NCCL alone are pooled"
             raise CalibrationError(what, place=each.name, remedy="use `ddpsim calibrate` for gloo")
-        samples.append(thinned(Sample.of(each, machine, count)))
+        samples.append(thin_rows(Sample.of(each, machine, count)))
     if not any(sample.sizes for sample in samples):
         raise CalibrationError("no row to fit to", remedy="give tables of measured allreduces")
     return samples

@@ -59,7 +59,7 @@ def deliver_report(path: str | None, make: Callable[[Any], Report]) -> None:
         note(f"wrote {path}")
 
 
-def made_by(context: typer.Context) -> str:
+def command_line(context: typer.Context) -> str:
     """Return the command that runs, as it would be typed."""
     given: Sequence[str] = context.find_root().obj or ()
     return shlex.join(["ddpsim", *given])

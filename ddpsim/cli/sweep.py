@@ -25,7 +25,7 @@ from ddpsim.cli.options import (
 from ddpsim.cli.output import Output, ms, note, percent, table
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.predict import GpusPerNode
-from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
+from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
 from ddpsim.units import counted
@@ -117,7 +117,7 @@ def sweep(
             backend=backend,
             calibration=question.calibration,
             notes=sorted(done.told),
-            command=made_by(context),
+            command=command_line(context),
         ),
     )
     aside = STANDARD_OUTPUT in (arguments.out, arguments.report)

@@ -81,7 +81,7 @@ def show(
     from ddpsim.topology.transports import nic_advice
 
     check_destination(arguments.plot)
-    machine = _asked(load_topology(arguments.topology), arguments.gpus, arguments.nodes)
+    machine = _visible_part(load_topology(arguments.topology), arguments.gpus, arguments.nodes)
     gpudirect = False if arguments.no_gpudirect else None
     joined, count = _joined(machine, arguments.nodes)
     found = channels_of(joined, pxn=not arguments.no_pxn, gpudirect=gpudirect) if arguments.channels else {}
@@ -113,7 +113,7 @@ def _joined(machine: Topology, nodes: int | None) -> tuple[Cluster, int]:
     return placement.topology, placement.nodes
 
 
-def _asked(machine: Topology, gpus: str | None, nodes: int | None) -> Topology:
+def _visible_part(machine: Topology, gpus: str | None, nodes: int | None) -> Topology:
     """Return `machine` with only `gpus` visible, where they are given.
 
     Raises:
@@ -148,16 +148,16 @@ def import_(
     out: Annotated[str | None, typer.Option("--out", "-o", metavar="FILE.yaml", help="[standard output]")] = None,
 ) -> None:
     """Take a machine in from `nvidia-smi topo -m`, `rocm-smi --showtopo` or NCCL's XML; prints its YAML."""
-    from ddpsim.files import named
+    from ddpsim.files import display_name
     from ddpsim.topology.dump import document_of, dump_topology
     from ddpsim.topology.importers import import_topology
     from ddpsim.topology.nccl_graph import with_graph_dump
 
     check_destination(out, as_json=output.as_json)
-    place = named(file)
+    place = display_name(file)
     machine = import_topology(_text_of(file), place, gpu=gpu, name=name)
     if graph_dump:
-        machine = with_graph_dump(machine, _text_of(graph_dump), named(graph_dump))
+        machine = with_graph_dump(machine, _text_of(graph_dump), display_name(graph_dump))
     machine = replace(machine, sources=tuple(source.replace(place, Path(place).name) for source in machine.sources))
     text = dump_topology(machine)
     if out:

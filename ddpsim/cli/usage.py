@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import typer
 
-from ddpsim.cli.flags import called, own
+from ddpsim.cli.flags import find_command, own
 from ddpsim.errors import InputError, shortened
 
 INTERRUPTED = 130
@@ -25,7 +25,7 @@ def usage_message(error: BaseException, arguments: Sequence[str], program: str) 
         return str(message)
     context = getattr(error, "ctx", None)
     path = context.command_path if context else program
-    said = shortened(f"{message.rstrip('.')}{_given(error, arguments)}", _LONGEST)
+    said = shortened(f"{message.rstrip('.')}{_given_value(error, arguments)}", _LONGEST)
     return f"error: {said}; see `{path} --help`"
 
 
@@ -36,7 +36,7 @@ def refuse_repeated(command: Any, arguments: Sequence[str]) -> None:
         command: of the whole program; the one that `arguments` call is found in it.
         arguments: of the program; what follows `--` is another's.
     """
-    command = called(command, arguments)
+    command = find_command(command, arguments)
     options = [param for param in command.params if param.param_type_name == "option"]
     for param in (option for option in options if not option.multiple and not option.is_flag):
         flags = [argument.partition("=")[0] for argument in own(arguments) if argument.startswith("-")]
@@ -44,7 +44,7 @@ def refuse_repeated(command: Any, arguments: Sequence[str]) -> None:
             raise InputError("is given twice and takes one value", place=param.opts[0], remedy="keep one")
 
 
-def _given(error: BaseException, arguments: Sequence[str]) -> str:
+def _given_value(error: BaseException, arguments: Sequence[str]) -> str:
     """Return what was given to the option that `error` is about, which typer's message leaves out."""
     options = getattr(getattr(error, "param", None), "opts", [])
     for number, argument in enumerate(arguments):

@@ -11,7 +11,7 @@ from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, ms, note, percent, table
 from ddpsim.cli.pictures import plot_option
-from ddpsim.cli.reporting import ReportFile, check_report, deliver_report, made_by
+from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.errors import InputError
 from ddpsim.prediction.path import helps_most
 
@@ -60,7 +60,8 @@ def validate(
     if arguments.plot:
         _draw(result, arguments.plot)
     deliver_report(
-        arguments.report, lambda pages: pages.validation_report(result, prediction, trace, command=made_by(context))
+        arguments.report,
+        lambda pages: pages.validation_report(result, prediction, trace, command=command_line(context)),
     )
     output.emit(result.document(), lambda: _text(result), aside=arguments.report == STANDARD_OUTPUT)
     error_size = abs(result.iterations.error or 0.0)

@@ -168,7 +168,7 @@ def _find(
     capacities = {link.name: link.bandwidth for link in template.links}
     nics = tuple(nic.name for nic in template.nics) if network else ()
     sm = template.gpus[0].sm
-    given = _stated(template.rings, template, gpus, network) or mesh_rings(template, paths, network=network)
+    given = _rings_over(template.rings, template, gpus, network) or mesh_rings(template, paths, network=network)
     if given:
         rings = given
         speed = template.ring_bandwidth or _even_speed(rings, paths, capacities)
@@ -183,7 +183,7 @@ def _find(
     if not given:
         rings, speed = doubled(rings, speed, sm, max_channels)
     channels = tuple(_channel(ring, speed, paths) for ring in rings)
-    given_trees = _stated(template.trees, template, gpus, network) if given else []
+    given_trees = _rings_over(template.trees, template, gpus, network) if given else []
     as_stated = len(given_trees) == len(rings)
     trees = tuple(_channel(tree, speed, paths) for tree in given_trees) if as_stated else channels
     chains = tuple(_chain(channel) for channel in trees)
@@ -222,7 +222,7 @@ def _chain(ring: Channel) -> Channel:
     return replace(ring, routes=ring.routes[: len(ring.gpus) - 1], nic_out=ring.nic_in, exit=None)
 
 
-def _stated(
+def _rings_over(
     known: Sequence[tuple[str, ...]], template: NodeTemplate, gpus: tuple[str, ...], network: bool
 ) -> list[Ring]:
     """Return those of `known` over exactly `gpus`, with NICs at their ends where several nodes take part."""

@@ -42,7 +42,7 @@ def _tree(vertices: int, left: dict[tuple[int, int], int], root: int, others: in
             for target in range(vertices)
             if target not in inside
             and left.get((source, target), 0)
-            and _spared(vertices, left, (source, target), root, others)
+            and _fits_without(vertices, left, (source, target), root, others)
         )
         left[source, target] -= 1
         parents[target] = source
@@ -50,7 +50,9 @@ def _tree(vertices: int, left: dict[tuple[int, int], int], root: int, others: in
     return parents
 
 
-def _spared(vertices: int, left: dict[tuple[int, int], int], link: tuple[int, int], root: int, others: int) -> bool:
+def _fits_without(
+    vertices: int, left: dict[tuple[int, int], int], link: tuple[int, int], root: int, others: int
+) -> bool:
     """Whether `others` trees still fit without one of the links between two vertices."""
     if others == 0:
         return True

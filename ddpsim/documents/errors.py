@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticCustomError
 
-from ddpsim.errors import InputError, UnknownNameError, listed, shortened
+from ddpsim.errors import InputError, UnknownNameError, join_problems, shortened
 
 Path = tuple[str | int, ...]
 
-_TOLD = "told"
+_TOLD = "document_error"
 _EXPECTED: Mapping[str, str] = {
     "string_type": "a text",
     "string_too_short": "a text with something in it",
@@ -46,7 +46,7 @@ _repr = reprlib.Repr()
 _repr.maxlevel, _repr.maxstring, _repr.maxlong, _repr.maxother = 3, _LONGEST_VALUE, _LONGEST_VALUE, _LONGEST_VALUE
 
 
-def told(what: str, *within: str | int) -> PydanticCustomError:
+def document_error(what: str, *within: str | int) -> PydanticCustomError:
     """Return the error that a validator of a model raises; its message is `what` as it stands.
 
     Args:
@@ -82,10 +82,10 @@ def problems(
 
 def raised(found: list[str], place: str, error: type[InputError], remedy: str | None = None) -> InputError:
     """Return the one `error` that says all problems in the file `place`; of many, the first."""
-    return error(listed(found), place=place, remedy=remedy)
+    return error(join_problems(found), place=place, remedy=remedy)
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """Return `value` as an error shows it: as Python writes it, shortened."""
     return shortened(_repr.repr(value), _LONGEST_VALUE)
 
@@ -106,8 +106,8 @@ def _message(entry: Any, path: Path, model: type[BaseModel]) -> str:
     if kind == "value_error":
         return str(message).removeprefix("Value error, ")
     if kind in _EXPECTED:
-        return f"{shown(entry['input'])} is not {_EXPECTED[kind].format(**entry.get('ctx') or {})}"
-    return f"{shown(entry['input'])}: {message[0].lower()}{message[1:]}"
+        return f"{format_value(entry['input'])} is not {_EXPECTED[kind].format(**entry.get('ctx') or {})}"
+    return f"{format_value(entry['input'])}: {message[0].lower()}{message[1:]}"
 
 
 def _keys(model: Any, path: Path) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema
 
-from ddpsim.documents.errors import problems, raised, shown, told
+from ddpsim.documents.errors import document_error, format_value, problems, raised
 from ddpsim.errors import InputError
 
 MOST_ITEMS = 200_000
@@ -86,13 +86,13 @@ def read_as(model: type[Read], document: object, place: str, error: type[InputEr
 def _check_schema(model: type[File], document: object, place: str, error: type[InputError], remedy: str) -> None:
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != model.SCHEMA:
-        what = f"not a {model.KIND}" + ("" if schema is None else f": its schema is {shown(schema)}")
+        what = f"not a {model.KIND}" + ("" if schema is None else f": its schema is {format_value(schema)}")
         raise error(what, place=place, remedy=f'expected "schema": "{model.SCHEMA}"; {remedy}')
 
 
 def _amount(value: float) -> float:
     if value < -_ROUNDING:
-        raise told(f"{shown(value)} is not a number from 0 on")
+        raise document_error(f"{format_value(value)} is not a number from 0 on")
     return value
 
 

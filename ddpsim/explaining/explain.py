@@ -59,7 +59,7 @@ def explain(
     lead = seen[0]
     machine = _machine(given, ranks, lead, splits, notes) if predict else None
     late = late_rank(seen)
-    foretold = _foretold(lead, machine, traced, notes, advise=late is None)
+    foretold = _predict_breakdown(lead, machine, traced, notes, advise=late is None)
     link = slow_link(seen, machine, backend_of(lead), traced.step_s, agreed=alignment.agreed)
     recorded = None if given.flight_recorder is None else read_recorder(given.flight_recorder)
     if recorded is not None:
@@ -142,7 +142,7 @@ def _machine(
     return machine
 
 
-def _foretold(
+def _predict_breakdown(
     lead: SeenRank, machine: TracedMachine | None, traced: TracedStep, notes: list[str], *, advise: bool
 ) -> PredictedBreakdown | None:
     if machine is None or lead.made_by is None:

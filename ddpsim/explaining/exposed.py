@@ -31,11 +31,11 @@ def exposed_of(spans: Iterable[tuple[str, float, float]], busy: Sequence[Interva
     return found
 
 
-def held_s(exposed: Exposed, start_s: float, end_s: float) -> float:
+def blocked_s(exposed: Exposed, start_s: float, end_s: float) -> float:
     """Return how long of a stretch a rank was held up."""
     return sum(intersection([(start_s, end_s)], each) for each in exposed.values()) if end_s > start_s else 0.0
 
 
 def parts_of(exposed: Exposed, start_s: float, end_s: float) -> dict[str, float]:
     """Return the parts of a step that collectives which are not DDP's have, by part's name."""
-    return {f"{operation}_s": held_s({operation: each}, start_s, end_s) for operation, each in exposed.items()}
+    return {f"{operation}_s": blocked_s({operation: each}, start_s, end_s) for operation, each in exposed.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddpsim.explaining.exposed import Exposed, held_s, parts_of
+from ddpsim.explaining.exposed import Exposed, blocked_s, parts_of
 from ddpsim.explaining.seen import SeenCollective, whole
 from ddpsim.trace.overlap import intersection, union
 from ddpsim.workload.kineto.steps import HostStep
@@ -40,7 +40,7 @@ def host_work(
     def own(start_s: float, stop_s: float) -> float:
         if stop_s <= start_s:
             return 0.0
-        return stop_s - start_s - held_s(exposed, start_s, stop_s) - intersection([(start_s, stop_s)], waits)
+        return stop_s - start_s - blocked_s(exposed, start_s, stop_s) - intersection([(start_s, stop_s)], waits)
 
     loop = own(min(over_s, update_s), update_s) + own(updated_s, end_s)
     return {
@@ -61,7 +61,7 @@ def host_parts(
     parts = {
         "forward_s": host["forward"],
         "backward_compute_s": host["backward"],
-        "exposed_comm_s": max(0.0, over_s - begin_s - held_s(exposed, begin_s, over_s)),
+        "exposed_comm_s": max(0.0, over_s - begin_s - blocked_s(exposed, begin_s, over_s)),
         "buffer_broadcast_s": sum(i.end_s - i.start_s for i in step.ddp if i.start_s < step.backward_s),
         "optimizer_s": host["optimizer"],
         "input_s": host["input"],

@@ -13,7 +13,7 @@ from statistics import median, mode
 
 from ddpsim.errors import InputError, TraceError
 from ddpsim.explaining.basis import basis_of
-from ddpsim.explaining.exposed import exposed_of, held_s, parts_of
+from ddpsim.explaining.exposed import blocked_s, exposed_of, parts_of
 from ddpsim.explaining.host_parts import finished_s, host_parts, host_work
 from ddpsim.explaining.seen import UNPREDICTED, SeenCollective, SeenRank, SeenStep, whole
 from ddpsim.explaining.sent import DeviceCollective, DeviceCollectives
@@ -156,7 +156,7 @@ class _Reader:
             named = {name: each for name, each in exposed.items() if name != _SHARDED}
             parts = host_parts(step, end_s, host, named, collectives)
             if _SHARDED in exposed:
-                waited_s = held_s({_SHARDED: exposed[_SHARDED]}, step.forward_s, end_s)
+                waited_s = blocked_s({_SHARDED: exposed[_SHARDED]}, step.forward_s, end_s)
                 parts = whole({**parts, "exposed_comm_s": waited_s}, end_s - start_s)
         match = re.search(r"([0-9]+)$", step.name)
         number = (whole_number(match[1]) if match else None) or 0
@@ -240,7 +240,7 @@ class _Reader:
         exposed = self._foreign(step, end_s, collectives)
 
         def own(begin_s: float, stop_s: float) -> float:
-            return stop_s - begin_s - held_s(exposed, begin_s, stop_s)
+            return stop_s - begin_s - blocked_s(exposed, begin_s, stop_s)
 
         cleared = 0.0 if after is None else sum(i.end_s - i.start_s for i in after.optimizer if i.end_s <= end_s)
         parts = {

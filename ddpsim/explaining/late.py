@@ -74,7 +74,7 @@ def late_rank(ranks: Sequence[SeenRank]) -> LateRank | None:
     if len(ranks) < 2 or len(steps) < FEWEST:
         return None
     step_s = median(step.step_s for row in steps for step in row.values())
-    found = [late for rank in sorted(steps[0]) if (late := _judged(rank, steps, step_s)) is not None]
+    found = [late for rank in sorted(steps[0]) if (late := _late_rank(rank, steps, step_s)) is not None]
     return max(found, key=lambda late: late.seconds, default=None)
 
 
@@ -127,7 +127,7 @@ def _excesses(rank: int, steps: Sequence[Row], of: Callable[[SeenStep], float]) 
     return [of(row[rank]) - median(of(step) for other, step in row.items() if other != rank) for row in steps]
 
 
-def _judged(rank: int, steps: Sequence[Row], step_s: float) -> LateRank | None:
+def _late_rank(rank: int, steps: Sequence[Row], step_s: float) -> LateRank | None:
     behind_s = median(_excesses(rank, steps, _total))
     if behind_s < SHARE * step_s / 2:
         return None

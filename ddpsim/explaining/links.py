@@ -83,11 +83,11 @@ def slow_link(
     if machine is not None and not machine.assumed:
         factor, seconds, steady = _beyond(steps, machine, backend)
         if factor is not None:
-            marked = _marked(steps, MARK) if tells else ()
+            marked = _slow_link_ranks(steps, MARK) if tells else ()
             slow = factor >= FACTOR and seconds >= SHARE * step_s and (bool(marked) if tells else steady)
             source = f"of {machine.topology.name}'s {'table' if machine.calibration is not None else 'model'}"
             return SlowLink(factor, seconds, marked, source) if slow else None
-    marked = _marked(steps, ALONE) if tells else ()
+    marked = _slow_link_ranks(steps, ALONE) if tells else ()
     if not marked:
         return None
     apart = median(_apart(row) for row in steps)
@@ -153,7 +153,7 @@ def _apart(row: Row) -> float:
     return float(median(max(each) - min(each) for each in ends))
 
 
-def _marked(steps: Sequence[Row], least: float) -> tuple[int, ...]:
+def _slow_link_ranks(steps: Sequence[Row], least: float) -> tuple[int, ...]:
     """Return the two ranks, neighbours, that leave the largest collective last in every step; none without a mark."""
     largest = max(range(len(steps[0][0][1].collectives)), key=lambda n: steps[0][0][1].collectives[n].size_bytes or 0)
     ranks = [rank for rank, _ in steps[0]]

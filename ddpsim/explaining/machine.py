@@ -10,7 +10,7 @@ from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.errors import TopologyError, TraceError
 from ddpsim.explaining.splits import MedianSplit
-from ddpsim.files import named, read_text
+from ddpsim.files import display_name, read_text
 from ddpsim.measured import read_tables
 from ddpsim.topology.graph import Topology
 from ddpsim.topology.importers import import_topology
@@ -99,7 +99,7 @@ def _imported(path: str, device: str) -> Topology:
         path, TopologyError, "give what `nvidia-smi topo -m` or `rocm-smi --showtopo` printed, or NCCL's XML"
     )
     gpu = kind_of(device).lower() if device not in ("cpu", "GPU") else None
-    return import_topology(text, named(path), gpu=gpu, name=Path(path).name.partition(".")[0] or "imported")
+    return import_topology(text, display_name(path), gpu=gpu, name=Path(path).name.partition(".")[0] or "imported")
 
 
 def _placed(topology: Topology, world_size: int) -> tuple[int, int]:

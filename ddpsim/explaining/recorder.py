@@ -143,7 +143,7 @@ def _entries(file: Path) -> dict[int, dict[str, Any]]:
     usable = [e for e in usable if all(_is_number(e.get(key)) for key in ("collective_seq_id", "time_created_ns"))]
     if not usable:
         raise TraceError("holds no collective", place=str(file), remedy=_REMEDY)
-    groups = [_shown(entry.get("process_group")) for entry in usable]
+    groups = [_format_value(entry.get("process_group")) for entry in usable]
     usual = Counter(groups).most_common(1)[0][0]
     return {e["collective_seq_id"]: e for e, group in zip(usable, groups, strict=True) if group == usual}
 
@@ -194,25 +194,25 @@ def _behind(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> tuple[Missi
         last = max(entries)
         later = sorted(number for number in waiting if number > last)
         if later:
-            found.append(MissingRank(rank, last, later[0], _called(waiting[later[0]])))
+            found.append(MissingRank(rank, last, later[0], _entry_name(waiting[later[0]])))
     return tuple(found)
 
 
 def _mismatches(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]], common: Sequence[int]) -> tuple[Mismatch, ...]:
     found = []
     for number in common:
-        called = {rank: _called(entries[number]) for rank, entries in dumps.items() if number in entries}
+        called = {rank: _entry_name(entries[number]) for rank, entries in dumps.items() if number in entries}
         usual = Counter(called.values()).most_common(1)[0][0]
         found += [Mismatch(rank, number, what, usual) for rank, what in sorted(called.items()) if what != usual]
     return tuple(found)
 
 
-def _called(entry: Mapping[str, Any]) -> str:
+def _entry_name(entry: Mapping[str, Any]) -> str:
     name = entry.get("profiling_name", "collective")
-    plain = name if isinstance(name, str) else _shown(name)
-    return f"{plain.rpartition(':')[2]} of {_shown(entry.get('input_sizes'))}"
+    plain = name if isinstance(name, str) else _format_value(name)
+    return f"{plain.rpartition(':')[2]} of {_format_value(entry.get('input_sizes'))}"
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     """Return a value as Python writes it, as far as names and lists of shapes go: containers may hold one another."""
     return _repr.repr(value)

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from ddpsim import shipped
 from ddpsim.documents.yaml_reading import line_of, read_mapping
-from ddpsim.errors import InputError, UnitError, UnknownNameError, listed
+from ddpsim.errors import InputError, UnitError, UnknownNameError, join_problems
 from ddpsim.files import read_text
 from ddpsim.units import parse_arithmetic, parse_bandwidth, parse_size
 
@@ -123,7 +123,7 @@ def gpu_from(document: Mapping[str, object], place: str, text: str = "") -> GpuS
         spec = GpuSpec.model_validate(document)
     except ValidationError as error:
         problems = [_problem(entry, text) for entry in error.errors(include_url=False)]
-        raise InputError(listed(problems), place=place, remedy="write " + _EXAMPLE) from None
+        raise InputError(join_problems(problems), place=place, remedy="write " + _EXAMPLE) from None
     if "amp" in spec.peaks and "bf16" not in spec.peaks and (spec.sm is None or spec.sm >= FIRST_WITH_BF16):
         spec = spec.model_copy(update={"peaks": {**spec.peaks, "bf16": spec.peaks["amp"]}})
     return spec

@@ -9,7 +9,7 @@ from statistics import median
 
 from ddpsim.jobs.job import Job
 from ddpsim.workload import Workload
-from ddpsim.workload.files import located, read_workload, workload_document
+from ddpsim.workload.files import locate_workload, read_workload, workload_document
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class JobBeside:
     def __post_init__(self) -> None:
         found, name = self.workload, ""
         if isinstance(found, str):
-            name, path = found, located(found)[0]
+            name, path = found, locate_workload(found)[0]
             found = read_workload(path, name)
         said = json.dumps([name, workload_document(found)], default=str)
         object.__setattr__(self, "digest", hashlib.sha256(said.encode()).hexdigest()[:16])

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, field_validator, model_validator
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.documents import problems, raised, told
-from ddpsim.documents.errors import shown
+from ddpsim.documents import document_error, problems, raised
+from ddpsim.documents.errors import format_value
 from ddpsim.documents.yaml_reading import line_of, read_mapping
 from ddpsim.errors import InputError
-from ddpsim.files import named, read_text
+from ddpsim.files import display_name, read_text
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.job import Job
 from ddpsim.jobs.job_options import Backend, Sync
@@ -30,7 +30,9 @@ def _nodes(value: object) -> object:
     listed = isinstance(value, list) and all(type(each) is int and 0 <= each < MOST_NODES for each in value)
     if isinstance(value, list) and listed and 0 < len(value) == len(set(value)):
         return tuple(sorted(value))
-    raise told(f"{shown(value)} is no number of nodes, nor a list of nodes named once each; write `nodes: 4` or [4, 5]")
+    raise document_error(
+        f"{format_value(value)} is no number of nodes, nor a list of nodes named once each; write `nodes: 4` or [4, 5]"
+    )
 
 
 class BesideSpec(BaseModel):
@@ -99,7 +101,7 @@ def job_beside(path: str, name: str) -> JobBeside:
     """
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder", place=name, remedy=f"give a job's YAML file; {_START}")
-    content, place = read_text(path, InputError, f"give a job's YAML file; {_START}"), named(path)
+    content, place = read_text(path, InputError, f"give a job's YAML file; {_START}"), display_name(path)
     document = read_mapping(content, place, InputError, _START)
     try:
         spec = BesideSpec.model_validate(document)

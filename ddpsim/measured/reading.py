@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddpsim.errors import CalibrationError
-from ddpsim.files import named, read_text
+from ddpsim.files import display_name, read_text
 from ddpsim.measured import csv_text, documents, nccl_tests
 from ddpsim.measured.table import REMEDY, MeasuredTable
 from ddpsim.operations import Operation
@@ -19,7 +19,7 @@ def read_tables(path: str | Path) -> list[MeasuredTable]:
             contradicts its time or rank count, no rows, an operation that is not named; the row and column are named.
         UnknownNameError: an operation that is none.
     """
-    return parse_tables(read_text(path, CalibrationError, REMEDY), named(path))
+    return parse_tables(read_text(path, CalibrationError, REMEDY), display_name(path))
 
 
 def read_table(path: str | Path) -> MeasuredTable:
@@ -28,7 +28,7 @@ def read_table(path: str | Path) -> MeasuredTable:
     Raises:
         CalibrationError: what `read_tables` refuses, or several operations, none of them an allreduce.
     """
-    return _only(read_tables(path), named(path))
+    return _only(read_tables(path), display_name(path))
 
 
 def parse_table(text: str, place: str) -> MeasuredTable:

@@ -32,7 +32,7 @@ def value(read: Read, default: Any = None, key: str | None = None) -> Any:
     return field(default=default, metadata={"read": read, "key": key})
 
 
-def asked(kind: type[T], text: str, place: str) -> T:
+def parse_options(kind: type[T], text: str, place: str) -> T:
     """Return a `kind` with what `text` asks.
 
     Raises:

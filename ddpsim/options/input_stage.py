@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ddpsim.errors import InputError
-from ddpsim.options.asked import asked, flag, value
+from ddpsim.options.asked import flag, parse_options, value
 from ddpsim.strict import whole_number
 from ddpsim.units import parse_bandwidth, parse_size, parse_time
 
@@ -111,7 +111,7 @@ def input_stage(text: str) -> InputStage:
     >>> input_stage("load=12ms,copy=38MB,pipelined").copy_bytes
     38000000
     """
-    found = asked(InputStage, text, "input_stage")
+    found = parse_options(InputStage, text, "input_stage")
     if found.load_s == 0 and found.copy_bytes == 0:
         remedy = "write e.g. load=12ms,workers=4,copy=38MB,pipelined, `recorded`, or leave it out"
         raise InputError(f"{text!r} neither loads nor copies anything", place="input_stage", remedy=remedy)

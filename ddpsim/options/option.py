@@ -110,7 +110,7 @@ def build(kind: Any, values: Mapping[str, Any]) -> Any:
     return kind(**arguments, **{name: values[name] for name in own.keys() & values.keys()})
 
 
-def told(options: Any) -> dict[str, Any]:
+def option_values(options: Any) -> dict[str, Any]:
     """Return the value of every option of `options`, a dataclass, by field name.
 
     >>> from ddpsim.bucketing import BucketCaps
@@ -122,7 +122,7 @@ def told(options: Any) -> dict[str, Any]:
     for field in fields(options):
         value = getattr(options, field.name)
         if _inner(type(options), field) is not None:
-            values |= told(value)
+            values |= option_values(value)
         elif field.name in mine:
             values[field.name] = value
     return values

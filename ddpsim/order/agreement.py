@@ -36,11 +36,11 @@ def ready_tau(first: Sequence[float], second: Sequence[float]) -> float:
     """
     tables = [[math.inf if time != time else time for time in table] for table in (first, second)]
     pairs = sorted(zip(*tables, strict=True))
-    together = _tied(pairs)
+    together = _count_ties(pairs)
     ordered = len(pairs) * (len(pairs) - 1) // 2 - together
     if ordered == 0:
         return 1.0
-    ties = [_tied(table) - together for table in tables]
+    ties = [_count_ties(table) - together for table in tables]
     ranks = {time: place for place, time in enumerate(sorted(set(tables[1])))}
     swapped = _inversions([ranks[time] for _, time in pairs])
     return (ordered - sum(ties) - 2 * swapped) / ordered
@@ -148,7 +148,7 @@ def _times_seen(arrivals: Iterable[Arrivals]) -> dict[int, int]:
     return seen
 
 
-def _tied(values: Iterable[object]) -> int:
+def _count_ties(values: Iterable[object]) -> int:
     """Return how many pairs of `values` are equal."""
     return sum(count * (count - 1) // 2 for count in Counter(values).values())
 

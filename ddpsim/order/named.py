@@ -50,14 +50,14 @@ def predictor(asked: object) -> Predictor:
         InputError: what cannot be imported, or is no predictor when it is made.
     """
     if not isinstance(asked, str):
-        made = _made(asked, shown(asked)) if callable(asked) else copy.deepcopy(asked)
-        return _checked(made, shown(asked))
+        made = _construct(asked, predictor_name(asked)) if callable(asked) else copy.deepcopy(asked)
+        return _checked(made, predictor_name(asked))
     if asked in PREDICTORS:
         return PREDICTORS[asked]()
-    return _checked(_made(_found(asked), asked), asked)
+    return _checked(_construct(_import_predictor(asked), asked), asked)
 
 
-def _found(name: str) -> Any:
+def _import_predictor(name: str) -> Any:
     place, remedy = f"predictor {name!r}", "name package.module:Class"
     load: Callable[[], Any]
     if ":" not in name:
@@ -71,10 +71,10 @@ def _found(name: str) -> Any:
     try:
         return load()
     except Exception as error:  # whatever a module of somebody else's raises when it is imported
-        raise InputError(f"cannot be imported: {_said(error)}", place=place, remedy=remedy) from error
+        raise InputError(f"cannot be imported: {_format_error(error)}", place=place, remedy=remedy) from error
 
 
-def _made(make: Any, name: str) -> object:
+def _construct(make: Any, name: str) -> object:
     place = f"predictor {name!r}"
     if not callable(make):
         raise InputError("is neither a class nor a function", place=place, remedy="name one that makes a predictor")
@@ -83,7 +83,7 @@ def _made(make: Any, name: str) -> object:
             return make()
     except Exception as error:
         remedy = "let it be made without arguments"
-        raise InputError(f"cannot be made: {_said(error)}", place=place, remedy=remedy) from error
+        raise InputError(f"cannot be made: {_format_error(error)}", place=place, remedy=remedy) from error
 
 
 def _checked(made: Any, name: str) -> Predictor:
@@ -94,10 +94,10 @@ def _checked(made: Any, name: str) -> Predictor:
     return made  # type: ignore[no-any-return]
 
 
-def shown(asked: object) -> str:
+def predictor_name(asked: object) -> str:
     """Return what a predictor is called, as `predictor` takes it: its name, or that of its class."""
     return asked if isinstance(asked, str) else str(getattr(asked, "__qualname__", type(asked).__qualname__))
 
 
-def _said(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"

@@ -9,7 +9,7 @@ from typing import Any
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.order.consensus import Consensus
-from ddpsim.order.named import shown
+from ddpsim.order.named import predictor_name
 from ddpsim.orderbench.bootstrap import relative_difference
 from ddpsim.orderbench.machines import BenchMachine, caps_for
 from ddpsim.orderbench.replaying import Replayer, ReplayResult
@@ -148,7 +148,7 @@ def _rows(asked: Bench, trace: OrderTrace, machine: BenchMachine) -> Iterator[Or
                 ranks=trace.ranks,
                 machine=machine.name,
                 policy=policy,
-                predictor=shown(predictor),
+                predictor=predictor_name(predictor),
                 step_s=float(found.step_s.mean()),
                 oracle_s=float(oracle.step_s.mean()),
                 rebuilt_once_s=float(once.step_s.mean()),

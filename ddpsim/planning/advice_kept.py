@@ -50,15 +50,15 @@ def advice_task(
         efficiency: as that of `advise`.
     """
     keys = Keys("advice", efficiency)
-    return Task(partial(_entry, efficiency), rows, [keys.of(*point.parts()) for point in points], _named, _recalled)
+    return Task(partial(_entry, efficiency), rows, [keys.of(*point.parts()) for point in points], _named, _restore_part)
 
 
-def _recalled(row: ComparisonRow, entry: JournalEntry) -> Advice:
+def _restore_part(row: ComparisonRow, entry: JournalEntry) -> Advice:
     check_entry(KeptAdvice, entry)
-    return recalled_advice(row, entry)
+    return restore_advice(row, entry)
 
 
-def recalled_advice(row: ComparisonRow, entry: JournalEntry) -> Advice:
+def restore_advice(row: ComparisonRow, entry: JournalEntry) -> Advice:
     """Return the advice on a row of which `entry` was kept."""
     document: dict[str, Any] = json.loads(entry.document)
     apart = document["apart"]

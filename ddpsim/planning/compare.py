@@ -11,7 +11,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.options.checks import check_given
 from ddpsim.options.rates import link_rates as parse_rates
-from ddpsim.planning.advice_kept import advice_task, recalled_advice
+from ddpsim.planning.advice_kept import advice_task, restore_advice
 from ddpsim.planning.break_even import check_bound
 from ddpsim.planning.comparison import Comparison, undominated
 from ddpsim.planning.comparison_point import ComparisonPoint, LinkRate, rows_task
@@ -203,7 +203,7 @@ class ComparisonRequest:
     def advised(self, found: Comparison, entries: Sequence[JournalEntry]) -> Comparison:
         """Return a comparison with the advice of which entries were kept."""
         rows = [found.rows[each] for each in _most_nodes(found.rows)]
-        return replace(found, advice=tuple(map(recalled_advice, rows, entries)))
+        return replace(found, advice=tuple(map(restore_advice, rows, entries)))
 
 
 def _standing(row: ComparisonRow) -> tuple[bool, int, float]:

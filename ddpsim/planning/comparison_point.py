@@ -13,7 +13,7 @@ from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.efficiency import efficiency_of, local_s
 from ddpsim.planning.entries import check_entry, entry_of
 from ddpsim.planning.keys import Keys
-from ddpsim.prediction.kept import KeptPrediction, kept, recalled
+from ddpsim.prediction.kept import KeptPrediction, prediction_document, restore_prediction
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
@@ -80,7 +80,11 @@ class ComparisonPoint:
             keep=True,
         )
         bound = asdict(bound_of(prediction, self.calibration))
-        document = {"prediction": kept(prediction), "efficiency": efficiency_of(prediction), "bound": bound}
+        document = {
+            "prediction": prediction_document(prediction),
+            "efficiency": efficiency_of(prediction),
+            "bound": bound,
+        }
         return entry_of(document, prediction, str(self))
 
     def row(self, entry: JournalEntry) -> ComparisonRow:
@@ -89,7 +93,7 @@ class ComparisonPoint:
         middle, low, high = document["efficiency"]
         link, rate = self.rate or (None, None)
         return ComparisonRow(
-            prediction=recalled(
+            prediction=restore_prediction(
                 document["prediction"],
                 self.workload,
                 self.topology,
@@ -114,9 +118,9 @@ class ComparisonPoint:
 def rows_task(points: Sequence[ComparisonPoint]) -> Task[ComparisonPoint]:
     """Return the rows of points as a task."""
     keys = Keys("compare")
-    return Task(ComparisonPoint.entry, points, [keys.of(*point.parts()) for point in points], recall=_recalled_row)
+    return Task(ComparisonPoint.entry, points, [keys.of(*point.parts()) for point in points], recall=_restore_row)
 
 
-def _recalled_row(point: ComparisonPoint, entry: JournalEntry) -> ComparisonRow:
+def _restore_row(point: ComparisonPoint, entry: JournalEntry) -> ComparisonRow:
     check_entry(KeptPoint, entry)
     return point.row(entry)

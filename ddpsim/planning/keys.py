@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.options.option import told
+from ddpsim.options.option import option_values
 from ddpsim.simulation import Options
 from ddpsim.topology.graph import Cluster
 from ddpsim.version import __version__
@@ -41,12 +41,12 @@ class Keys:
         if part is None or isinstance(part, int | float):
             return repr(part)
         if id(part) not in self._seen:
-            said = json.dumps(_told(part), default=str)
+            said = json.dumps(_contents(part), default=str)
             self._seen[id(part)] = part, hashlib.sha256(said.encode()).hexdigest()
         return self._seen[id(part)][1]
 
 
-def _told(part: Any) -> object:
+def _contents(part: Any) -> object:
     """Return everything that an answer rests on of a part of its question."""
     match part:
         case Workload():
@@ -55,7 +55,7 @@ def _told(part: Any) -> object:
             others = sorted({g.template.workload for g in part.groups if g.template.workload is not None})
             return [part.name, part.fingerprint(), [workload_document(load_workload(name)) for name in others]]
         case Options():
-            return [told(part), None if part.plan is None else part.plan.document()]
+            return [option_values(part), None if part.plan is None else part.plan.document()]
         case Calibration():
             return part.document()
         case _:

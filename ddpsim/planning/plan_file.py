@@ -12,9 +12,9 @@ from pydantic import Field
 from ddpsim.bucketing import BucketPlan, Parameter
 from ddpsim.bucketing.plan import SCHEMA, check_model, custom_plan
 from ddpsim.bucketing.torch_call import TorchCall
-from ddpsim.documents import Document, File, Index, read_as, shown
+from ddpsim.documents import Document, File, Index, format_value, read_as
 from ddpsim.errors import PlanError
-from ddpsim.files import named, read_json
+from ddpsim.files import display_name, read_json
 
 _REMEDY = "make a plan file with `ddpsim plan -o plan.json`"
 
@@ -44,7 +44,7 @@ def load_plan(path: str | Path, parameters: Sequence[Parameter]) -> BucketPlan:
     Raises:
         PlanError: as `plan_from`, and a file that cannot be read.
     """
-    return plan_from(read_json(path, PlanError, _REMEDY), parameters, named(path))
+    return plan_from(read_json(path, PlanError, _REMEDY), parameters, display_name(path))
 
 
 def plan_from(document: object, parameters: Sequence[Parameter], place: str) -> BucketPlan:
@@ -76,7 +76,9 @@ def _as_written(plan: BucketPlan, read: PlanFile, place: str) -> BucketPlan:
     if read.fingerprint is None and read.torch is None:
         return plan
     if read.fingerprint != plan.fingerprint():
-        what = f"{shown(read.fingerprint)} is not the fingerprint of these buckets, which is {plan.fingerprint()!r}"
+        what = (
+            f"{format_value(read.fingerprint)} is not the fingerprint of these buckets, which is {plan.fingerprint()!r}"
+        )
         remedy = "leave fingerprint and torch out of a plan that you edit; both are worked out again"
         raise PlanError(what, place=f"{place}: fingerprint", remedy=remedy)
     pairs = zip(plan.buckets, read.buckets, strict=True)

@@ -18,7 +18,7 @@ from ddpsim.planning.host_bound import constants_in_force
 from ddpsim.planning.keys import Keys
 from ddpsim.planning.rows import AlternativePlan, PlanReport, PlanRow
 from ddpsim.planning.savings import Saving
-from ddpsim.prediction.kept import KeptPrediction, kept, recalled
+from ddpsim.prediction.kept import KeptPrediction, prediction_document, restore_prediction
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import taking_names
 from ddpsim.prediction.prediction import Prediction
@@ -132,7 +132,7 @@ class Cell:
         )
 
     def _recalled(self, document: Mapping[str, Any]) -> Prediction:
-        return recalled(
+        return restore_prediction(
             document,
             self.workload,
             self.topology,
@@ -172,10 +172,10 @@ def task_of(cells: Sequence[Cell]) -> Task[Cell]:
     """Return the rows of cells as a task."""
     keys = Keys("plan")
     told = [(c.workload, c.topology, c.nodes, c.caps, c.options, c.gpus_per_node, c.calibration) for c in cells]
-    return Task(Cell.entry, cells, [keys.of(*parts) for parts in told], recall=_recalled_row)
+    return Task(Cell.entry, cells, [keys.of(*parts) for parts in told], recall=_restore_row)
 
 
-def _recalled_row(cell: Cell, entry: JournalEntry) -> PlanRow:
+def _restore_row(cell: Cell, entry: JournalEntry) -> PlanRow:
     check_entry(KeptRow, entry)
     return cell.row(entry)
 
@@ -188,8 +188,8 @@ def report_of(name: str, cells: Sequence[Cell], entries: Sequence[JournalEntry])
 
 def _kept(row: PlanRow) -> dict[str, object]:
     return {
-        "default": kept(row.default),
-        "best": None if row.best is row.default else kept(row.best),
+        "default": prediction_document(row.default),
+        "best": None if row.best is row.default else prediction_document(row.best),
         "sweep": row.sweep,
         "fastest_s": row.fastest_s,
         "bound": None if row.bound is None else asdict(row.bound),

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from ddpsim import shipped
-from ddpsim.documents import problems, raised, told
+from ddpsim.documents import document_error, problems, raised
 from ddpsim.documents.yaml_reading import line_of, read_mapping
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.files import named, read_text
+from ddpsim.files import display_name, read_text
 
 _PRICE = re.compile(r"(?P<amount>[-+]?[0-9.]+)\s*(?P<currency>[A-Z]{3})?\s*(?P<hour>/h)?(?:@(?P<date>\S+))?", re.ASCII)
 _EXAMPLE = "write e.g. `price=dgx-a100=32.77USD/h`, or 32.77USD/h@2026-11-22 with its day"
@@ -78,7 +78,7 @@ def read_prices(path: str | Path) -> dict[str, Price]:
     Raises:
         InputError: a file that cannot be read, lacks its currency or its day, or has a price below 0.
     """
-    place, text = named(path), read_text(path, InputError, _FILE)
+    place, text = display_name(path), read_text(path, InputError, _FILE)
     document = read_mapping(text, place, InputError, _FILE)
     try:
         read = _PricesFile.model_validate(document)
@@ -110,7 +110,7 @@ def prices_of(
         if any(name in given for name in names[machine]):
             raise InputError("is given twice and takes one value", place=f"price={machine}", remedy="keep one")
         given |= dict.fromkeys(names[machine], price)
-    known = {} if path is None else by_machine(read_prices(path), names, named(path))
+    known = {} if path is None else by_machine(read_prices(path), names, display_name(path))
     found = {**known, **given}
     check_currencies(found)
     return found
@@ -189,13 +189,13 @@ def _is_day(text: str) -> bool:
 def _day(value: object) -> object:
     text = value.isoformat() if isinstance(value, datetime.date) else value
     if not isinstance(text, str) or not _is_day(text):
-        raise told(f"{str(value)[:60]!r} is no day; write e.g. 2026-11-22")
+        raise document_error(f"{str(value)[:60]!r} is no day; write e.g. 2026-11-22")
     return text
 
 
 def _bare(value: object) -> object:
     if type(value) not in (int, float) or not 0 <= float(value) <= _MOST:  # type: ignore[arg-type]
-        raise told(f"{str(value)[:60]!r} is no price from 0 to {_MOST:g}, in the file's currency")
+        raise document_error(f"{str(value)[:60]!r} is no price from 0 to {_MOST:g}, in the file's currency")
     return float(value)  # type: ignore[arg-type]
 
 

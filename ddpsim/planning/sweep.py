@@ -78,7 +78,9 @@ class SweepRequest:
     def task(self, points: Sequence[SweepPoint]) -> Task[SweepPoint]:
         """Return the entries of points as a task."""
         keys = Keys("sweep", self.workload, self.topology, self.gpus_per_node, self.calibration)
-        return Task(self.entry, points, [keys.of(point.options, point.nodes) for point in points], recall=_recalled)
+        return Task(
+            self.entry, points, [keys.of(point.options, point.nodes) for point in points], recall=_restore_document
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class KeptDocument:
     scaling_efficiency: float
 
 
-def _recalled(point: SweepPoint, entry: JournalEntry) -> dict[str, object]:
+def _restore_document(point: SweepPoint, entry: JournalEntry) -> dict[str, object]:
     check_entry(KeptDocument, entry)
     return check_prediction(json.loads(entry.document), str(point))
 

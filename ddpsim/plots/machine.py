@@ -58,7 +58,7 @@ def plot_topology(
     for column, group in enumerate(topology.groups):
         axes = figure.add_subplot(grid[0, column])
         hidden = {gpu.name for gpu in group.template.gpus[_MOST_DEVICES:]}
-        _draw_node(axes, _plugged(topology, column, hidden))
+        _draw_node(axes, _first_node_links(topology, column, hidden))
         title = f"{group.count} x {group.template.name}, fabric {topology.fabric.kind}"
         axes.set_title(f"{title} (first {_MOST_DEVICES} of {len(group.template.gpus)} shown)" if hidden else title)
         axes.set_axis_off()
@@ -98,7 +98,7 @@ def _draw_node(axes: Any, links: Sequence[Any]) -> None:
     axes.legend(fontsize=7, loc="lower left", ncols=3, frameon=False)
 
 
-def _plugged(topology: Topology, column: int, hidden: Collection[str]) -> list[Link]:
+def _first_node_links(topology: Topology, column: int, hidden: Collection[str]) -> list[Link]:
     """Return the links of a template's first node, its NICs plugged into the fabric's switches, trunks above them."""
     template = topology.groups[column].template
     node = sum(group.count for group in topology.groups[:column])

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from ddpsim.documents import Amount, Document, Index, Number, Text, read_as, told
+from ddpsim.documents import Amount, Document, Index, Number, Text, document_error, read_as
 from ddpsim.errors import InputError
-from ddpsim.files import named, read_json
+from ddpsim.files import display_name, read_json
 
 BUCKET_TIMES = ("ready_s", "launched_s", "started_s", "finished_s")
 _REMEDY = "give a file made with `ddpsim predict --json`"
@@ -32,7 +32,7 @@ class PredictedBucket(Document):
     def _in_order(self) -> PredictedBucket:
         if self.finished_s < self.started_s - _ROUNDING_S:
             what = f"its collective ends at {self.finished_s!r} s, before it starts at {self.started_s!r} s"
-            raise told(what, "finished_s")
+            raise document_error(what, "finished_s")
         return self
 
 
@@ -90,7 +90,7 @@ def load_prediction(path: str | Path) -> dict[str, object]:
     Raises:
         InputError: not JSON, or a key missing or of the wrong kind.
     """
-    return check_prediction(read_json(path, InputError, _REMEDY), named(path))
+    return check_prediction(read_json(path, InputError, _REMEDY), display_name(path))
 
 
 def check_prediction(document: object, place: str) -> dict[str, object]:

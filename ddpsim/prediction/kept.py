@@ -22,7 +22,7 @@ from ddpsim.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class KeptPlan:
-    """What `kept` says of a plan: parameters and limit of each bucket, and torch's call."""
+    """What `prediction_document` says of a plan: parameters and limit of each bucket, and torch's call."""
 
     buckets: list[tuple[list[int], int | None]]
     call: TorchCall
@@ -30,7 +30,7 @@ class KeptPlan:
 
 @dataclass(frozen=True, slots=True)
 class KeptPrediction:
-    """The document of `kept`, for who checks one that was read."""
+    """The document of `prediction_document`, for who checks one that was read."""
 
     caps: BucketCaps
     asked_plan: KeptPlan | None
@@ -44,8 +44,8 @@ class KeptPrediction:
     hidden_comm_cost_s: float
 
 
-def kept(prediction: Prediction) -> dict[str, object]:
-    """Return what `recalled` makes the prediction of again: its numbers to the last bit, and its buckets.
+def prediction_document(prediction: Prediction) -> dict[str, object]:
+    """Return what `restore_prediction` makes the prediction of again: its numbers to the last bit, and its buckets.
 
     Of the options only the buckets asked for are kept: the others are those of the question.
     """
@@ -64,7 +64,7 @@ def kept(prediction: Prediction) -> dict[str, object]:
     }
 
 
-def recalled(
+def restore_prediction(
     document: Mapping[str, Any],
     workload: Workload,
     topology: Cluster,
@@ -77,7 +77,7 @@ def recalled(
     """Return the prediction of which `document` was kept; its trace is simulated again where it is asked for.
 
     Args:
-        document: of `kept`.
+        document: of `prediction_document`.
         workload, topology, nodes, gpus_per_node, calibration: that were given to `predict`.
         options: likewise, but for the buckets.
     """

@@ -11,7 +11,7 @@ from ddpsim.prediction.carry import carried
 from ddpsim.topology.declared import Cluster
 from ddpsim.workload import Workload
 from ddpsim.workload.estimate import ModelShape
-from ddpsim.workload.files import RECORDED, located, read_workload, with_operators
+from ddpsim.workload.files import RECORDED, locate_workload, read_workload, with_operators
 from ddpsim.workload.gpus import gpu_named, kind_of
 from ddpsim.workload.on_gpu import on_gpu
 
@@ -52,7 +52,7 @@ class Model:
             return asked
         if isinstance(asked, Workload):
             return cls(asked.name, with_operators(asked), keep)
-        path, where = located(asked)
+        path, where = locate_workload(asked)
         source = with_operators(read_workload(path, asked))
         if where in (None, RECORDED):
             return cls(asked, source, keep or where == RECORDED)

@@ -85,14 +85,14 @@ def predicted(run: SimulatedRun, summary: Summary, plan: BucketPlan, local_s: fl
         plan=plan,
         run=run,
         calibrated=calibration is not None and calibration.measured,
-        copies_measured=_known(calibration, "copy_Bps"),
-        hidden_comm_known=_known(calibration, "compute_slowdown", "communication_slowdown"),
+        copies_measured=_costs_are_measured(calibration, "copy_Bps"),
+        hidden_comm_known=_costs_are_measured(calibration, "compute_slowdown", "communication_slowdown"),
         correcting_rows=0 if curve is None or placement.world_size == 1 else len(curve.points),
         calibration=calibration,
     )
 
 
-def _known(calibration: Calibration | None, *names: str) -> bool:
+def _costs_are_measured(calibration: Calibration | None, *names: str) -> bool:
     """Whether a calibration measured, or was given, all these costs of DDP."""
     if calibration is None:
         return False

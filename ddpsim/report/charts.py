@@ -139,14 +139,14 @@ def _line(chart: Chart, line: ChartLine, scales: _Scales, colour: str) -> Iterat
         if alone and point.low is not None and point.high is not None:
             ends = {"y1": scales.up(point.low), "y2": scales.up(point.high)}
             yield element("line", x1=x, x2=x, **ends, class_=f"whisker {colour}")
-        told = element("title", _told(chart, line, point))
+        told = element("title", _point_text(chart, line, point))
         if line.style == "star":
             yield element("path", told, d=_star(x, y), class_=f"star {colour}")
         else:
             yield element("circle", told, cx=x, cy=y, r=3, class_=f"point {colour}")
 
 
-def _told(chart: Chart, line: ChartLine, point: ChartPoint) -> str:
+def _point_text(chart: Chart, line: ChartLine, point: ChartPoint) -> str:
     x = chart.ticks[int(point.x)] if chart.ticks else f"{point.x:.4g}"
     band = "" if point.low is None or point.high is None else f" ({point.low:.4g} to {point.high:.4g})"
     return f"{point.label or line.label}: {chart.x} {x}, {chart.y} {point.y:.4g}{band}"

@@ -43,7 +43,7 @@ def record_table(title: str, records: Sequence[Record], keys: Sequence[str] = ()
     ends = {end for key in present for end in band_keys(key, present) or ()}
     wanted = [key for key in keys if key in present] if keys else [key for key in present if key not in ends]
     words = frozenset(n for n, key in enumerate(wanted) if all(_is_text(record.get(key)) for record in records))
-    rows = tuple(tuple(shown(key, record) for key in wanted) for record in records)
+    rows = tuple(tuple(format_column(key, record) for key in wanted) for record in records)
     return Table(title, tuple(heading(key) for key in wanted), rows, words, **given)  # type: ignore[arg-type]
 
 
@@ -60,7 +60,7 @@ def heading(key: str) -> str:
     return plain or key.replace("_", " ")
 
 
-def shown(key: str, record: Record) -> str:
+def format_column(key: str, record: Record) -> str:
     """Return the value of a key in its column's unit, with its band in brackets where the record has one."""
     value = cell(key, record.get(key))
     low, high = (record.get(end) for end in band_keys(key, record) or (key, key))

@@ -11,9 +11,19 @@ from ddpsim.planning.ranking import unranked, within
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import GBPS, record_table
 from ddpsim.report.model import BarChart, Chart, ChartLine, ChartPoint, Charts, Report, StepsChart, Table, TimelineChart
-from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, Row, banded, bar, micro_batches, number, of_step, over_nodes
+from ddpsim.report.rows import (
+    MOST_ROWS,
+    MOST_TIMELINES,
+    Row,
+    bar,
+    micro_batches,
+    number,
+    of_step,
+    over_nodes,
+    step_point,
+)
 from ddpsim.report.steps import of_trace
-from ddpsim.report.wording import banded_number, one_step, step, where
+from ddpsim.report.wording import format_number_band, one_step, step, where
 from ddpsim.units import counted
 
 _KEYS = (
@@ -142,12 +152,12 @@ def _verdict(comparison: Comparison, bests: Mapping[str, ComparisonRow | None]) 
 def _best(row: ComparisonRow) -> str:
     scheme = row.prediction.options.scheme
     place = f"{counted(row.nodes, 'node')} of {row.machine}" + (f" by {scheme}" if scheme != "ddp" else "")
-    rate = f"{banded_number(*row.samples_per_s)} samples a second"
+    rate = f"{format_number_band(*row.samples_per_s)} samples a second"
     cost = row.per_million_samples
     if cost is None or row.price is None:
         return f"{row.model} trains fastest on {place}: {rate}, a step of {step(row.prediction)}"
     unit = row.price.currency
-    return f"{row.model} trains for least on {place}: {banded_number(*cost)} {unit} a million samples, at {rate}"
+    return f"{row.model} trains for least on {place}: {format_number_band(*cost)} {unit} a million samples, at {rate}"
 
 
 def _bound(best: ComparisonRow, comparison: Comparison) -> str:
@@ -217,7 +227,7 @@ def _over_rates(comparison: Comparison, rows: Sequence[Row]) -> tuple[Chart, ...
                 label = f"{model}{counted(row.nodes, 'node')} of {row.machine}"
                 lines.setdefault(label, {}).setdefault(row.link_rate or 0.0, own)
         drawn = tuple(
-            ChartLine(label, tuple(banded(rates.index(rate), own) for rate, own in sorted(points.items())))
+            ChartLine(label, tuple(step_point(rates.index(rate), own) for rate, own in sorted(points.items())))
             for label, points in sorted(lines.items())
         )
         ticks = tuple(f"{rate * GBPS:g}" for rate in rates)

@@ -27,7 +27,7 @@ from ddpsim.report.model import (
 )
 from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, of_step, over_nodes
 from ddpsim.report.steps import of_trace
-from ddpsim.report.wording import banded_share, milliseconds, one_step, rate, step, where
+from ddpsim.report.wording import format_share_band, milliseconds, one_step, rate, step, where
 from ddpsim.units import counted
 
 _KEYS = (
@@ -145,7 +145,7 @@ def _advice(rows: Sequence[PlanRow]) -> str:
     if not changed:
         most = max(row.most for row in rows)
         return f"Keep torch's default buckets{_everywhere(rows)}: of those tried the best saves {100 * most:.1f} %."
-    gain = banded_share(changed[0].gain, changed[0].gain_low, changed[0].gain_high)
+    gain = format_share_band(changed[0].gain, changed[0].gain_low, changed[0].gain_high)
     kept = "; elsewhere torch's default stays" if len(rows) > len(changed) else ""
     more = f", and pay in {counted(len(changed) - 1, 'more row')} below" if len(changed) > 1 else ""
     return f"Other buckets than torch's save {gain} of a step on {where(changed[0].chosen)}{more}{kept}."

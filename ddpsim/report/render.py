@@ -88,7 +88,7 @@ def _section(section: Section, number: int) -> Markup:
 
 def _body(section: Section, number: int) -> Markup:
     if isinstance(section, Table):
-        return _scrolled(table(section.header, section.rows, words=section.words), section.title)
+        return _scroll_frame(table(section.header, section.rows, words=section.words), section.title)
     if isinstance(section, Charts):
         return element("div", *(charts.draw(chart) for chart in section.charts), class_="charts")
     if isinstance(section, BarChart):
@@ -96,7 +96,7 @@ def _body(section: Section, number: int) -> Markup:
     return _timeline(section, number)
 
 
-def _scrolled(content: Markup, label: str) -> Markup:
+def _scroll_frame(content: Markup, label: str) -> Markup:
     """Return what may be wider than a screen in a frame that scrolls, by the keyboard too."""
     return element("div", content, class_="wide", tabindex=0, role="region", aria_label=label)
 
@@ -133,4 +133,4 @@ def _bucket_table(step: TimelineStep, place: str) -> Markup:
         for b in step.buckets
     ]  # fmt: skip
     title = f"Buckets of {place}: {step.label}"
-    return element("details", element("summary", title), _scrolled(table(header, rows), title), class_="buckets")
+    return element("details", element("summary", title), _scroll_frame(table(header, rows), title), class_="buckets")

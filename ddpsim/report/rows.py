@@ -68,7 +68,7 @@ def bar(row: Row, label: str) -> StackedBar:
     return StackedBar(label, parts, number(row, "iteration_low_s"), number(row, "iteration_high_s"))
 
 
-def banded(x: float, row: Row) -> ChartPoint:
+def step_point(x: float, row: Row) -> ChartPoint:
     """Return a row's step in ms at `x`, with its band."""
     middle, low, high = (number(row, key) * 1e3 for key in ("iteration_s", "iteration_low_s", "iteration_high_s"))
     return ChartPoint(x, middle, low, high)
@@ -93,7 +93,9 @@ def _over(name: str, rows: Sequence[Row], counts: Sequence[int]) -> Chart:
     lines = tuple(
         ChartLine(
             machine,
-            tuple(banded(x, fastest[machine, count]) for x, count in enumerate(counts) if (machine, count) in fastest),
+            tuple(
+                step_point(x, fastest[machine, count]) for x, count in enumerate(counts) if (machine, count) in fastest
+            ),
         )
         for machine in dict.fromkeys(str(row["topology"]) for row in rows)
     )

@@ -19,9 +19,19 @@ from ddpsim.report.model import (
     TimelineChart,
     TimelineStep,
 )
-from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, Row, banded, bar, micro_batches, number, of_step, over_nodes
+from ddpsim.report.rows import (
+    MOST_ROWS,
+    MOST_TIMELINES,
+    Row,
+    bar,
+    micro_batches,
+    number,
+    of_step,
+    over_nodes,
+    step_point,
+)
 from ddpsim.report.steps import of_document
-from ddpsim.report.wording import banded_time, each, one_step
+from ddpsim.report.wording import each, format_time_band, one_step
 from ddpsim.topology.graph import Cluster
 from ddpsim.units import counted, format_time
 from ddpsim.workload import Workload
@@ -66,7 +76,7 @@ def sweep_report(
     note = f"In brackets the 80 % band: from the 10th to the 90th percentile.{left}"
     return Report(
         title=f"Sweep of {workload.name} on {machine.name}",
-        verdict=(_best(rows), _moved(groups)),
+        verdict=(_best(rows), _change_text(groups)),
         notes=tuple(notes),
         command=command,
         sections=(
@@ -118,7 +128,7 @@ def _best(rows: Sequence[Row]) -> str:
     if best["pace_kept"]:
         kept = f"{best['workload']} keeps the pace of {best['compute_device']}, which {best['topology']} does not have"
         return f"{kept}: its steps say what that device would do there."
-    step = banded_time(*(number(best, key) for key in ("iteration_s", "iteration_low_s", "iteration_high_s")))
+    step = format_time_band(*(number(best, key) for key in ("iteration_s", "iteration_low_s", "iteration_high_s")))
     rate = f"{number(best, 'samples_per_s'):,.0f} samples a second"
     step += each(micro_batches(best), number(best, "micro_batch_s"))
     return f"{best['workload']} trains fastest on {_where(best)} with {_cap(best)}: {rate}, a step of {step}."
@@ -128,7 +138,7 @@ def _where(row: Row) -> str:
     return f"{counted(int(number(row, 'nodes')), 'node')} of {row['topology']}"
 
 
-def _moved(groups: Sequence[list[Row]]) -> str:
+def _change_text(groups: Sequence[list[Row]]) -> str:
     """Return what the swept quantity changes, in one sentence: the cap where several were tried, else the nodes."""
     slow, fast = _slowest(_widest(groups)), _fastest(_widest(groups))
     if slow is not fast:
@@ -171,7 +181,7 @@ def _over_caps(groups: Sequence[list[Row]]) -> tuple[Chart, ...]:
     if len(ticks) < 2:
         return ()
     if len(groups) == 1:
-        line = ChartLine("step", tuple(banded(ticks.index(str(row["cap"])), row) for row in groups[0]))
+        line = ChartLine("step", tuple(step_point(ticks.index(str(row["cap"])), row) for row in groups[0]))
         return (Chart("Step over caps, with its band", "cap (MiB)", "step (ms)", (line,), ticks),)
     lines = tuple(ChartLine(counted(int(number(g[0], "nodes")), "node"), _beside_fastest(g, ticks)) for g in groups)
     return (Chart("Step over caps, beside the fastest", "cap (MiB)", "step over the fastest", lines, ticks, level=1.0),)

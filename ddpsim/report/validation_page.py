@@ -20,7 +20,7 @@ from ddpsim.report.model import (
 )
 from ddpsim.report.rows import bar, number
 from ddpsim.report.steps import of_document, of_trace
-from ddpsim.report.wording import banded_time, milliseconds, signed
+from ddpsim.report.wording import format_time_band, milliseconds, signed
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.trace.records import Trace
 from ddpsim.units import MIB, format_time
@@ -81,7 +81,7 @@ def _step(result: Validation, prediction: Mapping[str, object]) -> str:
     inside = ""
     if low is not None and high is not None and low < high:
         inside = ", inside the band" if low <= step.measured_s <= high else ", outside the band"
-    told, measured = banded_time(step.predicted_s, low, high), format_time(step.measured_s)
+    told, measured = format_time_band(step.predicted_s, low, high), format_time(step.measured_s)
     return f"A step of {told} was predicted and {measured} measured{inside}: an error of {signed(step.error)}."
 
 

@@ -8,7 +8,7 @@ from ddpsim.units import counted, format_time
 
 def step(prediction: Prediction) -> str:
     """Return the optimizer's step with its band, `178.5 ms (80 % band 135.8 to 253.6 ms)`, and its micro-batches."""
-    return banded_time(*prediction.step_s) + each(prediction.options.accumulate, prediction.iteration_s)
+    return format_time_band(*prediction.step_s) + each(prediction.options.accumulate, prediction.iteration_s)
 
 
 def each(micro_batches: int, one_s: float) -> str:
@@ -21,14 +21,14 @@ def one_step(micro_batches: int) -> str:
     return "One step" if micro_batches == 1 else "One micro-batch of a step"
 
 
-def banded_time(seconds: float, low_s: float | None, high_s: float | None) -> str:
+def format_time_band(seconds: float, low_s: float | None, high_s: float | None) -> str:
     """Return a time with its band, where it has one."""
     if low_s is None or high_s is None or low_s == high_s:
         return format_time(seconds)
     return f"{format_time(seconds)} (80 % band {format_time(low_s)} to {format_time(high_s)})"
 
 
-def banded_share(share: float, low: float, high: float) -> str:
+def format_share_band(share: float, low: float, high: float) -> str:
     """Return a share with its band: `8.4 % (80 % band 6.1 to 10.2 %)`."""
     return (
         f"{100 * share:.1f} %"
@@ -57,7 +57,7 @@ def signed(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:+.1f} %"
 
 
-def banded_number(middle: float, low: float, high: float) -> str:
+def format_number_band(middle: float, low: float, high: float) -> str:
     """Return a number of four digits with its band: `1,434 (80 % band 1,010 to 1,885)`."""
     if low == high:
         return _digits(middle)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NoReturn, TypeVar
 
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.options.asked import asked, count
+from ddpsim.options.asked import count, parse_options
 from ddpsim.schedules import (
     averaging,
     dataparallel,
@@ -64,7 +64,7 @@ class _Text:
 
     def asks(self, kind: type[T]) -> T:
         """Return the options as a `kind`."""
-        return asked(kind, self.options, self.place)
+        return parse_options(kind, self.options, self.place)
 
     def ends(self, remedy: str) -> None:
         """Refuse options that are left."""

@@ -36,10 +36,10 @@ def own_scheme(path: str) -> Scheme:
         raise InputError(what, place=place, remedy="name package.module:function") from error
     if not callable(found):
         raise InputError("is no function", place=place, remedy="name a function from a setup to a schedule")
-    return Scheme(path, partial(_called, found, place))
+    return Scheme(path, partial(_call_own, found, place))
 
 
-def _called(function: Make, place: str, setup: SchemeInputs) -> Schedule:
+def _call_own(function: Make, place: str, setup: SchemeInputs) -> Schedule:
     """Return what a scheme of one's own makes of `setup`; what it raises says at which of its lines."""
     try:
         with exits_as(RuntimeError):

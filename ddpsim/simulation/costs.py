@@ -20,7 +20,7 @@ from ddpsim.collectives.ddp_priors import DDP_PRIORS, KERNEL_S, devices_of
 from ddpsim.collectives.nccl.loads import HOST, NET, NVLINK, NVSWITCH, PCIE, XGMI
 from ddpsim.compression import Roofline
 from ddpsim.errors import CalibrationError
-from ddpsim.files import named, read_text
+from ddpsim.files import display_name, read_text
 from ddpsim.simulation.graph import Linear, Rate
 from ddpsim.workload.gpus import GPUS, AchievedGpu
 
@@ -81,7 +81,7 @@ def load_calibration(path: str | Path) -> Calibration:
         CalibrationError: a file that cannot be read or is no calibration.
     """
     text = read_text(path, CalibrationError, "name a file that `ddpsim calibrate -o` wrote")
-    return calibration_from(text, named(path))
+    return calibration_from(text, display_name(path))
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def _sockets(node: Mapping[str, Any]) -> int:
 
 def _placed(pcie: Mapping[str, Any], gpus: int, nics: int, sockets: int) -> dict[str, Any]:
     """Return a PCIe tree of so many devices: those of `pcie`, and the others in slots."""
-    tree = {key: [_kept(branch, gpus, nics) for branch in pcie.get(key, ())] for key in _PLACED}
+    tree = {key: [_without_absent(branch, gpus, nics) for branch in pcie.get(key, ())] for key in _PLACED}
     placed = [_numbers(branch) for key in _PLACED for branch in tree[key]]
     taken = {kind: {number for each in placed for number in each[kind]} for kind in ("gpus", "nics")}
     for socket in range(sockets):
@@ -83,14 +83,14 @@ def _beyond(name: str, *, gpus: int, nics: int) -> bool:
     return most is not None and number is not None and number >= most
 
 
-def _kept(branch: Mapping[str, Any], gpus: int, nics: int) -> dict[str, Any]:
+def _without_absent(branch: Mapping[str, Any], gpus: int, nics: int) -> dict[str, Any]:
     """Return a branch of the tree without the devices that are not there."""
     ports = [[nic for nic in (entry if isinstance(entry, list) else [entry]) if nic < nics] for entry in _nics(branch)]
     return {
         **branch,
         "gpus": [gpu for gpu in branch.get("gpus", ()) if gpu < gpus],
         "nics": [each for each in ports if each],
-        "switches": [_kept(inner, gpus, nics) for inner in branch.get("switches", ())],
+        "switches": [_without_absent(inner, gpus, nics) for inner in branch.get("switches", ())],
     }
 
 

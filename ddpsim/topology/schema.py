@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
 
-from ddpsim.documents import told
+from ddpsim.documents import document_error
 from ddpsim.errors import UnitError, UnknownNameError
 from ddpsim.topology.bounds import MOST_GPUS, MOST_LINKS, MOST_NODES, MOST_SOCKETS
 from ddpsim.topology.nic_kinds import NIC_KINDS
@@ -19,7 +19,7 @@ def _quantity(parse: Callable[[object], float]) -> BeforeValidator:
         try:
             return parse(value)
         except UnitError as error:
-            raise told(str(error)) from error
+            raise document_error(str(error)) from error
 
     return BeforeValidator(validate)
 
@@ -28,7 +28,9 @@ def _adapters(value: object) -> list[list[int]]:
     entries: list[Any] = value if isinstance(value, list) else [value]
     adapters: list[list[int]] = [entry if isinstance(entry, list) else [entry] for entry in entries]
     if not all(adapters) or not all(type(port) is int and port >= 0 for adapter in adapters for port in adapter):
-        raise told("a list of NIC numbers was expected; write e.g. [0, 1], or [[0, 1]] for two ports of one card")
+        raise document_error(
+            "a list of NIC numbers was expected; write e.g. [0, 1], or [[0, 1]] for two ports of one card"
+        )
     return adapters
 
 
@@ -36,7 +38,7 @@ def _counts(value: object) -> object:
     plain = type(value) is int and 1 <= value <= MOST_NODES
     named = isinstance(value, dict) and value and all(type(n) is int and 1 <= n <= MOST_NODES for n in value.values())
     if not (plain or named):
-        raise told(
+        raise document_error(
             f"a number of nodes, at most {MOST_NODES}, was expected; "
             "write `nodes: 4`, or with templates `nodes: {fast: 4, slow: 1}`",
         )
@@ -45,7 +47,7 @@ def _counts(value: object) -> object:
 
 def _nic_kind(value: str) -> str:
     if value not in NIC_KINDS:
-        raise told(str(UnknownNameError.among("kind of NIC", value, NIC_KINDS)))
+        raise document_error(str(UnknownNameError.among("kind of NIC", value, NIC_KINDS)))
     return value
 
 

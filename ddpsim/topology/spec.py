@@ -12,7 +12,7 @@ from ddpsim import shipped
 from ddpsim.documents import problems, raised
 from ddpsim.documents.yaml_reading import line_of, read_mapping
 from ddpsim.errors import TopologyError, UnknownNameError
-from ddpsim.files import named, read_text
+from ddpsim.files import display_name, read_text
 from ddpsim.topology.bounds import MOST_PAIRS
 from ddpsim.topology.build import build_node
 from ddpsim.topology.changes import changed
@@ -32,7 +32,7 @@ def load_topology(name_or_path: str) -> Topology:
     """
     path = shipped.find("topology", name_or_path)
     text = read_text(path, TopologyError, "give a machine's YAML file, or a name that `ddpsim topo list` shows")
-    return parse_topology(text, named(name_or_path))
+    return parse_topology(text, display_name(name_or_path))
 
 
 def parse_topology(text: str, place: str) -> Topology:

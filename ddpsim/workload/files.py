@@ -11,7 +11,7 @@ from ddpsim import shipped
 from ddpsim.bucketing import Parameter
 from ddpsim.documents import read_as
 from ddpsim.errors import UnknownNameError, WorkloadError
-from ddpsim.files import encoded, json_text, named, read_json, write_whole
+from ddpsim.files import display_name, encoded, json_text, read_json, write_whole
 from ddpsim.options.input_stage import InputStage
 from ddpsim.workload.forward_use import ForwardUse
 from ddpsim.workload.gpus import gpu_named
@@ -40,12 +40,12 @@ def load_workload(name_or_path: str | Path) -> Workload:
         WorkloadError: truncated, not JSON, another schema, a field missing or of the wrong kind, shapes that disagree;
             or a GPU behind a workload whose operators are not known.
     """
-    path, where = located(name_or_path)
+    path, where = locate_workload(name_or_path)
     workload = read_workload(path, name_or_path)
     return workload if where in (None, RECORDED) else on_gpu(with_operators(workload), gpu_named(str(where)))
 
 
-def located(name_or_path: str | Path) -> tuple[Path, str | None]:
+def locate_workload(name_or_path: str | Path) -> tuple[Path, str | None]:
     """Return the path of a workload's file, and what stands behind the `@` of `resnet50@H200`; None where nothing does.
 
     Raises:
@@ -71,7 +71,7 @@ def read_workload(path: Path, name: str | Path) -> Workload:
     Raises:
         WorkloadError: as `load_workload`.
     """
-    return workload_from(read_json(path, WorkloadError, _REMEDY), named(name))
+    return workload_from(read_json(path, WorkloadError, _REMEDY), display_name(name))
 
 
 def with_operators(workload: Workload) -> Workload:
@@ -122,12 +122,12 @@ def workload_document(workload: Workload) -> dict[str, object]:
         "synchronises": list(workload.synchronises),
         "arithmetic_share": workload.arithmetic_share,
         **({} if workload.ranks == 1 else {"ranks": workload.ranks}),
-        **_known(workload),
+        **_optional_fields(workload),
         "provenance": dict(workload.provenance),
     }
 
 
-def _known(workload: Workload) -> dict[str, object]:
+def _optional_fields(workload: Workload) -> dict[str, object]:
     """Return what only some workloads know."""
     known: dict[str, object] = {}
     if (use := workload.forward_use_s) is not None:

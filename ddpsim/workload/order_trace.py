@@ -16,7 +16,7 @@ from pydantic import Field
 from ddpsim.bucketing import Parameter
 from ddpsim.documents import Count, Document, File, Index, Text, read_as
 from ddpsim.errors import WorkloadError
-from ddpsim.files import encoded, json_text, named, read_json, write_whole
+from ddpsim.files import display_name, encoded, json_text, read_json, write_whole
 from ddpsim.workload.profile import Phase, Seconds, Workload
 from ddpsim.workload.schema import ParameterEntry
 
@@ -128,7 +128,7 @@ def load_order_trace(path: str | Path) -> OrderTrace:
     Raises:
         WorkloadError: truncated, not JSON, another schema, a key missing or of the wrong kind, ranks that disagree.
     """
-    place = named(path)
+    place = display_name(path)
     read = read_as(OrderTraceFile, read_json(Path(path), WorkloadError, _REMEDY), place, WorkloadError, _REMEDY)
     try:
         _check_orders(read)

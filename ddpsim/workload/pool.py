@@ -14,7 +14,7 @@ from ddpsim.workload.profile import Phase, Seconds, Workload
 _ALIKE = ("name", "device", "precision", "batch_size", "threads", "parameters", "buffers", "synchronises", "ranks")
 
 
-def pooled(captures: Sequence[Workload]) -> Workload:
+def pool_captures(captures: Sequence[Workload]) -> Workload:
     """Return a workload with the iterations of all `captures`, in their order.
 
     Where a process's memory comes to lie makes it faster or slower for as long as it lives, by some percent: captures

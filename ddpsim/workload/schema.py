@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
 from ddpsim.bucketing.assign import DTYPE_BYTES
-from ddpsim.documents import Amount, Count, Document, File, Index, Number, Text, shown, told
+from ddpsim.documents import Amount, Count, Document, File, Index, Number, Text, document_error, format_value
 from ddpsim.workload.operators_schema import OperatorsEntry
 from ddpsim.workload.profile import Seconds
 
@@ -20,20 +20,20 @@ _KINDS = frozenset((float, int, type(None)))
 
 def _shape(value: list[int]) -> list[int]:
     if math.prod(value) >= _MOST_ELEMENTS:
-        raise told(f"{shown(value)} is not the shape of a tensor: too many elements")
+        raise document_error(f"{format_value(value)} is not the shape of a tensor: too many elements")
     return value
 
 
 def _dtype(value: str) -> str:
     if value not in DTYPE_BYTES:
-        raise told(f"{shown(value)} is not one of {', '.join(DTYPE_BYTES)}")
+        raise document_error(f"{format_value(value)} is not one of {', '.join(DTYPE_BYTES)}")
     return value
 
 
 def _times(value: object) -> Seconds:
     """Return seconds, `null` as NaN, as an array of shape (iterations,)."""
     if not isinstance(value, list):
-        raise told(f"{shown(value)} is not a list of seconds")
+        raise document_error(f"{format_value(value)} is not a list of seconds")
     _check_row(value)
     return _array(value)
 
@@ -41,11 +41,11 @@ def _times(value: object) -> Seconds:
 def _table(value: object) -> Seconds:
     """Return seconds, `null` as NaN, as an array of shape (iterations, parameters)."""
     if not isinstance(value, list) or not all(isinstance(row, list) for row in value):
-        raise told(f"{shown(value)} is not a list of lists of seconds")
+        raise document_error(f"{format_value(value)} is not a list of lists of seconds")
     for number, row in enumerate(value):
         _check_row(row, number)
         if len(row) != len(value[0]):
-            raise told(f"{len(row)} times, the first iteration has {len(value[0])}", number)
+            raise document_error(f"{len(row)} times, the first iteration has {len(value[0])}", number)
     return _array(value)
 
 
@@ -53,14 +53,14 @@ def _check_row(row: list[Any], *within: int) -> None:
     # Kinds are told apart a row at a time: pydantic's look at each of millions of times would take as long as reading.
     if not {*map(type, row)} <= _KINDS:
         number = next(number for number, entry in enumerate(row) if type(entry) not in _KINDS)
-        raise told(f"{shown(row[number])} is not a number of seconds, nor null", *within, number)
+        raise document_error(f"{format_value(row[number])} is not a number of seconds, nor null", *within, number)
 
 
 def _array(value: list[Any]) -> Seconds:
     try:
         return np.array(value, dtype=np.float64)
     except OverflowError:
-        raise told("a time is larger than any number") from None
+        raise document_error("a time is larger than any number") from None
 
 
 Shape = Annotated[list[Index], AfterValidator(_shape)]
@@ -115,7 +115,7 @@ class InputStageEntry(Document):
     @model_validator(mode="after")
     def _one_way(self) -> InputStageEntry:
         if self.queued and self.pipelined:
-            raise told("`queued` and `pipelined` are two ways of copying", "queued")
+            raise document_error("`queued` and `pipelined` are two ways of copying", "queued")
         return self
 
 

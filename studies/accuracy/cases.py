@@ -10,7 +10,7 @@ import numpy as np
 from ddpsim.calibrating.calibrate import fit_samples, with_residuals, with_versions
 from ddpsim.calibrating.documented import documented
 from ddpsim.calibrating.fitting import Vector
-from ddpsim.calibrating.pooled import Pool, pooled, thinned
+from ddpsim.calibrating.pooled import Pool, fit_pooled, thin_rows
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.bands import band_factors
 from ddpsim.collectives.calibration import Calibration
@@ -62,13 +62,13 @@ def site_priors(sites: Iterable[str]) -> dict[str, Calibration]:
 
 def without(site: str, samples: Mapping[System, Sample]) -> Calibration:
     """Return the documented constants fitted to every table but those of `site`, free to be fitted again."""
-    others = [thinned(sample) for system, sample in samples.items() if system.site != site]
-    return _free(pooled(others).calibration(), documented())
+    others = [thin_rows(sample) for system, sample in samples.items() if system.site != site]
+    return _free(fit_pooled(others).calibration(), documented())
 
 
 def all_sites(samples: Mapping[System, Sample]) -> Pool:
     """Return the documented constants fitted to every site's tables."""
-    return pooled([thinned(sample) for sample in samples.values()])
+    return fit_pooled([thin_rows(sample) for sample in samples.values()])
 
 
 def uncalibrated(samples: Mapping[System, Sample], priors: Mapping[str, Calibration]) -> list[Errors]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ddpsim.calibrating.documented import documented
-from ddpsim.calibrating.pooled import pooled, thinned
+from ddpsim.calibrating.pooled import fit_pooled, thin_rows
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts.collectives import family, latency_share
@@ -76,13 +76,13 @@ def fit_folds(samples: Mapping[System, Sample], progress: Callable[[str], None])
 
     Searches start from the fit to all tables, which saves rounds; what they end at is of the tables kept alone.
     """
-    near = pooled([thinned(sample) for sample in samples.values()]).values
+    near = fit_pooled([thin_rows(sample) for sample in samples.values()]).values
     sites = list(dict.fromkeys(system.site for system in samples))
     folds: list[dict[str, object]] = []
     for fold in range(_FOLDS):
         left_out = sorted(sites[fold::_FOLDS])
         progress(f"fitting without {', '.join(left_out)}")
-        kept = [thinned(sample) for system, sample in samples.items() if system.site not in left_out]
-        values = pooled(kept, near).values
+        kept = [thin_rows(sample) for system, sample in samples.items() if system.site not in left_out]
+        values = fit_pooled(kept, near).values
         folds.append({"left_out": left_out, "constants": {name: float(f"{v:.4g}") for name, v in values.items()}})
     return folds

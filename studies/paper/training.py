@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ddpsim.documents import Amount, Count, Document, File, Index, Text, read_as
 from ddpsim.errors import InputError
-from ddpsim.files import named, read_json
+from ddpsim.files import display_name, read_json
 
 _REMEDY = "make the file again with `make convergence`"
 TAIL = 0.1
@@ -89,7 +89,7 @@ def load_training(path: str | Path = KEPT) -> TrainingFile:
     Raises:
         InputError: no such file, not JSON, a key missing or of the wrong kind.
     """
-    return read_as(TrainingFile, read_json(path, InputError, _REMEDY), named(str(path)), InputError, _REMEDY)
+    return read_as(TrainingFile, read_json(path, InputError, _REMEDY), display_name(str(path)), InputError, _REMEDY)
 
 
 def curves(file: TrainingFile, batch_size: int) -> dict[int, Curve]:

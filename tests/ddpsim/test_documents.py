@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from ddpsim.documents import Amount, Count, Document, File, Index, Text, problems, read_as, told
+from ddpsim.documents import Amount, Count, Document, File, Index, Text, document_error, problems, read_as
 from ddpsim.errors import InputError
 
 
@@ -19,7 +19,7 @@ class Part(Document):
     @classmethod
     def _few(cls, value: list[tuple[int, float]]) -> list[tuple[int, float]]:
         if len(value) > 3:
-            raise told(f"{len(value)} sizes are too many", 3)
+            raise document_error(f"{len(value)} sizes are too many", 3)
         return value
 
 

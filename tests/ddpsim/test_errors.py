@@ -5,7 +5,7 @@ import doctest
 import pytest
 
 from ddpsim import errors, units
-from ddpsim.errors import InputError, PlanError, UnknownNameError, listed
+from ddpsim.errors import InputError, PlanError, UnknownNameError, join_problems
 
 
 def test_an_error_reads_place_message_remedy():
@@ -52,12 +52,12 @@ def test_no_message_has_more_than_1000_characters(part):
 
 
 def test_many_problems_of_a_file_are_told_on_a_line_each_and_the_rest_counted():
-    assert listed(["alone"]) == "alone"
-    assert listed(["a", "b"]) == "\n  a\n  b"
+    assert join_problems(["alone"]) == "alone"
+    assert join_problems(["a", "b"]) == "\n  a\n  b"
     many = [f"runs.{n}: {'x' * 90}" for n in range(200)]
-    assert str(InputError(listed(many), place="a.yaml")).count("\n  runs.") == 200
-    assert listed([f"runs.{n}" for n in range(1002)]).endswith("\n  runs.999\n  and 2 more")
-    assert "characters" not in str(InputError(listed(many), place="c.yaml"))
+    assert str(InputError(join_problems(many), place="a.yaml")).count("\n  runs.") == 200
+    assert join_problems([f"runs.{n}" for n in range(1002)]).endswith("\n  runs.999\n  and 2 more")
+    assert "characters" not in str(InputError(join_problems(many), place="c.yaml"))
 
 
 @pytest.mark.parametrize("module", [errors, units])

@@ -228,11 +228,11 @@ def _changed(topology: Cluster, change: Callable[[NodeTemplate], NodeTemplate]) 
 def _busbw(placement: Placement, calibration: Calibration | None) -> float:
     constants = (calibration or Calibration.priors(placement.topology.backend)).constants
     values = tuple((name, constant.value) for name, constant in constants.items())
-    return _found(placement.topology, placement.nodes, placement.gpus_per_node, values)
+    return _bus_bandwidth(placement.topology, placement.nodes, placement.gpus_per_node, values)
 
 
 @lru_cache(maxsize=256)
-def _found(topology: Cluster, nodes: int, gpus: int, values: tuple[tuple[str, float], ...]) -> float:
+def _bus_bandwidth(topology: Cluster, nodes: int, gpus: int, values: tuple[tuple[str, float], ...]) -> float:
     """Return the bus bandwidth, found once for equal arguments: rows of a sweep ask for the same."""
     priors = Calibration.priors(topology.backend)
     known = {name: value for name, value in values if name in priors.constants}

@@ -54,7 +54,9 @@ def _events(trace: Trace, side: str, numbers: Iterator[int]) -> Iterator[Event]:
         for span in shifted:
             yield from span_events(span, tids[span.stream], next(numbers), tids[HOST], trace.backend)
         if rank == trace.ranks[0]:
-            yield from path_events([each for it in mine for each in _moved(trace, it, it.start_s - begin)], process)
+            yield from path_events(
+                [each for it in mine for each in _shift_path(trace, it, it.start_s - begin)], process
+            )
 
 
 def _step(trace: Trace) -> tuple[int, int]:
@@ -68,7 +70,7 @@ def _step(trace: Trace) -> tuple[int, int]:
     return chosen[0].index, chosen[-1].index
 
 
-def _moved(trace: Trace, it: Iteration, by_s: float) -> list[PathSpan]:
+def _shift_path(trace: Trace, it: Iteration, by_s: float) -> list[PathSpan]:
     return [replace(span, start_s=span.start_s + by_s, end_s=span.end_s + by_s) for span in trace.path_of(it)]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from ddpsim.documents import MOST_ITEMS, Document, read_as, told
+from ddpsim.documents import MOST_ITEMS, Document, document_error, read_as
 from ddpsim.errors import InputError
 from ddpsim.operations import Operation
 from ddpsim.trace.records import BucketTimes, Gradient, Iteration
@@ -82,7 +82,7 @@ class IterationRecord(Document):
     @model_validator(mode="after")
     def _in_order(self) -> IterationRecord:
         if self.end_s < self.start_s:
-            raise told(f"it ends at {self.end_s!r} s, before it starts at {self.start_s!r} s", "end_s")
+            raise document_error(f"it ends at {self.end_s!r} s, before it starts at {self.start_s!r} s", "end_s")
         return self
 
 

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 
 from ddpsim.bounded import MOST_BYTES, MOST_TRACE_BYTES, BoundedFile
 from ddpsim.errors import InputError
-from ddpsim.files import STANDARD_STREAM, named, standard_input
+from ddpsim.files import STANDARD_STREAM, display_name, standard_input
 
 EVENTS = "traceEvents"
 """The key whose list is read event by event."""
@@ -42,7 +42,7 @@ class StreamedTrace:
 
     def __init__(self, path: str | Path, error: type[InputError], remedy: str) -> None:
         self.header: dict[str, Any] = {}
-        self._place, self._error, self._remedy = named(path), error, remedy
+        self._place, self._error, self._remedy = display_name(path), error, remedy
         self._text, self._at, self._line, self._ended = "", 0, 1, False
         self._pieces = _pieces(path, error, remedy)
         self._in_header = 0
@@ -209,7 +209,7 @@ def _decoded(events: str) -> list[Any] | None:
 
 def _pieces(path: str | Path, error: type[InputError], remedy: str) -> Iterator[str]:
     source = standard_input() if str(path) == STANDARD_STREAM else path
-    with BoundedFile(source, named(path), error, remedy, MOST_TRACE_BYTES) as file:
+    with BoundedFile(source, display_name(path), error, remedy, MOST_TRACE_BYTES) as file:
         decoder = codecs.getincrementaldecoder("utf-8-sig")()
         while piece := file.read(PIECE):
             yield decoder.decode(piece)

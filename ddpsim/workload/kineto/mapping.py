@@ -41,7 +41,7 @@ def map_arrivals(steps: Sequence[HostStep], shapes: Workload | None, place: str)
     """
     if shapes is None:
         return _from_trace(steps[0], place)
-    return _typed(_by_shapes(steps[0], shapes, place), _dtypes(steps[0]), shapes.name)
+    return _with_dtypes(_by_shapes(steps[0], shapes, place), _dtypes(steps[0]), shapes.name)
 
 
 def _by_shapes(step: HostStep, shapes: Workload, place: str) -> Mapping:
@@ -100,7 +100,7 @@ def _dtypes(step: HostStep) -> list[str | None]:
     return [dtype or common for dtype in own]
 
 
-def _typed(mapping: Mapping, dtypes: Sequence[str | None], source: str) -> Mapping:
+def _with_dtypes(mapping: Mapping, dtypes: Sequence[str | None], source: str) -> Mapping:
     """Return the mapping with the gradients of the types that the trace has."""
     parameters = list(mapping.parameters)
     others = Counter[str]()

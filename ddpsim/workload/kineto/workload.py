@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ddpsim.errors import TraceError
-from ddpsim.files import named
+from ddpsim.files import display_name
 from ddpsim.trace.json.streaming import StreamedTrace
 from ddpsim.units import format_time
 from ddpsim.workload.gpus import gpu_model
@@ -68,12 +68,12 @@ def read_kineto(path: str | Path) -> TraceFile:
         TraceError: unreadable, truncated, not JSON, or not a trace; one message with the place.
     """
     streamed = StreamedTrace(path, TraceError, _REMEDY)
-    events, document = collect(streamed.batches(), named(path)), streamed.header
+    events, document = collect(streamed.batches(), display_name(path)), streamed.header
     if "traceEvents" not in document:
-        raise TraceError("not a Kineto trace: no traceEvents", place=named(path), remedy=_REMEDY)
+        raise TraceError("not a Kineto trace: no traceEvents", place=display_name(path), remedy=_REMEDY)
     if not isinstance(document["traceEvents"], list):
         what = f"{type(document['traceEvents']).__name__} is not a list of events"
-        raise TraceError(what, place=f"{named(path)}: traceEvents")
+        raise TraceError(what, place=f"{display_name(path)}: traceEvents")
     properties, info = document.get("deviceProperties"), document.get("distributedInfo")
     first = properties[0] if isinstance(properties, list) and properties else {}
     name = first.get("name") if isinstance(first, dict) else None
@@ -86,7 +86,7 @@ def read_kineto(path: str | Path) -> TraceFile:
 
     backend, host = info.get("backend"), document.get("host_name")
     return TraceFile(
-        named(path),
+        display_name(path),
         events,
         device,
         number("rank"),

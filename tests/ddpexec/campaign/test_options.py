@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 from ddpexec.campaign.predicting import options
-from ddpexec.campaign.schema import RunSpec, given
+from ddpexec.campaign.schema import RunSpec, options_given
 from ddpexec.campaign.spec import parse_campaign
 from ddpexec.campaign.stages import run_arguments
 from ddpexec.running.settings import RunSettings
@@ -36,7 +36,7 @@ runs: [{network: flat, model: mlp, batch_size: 3, impl: ddpexec, process_groups:
         bucket_cap_mb_list: [1, 2.5], broadcast_buffers: false, no_sync_every: 2}]
 """
     [configuration] = parse_campaign(text, "c").configurations
-    assert given(configuration.run, RunSettings)["stragglers"] == {1: 1.5}
+    assert options_given(configuration.run, RunSettings)["stragglers"] == {1: 1.5}
     made = options(configuration)
     assert (made.process_groups, made.accumulate, made.broadcast_buffers) == (2, 2, False)
     assert made.caps.bucket_cap_mb_list == (1, 2.5)

@@ -36,7 +36,7 @@ def test_a_lab_is_not_taken_for_dead_while_it_takes_its_lock(tmp_path: Path, mon
         flock(file, operation)
 
     monkeypatch.setattr(fcntl, "flock", flock_late)
-    with names.claimed_name() as name:
+    with names.claim_name() as name:
         others[0].join()
         assert removed == []
         assert (tmp_path / f"{name}.lock").exists()
@@ -46,7 +46,7 @@ def test_a_lab_begins_when_another_has_looked_for_dead_ones(tmp_path: Path) -> N
     claimed = threading.Event()
 
     def lab() -> None:
-        with names.claimed_name():
+        with names.claim_name():
             claimed.set()
 
     claiming = threading.Thread(target=lab)

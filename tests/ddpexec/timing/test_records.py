@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from ddpexec.timing.clock import HostClock  # noqa: E402
 from ddpexec.timing.observe import BucketNote, Note  # noqa: E402
-from ddpexec.timing.records import Records, begun, write_back  # noqa: E402
+from ddpexec.timing.records import Records, collective_starts, write_back  # noqa: E402
 from ddpsim.trace.overlap import overlap_ratio  # noqa: E402
 from ddpsim.trace.records import Trace  # noqa: E402
 
@@ -28,7 +28,7 @@ def test_a_collective_begins_when_launched_or_when_a_place_comes_free(
         candidates = [moment for moment in (launched[-1], *earlier) if moment >= launched[-1]]
         started.append(min(t for t in candidates if sum(end > t for end in earlier) < in_flight))
         finished.append(started[-1] + length)
-    assert begun(launched, finished, in_flight, groups) == started
+    assert collective_starts(launched, finished, in_flight, groups) == started
 
 
 @given(st.lists(st.tuples(times, st.integers(1, 1000)), min_size=1, max_size=6), times, st.floats(0.001, 3))

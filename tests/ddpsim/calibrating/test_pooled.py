@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ddpsim.calibrating.documented import documented
-from ddpsim.calibrating.pooled import CachedTimes, concerns, pooled
+from ddpsim.calibrating.pooled import CachedTimes, concerns, fit_pooled
 from ddpsim.calibrating.samples import Sample
 from ddpsim.measured import MeasuredRow, MeasuredTable
 from ddpsim.topology.spec import load_topology
@@ -61,7 +61,7 @@ def test_remembered_times_are_the_transports_own_whichever_constant_moves(machin
 def test_a_table_that_contradicts_the_others_is_set_aside_and_leaves_no_trace() -> None:
     tables = [sample(machine, 3) for machine in ("dgx-1v", "dgx-a100", *["dgx-a100 x2"] * 4)]
     slow = replace(sample("dgx-a100 x2", 3), undisturbed=6 * tables[-1].undisturbed)
-    found = pooled([*tables, replace(slow, table=replace(slow.table, name="slow"))])
+    found = fit_pooled([*tables, replace(slow, table=replace(slow.table, name="slow"))])
     assert found.aside == ("slow",)
     start = documented()
     for name in ("nccl.efficiency.nvswitch.simple", "nccl.efficiency.net.simple"):

@@ -11,7 +11,7 @@ import pytest
 from ddpexec.__main__ import whole_command as whole_of_ddpexec
 from ddpexec.commands.estimate import estimate
 from ddpsim.cli.app import whole_command
-from ddpsim.cli.flags import called
+from ddpsim.cli.flags import find_command
 from ddpsim.cli.sections import SECTIONS
 from ddpsim.jobs.job import Job
 from ddpsim.options.option import declared
@@ -24,7 +24,7 @@ def test_what_a_switch_is_and_what_switches_it_off_are_two_lines() -> None:
 
 
 def test_compiled_says_that_it_is_no_price() -> None:
-    command = called(whole_command(), ["predict"])
+    command = find_command(whole_command(), ["predict"])
     [compiled] = [param for param in command.params if param.name == "compiled"]
     assert "not predicted" in compiled.help
 
@@ -36,7 +36,7 @@ def test_accumulate_of_estimate_says_what_it_is_for() -> None:
 
 @pytest.mark.parametrize("name", ["predict", "plan", "compare", "sweep"])
 def test_every_option_of_a_long_help_stands_once_in_a_section_of_its_own(name: str) -> None:
-    command = called(whole_command(), [name])
+    command = find_command(whole_command(), [name])
     text = command.get_help(command.make_context(name, [], resilient_parsing=True))
     assert re.findall(r"^([A-Z].*):$", text, re.MULTILINE) == [each for each in SECTIONS if f"\n{each}:\n" in text]
     options = text.partition("\nJob:\n")[2]

@@ -16,7 +16,7 @@ from ddpsim.jobs.job import Job
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.arguments import as_arguments
 from ddpsim.options.checks import known_choices
-from ddpsim.options.option import Option, build, declared, told
+from ddpsim.options.option import Option, build, declared, option_values
 from ddpsim.options.text import factors
 
 
@@ -64,9 +64,9 @@ def test_a_declared_field_is_an_option() -> None:
 
 def test_what_is_written_as_arguments_is_read_back() -> None:
     kitchen = Kitchen(caps=BucketCaps(bucket_cap_mb_list=(1.5, 25.0)), heat="high", fan=False, slow={3: 1.25}, plates=2)
-    assert made(as_arguments(Kitchen, told(kitchen))) == kitchen
-    assert build(Kitchen, told(kitchen)) == kitchen
-    assert as_arguments(Kitchen, told(Kitchen())) == []
+    assert made(as_arguments(Kitchen, option_values(kitchen))) == kitchen
+    assert build(Kitchen, option_values(kitchen)) == kitchen
+    assert as_arguments(Kitchen, option_values(Kitchen())) == []
 
 
 def test_a_command_may_take_some_options_only_and_the_help_speaks_of_flags() -> None:
@@ -102,6 +102,6 @@ def test_an_error_names_the_flag_on_the_command_line(error: InputError, said: st
 
 @pytest.mark.parametrize("kind", [Job, Options])
 def test_every_field_is_an_option_or_holds_some(kind: type) -> None:
-    told_of = set(told(kind()))
+    told_of = set(option_values(kind()))
     assert told_of == {each.field for each in declared(kind)}
     assert set(kind.__dataclass_fields__) - told_of <= {"caps", "plan"}  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from ddpsim.workload.estimate import ModelShape, estimate
 from ddpsim.workload.files import load_workload, save_workload
 from ddpsim.workload.forward_use import ForwardUse, median_use
 from ddpsim.workload.gpus import gpu_named
-from ddpsim.workload.pool import pooled
+from ddpsim.workload.pool import pool_captures
 from ddpsim.workload.single_clock import single_clock
 from tests.ddpsim.simulation.builders import workload
 
@@ -74,10 +74,10 @@ def test_where_the_device_idles_its_last_use_is_the_whole_of_its_work():
         lambda source: repaced(source, 1.7),
         lambda source: repaced(single_clock(source), 1.7),
         lambda source: carried(source, H100).workload,
-        lambda source: pooled([source, source]),
+        lambda source: pool_captures([source, source]),
         lambda source: estimate(ModelShape.of(source, source.operators.of_batch(64)), H100, "fp32"),
     ],
-    ids=["one clock", "row", "row on one clock", "carried", "pooled", "another batch"],
+    ids=["one clock", "row", "row on one clock", "carried", "pool_captures", "another batch"],
 )
 def test_whatever_becomes_of_a_workload_keeps_it_in_its_order(changed):
     source = V100
@@ -111,5 +111,5 @@ def test_captures_together_have_the_median_of_those_that_know():
     assert median_use(some) == uses(0.1, 2.0, 5.0)
     assert median_use([uses(np.nan)]) == uses(np.nan)
     captures = [replace(workload(gradients=3), forward_use_s=use) for use in (*some, None)]
-    assert pooled(captures).forward_use_s == median_use(some)
-    assert pooled(captures[-1:]).forward_use_s is None
+    assert pool_captures(captures).forward_use_s == median_use(some)
+    assert pool_captures(captures[-1:]).forward_use_s is None
