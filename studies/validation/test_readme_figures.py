@@ -56,7 +56,8 @@ def told(sentence: str) -> list[str]:
         ("N % off in the median of", ["absolute error of the iteration, median"]),
         ("N % at the 95th percentile", ["absolute error of the iteration, 95th percentile"]),
         (
-            "N % of the overhead over one process where the best trivial predictor is N % off",
+            "N % of the time that several processes add to one process's step, "
+            "where the best trivial predictor is N % off",
             ["absolute error of the overhead over one process, median", "the same, best trivial predictor"],
         ),
     ],
