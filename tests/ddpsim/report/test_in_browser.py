@@ -139,9 +139,10 @@ def test_a_drag_moves_and_the_wheel_zooms_around_the_pointer(opened: Page) -> No
     opened.settle()
     near = view(opened)
     assert near[1] - near[0] < whole[1] - whole[0]
+    far = 240  # px: more than lies between two labels of the axis, whatever the step
     opened.mouse("Pressed", x, y, button="left", clickCount=1)
-    opened.mouse("Moved", x - 120, y, button="left", buttons=1)
-    opened.mouse("Released", x - 120, y, button="left", clickCount=1)
+    opened.mouse("Moved", x - far, y, button="left", buttons=1)
+    opened.mouse("Released", x - far, y, button="left", clickCount=1)
     opened.settle()
     assert view(opened)[0] > near[0]
 
