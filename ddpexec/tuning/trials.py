@@ -54,7 +54,7 @@ class Trials:
         """Try all, within so many steps as are `left`; return the number of the plan that stays, which is in force."""
         while (turn := self._group.follow(self._turn(left()))) is not None:
             number, steps, running, added = turn
-            if added is not None and number == len(self.plans):
+            if added is not None:
                 self._add(added)
             for other, (_, groups) in enumerate(self.plans):
                 if other not in running and other != number:
