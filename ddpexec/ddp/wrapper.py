@@ -368,8 +368,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         if self._join_config.enable:
             backward_is_synced(self, joined=False)
         if self.device_ids:
-            moved, moved_kwargs = dist.utils._to_kwargs(inputs, kwargs, self.device, True)
-            inputs, kwargs = moved[0], moved_kwargs[0]
+            (inputs,), (kwargs,) = dist.utils._to_kwargs(inputs, kwargs, self.device, True)
         if self.mixed is not None:
             return self.mixed.lowered(inputs, kwargs)
         return inputs, kwargs

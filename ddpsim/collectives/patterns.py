@@ -101,6 +101,17 @@ another name of `two-level`, of one node too, `blink` trees packed into the NVLi
 of the message beside the first rank of each node; `parameter-server:N` is the last N ranks, which hold 1/N each."""
 
 
+def refuse_unknown_algorithm(library: str, algorithm: str, own: Collection[str]) -> None:
+    """Refuse an algorithm that is neither `auto` nor one of the library's own; patterns are carried out before this.
+
+    Raises:
+        InputError: such an algorithm; the remedy names those of the library and the patterns.
+    """
+    if algorithm not in ("auto", *own):
+        known = f"use {', '.join(('auto', *own, *PATTERNS[:-1]))} or {PATTERNS[-1]}"
+        raise InputError(f"{library} has no algorithm {algorithm!r}", place="algorithm", remedy=known)
+
+
 def is_pattern(algorithm: str) -> bool:
     """Whether `algorithm` names one of `PATTERNS`, or servers of their own."""
     return algorithm in PATTERNS or _servers(algorithm) is not None

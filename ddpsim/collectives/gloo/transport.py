@@ -19,11 +19,10 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.gloo import operation_steps
 from ddpsim.collectives.gloo.ways import GlooPaths
 from ddpsim.collectives.host_paths import Hop
-from ddpsim.collectives.patterns import PATTERNS
+from ddpsim.collectives.patterns import refuse_unknown_algorithm
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.schedules import TransferSchedule
 from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, ChannelSchedule, Connection, Steps, alone_s
-from ddpsim.errors import InputError
 from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.operations import Operation
@@ -52,9 +51,7 @@ class GlooTransport(ByOperation):
         calibration: Calibration | None = None,
         options: CollectiveOptions = DEFAULT,
     ) -> None:
-        if options.algorithm not in ("auto", "ring"):
-            known = f"use {', '.join(('auto', 'ring', *PATTERNS[:-1]))} or {PATTERNS[-1]}"
-            raise InputError(f"gloo has no algorithm {options.algorithm!r}", place="algorithm", remedy=known)
+        refuse_unknown_algorithm("gloo", options.algorithm, ("ring",))
         self.calibration = calibration or Calibration.priors("gloo")
         self._wiring = PlacementLinks(placement, options.expand)
         self._ways = GlooPaths(self._wiring, self.calibration)

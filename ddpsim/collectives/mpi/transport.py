@@ -16,11 +16,11 @@ from ddpsim.collectives.all_to_all import AllToAll
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.mpi.decision import ALGORITHMS, picked
 from ddpsim.collectives.mpi.ways import EAGER_BYTES, MpiPaths
-from ddpsim.collectives.patterns import PATTERNS, PatternTransport
+from ddpsim.collectives.patterns import PatternTransport, refuse_unknown_algorithm
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.schedules import Builder, TransferSchedule
 from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, Steps
-from ddpsim.errors import InputError, TopologyError
+from ddpsim.errors import TopologyError
 from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.operations import Operation
@@ -55,9 +55,7 @@ class MpiTransport(ByOperation):
         calibration: Calibration | None = None,
         options: CollectiveOptions = DEFAULT,
     ) -> None:
-        if options.algorithm not in ("auto", *ALGORITHMS):
-            known = f"use {', '.join(('auto', *ALGORITHMS, *PATTERNS[:-1]))} or {PATTERNS[-1]}"
-            raise InputError(f"MPI has no algorithm {options.algorithm!r}", place="algorithm", remedy=known)
+        refuse_unknown_algorithm("MPI", options.algorithm, ALGORITHMS)
         if placement.world_size > _MOST_RANKS:
             what = f"MPI on {placement.world_size} ranks"
             raise TopologyError(what, place="backend", remedy=f"{_MOST_RANKS} at most")
