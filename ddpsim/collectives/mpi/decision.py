@@ -1,8 +1,9 @@
 """Which algorithm Open MPI picks for an allreduce: `coll/tuned` without rules of a user's own.
 
-Source: Open MPI 4.1.4, `ompi/mca/coll/tuned/coll_tuned_decision_fixed.c`, of operations that commute; what each then
-does by `ompi/mca/coll/base/coll_base_allreduce.c`. A segmented ring is asked for without a segment size, and is then a
-ring; with fewer elements than ranks a ring is recursive doubling, and Rabenseifner's with fewer than it has parts too.
+Source: Open MPI's 4.1 series, `ompi/mca/coll/tuned/coll_tuned_decision_fixed.c` as rewritten in 2020, read from a copy
+that names no tag and not compared with that of 4.1.4; of operations that commute. What each then does is by
+`ompi/mca/coll/base/coll_base_allreduce.c`, from memory: a segmented ring without a segment size is a ring;
+with fewer elements than ranks a ring is recursive doubling, and Rabenseifner's with fewer than it has parts too.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def collectives(ranks: int, algorithm: str = "auto", fidelity: str = "flow") -> 
 @pytest.mark.parametrize(
     ("ranks", "size_bytes", "algorithm"),
     [
-        # coll_tuned_decision_fixed.c of 4.1.4, communicators below 4, 8, 16, 32, 64, 128, 256 and 512 ranks.
+        # coll_tuned_decision_fixed.c of the 4.1 series, communicators below 4, 8, 16, 32, 64, 128, 256 and 512 ranks.
         (2, 4095, "recursive-doubling"),
         (2, 4096, "ring"),
         (3, 8192, "recursive-doubling"),
