@@ -45,6 +45,7 @@ def provenance(run: Run, command: list[str]) -> dict[str, object]:
         "seed": settings.seed,
         "late_gradients": _late(run.subject.replay),
         **_planning_probes(run),
+        "first": run.first(),
         "plan": plan.document(),
         "plan_fingerprint": plan.fingerprint(),
         "options": {**options(settings), **settings.periodic},

@@ -97,9 +97,12 @@ class Run:
         self.batches = self._batches(workload)
         fixed = settings.plan(self.parameters.policy, plan(self.parameters))
         self.watch: StockWatch | None = None
-        self.ddp: Any = Wrapping(
-            settings, self.subject, self.parameters, self.communicator, groups, fixed, self.observer
-        ).made()
+        wrapping = Wrapping(settings, self.subject, self.parameters, self.communicator, groups, fixed, self.observer)
+        drain(self.device)
+        begin = time.perf_counter()
+        self.ddp: Any = wrapping.made()
+        drain(self.device)
+        self.construction_s = time.perf_counter() - begin
         if isinstance(self.ddp, torch.nn.parallel.DistributedDataParallel) and settings.observe:
             self.watch = StockWatch(self.ddp, self.parameters, self.observer)
         self.alone: list[Note] = []
@@ -143,6 +146,12 @@ class Run:
         iterations = [self.records.iteration(note, index) for index, note in enumerate(notes)]
         spans = [s for note, it in zip(notes, iterations, strict=True) for s in self.records.spans(note, it)]
         return Trace(self.world_size * self._replicas, self.communicator.backend, iterations, spans, self.provenance)
+
+    def first(self) -> dict[str, object]:
+        """Return what constructing the wrapper took this rank, and the iterations that do not count, in seconds."""
+        notes = self.observer.notes[:DISCARDED]
+        found = [self.records.iteration(note, index).iteration_s for index, note in enumerate(notes)]
+        return {"construction_s": self.construction_s, "iterations_s": found}
 
     def gather(self, trace: Trace) -> Trace | None:
         """Return on rank 0 the trace of all ranks without spans and gradients, enough for the numbers; else None."""

@@ -12,6 +12,7 @@ import typer
 from ddpsim.cli.breakdown import breakdown, statistic, step_line
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.expand import expand
+from ddpsim.cli.first_text import first_text
 from ddpsim.cli.options import (
     PlanFile,
     TopologyName,
@@ -62,11 +63,16 @@ def predict(
         str | None,
         typer.Option(metavar="DIR", help="Write the step as Chakra execution traces, DIR/WORKLOAD.RANK.et."),
     ] = None,
+    first: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Also the construction and the first N iterations, until buckets are rebuilt."),
+    ] = None,
 ) -> None:
     """Predict an iteration's latency, its breakdown and every bucket."""
     from ddpsim.files import check_writable_folder
     from ddpsim.planning.bound import bound_of
     from ddpsim.prediction.beside import StepBeside
+    from ddpsim.prediction.first import check_first, first_iterations
     from ddpsim.prediction.models import Model
     from ddpsim.prediction.otherwise import otherwise
     from ddpsim.prediction.predict import predict as predict_one
@@ -84,6 +90,8 @@ def predict(
     measures = beside is not None and Path(beside).is_dir()
     measured = _measured(beside, trace) if measures else None
     options = replace(options, beside=None if beside is None or measures else _job_beside(beside))
+    if first is not None:
+        check_first(first, options)
     step, machine = Model.of(workload, options), load_topology(topology)
     model = step.on(machine, options=options)
     prediction = predict_one(
@@ -109,15 +117,18 @@ def predict(
     path, helps = prediction.critical_path, sensitivities_of(prediction)
     bound = bound_of(prediction, prediction.calibration)
     second, shared = otherwise(prediction), StepBeside.of(prediction)
+    begun = None if first is None else first_iterations(prediction, first)
     document = {
         **prediction.document(),
         **bound.document(),
         "otherwise": None if second is None else second.document(),
         **({} if shared is None else {"beside": shared.document()}),
+        **({} if begun is None else {"first": begun.document()}),
         **path.entries(),
         "sensitivities": [each.document() for each in helps],
     }
-    output.emit(document, lambda: _text(prediction, bound, path, helps, second, shared))
+    beginning = [] if begun is None else [first_text(begun)]
+    output.emit(document, lambda: "\n\n".join([*beginning, _text(prediction, bound, path, helps, second, shared)]))
 
 
 def _job_beside(path: str) -> JobBeside:

@@ -18,7 +18,7 @@ SECTIONS = {
     "What if": """beside scale_compute scale_host scale keep_pace stragglers straggling jitter comm""",
     "Cost and deadline": "price prices samples_per_epoch epochs samples_per_second deadline advice efficiency",
     "How it is computed": "fidelity workers scheduler timeout",
-    "Output": "out output trace chakra plot report as_json verbose help",
+    "Output": "first out output trace chakra plot report as_json verbose help",
 }
 """Names of parameters by section; an option that none names stands before them, under `Options`."""
 

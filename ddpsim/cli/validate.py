@@ -90,6 +90,15 @@ def _draw(result: Validation, path: str) -> None:
     note(f"wrote {path}")
 
 
+def _first(result: Validation) -> list[str]:
+    """Return the table of the construction and the first iterations; none where either side does not tell."""
+    rows = [
+        (name, ms(pair.measured_s), ms(pair.predicted_s), percent(pair.error, signed=True))
+        for name, pair in result.first.items()
+    ]
+    return ["", table(("first", "measured ms", "predicted ms", "error"), rows)] if rows else []
+
+
 def _text(result: Validation) -> str:
     alone = "measured with the run" if result.local_source == "run" else "as predicted"
     compared = (("step", result.iterations), (f"overhead over one process ({alone})", result.overhead))
@@ -98,6 +107,7 @@ def _text(result: Validation) -> str:
             ("", "measured ms", "predicted ms", "error"),
             [(name, ms(c.measured_s), ms(c.predicted_s), percent(c.error, signed=True)) for name, c in compared],
         ),
+        *_first(result),
         "",
         table(
             ("trivial predictor", "predicted ms", "step error", "overhead error"),

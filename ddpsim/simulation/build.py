@@ -192,6 +192,9 @@ class IterationBuilder:
                 to.on_stream(NodeKind.WAIT, after=(launched,))
             to.copies(copies_s)
             begun = nodes.start if nodes.input is None else nodes.input[1]
+            if nodes.held_up:
+                # What ranks conferred on before has its own interval.
+                begun = nodes.held_up[-1][1]
         else:
             begun = to.moment()
             to.thread(NodeKind.DELAY, flattened_s)

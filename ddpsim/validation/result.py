@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 
 from ddpsim.markup import summary_card
@@ -65,6 +65,7 @@ class Validation:
         baselines: trivial predictors of the same step, fed with the prediction's times.
         path: what the predicted step waits for; None where the prediction does not tell.
         helps: what more of each resource would save of it, the most first; empty as that.
+        first: the construction and the first iterations, by name; empty where either side does not tell.
     """
 
     iterations: ComparedQuantity
@@ -75,6 +76,7 @@ class Validation:
     baselines: Mapping[str, Mapping[str, float | None]]
     path: CriticalPath | None = None
     helps: tuple[Sensitivity, ...] = ()
+    first: Mapping[str, ComparedQuantity] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<Validation: {self.iterations!r}, {len(self.buckets)} buckets>"
@@ -127,6 +129,7 @@ class Validation:
             "baselines": {name: dict(values) for name, values in self.baselines.items()},
             "mean_abs_error": fmean(self.errors),
             "max_error": max(self.errors),
+            **({"first": {name: asdict(pair) for name, pair in self.first.items()}} if self.first else {}),
             **({} if self.path is None else self.path.entries()),
             **({"sensitivities": [each.document() for each in self.helps]} if self.helps else {}),
         }

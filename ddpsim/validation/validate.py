@@ -50,7 +50,24 @@ def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:
         baselines=_baselines(prediction, step, measured_local_s, sync_length(measured)),
         path=CriticalPath.read(prediction),
         helps=Sensitivity.read(prediction),
+        first=_first(prediction.get("first"), measured.provenance.get("first")),
     )
+
+
+def _first(predicted: object, measured: object) -> dict[str, ComparedQuantity]:
+    """Return the construction and the first iterations that both sides tell; a run tells as many as it discards."""
+    if not isinstance(predicted, Mapping) or not isinstance(measured, Mapping):
+        return {}
+    found = {}
+    construction = predicted.get("construction")
+    if isinstance(construction, Mapping):
+        ours, theirs = (_float(each.get("construction_s")) for each in (construction, measured))
+        found["construction"] = ComparedQuantity.of(theirs, ours)
+    iterations = measured.get("iterations_s")
+    for row, theirs_s in zip(_dicts(predicted.get("iterations")), iterations or (), strict=False):
+        pair = ComparedQuantity.of(_float(theirs_s), _float(row.get("iteration_s")))
+        found[f"iteration {row.get('index')}"] = pair
+    return found
 
 
 def _paired(predicted: Sequence[Mapping[str, object]], measured: Sequence[BucketSummary]) -> list[Pair]:

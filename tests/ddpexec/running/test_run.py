@@ -48,6 +48,10 @@ def unstamped(rank: int) -> list[dict[str, object]]:
 
 def test_without_stamps_both_implementations_tell_their_buckets() -> None:
     for provenance_of in ranks.run(2, unstamped)[0]:
+        first = provenance_of["first"]
+        assert first["construction_s"] > 0
+        assert len(first["iterations_s"]) == 5
+        assert min(first["iterations_s"]) > 0
         assert [bucket["parameters"] for bucket in provenance_of["plan"]["buckets"]] == [[5, 4], [3, 2], [1, 0]]
 
 

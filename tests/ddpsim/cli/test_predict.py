@@ -300,3 +300,20 @@ def test_a_band_is_of_positive_times_where_one_iteration_of_few_bits_is_simulate
     said = ddpsim("predict", *job, "--json").document
     assert 0 < said["iteration_low_s"] < said["iteration_s"] < said["iteration_high_s"]
     assert all(0 < doubt["low_s"] <= doubt["high_s"] for doubt in said["doubts"])
+
+
+def test_first_iterations_are_printed_and_in_the_document(ddpsim: Callable, tiny: Path) -> None:
+    command = ("predict", "--workload", tiny, *HERE, "--bucket-cap-mb", "2", "--first", "3")
+    out = ddpsim(*command).out
+    assert out.startswith("construction  ")
+    assert "1 (rebuilt)" in out
+    first = ddpsim(*command, "--json").document["first"]
+    assert [row["buckets"] for row in first["iterations"]] == [1, 2, 2]
+    assert [row["rebuilt"] for row in first["iterations"]] == [False, True, False]
+    assert first["construction"]["state_bytes"] == sum(p.size_bytes for p in load_workload(tiny).parameters)
+    assert "first" not in ddpsim("predict", "--workload", tiny, *HERE, "--json").document
+
+
+@pytest.mark.parametrize("count", ["0", "1001"])
+def test_an_impossible_count_of_first_iterations_is_one_message(ddpsim: Callable, tiny: Path, count: str) -> None:
+    ddpsim("predict", "--workload", tiny, *HERE, "--first", count).refused("first: ", count)

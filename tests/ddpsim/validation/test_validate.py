@@ -226,3 +226,18 @@ def test_a_run_is_a_row_of_a_table() -> None:
     trace = example_trace(2)
     found = validate(prediction_of(trace), slower(trace, 1.25))
     assert validation_row("x", found)[:4] == ("x", "50.0", "40.0", "-20.0 %")
+
+
+def test_first_iterations_are_compared_where_both_sides_tell_them() -> None:
+    trace = example_trace(2)
+    rows = [{"index": index, "iteration_s": 0.04 * factor} for index, factor in enumerate((2, 1.1, 1))]
+    predicted = {**prediction_of(trace), "first": {"construction": {"construction_s": 0.3}, "iterations": rows}}
+    assert "first" not in validate(predicted, trace).document()
+    told = {"construction_s": 0.2, "iterations_s": [0.1, 0.044, 0.04, 0.04, 0.04]}
+    measured = replace(trace, provenance={**trace.provenance, "first": told})
+    first = validate(predicted, measured).document()["first"]
+    assert list(first) == ["construction", "iteration 0", "iteration 1", "iteration 2"]
+    errors = [pair["error"] for pair in first.values()]
+    assert errors == pytest.approx([0.5, -0.2, 0.0, 0.0])
+    others = {**predicted, "first": {"construction": None, "iterations": rows[:1]}}
+    assert list(validate(others, measured).first) == ["iteration 0"]

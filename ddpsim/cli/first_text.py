@@ -1,0 +1,50 @@
+"""The text of a job's construction and first iterations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddpsim.cli.output import ms, percent, table
+
+if TYPE_CHECKING:
+    from ddpsim.prediction.first import FirstIterations
+
+
+def first_text(first: FirstIterations) -> str:
+    """Return the construction, a row an iteration, and when they are steady."""
+    from ddpsim.units import counted, format_size, format_time
+
+    made, lines = first.construction, []
+    if made is not None:
+        pieces = counted(sum(message.tensors > 0 for message in made.messages), "message")
+        lines.append(
+            f"construction  {format_time(made.seconds)}: {format_size(made.state_bytes)} of parameters and buffers "
+            f"from rank 0 in {pieces}"
+        )
+    rows = [
+        (
+            f"{each.simulated.index} (rebuilt)" if each.rebuilt else each.simulated.index,
+            each.buckets,
+            ms(each.simulated.iteration_s),
+            ms(each.steady_s),
+            ms(each.simulated.exposed_comm_s),
+            ms(each.simulated.ddp_overhead_s),
+        )
+        for each in first.iterations
+    ]
+    head = ("iteration", "buckets", "ms", "once steady", "exposed communication", "DDP overhead")
+    lines += ["", table(head, rows), "", _steady(first)]
+    return "\n".join(lines).strip()
+
+
+def _steady(first: FirstIterations) -> str:
+    from ddpsim.units import counted, format_time
+
+    count, begins = len(first.iterations), first.steady_from
+    several = counted(count, "iteration")
+    if begins is None:
+        return f"not steady within {several}: the last is over 1 % off"
+    steady_s = sum(each.steady_s for each in first.iterations)
+    share = percent(first.longer_s / steady_s)
+    longer = f"the first {several} take {format_time(abs(first.longer_s))} ({share}) longer than steady ones"
+    return f"steady from iteration {begins}" + (f"; {longer}" if begins else "")

@@ -1,0 +1,189 @@
+"""Construction and the first iterations of a predicted job: how long until its steps are as the prediction says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ddpsim.errors import InputError
+from ddpsim.options.checks import at_least_one
+from ddpsim.prediction.prediction import Prediction
+from ddpsim.prediction.simulated_run import SimulatedRun, workloads_on
+from ddpsim.schedules.named import scheme_named
+from ddpsim.simulation import IterationProfile, Options
+from ddpsim.simulation.construction import Construction, construct
+from ddpsim.simulation.engine import run_job
+from ddpsim.simulation.job_run import JobRun
+from ddpsim.simulation.plans import Plans
+from ddpsim.simulation.record import iterations_of
+from ddpsim.simulation.representatives import SimulatedRank
+from ddpsim.simulation.resolve import WARM_UP
+from ddpsim.trace.records import Iteration
+
+STEADY = 0.01
+"""By how much of itself an iteration may be longer or shorter and count as steady; chosen by hand: a run's own
+iterations differ by more."""
+
+MOST = 1000
+"""First iterations; chosen by hand: what is not steady by then does not become so."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstIteration:
+    """One of the first iterations, of the first rank.
+
+    Attributes:
+        simulated: it.
+        steady_s: what it takes with the buckets of the last one, as long after the first as it takes.
+        buckets: that it reduces, or messages of a scheme; 0 where its gradients are kept for a later one.
+        rebuilt: whether buckets were rebuilt before it.
+    """
+
+    simulated: Iteration
+    steady_s: float
+    buckets: int
+    rebuilt: bool
+
+    @property
+    def steady(self) -> bool:
+        """Whether it takes what it does once all is steady."""
+        return abs(self.simulated.iteration_s / self.steady_s - 1) <= STEADY
+
+    def document(self) -> dict[str, object]:
+        """Return the iteration as JSON values."""
+        it = self.simulated
+        return {
+            "index": it.index,
+            "iteration_s": it.iteration_s,
+            "steady_s": self.steady_s,
+            "buckets": self.buckets,
+            "rebuilt": self.rebuilt,
+            "exposed_comm_s": it.exposed_comm_s,
+            "buffer_broadcast_s": it.buffer_broadcast_s,
+            "ddp_overhead_s": it.ddp_overhead_s,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FirstIterations:
+    """The beginning of a job.
+
+    Attributes:
+        construction: of DDP; None of a scheme that another library carries out, whose own is not known.
+        iterations: from the first on.
+    """
+
+    construction: Construction | None
+    iterations: tuple[FirstIteration, ...]
+
+    @property
+    def steady_from(self) -> int | None:
+        """The iteration from which all are steady; None where the last is not."""
+        late = [each.simulated.index for each in self.iterations if not each.steady]
+        begins = late[-1] + 1 if late else 0
+        return begins if begins < len(self.iterations) else None
+
+    @property
+    def longer_s(self) -> float:
+        """By how much all of them together are longer than as many steady ones, the construction left out."""
+        return sum(each.simulated.iteration_s - each.steady_s for each in self.iterations)
+
+    def document(self) -> dict[str, object]:
+        """Return the key `first` of the `predict` document."""
+        construction = self.construction
+        made = None
+        if construction is not None:
+            made = {
+                "construction_s": construction.seconds,
+                "state_bytes": construction.state_bytes,
+                "messages": [message.document() for message in construction.messages],
+            }
+        return {
+            "construction": made,
+            "iterations": [each.document() for each in self.iterations],
+            "steady_from": self.steady_from,
+            "longer_s": self.longer_s,
+        }
+
+
+def check_first(count: int, options: Options) -> None:
+    """Refuse first iterations that nobody can compare with steady ones.
+
+    Raises:
+        InputError: no count, or options under which no two iterations are alike.
+    """
+    at_least_one("first", count, MOST)
+    others = {"drop": bool(options.drop), "beside": options.beside is not None}
+    for name, given in others.items():
+        if given:
+            what = f"`first` and `{name}` are both given, whose iterations are never alike"
+            raise InputError(what, place="first", remedy="keep one")
+
+
+def first_iterations(prediction: Prediction, count: int) -> FirstIterations:
+    """Return the construction of a predicted job and its first iterations.
+
+    They begin with torch's first buckets, which are rebuilt as torch or the order policy has it, and with an idle
+    device. Each is compared with the same recorded iteration in a job that has run for a while with the buckets of the
+    last one.
+
+    Args:
+        prediction: of the steady state.
+        count: iterations, micro-batches.
+
+    Raises:
+        InputError: as `check_first`.
+    """
+    check_first(count, prediction.options)
+    run = prediction.run
+    # Of the last one messages may be in flight, which a period more sees to their end.
+    periods = math.ceil(count / run.options.period) + 1
+    began = _run(run, replace(run.options, order=_order(run.options), iterations=periods), 0)
+    iterations = _iterations(began)[:count]
+    plans = began.settings[0].plan
+    last = Plans([0], [plans(count - 1)])
+    shift = WARM_UP * run.options.period
+    later = [replace(draw, pace=partial(_later, draw, shift)) for draw in began.draws]
+    steady = _run(run, began.job.options, WARM_UP, later, last)
+    compared = zip(iterations, _iterations(steady)[shift:], strict=False)
+    rebuilt = {k for k in range(1, count) if plans(k).groups() != plans(k - 1).groups()}
+    found = [FirstIteration(it, then.iteration_s, len(it.buckets), it.index in rebuilt) for it, then in compared]
+    ours = scheme_named(run.options.scheme).runner == "ddpexec"
+    return FirstIterations(construct(began) if ours else None, tuple(found))
+
+
+def _order(options: Options) -> str | None:
+    """Return when buckets are rebuilt: as was asked, or as torch does where its own assignment is in force."""
+    fixed = options.plan is not None or options.scheduled or options.assignment_in_force != "rebuilt"
+    return options.order if options.order is not None or fixed else "once"
+
+
+def _run(
+    run: SimulatedRun,
+    options: Options,
+    warm_up: int,
+    draws: Sequence[SimulatedRank] | None = None,
+    planned: Plans | None = None,
+) -> JobRun:
+    return run_job(
+        run.workload,
+        run.placement,
+        options,
+        run.calibration,
+        workloads=workloads_on(run.placement, run.options),
+        warm_up=warm_up,
+        whole=False,
+        draws=draws,
+        planned=planned,
+    )
+
+
+def _later(draw: SimulatedRank, shift: int, iteration: int) -> IterationProfile:
+    return draw.pace(max(0, iteration - shift))
+
+
+def _iterations(ran: JobRun) -> list[Iteration]:
+    found: Iterator[Iteration] = iterations_of(ran.graph.ranks[0], ran.settings[0], ran.times)
+    return list(found)
