@@ -15,7 +15,7 @@ SECTIONS = {
     "Buckets and schemes": """bucket_cap_mb first_bucket_mb bucket_cap_mb_list plan assignment find_unused_parameters
         gradient_as_bucket_view broadcast_buffers process_groups scheme schemes overlap compression drop drop_buckets
         order predictor consensus buckets pipeline stages stages_per_rank micro_batches boundary_bytes predicted""",
-    "What if": """beside scale_compute scale_host scale keep_pace stragglers straggling jitter comm""",
+    "What if": """beside scale_compute scale_host scale keep_pace stragglers straggling jitter unused comm""",
     "Cost and deadline": "price prices samples_per_epoch epochs samples_per_second deadline advice efficiency",
     "How it is computed": "fidelity workers scheduler timeout",
     "Output": "first out output trace chakra plot report as_json verbose help",

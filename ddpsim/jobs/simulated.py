@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Self
 
-from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
+from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.collective import CollectiveOptions, Fidelity
@@ -16,7 +16,7 @@ from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.options.checks import at_least_one, positive
 from ddpsim.options.option import Option
-from ddpsim.options.text import percentage, phase_factors
+from ddpsim.options.text import layers_by_rank, percentage, phase_factors
 
 if TYPE_CHECKING:
     from ddpsim.topology.graph import Cluster
@@ -46,6 +46,7 @@ class Options(Job):
         straggling: how the factors on ranks' computing times are distributed, as
             `ddpsim.jobs.straggling.StragglerDistribution` reads it; each rank keeps its own. None leaves all
             alike but `stragglers`.
+        unused: rank to dotted names of layers that it does not use in any iteration.
         compiled: whether torch.compile compiles the step, under DDP in a graph a bucket.
         keep_pace: whether the workload keeps its own pace on machines of other GPUs, whose rows are then not ranked.
         beside: another job on the same machine, whose messages share the links between switches.
@@ -106,6 +107,15 @@ class Options(Job):
             "DISTRIBUTION",
         ),
     ] = None
+    unused: Annotated[
+        Mapping[int, tuple[str, ...]],
+        Option(
+            "Layers that a rank, or each of FIRST-LAST, does not use, with `find_unused_parameters`; may be repeated.",
+            "RANK:LAYER",
+            parse=layers_by_rank,
+            repeated=True,
+        ),
+    ] = field(default_factory=dict)
     beside: Annotated[
         JobBeside | None,
         Option("Another job on the same fabric: its workload, nodes and options.", "JOB.yaml", parse=_job_beside),
@@ -122,6 +132,9 @@ class Options(Job):
         self._check_scale()
         self._check_variation()
         self._check_beside()
+        if self.unused and not self.find_unused_parameters:
+            what = "is given without `find_unused_parameters`: torch's DDP would wait for these gradients for ever"
+            raise InputError(what, place="unused", remedy="add `find_unused_parameters`")
         if self.plan is not None and self.caps != BucketCaps():
             raise InputError("`plan` and a bucket cap are both given", place="plan", remedy="keep one")
         if self.plan is not None and self.drop_buckets == "aligned":
@@ -145,6 +158,10 @@ class Options(Job):
                 stage to be taken from it where it has none.
         """
         self.input_of(workload)
+        for rank in self.unused:
+            if len(self.unused_by(rank, workload.parameters)) == len(workload.parameters):
+                remedy = "leave it a layer"
+                raise InputError(f"rank {rank} uses no parameter", place=f"unused[{rank}]", remedy=remedy)
         if self.backend in GPU_BACKENDS and workload.on_cpu:
             what, remedy = (
                 f"{self.backend.upper()} needs GPUs, {workload.name} computes on a CPU",
@@ -154,6 +171,29 @@ class Options(Job):
         if self.scale_host != 1.0 and workload.one_clock:
             what = f"{workload.name} has no host time apart from its computation, on {workload.device_label}"
             raise InputError(what, place="scale_host", remedy="use `scale_compute`, or leave it out")
+
+    def check_ranks(self, world_size: int) -> None:
+        """Raise InputError where a straggler, or a rank that does not use a layer, is no rank of the job."""
+        Job.check_ranks(self, world_size)
+        for rank in self.unused:
+            if rank >= world_size:
+                what, remedy = f"rank {rank} is not in a world of {world_size}", f"give a rank below {world_size}"
+                raise InputError(what, place=f"unused[{rank}]", remedy=remedy)
+
+    def unused_by(self, rank: int, parameters: Sequence[Parameter]) -> frozenset[int]:
+        """Return the parameters of the layers that a rank does not use.
+
+        Raises:
+            InputError: a layer that the model does not have.
+        """
+        found: set[int] = set()
+        for layer in self.unused.get(rank, ()):
+            below = [i for i, p in enumerate(parameters) if p.name == layer or p.name.startswith(f"{layer}.")]
+            if not below:
+                remedy = "give a module's name, e.g. encoder.layer.3"
+                raise InputError(f"no parameter is below {layer!r}", place=f"unused[{rank}]", remedy=remedy)
+            found.update(below)
+        return frozenset(found)
 
     def bucket_plan(self, workload: Workload) -> BucketPlan:
         """Return the plan these options give `workload`, in the arrival order of its first recorded iteration.

@@ -38,13 +38,17 @@ def _arguments(option: Declared, value: Any) -> Iterator[str]:
         yield flag(option)
     elif isinstance(value, Mapping):
         for key, each in value.items():
-            yield from (flag(option), f"{key}:{_text(each)}")
+            yield from (flag(option), f"{key}:{_joined(each)}")
     else:
-        yield from (flag(option), ",".join(map(_text, value)) if isinstance(value, tuple) else _text(value))
+        yield from (flag(option), _joined(value))
 
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+def _joined(value: Any) -> str:
+    return ",".join(map(_text, value)) if isinstance(value, tuple) else _text(value)
 
 
 def _text(value: Any) -> str:

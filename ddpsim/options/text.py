@@ -88,6 +88,26 @@ def factors(items: list[str], name: str) -> dict[int, float]:
     return found
 
 
+def layers_by_rank(items: list[str], name: str) -> dict[int, tuple[str, ...]]:
+    """Return rank to layers of `RANK:LAYER[,LAYER]` items; `FIRST-LAST` stands for the ranks from one to the other.
+
+    Raises:
+        InputError: where an item names no ranks and layers, or a rank is given twice.
+    """
+    found: dict[int, tuple[str, ...]] = {}
+    for item in items:
+        ranks, colon, layers = item.partition(":")
+        first, _, last = ranks.partition("-")
+        ends = [int(end) for end in (first, last or first) if end.isascii() and end.isdecimal()]
+        if not colon or len(ends) < 2 or ends[0] > ends[1] or not all(layers.split(",")):
+            remedy = f"write RANK:LAYER, e.g. `{name}=3:encoder.layer.3` or `{name}=4-7:encoder.layer.3`"
+            raise InputError(f"{item!r} names no rank and layer", place=name, remedy=remedy)
+        for rank in range(ends[0], ends[1] + 1):
+            _refuse_again(rank in found, f"{name}[{rank}]")
+            found[rank] = tuple(layers.split(","))
+    return found
+
+
 def percentage(text: str, name: str) -> float:
     """Return the share that `5%` says.
 

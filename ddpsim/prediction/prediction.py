@@ -231,7 +231,7 @@ class Prediction:
 
     def document(self) -> dict[str, object]:
         """Return the `predict` document; the units are in its keys."""
-        s = self.summary
+        s, unused = self.summary, {str(rank): [*layers] for rank, layers in self.options.unused.items()}
         return {
             "iteration_s": s.iteration_s,
             "iteration_statistic": s.iteration_statistic,
@@ -298,6 +298,7 @@ class Prediction:
                 "compression": self.options.compression,
                 "drop": dict(self.options.drop),
                 "order": self.options.order,
+                **({"unused": unused} if unused else {}),
                 **({"assumed": assumed} if (assumed := self.assumed) else {}),
             },
         }

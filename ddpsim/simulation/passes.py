@@ -163,5 +163,19 @@ def without(pace: IterationProfile, dropped: Collection[int], parameters: Sequen
     )
 
 
+def not_using(
+    pace: IterationProfile, own: Collection[int], everybodys: Collection[int], parameters: Sequence[Parameter]
+) -> IterationProfile:
+    """Return the pace of a rank that does not use `own` parameters, of which no rank uses `everybodys`.
+
+    What another rank uses has the mean of the gradients on this one too, which its optimizer updates by.
+    """
+    if not own:
+        return pace
+    left = without(pace, own, parameters)
+    whole = without(pace, everybodys, parameters)
+    return replace(left, optimizer_host=whole.optimizer_host, optimizer_work=whole.optimizer_work)
+
+
 def _share(part: float, whole: float) -> float:
     return float(part / whole) if whole > 0 else 1.0

@@ -33,7 +33,7 @@ more where local steps add up."""
 
 @dataclass(frozen=True, slots=True)
 class RankKind:
-    """A kind is the ranks that have the same workload and the same straggler factor.
+    """A kind is the ranks that have the same workload and straggler factor, and use the same parameters.
 
     Attributes:
         ranks: which, ascending; the first is simulated as itself, the others as one, the latest of them at every point.

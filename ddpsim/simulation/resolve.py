@@ -24,7 +24,7 @@ from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.pace import paces
-from ddpsim.simulation.passes import check_left, cuts_s, dropped_by, graphs_of, in_graphs, leaving_out
+from ddpsim.simulation.passes import check_left, cuts_s, dropped_by, graphs_of, in_graphs, leaving_out, not_using
 from ddpsim.simulation.plans import Plans, PolicyView, plans_of
 from ddpsim.simulation.representatives import RankKind, SimulatedRank, draws_of
 from ddpsim.simulation.scheduling import carrying_out, schedule_of
@@ -206,9 +206,11 @@ def _first(kind: RankKind) -> int:
 def _kinds_of(
     workload: Workload, placement: Placement, options: Options, workloads: dict[str, Workload], costs: Costs
 ) -> Iterator[RankKind]:
-    """Yield the ranks by workload and straggler factor, lowest rank first."""
+    """Yield the ranks by workload, straggler factor and unused parameters, lowest rank first."""
     trainers = options.trainers(placement.world_size)
-    members: dict[tuple[str | None, float], list[int]] = {}
+    unused = {rank: options.unused_by(rank, workload.parameters) for rank in options.unused}
+    nobody: frozenset[int] = frozenset.intersection(*unused.values()) if len(unused) == trainers else frozenset()
+    members: dict[tuple[str | None, float, frozenset[int]], list[int]] = {}
     for node_class in placement.classes:
         name = node_class.template.workload
         for node in node_class.node_indices:
@@ -216,8 +218,9 @@ def _kinds_of(
                 rank = placement.rank_of(node, gpu)
                 if rank >= trainers:
                     continue
-                members.setdefault((name, options.stragglers.get(rank, 1.0)), []).append(rank)
-    for (name, factor), ranks in sorted(members.items(), key=lambda each: min(each[1])):
+                kind = name, options.stragglers.get(rank, 1.0), unused.get(rank, frozenset())
+                members.setdefault(kind, []).append(rank)
+    for (name, factor, unused_here), ranks in sorted(members.items(), key=lambda each: min(each[1])):
         source = workload if name is None else workloads[name]
         execution = _execution_of(source)
         beside_others = placement.gpus_per_node > 1 and source.ranks == 1 and not execution.sleeps
@@ -226,7 +229,8 @@ def _kinds_of(
         graphs = graphs_of(source, options)
         cut_s = cuts_s(source, graphs, _gpu_of(source)) if graphs else []
         edges_s = [edge_s * options.scale_compute * factor for edge_s in cut_s]
-        split = tuple(in_graphs(each, graphs, costs.graph_s, edges_s) for each in scaled)
+        used = [not_using(each, unused_here, nobody, source.parameters) for each in scaled]
+        split = tuple(in_graphs(each, graphs, costs.graph_s, edges_s) for each in used)
         spread = 0.0 if execution.sleeps else costs.pace_spread
         yield RankKind(sorted(ranks), source, execution, split, spread, jitter_of(source), beside_others)
 

@@ -317,3 +317,14 @@ def test_first_iterations_are_printed_and_in_the_document(ddpsim: Callable, tiny
 @pytest.mark.parametrize("count", ["0", "1001"])
 def test_an_impossible_count_of_first_iterations_is_one_message(ddpsim: Callable, tiny: Path, count: str) -> None:
     ddpsim("predict", "--workload", tiny, *HERE, "--first", count).refused("first: ", count)
+
+
+def test_a_rank_may_use_other_layers_than_the_others(ddpsim: Callable, tiny: Path) -> None:
+    command = ("predict", "--workload", tiny, *HERE, "--find-unused-parameters", "--json")
+    whole, less = ddpsim(*command).document, ddpsim(*command, "--unused", "0-1:layer3").document
+    assert less["iteration_s"] < whole["iteration_s"]
+    assert less["provenance"]["unused"] == {"0": ["layer3"], "1": ["layer3"]}
+    assert "unused" not in whole["provenance"]
+    ddpsim(*command, "--unused", "2:layer3").refused("--unused 2", "rank 2 is not in a world of 2")
+    ddpsim(*command, "--unused", "1:layer9").refused("--unused 1", "layer9")
+    ddpsim(*command[:-2], "--unused", "1:layer3").refused("find-unused-parameters")

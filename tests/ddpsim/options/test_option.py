@@ -17,7 +17,7 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.options.arguments import as_arguments
 from ddpsim.options.checks import known_choices
 from ddpsim.options.option import Option, build, declared, option_values
-from ddpsim.options.text import factors
+from ddpsim.options.text import factors, layers_by_rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,3 +105,22 @@ def test_every_field_is_an_option_or_holds_some(kind: type) -> None:
     told_of = set(option_values(kind()))
     assert told_of == {each.field for each in declared(kind)}
     assert set(kind.__dataclass_fields__) - told_of <= {"caps", "plan"}  # type: ignore[attr-defined]
+
+
+def test_layers_by_rank_are_read_and_written_again() -> None:
+    values = {"unused": layers_by_rank(["3:encoder.layer.3,head", "5-6:head"], "unused")}
+    assert values == {"unused": {3: ("encoder.layer.3", "head"), 5: ("head",), 6: ("head",)}}
+    told = as_arguments(Options, values)
+    assert told == ["--unused", "3:encoder.layer.3,head", "--unused", "5:head", "--unused", "6:head"]
+    assert {"unused": layers_by_rank(told[1::2], "unused")} == values
+
+
+@pytest.mark.parametrize("item", ["head", "3:", "a:head", "5-3:head", "3-:head,", "-1:head"])
+def test_layers_of_no_rank_are_refused(item: str) -> None:
+    with pytest.raises(InputError, match=r"unused: .* names no rank and layer"):
+        layers_by_rank([item], "unused")
+
+
+def test_a_rank_whose_layers_are_given_twice_is_refused() -> None:
+    with pytest.raises(InputError, match=r"unused\[3\]: is given twice"):
+        layers_by_rank(["3:head", "2-4:head"], "unused")
