@@ -72,7 +72,7 @@ class SchedulePlanner:
         self.wire: Callable[[Operation, int], float] | None = None
         if scheme.runner not in ("ddpexec", "DataParallel"):
             what, remedy = (
-                f"{scheme.runner} trains by it",
+                f"{scheme.runner} trains by it{' here' if scheme.runner == 'nobody' else ''}",
                 "use zero1 or zero2, FullySharded for fsdp2 and hsdp, or simulate",
             )
             raise OptionError(what, place=f"scheme={scheme.name}", remedy=remedy)

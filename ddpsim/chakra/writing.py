@@ -32,7 +32,8 @@ def write_traces(run: JobRun, folder: Path, name: str) -> list[Path]:
             than `MOST_BYTES` together.
     """
     world_size, options = run.job.placement.world_size, run.job.options
-    if options.asynchronous or options.trainers(world_size) != world_size:
+    served = run.schedule is not None and run.schedule.sharding.hosts
+    if options.asynchronous or served:
         what = f"`scheme={options.scheme}` has ranks that are no copies of one step"
         raise InputError(what, place="chakra", remedy="take a scheme in which all ranks train together")
     sizes = {} if run.schedule is None else run.schedule.groups

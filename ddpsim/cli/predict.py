@@ -193,6 +193,7 @@ def _text(
         "",
         *_times(prediction, other),
         *([] if shared is None else [shared.text()]),
+        *_servers(prediction),
         *largest_doubt(prediction),
         breakdown(summary, prediction.clipping_s, prediction.options.accumulate),
         *hidden_cost(prediction),
@@ -239,6 +240,20 @@ def _times(prediction: Prediction, other: ConditionalStep | None) -> list[str]:
         return [f"{steps[0]}{_band(prediction)}{_other(other)}", trained]
     one = f"{format_time(prediction.iteration_s)}{statistic(prediction.summary)}{_band(prediction)}{_other(other)}"
     return [f"iteration  {one}", trained]
+
+
+def _servers(prediction: Prediction) -> list[str]:
+    """Return the line on ranks that go on without each other: their steps, and how stale their gradients are."""
+    from ddpsim.units import counted, format_time
+
+    steps, stale = prediction.rank_steps_s, prediction.staleness
+    if steps is None or stale is None:
+        return []
+    least, most = (format_time(find(steps.values())) for find in (min, max))
+    return [
+        f"{counted(len(steps), 'rank')} with steps of {least} to {most}; gradients come {stale['staleness_mean']:.1f} "
+        f"updates late in the mean, {stale['staleness_most']:.0f} at most"
+    ]
 
 
 def _band(prediction: Prediction) -> str:

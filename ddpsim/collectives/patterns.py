@@ -22,6 +22,8 @@ from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.errors import InputError, TopologyError
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.operations import Operation
+from ddpsim.options.asked import parse_options
+from ddpsim.schedules.servers import ServerPlaces
 from ddpsim.strict import whole_number
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.node import GPU_LINKS
@@ -98,7 +100,8 @@ _SCHEDULES: Mapping[str, Callable[[Placement], TransferSchedule]] = {
 PATTERNS = tuple(_SCHEDULES)
 """Names for `algorithm`. Two levels have a ring or a double binary tree across nodes. `blueconnect` is
 another name of `two-level`, of one node too, `blink` trees packed into the NVLinks. A parameter server holds 1/n
-of the message beside the first rank of each node; `parameter-server:N` is the last N ranks, which hold 1/N each."""
+of the message beside the first rank of each node; `parameter-server:N` is the last N ranks, which hold 1/N each, and
+what stands behind the colon otherwise is `ddpsim.schedules.servers.ServerPlaces`."""
 
 
 def refuse_unknown_algorithm(library: str, algorithm: str, own: Collection[str]) -> None:
@@ -117,19 +120,26 @@ def is_pattern(algorithm: str) -> bool:
     return algorithm in PATTERNS or _servers(algorithm) is not None
 
 
-def _servers(algorithm: str) -> int | None:
-    name, _, servers = algorithm.partition(":")
-    return whole_number(servers) if name == "parameter-server" else None
+def _servers(algorithm: str) -> ServerPlaces | None:
+    name, _, places = algorithm.partition(":")
+    if name != "parameter-server" or not places:
+        return None
+    if "=" in places:
+        return parse_options(ServerPlaces, places, "algorithm parameter-server")
+    number = whole_number(places)
+    return None if number is None else ServerPlaces(servers=number)
 
 
 def _schedule_of(placement: Placement, algorithm: str) -> TransferSchedule:
-    servers = _servers(algorithm)
-    if servers is None:
+    places = _servers(algorithm)
+    if places is None:
         return _SCHEDULES[algorithm](placement)
-    if not 0 < servers < placement.world_size:
-        what, remedy = f"{servers} servers of {placement.world_size} ranks", "leave a rank that is no server"
+    ranks, per_node = placement.world_size, placement.gpus_per_node
+    if places.servers is not None and not 0 < places.servers < ranks:
+        what, remedy = f"{places.servers} servers of {ranks} ranks", "leave a rank that is no server"
         raise TopologyError(what, place="algorithm", remedy=remedy)
-    return schedules.parameter_server_apart(placement.world_size, servers)
+    places.check(ranks, per_node, "parameter-server")
+    return schedules.parameter_server_at(ranks, places.trainers(ranks, per_node), places.hosts(ranks, per_node))
 
 
 _MOST_RANKS = 256

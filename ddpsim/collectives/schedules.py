@@ -224,10 +224,18 @@ def gather_and_broadcast_s(ranks: int, size_bytes: float, alpha_s: float, beta: 
 
 def parameter_server_beside(ranks: int, hosts: Sequence[int]) -> TransferSchedule:
     """Return push and pull against servers that each hold one part and stand beside the ranks `hosts`."""
+    return parameter_server_at(ranks, ranks, hosts)
+
+
+def parameter_server_at(ranks: int, workers: int, hosts: Sequence[int]) -> TransferSchedule:
+    """Return push and pull of the first `workers` ranks against servers that each hold one part, at the ranks `hosts`.
+
+    What a server has in common with a rank beside it is not sent.
+    """
     builder = Builder(ranks, len(hosts))
     for reduce in (True, False):
         for part, server in enumerate(hosts):
-            for worker in range(ranks):
+            for worker in range(workers):
                 if worker != server:
                     source, target = (worker, server) if reduce else (server, worker)
                     builder.send(source, target, part, part + 1, reduce=reduce)
@@ -244,14 +252,7 @@ def parameter_server_beside_s(
 
 def parameter_server_apart(ranks: int, servers: int) -> TransferSchedule:
     """Return push and pull against servers that each hold one part, and are the last `servers` ranks."""
-    builder = Builder(ranks, servers)
-    workers = ranks - servers
-    for reduce in (True, False):
-        for part in range(servers):
-            for worker in range(workers):
-                source, target = (worker, workers + part) if reduce else (workers + part, worker)
-                builder.send(source, target, part, part + 1, reduce=reduce)
-    return builder.build()
+    return parameter_server_at(ranks, ranks - servers, range(ranks - servers, ranks))
 
 
 def parameter_server_apart_s(

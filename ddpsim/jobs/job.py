@@ -129,13 +129,16 @@ class Job(JobOptions):
         """Iterations after which what is sent repeats: those of a step, times the scheme's steps."""
         return self.accumulate * scheme_named(self.scheme).steps
 
-    def trainers(self, world_size: int) -> int:
-        """Return how many of the ranks train: all that are no servers.
+    def trainers(self, world_size: int, per_node: int = 1) -> int:
+        """Return how many of the ranks train, the first ones: all but those of servers.
+
+        Args:
+            per_node: ranks of a node.
 
         Raises:
-            PlanError: servers that leave none.
+            PlanError: servers that leave none, or do not fit on their nodes.
         """
-        return scheme_named(self.scheme).trainers(world_size)
+        return scheme_named(self.scheme).trainers(world_size, per_node)
 
     @property
     def asynchronous(self) -> bool:

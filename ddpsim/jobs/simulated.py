@@ -210,11 +210,16 @@ class Options(Job):
         """Return how many simulated iterations count."""
         if self.iterations is not None:
             return self.iterations
-        if workload.iterations > 1 or self.drop or self.jitter > 0:
+        if workload.iterations > 1 or self.drop or self.jitter > 0 or self._apart:
             return 20
         if self.beside is None or self.beside.idle:
             return 2
         return min(8, max(2, math.ceil(8 * self.beside.share_of(workload))))
+
+    @property
+    def _apart(self) -> bool:
+        """Whether ranks go on without each other, each at a pace of its own."""
+        return self.asynchronous and (bool(self.stragglers) or self.straggling is not None)
 
     def backend_for(self, workload: Workload) -> str:
         """Return the backend in force."""

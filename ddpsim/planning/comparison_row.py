@@ -64,7 +64,8 @@ class ComparisonRow:
     def samples_per_s(self) -> Band:
         """Samples a second of all ranks that train, with their band."""
         p = self.prediction
-        middle, low, high = (p.samples / seconds for seconds in (p.iteration_s, p.low_s, p.high_s))
+        middle = p.samples_per_s
+        low, high = (middle * p.iteration_s / seconds for seconds in (p.low_s, p.high_s))
         return middle, high, low
 
     @property

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
@@ -21,7 +22,7 @@ from ddpsim.simulation import Options
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.engine import Simulated
 from ddpsim.topology.graph import Cluster, Placement
-from ddpsim.trace.metrics import Summary
+from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.units import counted, format_time
 from ddpsim.version import __version__
 from ddpsim.workload import Workload
@@ -131,18 +132,40 @@ class Prediction:
 
     @property
     def scaling_efficiency(self) -> float:
-        """Share of one rank's speed without DDP that each rank keeps."""
-        return self.local_s / self.iteration_s
+        """Share of one rank's speed without DDP that each rank keeps; the mean of ranks that go each their own way."""
+        steps = self.rank_steps_s
+        return self.local_s / self.iteration_s if steps is None else fmean(self.local_s / s for s in steps.values())
 
     @property
     def samples(self) -> int:
         """Samples of an iteration, of all ranks that train: servers of parameters do not."""
-        return self.options.trainers(self.summary.world_size) * self.workload.batch_size
+        return self.options.trainers(self.summary.world_size, self.placement.gpus_per_node) * self.workload.batch_size
 
     @property
     def samples_per_s(self) -> float:
-        """Samples a second."""
-        return self.samples / self.iteration_s
+        """Samples a second, of all ranks that train."""
+        steps = self.rank_steps_s
+        if steps is None:
+            return self.samples / self.iteration_s
+        return sum(self.workload.batch_size / seconds for seconds in steps.values())
+
+    @property
+    def rank_steps_s(self) -> dict[int, float] | None:
+        """The iteration of each rank that trains, where each goes on without the others; else None.
+
+        Then `iteration_s` is that of the slowest.
+        """
+        if not self.options.asynchronous:
+            return None
+        trace = self.trace
+        alone = {rank: replace(trace, iterations=trace.of_rank(rank)) for rank in trace.ranks}
+        return {rank: summarise(iterations).iteration_s for rank, iterations in alone.items()}
+
+    @property
+    def staleness(self) -> dict[str, float] | None:
+        """How stale gradients were that servers took in, where ranks go on without each other; else None."""
+        found = self.trace.provenance.get("servers") if self.options.asynchronous else None
+        return dict(found) if isinstance(found, dict) else None
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -258,6 +281,8 @@ class Prediction:
             "scaling_efficiency": self.scaling_efficiency,
             "samples_per_s": self.samples_per_s,
             "tokens_per_s": self.tokens_per_s,
+            **({} if (steps := self.rank_steps_s) is None else {"rank_steps_s": {str(r): t for r, t in steps.items()}}),
+            **({} if (stale := self.staleness) is None else {"servers": stale}),
             "world_size": s.world_size,
             "nodes": self.nodes,
             "compute_device": self.workload.device_label,

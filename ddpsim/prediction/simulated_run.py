@@ -68,10 +68,9 @@ class SimulatedRun:
         """Return the run of a workload on the first GPUs of a machine's first nodes.
 
         Raises:
-            InputError: as `place`, for a CPU's workload on GPUs, and for unlike ranks that go on without each other.
+            InputError: as `place`, and for a CPU's workload on GPUs.
         """
         placement = place(topology, nodes, gpus_per_node)
-        _refuse_many_periods(placement, options)
         replayed = replayed_on(topology, workload, options)
         if options.beside is not None:
             options = replace(options, beside=_at_its_pace(options.beside, topology))
@@ -163,29 +162,6 @@ def in_brief(options: Options, workload: Workload) -> tuple[Options, int]:
     ahead = options.input_stage != "none"
     alike = options.iterations is None and options.order is None and options.iterations_of(workload) == 2 and not ahead
     return (replace(options, iterations=1), _SETTLED) if alike else (options, WARM_UP)
-
-
-def _refuse_many_periods(placement: Placement, options: Options) -> None:
-    """Refuse unlike ranks that go on without each other: each has a period of its own, and a prediction has one.
-
-    Raises:
-        InputError: it names what makes them unlike.
-    """
-    if not options.asynchronous:
-        return
-    unlike = {
-        "stragglers": bool(options.stragglers),
-        "straggling": options.straggling is not None,
-        "jitter": options.jitter > 0,
-        "topology": any(each.template.workload is not None for each in placement.classes),
-    }
-    for name, given in unlike.items():
-        if given:
-            what = f"ranks of `scheme={options.scheme}` go on without each other, each with a step of its own length"
-            remedy = f"leave `{name}` out, or use the synchronous parameter-server"
-            if name == "topology":
-                remedy = "use a machine whose nodes are all alike, or the synchronous parameter-server"
-            raise InputError(f"{what} where they are unlike, which no one step says", place=name, remedy=remedy)
 
 
 def workloads_on(placement: Placement, options: Options) -> dict[str, Workload]:

@@ -26,7 +26,7 @@ from ddpsim.schedules.own import is_own, own_scheme
 from ddpsim.schedules.parallax import Parallax
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.scheme import Make, Runner, Scheme
-from ddpsim.schedules.servers import Servers
+from ddpsim.schedules.servers import ServerPlaces, Servers
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.sharded import FullyShard
 from ddpsim.strict import whole_number
@@ -145,14 +145,18 @@ def _parameter_server(text: _Text) -> Scheme:
     return Scheme(
         text.whole,
         lambda setup: servers.parameter_server(setup, given),
-        servers=given.servers,
+        servers=given,
         asynchronous=given.asynchronous,
+        # The executor's servers are the last ranks.
+        runner="ddpexec" if given.in_the_last_ranks else "nobody",
     )
 
 
 def _parallax(text: _Text) -> Scheme:
     given = text.asks(Parallax)
-    return Scheme(text.whole, lambda setup: parallax.parallax(setup, given), servers=given.servers)
+    return Scheme(
+        text.whole, lambda setup: parallax.parallax(setup, given), servers=ServerPlaces(servers=given.servers)
+    )
 
 
 def _averaging(text: _Text) -> Scheme:

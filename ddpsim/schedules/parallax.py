@@ -69,7 +69,7 @@ def parallax(setup: SchemeInputs, given: Parallax) -> Schedule:
     return Schedule(
         scheme="parallax",
         messages=tuple(messages),
-        sharding=Sharding(servers=given.servers),
+        sharding=Sharding(servers=given.servers, hosts=tuple(range(workers, setup.world_size))),
         groups={SERVERS: setup.world_size, TRAINERS: workers},
         patterns={SERVERS: f"parameter-server:{given.servers}"},
         broadcasts_buffers=False,

@@ -35,6 +35,7 @@ class Sharding:
         kept_bytes: of buffers that stay from step to step beside those.
         master: whether the optimizer updates an fp32 copy of its own, with its state in fp32, of parameters of 16 bits.
         servers: ranks that do not train, and have the optimizer's state.
+        hosts: the ranks that are servers, or whose places servers share.
     """
 
     parameters: int = 1
@@ -45,6 +46,7 @@ class Sharding:
     kept_bytes: int = 0
     master: bool = False
     servers: int = 0
+    hosts: tuple[int, ...] = ()
 
 
 WHOLE = Sharding()

@@ -8,13 +8,13 @@ from typing import Literal
 
 from ddpsim.errors import InputError
 from ddpsim.schedules.schedule import Schedule, check
-from ddpsim.schedules.servers import check_servers
+from ddpsim.schedules.servers import ServerPlaces
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.sharded import FullyShard
 
 Make = Callable[[SchemeInputs], Schedule]
-Runner = Literal["ddpexec", "DataParallel", "fully_shard", "DeepSpeed"]
-"""Who trains by a scheme for real: `ddpexec`'s own carrier of schedules, classes of torch, or DeepSpeed."""
+Runner = Literal["ddpexec", "DataParallel", "fully_shard", "DeepSpeed", "nobody"]
+"""Who trains by a scheme for real: `ddpexec`'s own carrier of schedules, classes of torch, DeepSpeed, or nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Scheme:
         make: from a setup to a schedule.
         steps: of the optimizer, after which what is sent repeats.
         apart: whether ranks send each other nothing in the steps between.
-        servers: ranks that do not train.
+        servers: where they are; None where there are none.
         asynchronous: whether each rank goes on without the others.
         runner: who trains by it for real.
         fully_shard: what is asked of torch's `fully_shard`, where that is the runner.
@@ -36,20 +36,24 @@ class Scheme:
     make: Make
     steps: int = 1
     apart: bool = False
-    servers: int = 0
+    servers: ServerPlaces | None = None
     asynchronous: bool = False
     runner: Runner = "ddpexec"
     fully_shard: FullyShard | None = None
 
-    def trainers(self, world_size: int) -> int:
-        """Return how many of the ranks train.
+    def trainers(self, world_size: int, per_node: int = 1) -> int:
+        """Return how many of the ranks train, the first ones.
+
+        Args:
+            per_node: ranks of a node.
 
         Raises:
-            PlanError: servers that leave none.
+            PlanError: servers that leave none, or do not fit on their nodes.
         """
-        if self.servers:
-            check_servers(self.servers, world_size, self.name.partition(":")[0])
-        return world_size - self.servers
+        if self.servers is None:
+            return world_size
+        self.servers.check(world_size, per_node, self.name.partition(":")[0])
+        return self.servers.trainers(world_size, per_node)
 
     def schedule(self, setup: SchemeInputs) -> Schedule:
         """Return the schedule of `setup`, checked.

@@ -232,7 +232,7 @@ class JobResources:
         """Return what sends each rank's messages where ranks do not meet; None where they do."""
         if scheduled is None or not scheduled.schedule.asynchronous or self.options.comm != "real":
             return None
-        servers = scheduled.schedule.sharding.servers
+        hosts = scheduled.schedule.sharding.hosts
         latency_s = send_s(world, self.placement.world_size) if world.sends_in_line else None
         buckets = [
             [message.parameters for message in scheduled.schedule if (message.group, message.stream) == lane]
@@ -240,7 +240,7 @@ class JobResources:
         ]
         ways = ways_of(self.placement, self.backend, self.calibration)
         links = ServerLinks(
-            env, self.placement, ways, self.costs, servers, buckets, latency_s, self.wire_factor, self.latency
+            env, self.placement, ways, self.costs, hosts, buckets, latency_s, self.wire_factor, self.latency
         )
         self.staleness = links.staleness
         return links

@@ -207,7 +207,7 @@ def _kinds_of(
     workload: Workload, placement: Placement, options: Options, workloads: dict[str, Workload], costs: Costs
 ) -> Iterator[RankKind]:
     """Yield the ranks by workload, straggler factor and unused parameters, lowest rank first."""
-    trainers = options.trainers(placement.world_size)
+    trainers = options.trainers(placement.world_size, placement.gpus_per_node)
     unused = {rank: options.unused_by(rank, workload.parameters) for rank in options.unused}
     nobody: frozenset[int] = frozenset.intersection(*unused.values()) if len(unused) == trainers else frozenset()
     members: dict[tuple[str | None, float, frozenset[int]], list[int]] = {}

@@ -173,14 +173,14 @@ class Staleness:
 
 
 class ServerLinks:
-    """The links between training ranks and servers, which are the last ranks and hold an equal part of each message.
+    """The links between training ranks and servers, which hold an equal part of each message.
 
     Args:
         env: the simulation.
         placement: training ranks and servers.
         ways: between them.
         costs: say how a rank's computation slows its own messages.
-        servers: how many of the ranks.
+        hosts: the ranks that are servers, or whose places servers share.
         buckets: of each lane, in the order of its messages.
         latency_s: of a message before its bytes, where messages go one behind the other; None where each takes what a
             collective does.
@@ -194,16 +194,15 @@ class ServerLinks:
         placement: Placement,
         ways: RankPaths,
         costs: Costs,
-        servers: int,
+        hosts: Sequence[int],
         buckets: Sequence[Sequence[Bucket]],
         latency_s: float | None,
         factor: Callable[[int], float] | None = None,
         latency: float = 1.0,
     ) -> None:
-        self.env, self._servers, self._buckets = env, servers, buckets
+        self.env, self._hosts, self._buckets = env, hosts, buckets
         self._factor, self._latency = factor, latency
         self._ways, self._costs = ways, costs
-        self._workers = placement.world_size - servers
         self.network, self.latency_s = Network(env, {}), latency_s
         self.staleness = Staleness()
         self._versions: dict[Bucket, int] = {}
@@ -222,15 +221,17 @@ class ServerLinks:
         """Return what a rank's push or pull asks of the network."""
         loads: dict[LinkId, float] = {}
         latency_s = 0.0
-        for server in range(self._workers, self._workers + self._servers):
+        for server in self._hosts:
+            if server == rank:
+                continue
             ends = (rank, server) if collective.operation is Operation.REDUCE else (server, rank)
             connection = self._ways.connection(*ends)
             latency_s = max(latency_s, connection.latency_s)
             for link, load in connection.loads.items():
-                loads[link] = loads.get(link, 0.0) + load / self._servers
+                loads[link] = loads.get(link, 0.0) + load / len(self._hosts)
         self.network.add(self._ways.capacities)
         latency_s = (self._ways.start_s(collective.size_bytes) + latency_s) * self._latency
-        demand = Demand(latency_s, collective.size_bytes, loads)
+        demand = Demand(latency_s, collective.size_bytes if loads else 0, loads)
         return demand if self._factor is None else scaled(demand, self._factor(collective.size_bytes))
 
     def pushed(self, rank: int, bucket: Bucket) -> None:

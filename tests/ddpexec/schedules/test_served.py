@@ -16,6 +16,7 @@ from tests.ddpexec.groups import ranks
 torch = pytest.importorskip("torch")
 
 from ddpexec.errors import ExecutionError, LostRankError  # noqa: E402
+from ddpexec.running.settings import RunSettings  # noqa: E402
 from ddpsim.errors import PlanError  # noqa: E402
 from tests.ddpexec.schedules.training import (  # noqa: E402
     BATCH,
@@ -196,6 +197,10 @@ def refused(rank: int) -> str:
         wrapped(rank, "parameter-server", learn=2)
     with pytest.raises(ExecutionError, match="DeepSpeed trains by it"):
         wrapped(rank, "zero3")
+    with pytest.raises(ExecutionError, match="nobody trains by it here"):
+        wrapped(rank, "parameter-server:beside=1")
+    with pytest.raises(ExecutionError, match="simulated, and not run; give servers=N"):
+        RunSettings(scheme="parameter-server:nodes=1")
     with pytest.raises(PlanError) as said:
         wrapped(rank, "parameter-server:servers=2")
     made = wrapped(rank, "parameter-server")

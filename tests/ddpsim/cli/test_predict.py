@@ -328,3 +328,13 @@ def test_a_rank_may_use_other_layers_than_the_others(ddpsim: Callable, tiny: Pat
     ddpsim(*command, "--unused", "2:layer3").refused("--unused 2", "rank 2 is not in a world of 2")
     ddpsim(*command, "--unused", "1:layer9").refused("--unused 1", "layer9")
     ddpsim(*command[:-2], "--unused", "1:layer3").refused("find-unused-parameters")
+
+
+def test_ranks_that_wait_for_no_other_are_told_with_their_staleness(ddpsim: Callable, tiny: Path) -> None:
+    here = ("--topology", "dgx-1v", "--gpus-per-node", "4")
+    command = ("predict", "--workload", tiny, *here, "--scheme", "parameter-server:async", "--straggler", "1:3")
+    assert "3 ranks with steps of" in ddpsim(*command).out
+    document = ddpsim(*command, "--json").document
+    assert sorted(document["rank_steps_s"]) == ["0", "1", "2"]
+    assert document["servers"]["staleness_most"] >= 3
+    ddpsim(*command[:7], "--scheme", "parameter-server:beside=5").refused("beside=4 at most")

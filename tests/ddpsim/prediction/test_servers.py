@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from ddpsim.errors import InputError
 from ddpsim.planning.compare import compare
 from ddpsim.prediction.predict import predict
 from ddpsim.report.wording import rate
@@ -30,11 +29,30 @@ def test_samples_are_of_the_ranks_that_train_wherever_they_are_said() -> None:
 @pytest.mark.parametrize(
     "unlike", [{"stragglers": {1: 2.0}}, {"straggling": "some:0.3:2"}, {"jitter": 0.2}], ids=["one", "some", "jitter"]
 )
-def test_ranks_that_go_alone_and_are_unlike_are_refused(unlike: dict[str, Any]) -> None:
+def test_ranks_that_go_alone_and_are_unlike_have_each_a_step(unlike: dict[str, Any]) -> None:
     workload, machine = load_workload("resnet50"), load_topology("p3.16xlarge")
     options = Options(scheme="parameter-server:servers=4,async", **unlike)
-    with pytest.raises(InputError, match="a step of its own length") as refused:
-        predict(workload, machine, nodes=1, options=options, band=False)
-    assert refused.value.place in unlike
+    made = predict(workload, machine, nodes=1, options=options, band=False)
+    steps = made.rank_steps_s
+    assert steps is not None
+    assert list(steps) == [0, 1, 2, 3]
+    assert made.iteration_s == pytest.approx(max(steps.values()))
+    assert min(steps.values()) < 0.99 * max(steps.values())
+    document = made.document()
+    assert document["rank_steps_s"] == {str(rank): seconds for rank, seconds in steps.items()}
+    assert document["samples_per_s"] == pytest.approx(sum(workload.batch_size / s for s in steps.values()))
+    assert document["servers"]["staleness_mean"] > 0
     together = Options(scheme="parameter-server:servers=4", **unlike)
-    assert predict(workload, machine, nodes=1, options=together, band=False).iteration_s > 0
+    waiting = predict(workload, machine, nodes=1, options=together, band=False)
+    assert waiting.rank_steps_s is None
+    # Nobody waits for the slowest, so that more is trained.
+    assert made.samples_per_s > waiting.samples_per_s
+
+
+def test_the_slower_rank_alone_is_slower_where_none_waits() -> None:
+    workload, machine = load_workload("resnet50"), load_topology("p3.16xlarge")
+    options = Options(scheme="parameter-server:servers=4,async", stragglers={1: 2.0})
+    steps = predict(workload, machine, nodes=1, options=options, band=False).rank_steps_s
+    assert steps is not None
+    assert max(steps, key=lambda rank: steps[rank]) == 1
+    assert steps[1] > 1.5 * steps[0]

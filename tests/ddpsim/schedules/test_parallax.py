@@ -11,7 +11,7 @@ from ddpsim.errors import InputError, PlanError
 from ddpsim.operations import Operation
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import TRAINERS
-from ddpsim.schedules.servers import SERVERS
+from ddpsim.schedules.servers import SERVERS, ServerPlaces
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.costs import Costs
@@ -67,7 +67,7 @@ def test_what_cannot_be_is_refused(asked: str, kind: type[Exception], needle: st
 def test_who_serves_does_not_train() -> None:
     assert Options(scheme="parallax:servers=3,sparse=x").trainers(8) == 5
     assert not Options(scheme="parallax:servers=3,sparse=x").asynchronous
-    assert scheme_named("parallax:servers=3,sparse=x").servers == 3
+    assert scheme_named("parallax:servers=3,sparse=x").servers == ServerPlaces(servers=3)
 
 
 @pytest.mark.parametrize(("ranks", "servers"), [(3, 1), (5, 2)])

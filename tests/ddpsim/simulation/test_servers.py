@@ -11,12 +11,13 @@ import simpy
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives, ways_of
-from ddpsim.collectives.schedules import parameter_server_apart, parameter_server_apart_s
+from ddpsim.collectives.schedules import parameter_server_apart, parameter_server_apart_s, parameter_server_at
 from ddpsim.errors import InputError, PlanError, TopologyError
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import scheme_named
+from ddpsim.schedules.servers import ServerPlaces
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import Collective
@@ -138,7 +139,7 @@ def test_a_rank_s_computation_slows_its_own_pushes_and_not_those_of_others() -> 
     _, beta, _ = byte_s(placement)
     env = simpy.Environment()
     ways = ways_of(placement, "gloo", slowed)
-    links = ServerLinks(env, placement, ways, Costs.of("gloo", slowed), 1, [[], [bucket], [bucket]], 0.0)
+    links = ServerLinks(env, placement, ways, Costs.of("gloo", slowed), [2], [[], [bucket], [bucket]], 0.0)
     links.on_busy(0)(True)
     pushes = [links.attendance(rank).attend(Collective(SIZE, Operation.REDUCE, 1, 0)) for rank in (0, 1)]
     ends = []
@@ -198,4 +199,99 @@ def test_what_leaves_no_client_is_refused() -> None:
         Collectives(None, flat(2), backend="gloo", options=CollectiveOptions(algorithm="parameter-server:2"))
     with pytest.raises(InputError, match="above 0"):
         scheme_named("parameter-server:servers=0")
-    assert scheme_named("ddp").servers == 0
+    assert scheme_named("ddp").servers is None
+
+
+@pytest.mark.parametrize(
+    ("places", "trainers", "hosts"),
+    [
+        (ServerPlaces(), 31, (31,)),
+        (ServerPlaces(servers=2), 30, (30, 31)),
+        (ServerPlaces(nodes=1), 24, (24,)),
+        (ServerPlaces(nodes=2, each=3), 16, (16, 17, 18, 24, 25, 26)),
+        (ServerPlaces(beside=2), 32, (0, 1, 8, 9, 16, 17, 24, 25)),
+    ],
+)
+def test_servers_are_where_they_are_asked_for(places: ServerPlaces, trainers: int, hosts: tuple[int, ...]) -> None:
+    places.check(32, 8, "parameter-server")
+    assert places.trainers(32, 8) == trainers
+    assert places.hosts(32, 8) == hosts
+
+
+def into_a_node(places: ServerPlaces, node: int) -> float:
+    """Return the messages that reach a node of four with eight ranks from the others, by the schedule's transfers."""
+    schedule = parameter_server_at(32, places.trainers(32, 8), places.hosts(32, 8))
+    into = [
+        each for each in schedule.transfers if each.reduce and each.target // 8 == node and each.source // 8 != node
+    ]
+    return sum((each.stop - each.start) / schedule.chunks for each in into)
+
+
+def test_bytes_into_a_server_s_node_by_hand() -> None:
+    # Twenty-four ranks train beside one node of servers, whose NICs take all their messages, however many serve there.
+    assert into_a_node(ServerPlaces(nodes=1), 3) == into_a_node(ServerPlaces(nodes=1, each=8), 3) == 24
+    # A quarter of each message goes to each node's servers, from the twenty-four ranks of the others.
+    for node in range(4):
+        assert into_a_node(ServerPlaces(beside=1), node) == into_a_node(ServerPlaces(beside=4), node) == 24 / 4
+
+
+@pytest.mark.parametrize("scheme", ["parameter-server:beside=1", "parameter-server:beside=1,async"])
+def test_servers_beside_trainers_take_the_closed_form(scheme: str) -> None:
+    source, placement, costs, ranks = workload(gradients=1, size=4_000_000), flat(3), Costs.of("gloo", None), 3
+    alpha, beta, launch_s = byte_s(placement)
+    size = source.gradient_bytes
+    # Each rank sends two thirds of its gradient, and a server takes a third of the two others'.
+    exchange_s = 2 * (alpha + launch_s / (2 * (ranks - 1)) + (ranks - 1) / ranks * size * beta) + 0.01 / ranks
+    own_s = costs.forward_s + costs.hook_s + costs.copies_s(1, size) + costs.launch_s + costs.finish_s
+    trace = simulate(source, placement, Options(backend="gloo", caps=ONE, scheme=scheme))
+    assert summarise(trace).iteration_s == pytest.approx(0.03 + 0.08 + exchange_s + own_s, rel=1e-2)
+    assert trace.ranks == ([0, 1, 2] if "async" in scheme else [0])
+
+
+def test_one_server_a_node_of_one_rank_is_the_last_ranks() -> None:
+    source, placement = workload(gradients=1), flat(4)
+    steps = [
+        summarise(simulate(source, placement, Options(backend="gloo", scheme=f"parameter-server:{given}"))).iteration_s
+        for given in ("servers=2", "nodes=2", "nodes=2,each=1")
+    ]
+    assert steps[1:] == steps[:1] * 2
+
+
+def test_beside_trainers_a_server_takes_what_a_node_of_its_own_cannot() -> None:
+    source, machine = workload(device="V100", size=8_000_000, gradients=4), load_topology("p3.16xlarge")
+    apart, beside = (
+        summarise(simulate(source, machine.place(4), Options(scheme=f"parameter-server:{given}"))).exposed_comm_s
+        for given in ("nodes=1,each=8", "beside=8")
+    )
+    assert beside < apart / 2
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("nodes=2", "2 of 2 nodes are servers', which leaves them without clients; give nodes=1 at most"),
+        ("nodes=1,each=9", "9 servers on a node of 8 ranks; give each=8 at most"),
+        ("beside=9", "9 servers on a node of 8 ranks; give beside=8 at most"),
+        ("servers=16", "without clients; give servers=15 at most"),
+        ("each=2", "`each` says nothing without `nodes`"),
+        ("servers=2,nodes=1", "`servers` and `nodes` are both given"),
+        ("nodes=1,beside=1", "`nodes` and `beside` are both given"),
+    ],
+)
+def test_places_that_cannot_be_are_refused(given: str, says: str) -> None:
+    placement = load_topology("p3.16xlarge").place(2)
+    with pytest.raises((PlanError, InputError)) as refused:
+        simulate(workload(device="V100"), placement, Options(scheme=f"parameter-server:{given}"))
+    assert says in str(refused.value)
+
+
+def test_a_straggler_s_gradients_are_stale_by_what_the_others_do_meanwhile() -> None:
+    """Two ranks train, one at a third of the pace: the other updates three times between its pull and its push."""
+    options = Options(backend="gloo", caps=ONE, scheme="parameter-server:async", stragglers={1: 3.0}, iterations=30)
+    servers = simulate(workload(gradients=1, size=4_000), flat(3), options).provenance["servers"]
+    steps = 30 + 3 + 1
+    # What a rank pushes comes after all that the other has pushed since; behind the faster one's end nothing comes.
+    assert servers["staleness_most"] in (3, 4)
+    assert servers["gradients"] == pytest.approx(2 * (steps - 1), abs=2)
+    expected = (steps + steps / 3) / servers["gradients"]
+    assert servers["staleness_mean"] == pytest.approx(expected, rel=0.15)
