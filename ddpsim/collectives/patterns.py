@@ -14,6 +14,7 @@ from functools import cached_property
 
 from ddpsim.collectives import level_schedules, schedules
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.levels import level_sizes
 from ddpsim.collectives.packing import packed_trees
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.schedules import TransferSchedule
@@ -51,11 +52,22 @@ def _parameter_server(placement: Placement) -> TransferSchedule:
 
 
 def _blueconnect(placement: Placement) -> TransferSchedule:
-    """Return the two levels, nodes and the GPUs in them; of one node or one GPU a node the only one there is.
+    """Return a ring of each group of each level of the network, all groups of a level at once (Cho et al. 2019)."""
+    return level_schedules.decomposed(level_sizes(placement))
 
-    BlueConnect (Cho et al. 2019) takes more levels, of switches, and channels of its own in each, which are not built.
+
+def _given_levels(placement: Placement, text: str) -> TransferSchedule:
+    """Return that of levels as somebody wrote them, the innermost first: `4x2x8`.
+
+    Raises:
+        TopologyError: what is no sizes, or sizes whose product is not all ranks.
     """
-    return level_schedules.decomposed([size for size in (placement.gpus_per_node, placement.nodes) if size > 1])
+    sizes = [whole_number(size) or 0 for size in text.split("x")]
+    if math.prod(sizes) != placement.world_size:
+        found = "x".join(map(str, level_sizes(placement)))
+        what = f"levels of {text!r} do not make {placement.world_size} ranks"
+        raise TopologyError(what, place="algorithm", remedy=f"the network's own are blueconnect:{found}")
+    return level_schedules.decomposed([size for size in sizes if size > 1] or [1])
 
 
 def _blink(placement: Placement) -> TransferSchedule:
@@ -98,8 +110,8 @@ _SCHEDULES: Mapping[str, Callable[[Placement], TransferSchedule]] = {
     "blink": _blink,
 }
 PATTERNS = tuple(_SCHEDULES)
-"""Names for `algorithm`. Two levels have a ring or a double binary tree across nodes. `blueconnect` is
-another name of `two-level`, of one node too, `blink` trees packed into the NVLinks. A parameter server holds 1/n
+"""Names for `algorithm`. Two levels have a ring or a double binary tree across nodes. `blueconnect` has a ring for each
+of the network's levels, or of those behind a colon, `blink` trees packed into the NVLinks. A parameter server holds 1/n
 of the message beside the first rank of each node; `parameter-server:N` is the last N ranks, which hold 1/N each, and
 what stands behind the colon otherwise is `ddpsim.schedules.servers.ServerPlaces`."""
 
@@ -117,7 +129,7 @@ def refuse_unknown_algorithm(library: str, algorithm: str, own: Collection[str])
 
 def is_pattern(algorithm: str) -> bool:
     """Whether `algorithm` names one of `PATTERNS`, or servers of their own."""
-    return algorithm in PATTERNS or _servers(algorithm) is not None
+    return algorithm in PATTERNS or algorithm.startswith("blueconnect:") or _servers(algorithm) is not None
 
 
 def _servers(algorithm: str) -> ServerPlaces | None:
@@ -133,7 +145,8 @@ def _servers(algorithm: str) -> ServerPlaces | None:
 def _schedule_of(placement: Placement, algorithm: str) -> TransferSchedule:
     places = _servers(algorithm)
     if places is None:
-        return _SCHEDULES[algorithm](placement)
+        name, _, levels = algorithm.partition(":")
+        return _given_levels(placement, levels) if levels else _SCHEDULES[name](placement)
     ranks, per_node = placement.world_size, placement.gpus_per_node
     if places.servers is not None and not 0 < places.servers < ranks:
         what, remedy = f"{places.servers} servers of {ranks} ranks", "leave a rank that is no server"
@@ -168,9 +181,7 @@ class PatternTransport(ByOperation):
         ranks = placement.world_size
         if ranks > _MOST_RANKS:
             raise TopologyError(f"{algorithm} on {ranks} ranks", place="algorithm", remedy=f"{_MOST_RANKS} at most")
-        # Of several nodes BlueConnect is not built: what runs is said.
-        is_alias = algorithm == "blueconnect" and placement.nodes > 1
-        self._ways, self._algorithm = ways, "two-level" if is_alias else algorithm
+        self._ways, self._algorithm = ways, algorithm
         given = schedule if schedule is not None or ranks == 1 else _schedule_of(placement, algorithm)
         self._schedule = TransferSchedule(1, 1, ()) if given is None or ranks == 1 else given
         self._connections = {

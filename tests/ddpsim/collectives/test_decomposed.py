@@ -7,6 +7,7 @@ import pytest
 
 from ddpsim.collectives.execute import Collectives, make_transport
 from ddpsim.collectives.level_schedules import decomposed, decomposed_s, two_level
+from ddpsim.collectives.levels import level_sizes
 from ddpsim.collectives.packing import packed_trees
 from ddpsim.errors import TopologyError
 from ddpsim.jobs.collective import CollectiveOptions
@@ -103,11 +104,55 @@ def test_what_blink_cannot_is_refused() -> None:
     assert blink == pytest.approx(ring, rel=0.05)
 
 
-def test_blueconnect_on_several_nodes_is_called_what_it_is() -> None:
+@pytest.mark.parametrize(
+    ("machine", "nodes", "levels"),
+    [
+        ("8xl40s-pcie", 2, [2, 2, 2, 2]),  # cards of a switch, of a socket, of a node
+        ("8xgpu-dual-root", 1, [4, 2]),  # without peer to peer cards of one switch meet at their socket
+        ("8xrtx4090-switched", 1, [4, 2]),
+        ("4xv100-pcie", 1, [4]),
+        ("p3.16xlarge", 1, [8]),  # quads of NVLinks are no groups: each card is joined to one of the other quad too
+        ("p3.16xlarge", 4, [8, 4]),
+        ("lab-trunk", 4, [2, 2]),  # two nodes under each of two leaf switches
+        ("lab-trunk", 3, [3]),  # which three nodes do not fill
+        ("gb200-nvl72", 18, [72]),  # a rack is one NVLink domain
+        ("gb200-nvl72", 36, [72, 2]),
+    ],
+)
+def test_a_network_has_as_many_levels_as_its_switches(machine: str, nodes: int, levels: list[int]) -> None:
+    assert level_sizes(load_topology(machine).place(nodes)) == levels
+
+
+def test_on_two_levels_blueconnect_is_two_level() -> None:
     placement = load_topology("p3.8xlarge").place(2)
     ours, levels = (
         make_transport(placement, "nccl", options=CollectiveOptions(algorithm=name))
         for name in ("blueconnect", "two-level")
     )
-    assert ours.choice(LARGE) == levels.choice(LARGE)
-    assert ours.time_s(Operation.ALLREDUCE, LARGE) == levels.time_s(Operation.ALLREDUCE, LARGE)
+    assert ours.choice(LARGE).algorithm == "blueconnect"
+    assert ours.time_s(Operation.ALLREDUCE, LARGE) == pytest.approx(levels.time_s(Operation.ALLREDUCE, LARGE), rel=0.01)
+
+
+def test_levels_of_leaf_and_trunk_take_the_closed_form() -> None:
+    """Four nodes of one rank each, two under a leaf: over the trunk goes half of the message, of two nodes at once."""
+    placement = load_topology("lab-trunk").place(4)
+    get = Collectives(None, placement, backend="gloo").calibration
+    share = get["gloo.efficiency.network"]
+    # A node's card has 1 Gbit/s; a trunk half of that, which the parts of its two nodes share.
+    beta, trunk = 1 / (1.25e8 * share), 2 / (0.625e8 * share)
+    options = CollectiveOptions(algorithm="blueconnect")
+    found = Collectives(None, placement, backend="gloo", options=options).simulate_s(LARGE)
+    assert found == pytest.approx(decomposed_s([2, 2], LARGE, [0.0, 0.0], [beta, trunk]), rel=0.02)
+    # A ring crosses the trunks with all of its bytes, as two levels of nodes and their one rank would.
+    ring = CollectiveOptions(algorithm="blueconnect:4")
+    whole = Collectives(None, placement, backend="gloo", options=ring).simulate_s(LARGE)
+    assert whole == pytest.approx(decomposed_s([4], LARGE, [0.0], [1 / (0.625e8 * share)]), rel=0.02)
+
+
+def test_levels_may_be_written_and_must_make_all_ranks() -> None:
+    placement = load_topology("8xl40s-pcie").place(1)
+    assert simulated_s(placement, "blueconnect:2x2x2") == simulated_s(placement, "blueconnect")
+    assert simulated_s(placement, "blueconnect:8") != simulated_s(placement, "blueconnect")
+    for text in ("blueconnect:3x2", "blueconnect:ax2", "blueconnect:0"):
+        with pytest.raises(TopologyError, match="do not make 8 ranks; the network's own are blueconnect:2x2x2"):
+            simulated_s(placement, text)
