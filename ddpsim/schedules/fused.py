@@ -4,7 +4,9 @@ Sources:
 
 - Horovod (Sergeev and Del Balso, 2018), `docs/tensor-fusion.rst` and `horovod/common/{operations,controller}.cc`: a
   thread wakes once a cycle, takes the tensors that are ready then, and reduces them in buffers of at most so many
-  bytes, of one type each. 128 MiB and 1 ms are the defaults since 0.21.0; 64 MiB and 5 ms before.
+  bytes, of one type each. 128 MiB and 1 ms are the defaults since 0.21.0; 64 MiB and 5 ms before. Before each cycle's
+  work, whether anything is ready or not, ranks agree on what is ready on all: `response_cache.cc` and
+  `{mpi,gloo}_controller.cc` combine a bit a known tensor and three of state, in 64-bit words, by one allreduce of hosts.
 - TensorFlow's MultiWorkerMirroredStrategy: `tensorflow/python/distribute/{cross_device_ops,cross_device_utils}.py`,
   `group_by_size`: gradients, the last parameter's first, are put together in packs that end with the tensor by which
   they pass the bytes of one; 0 bytes, the default, is one pack.
@@ -16,6 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.options.asked import some_bytes, value
 from ddpsim.schedules.points import PointKind, points
@@ -23,6 +26,21 @@ from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.sums import sums
 from ddpsim.units import parse_time
+
+CONTROLLERS = ("mpi", "gloo")
+"""Horovod's controllers (`HOROVOD_CONTROLLER`): the libraries by which hosts agree."""
+
+STATE_BITS, WORD_BITS = 3, 64
+"""Bits of an agreement beside one for each tensor, and of the words in which they go: `CacheCoordinator::sync`."""
+
+
+def agreement_bytes(tensors: int) -> int:
+    """Return the bytes of the allreduce by which ranks agree which of so many known tensors are ready.
+
+    >>> agreement_bytes(61), agreement_bytes(62)
+    (8, 16)
+    """
+    return math.ceil((tensors + STATE_BITS) / WORD_BITS) * WORD_BITS // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +50,26 @@ class Horovod:
     Attributes:
         fusion: bytes of its buffer.
         cycle: seconds from one look for ready gradients to the next.
+        agree: by which of Horovod's controllers ranks agree in each cycle on what is ready, or the seconds that takes;
+            None leaves it out, as this project's executor does, whose ranks know the schedule.
     """
 
     fusion: int = value(some_bytes, 128 << 20)
     cycle: float = value(parse_time, 1e-3)
+    agree: str | float | None = value(lambda text, place: text if text in CONTROLLERS else parse_time(text, place))
+
+    def agreement_s(self, setup: SchemeInputs) -> float:
+        """Return what ranks take to agree in each cycle.
+
+        Raises:
+            PlanError: a controller whose time nobody knows, as where the schedule is carried out.
+        """
+        if not isinstance(self.agree, str):
+            return self.agree or 0.0
+        if setup.control_s is None:
+            what = f"ranks that know the schedule do not agree on it by {self.agree}"
+            raise PlanError(what, place="scheme 'horovod'", remedy="leave `agree` out, or predict with it")
+        return setup.control_s(self.agree, agreement_bytes(len(setup.parameters)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +88,11 @@ def horovod(setup: SchemeInputs, given: Horovod) -> Schedule:
 
     Cycles are counted from the start of backward. Where operations block the thread, as they do over gloo, the next
     cycle begins when those of the one before have ended, and takes what came meanwhile. Where nobody knows when
-    gradients come, buffers are filled in their order and sent at once.
+    gradients come, buffers are filled in their order and sent at once. Where ranks agree, a cycle's buffers leave when
+    they have, and no cycle is shorter.
+
+    Raises:
+        PlanError: as `Horovod.agreement_s`.
     """
     blocks, cycles = points(PointKind.OPTIMIZER, tuple(range(len(setup.parameters)))), _cycles(setup, given)
     messages = [
@@ -106,22 +144,24 @@ def fused(setup: SchemeInputs, ready: Sequence[int], fusion_bytes: int) -> list[
 
 def _cycles(setup: SchemeInputs, given: Horovod) -> list[tuple[tuple[int, ...], float]]:
     """Return the buffers in the order in which they are reduced, each with the seconds for which it waits."""
-    left = setup.arrivals()
+    left, agree_s = setup.arrivals(), given.agreement_s(setup)
     missing = sorted(set(range(len(setup.parameters))).difference(left))
     if not setup.ready_s:
-        return [(buffer, 0.0) for buffer in fused(setup, [*left, *missing], given.fusion)]
+        return [(buffer, agree_s) for buffer in fused(setup, [*left, *missing], given.fusion)]
     found: list[tuple[tuple[int, ...], float]] = []
     now_s, left = 0.0, [*missing, *left]
     while left:
         ready = [index for index in left if setup.ready_s.get(index, 0.0) <= now_s]
-        begin_s = now_s
+        begin_s, agreed_s = now_s, now_s + agree_s
+        now_s = agreed_s
         for buffer in fused(setup, ready, given.fusion):
-            found.append((buffer, max(0.0, begin_s - setup.last_ready(buffer))))
+            found.append((buffer, max(0.0, agreed_s - setup.last_ready(buffer))))
             if setup.blocking and setup.time_s is not None:
                 now_s += setup.time_s(Operation.ALLREDUCE, setup.size_bytes(buffer))
         taken = set(ready)
         left = [index for index in left if index not in taken]
-        now_s = _next_cycle(begin_s, now_s, given.cycle, min((setup.ready_s.get(i, 0.0) for i in left), default=0.0))
+        cycle_s = max(given.cycle, agree_s)
+        now_s = _next_cycle(begin_s, now_s, cycle_s, min((setup.ready_s.get(i, 0.0) for i in left), default=0.0))
     return found
 
 

@@ -27,6 +27,7 @@ class SchemeInputs:
         ranks_per_node: consecutive ranks of one node.
         update_s: what the optimizer takes for all parameters; 0 where nobody knows.
         time_s: what an operation of so many bytes takes on the job's machine; None where nobody knows.
+        control_s: what hosts take to sum so many bytes by a library's name, `mpi` or `gloo`; None where nobody knows.
         blocking: whether the host waits for a collective as torch's `wait` does on gloo: until it has ended, where on
             NCCL the device's stream does.
     """
@@ -41,6 +42,7 @@ class SchemeInputs:
     ready_s: Mapping[int, float] = field(default_factory=dict)
     use_s: Mapping[int, float] = field(default_factory=dict)
     time_s: Callable[[Operation, int], float] | None = None
+    control_s: Callable[[str, int], float] | None = None
     blocking: bool = False
 
     def check_parameters(self, scheme: str) -> None:

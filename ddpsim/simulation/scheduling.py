@@ -67,6 +67,12 @@ def schedule_of(
     ours = replace(options.collective, rings=True)
     transport = make_transport(placement, backend, calibration, ours)
     setup = setup_of(options, workload, plan, placement, transport.time_s, blocking=backend == "gloo")
+
+    def control_s(library: str, size_bytes: int) -> float:
+        known = calibration if backend == library else None
+        return make_transport(placement, library, known).time_s(Operation.ALLREDUCE, size_bytes)
+
+    setup = replace(setup, control_s=control_s)
     return options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import InputError
+from ddpsim.errors import InputError, PlanError
 from ddpsim.operations import Operation
-from ddpsim.schedules.fused import Horovod, MultiWorkerOptions, horovod, multiworker_mirrored
+from ddpsim.schedules.fused import Horovod, MultiWorkerOptions, agreement_bytes, horovod, multiworker_mirrored
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import check
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
 from ddpsim.topology.spec import load_topology
+from ddpsim.trace.metrics import summarise
 from tests.ddpsim.simulation.builders import workload
 
 
@@ -47,6 +50,53 @@ def test_operations_that_block_make_the_next_cycle_late_and_larger() -> None:
     times = (2.9, 1.5, 0.5)
     assert sent(setup_of(*times, wire_s=2.0), given) == [((2,), 0.5), ((1,), 0.5), ((0,), pytest.approx(0.1))]
     assert sent(setup_of(*times, blocking=True, wire_s=2.0), given) == [((2,), 0.5), ((1, 0), pytest.approx(0.1))]
+
+
+def agreeing(setup: SchemeInputs, given: Horovod, each_s: float = 0.25) -> list[tuple[tuple[int, ...], float]]:
+    asked = []
+
+    def control_s(library: str, size_bytes: int) -> float:
+        asked.append((library, size_bytes))
+        return each_s
+
+    found = sent(replace(setup, control_s=control_s), given)
+    assert asked == [("mpi", 8)]
+    return found
+
+
+def test_ranks_agree_in_each_cycle_before_its_buffers_leave() -> None:
+    times = (2.5, 0.75, 0.5, 0.25)
+    plain = sent(setup_of(*times), Horovod(fusion=80, cycle=1.0))
+    later = [(buffer, delay_s + 0.25) for buffer, delay_s in plain]
+    assert agreeing(setup_of(*times), Horovod(fusion=80, cycle=1.0, agree="mpi")) == later
+    assert sent(setup_of(*times), Horovod(fusion=80, cycle=1.0, agree=0.25)) == later
+
+
+def test_a_cycle_is_no_shorter_than_the_agreement_in_it() -> None:
+    # Ticks are at 0, 2, 4: what comes at 0.5 is taken at 2 and leaves at 4, as does what comes at 2.5 at 6.
+    found = agreeing(setup_of(2.5, 0.5), Horovod(cycle=1.0, agree="mpi"), each_s=2.0)
+    assert found == [((1,), 3.5), ((0,), 3.5)]
+
+
+def test_an_agreement_has_a_bit_a_tensor_and_three_in_words_of_eight_bytes() -> None:
+    assert [agreement_bytes(count) for count in (0, 61, 62, 125, 126, 398)] == [8, 8, 16, 16, 24, 56]
+
+
+def test_an_agreement_that_nobody_can_time_is_refused() -> None:
+    with pytest.raises(PlanError, match="do not agree on it by gloo; leave `agree` out"):
+        horovod(setup_of(1.0), Horovod(agree="gloo"))
+    with pytest.raises(InputError, match="agree"):
+        scheme_named("horovod:agree=nccl")
+
+
+def test_a_simulated_step_is_longer_by_an_agreement_of_its_machine_s_hosts() -> None:
+    source, place = workload(device="V100", size=4_000_000), load_topology("p3.16xlarge").place(2)
+    steps = [
+        summarise(simulate(source, place, Options(scheme=f"horovod{given}"))).iteration_s
+        for given in ("", ":agree=mpi", ":agree=gloo")
+    ]
+    none_s, mpi_s, gloo_s = steps
+    assert none_s < mpi_s < gloo_s
 
 
 def test_without_a_cycle_each_gradient_leaves_as_it_comes() -> None:
