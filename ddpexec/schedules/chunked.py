@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ddpexec.errors import OptionError
 from ddpexec.schedules.memory import FlatGradients
+from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.schedules.chunks import Chunks
 
 
+def check_no_momentum(make: MakeOptimizer) -> None:
+    """Refuse an optimizer with a momentum of its own, where the scheme corrects it.
+
+    Raises:
+        OptionError: it would count twice.
+    """
+    optimizer = make([nn.Parameter(torch.ones(1))])
+    if any(group.get("momentum") or "betas" in group for group in getattr(optimizer, "param_groups", ())):
+        what = "the optimizer has a momentum of its own, which would count twice"
+        raise OptionError(what, place="scheme 'gradientflow', momentum", remedy="use SGD without momentum")
+
+
 class ChunkedBucket:
-    """A chunked holds what a rank has not sent of one bucket, the norms of its chunks, and those that are summed.
+    """A chunked bucket has what a rank has not sent of it, the norms of its chunks, and those that are summed.
+
+    Where momentum is corrected it has the rank's velocity too, which is forgotten where it is sent.
 
     Args:
         flat: the bucket's gradients.
@@ -19,9 +35,10 @@ class ChunkedBucket:
 
     def __init__(self, flat: FlatGradients, chunks: Chunks) -> None:
         self._buffer = flat.bucket.buffer
-        self._elements = chunks.elements
+        self._elements, self._momentum = chunks.elements, chunks.momentum
         count = -(-self._buffer.numel() // chunks.elements)
         self._left = self._buffer.new_zeros(count * chunks.elements)
+        self._velocity = torch.zeros_like(self._left) if self._momentum else None
         self.norms = torch.zeros(count, dtype=torch.float32, device=self._buffer.device)
         self._sizes = torch.empty_like(self._rows)
         self._chosen = torch.zeros(0, dtype=torch.int64)
@@ -30,8 +47,13 @@ class ChunkedBucket:
         self.values = self._values.view(-1)[: min(self._values.numel(), self._buffer.numel())]
 
     def measure(self) -> None:
-        """Add the gradients to what was left, and take the norm of each chunk."""
-        self._left[: self._buffer.numel()].add_(self._buffer)
+        """Add the gradients, or the velocity, to what was left, and take the norm of each chunk."""
+        elements = self._buffer.numel()
+        if self._velocity is None:
+            self._left[:elements].add_(self._buffer)
+        else:
+            self._velocity[:elements].mul_(self._momentum).add_(self._buffer)
+            self._left.add_(self._velocity)
         torch.sum(torch.abs(self._rows, out=self._sizes), dim=1, out=self.norms)
 
     def choose(self) -> None:
@@ -40,6 +62,8 @@ class ChunkedBucket:
         self._chosen = torch.sort(order[: len(self._values)]).values
         torch.index_select(self._rows, 0, self._chosen, out=self._values)
         self._rows[self._chosen] = 0
+        if self._velocity is not None:
+            self._velocity.view(-1, self._elements)[self._chosen] = 0
 
     def landed(self) -> None:
         """Let the bucket's gradients be the sums of the chosen chunks, and zero elsewhere."""
@@ -50,7 +74,7 @@ class ChunkedBucket:
     @property
     def kept(self) -> list[Tensor]:
         """What this rank has not sent yet."""
-        return [self._left]
+        return [self._left] if self._velocity is None else [self._left, self._velocity]
 
     @property
     def _rows(self) -> Tensor:

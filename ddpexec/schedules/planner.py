@@ -13,6 +13,7 @@ import torch
 from ddpexec.ddp.parameters import ModelParameters, agree
 from ddpexec.errors import OptionError
 from ddpexec.groups.process_groups import Communicator
+from ddpexec.schedules.chunked import check_no_momentum
 from ddpexec.schedules.lanes import CommunicationStream
 from ddpexec.schedules.learning import ProbeTimes, arrival_order, with_learned
 from ddpexec.schedules.message_memory import keeps_parts
@@ -134,6 +135,8 @@ class SchedulePlanner:
         _check_sparse(made, self._model)
         if any(message.sparse for message in made):
             check_optimizer(self._make_optimizer)
+        if any(message.chunks is not None and message.chunks.momentum for message in made):
+            check_no_momentum(self._make_optimizer)
         if self._mixed is not None:
             check_mixable(made, self._accumulate, self._mixed)
         return made if self._overlap else without_overlap(made)

@@ -6,7 +6,7 @@ Sources:
   thread wakes once a cycle, takes the tensors that are ready then, and reduces them in buffers of at most so many
   bytes, of one type each. 128 MiB and 1 ms are the defaults since 0.21.0; 64 MiB and 5 ms before. Before each cycle's
   work, whether anything is ready or not, ranks agree on what is ready on all: `response_cache.cc` and
-  `{mpi,gloo}_controller.cc` combine a bit a known tensor and three of state, in 64-bit words, by one allreduce of hosts.
+  `{mpi,gloo}_controller.cc` combine a bit a known tensor and three of state, in 64-bit words, by an allreduce of hosts.
 - TensorFlow's MultiWorkerMirroredStrategy: `tensorflow/python/distribute/{cross_device_ops,cross_device_utils}.py`,
   `group_by_size`: gradients, the last parameter's first, are put together in packs that end with the tensor by which
   they pass the bytes of one; 0 bytes, the default, is one pack.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpsim.operations import Operation
-from ddpsim.schedules.chunks import NORM_BYTES, SUMMING_PASSES, Chunks, GradientFlow
+from ddpsim.schedules.chunks import MOMENTUM_PASSES, NORM_BYTES, SUMMING_PASSES, Chunks, GradientFlow
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import Schedule, Sharding
@@ -18,6 +18,7 @@ def gradientflow(setup: SchemeInputs, given: GradientFlow) -> Schedule:
     """
     setup.check_sums_are_steps("gradientflow", "what one sum leaves out the next would send")
     norms, values = [], []
+    passes = SUMMING_PASSES + (MOMENTUM_PASSES if given.momentum else 0.0)
     for place, bucket in enumerate(setup.buckets):
         size, elements = setup.size_bytes(bucket), sum(setup.parameters[index].numel for index in bucket)
         chosen = given.chosen(elements)
@@ -30,8 +31,8 @@ def gradientflow(setup: SchemeInputs, given: GradientFlow) -> Schedule:
                 after=points(PointKind.GRADIENT, bucket),
                 stream="norms",
                 every=setup.every,
-                chunks=Chunks(given.chunk, chosen, "norms"),
-                launch_passes=SUMMING_PASSES,
+                chunks=Chunks(given.chunk, chosen, "norms", given.momentum),
+                launch_passes=passes,
             )
         )
         item = size // elements if elements else 0
@@ -45,9 +46,10 @@ def gradientflow(setup: SchemeInputs, given: GradientFlow) -> Schedule:
                 after_messages=(norms[-1].id,),
                 blocks=(BACKWARD_END,),
                 every=setup.every,
-                chunks=Chunks(given.chunk, chosen, "values"),
+                chunks=Chunks(given.chunk, chosen, "values", given.momentum),
                 passes=1.0,
             )
         )
     whole = setup.size_bytes(range(len(setup.parameters)))
-    return Schedule(scheme="gradientflow", messages=(*norms, *values), sharding=Sharding(kept_bytes=whole))
+    kept = 2 * whole if given.momentum else whole
+    return Schedule(scheme="gradientflow", messages=(*norms, *values), sharding=Sharding(kept_bytes=kept))

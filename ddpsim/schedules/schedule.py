@@ -138,7 +138,8 @@ def message_document(message: Message) -> dict[str, Any]:
     if message.part is not None:
         found["part"] = list(message.part)
     if message.chunks is not None:
-        found["chunks"] = asdict(message.chunks)
+        chunks = asdict(message.chunks)
+        found["chunks"] = chunks if message.chunks.momentum else {k: v for k, v in chunks.items() if k != "momentum"}
     if message.delay_s:
         found["delay_s"] = message.delay_s
     if message.every != 1:

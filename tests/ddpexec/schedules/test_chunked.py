@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.ddpexec.groups import ranks
 
 torch = pytest.importorskip("torch")
 
+from ddpexec.errors import OptionError  # noqa: E402
 from tests.ddpexec.schedules.training import (  # noqa: E402
     OPTIMIZERS,
     STEPS,
@@ -21,9 +23,11 @@ from tests.ddpexec.schedules.training import (  # noqa: E402
     wrapped,
 )
 
+PLAIN = {"plain": lambda parameters: torch.optim.SGD(parameters, lr=0.05)}
 
-def trained(rank: int, scheme: str) -> tuple[list[Any], Any]:
-    made = wrapped(rank, scheme)
+
+def trained(rank: int, scheme: str, optimizer: str = "sgd") -> tuple[list[Any], Any]:
+    made = wrapped(rank, scheme, optimizer)
     for step in range(STEPS):
         loss_of(made, *mine(step, rank)).backward()
         made.optimizer.step()
@@ -31,14 +35,15 @@ def trained(rank: int, scheme: str) -> tuple[list[Any], Any]:
     return [parameter.detach().clone() for parameter in made.module.parameters()], made.schedule
 
 
-def by_hand(schedule: Any, elements: int) -> list[Any]:
+def by_hand(schedule: Any, elements: int, optimizer: str = "sgd", momentum: float = 0.0) -> list[Any]:
     """Return the weights of all ranks trained here, each bucket's chunks of the largest summed norms averaged."""
     world = torch.distributed.get_world_size()
     model = model_of()
-    updating = OPTIMIZERS["sgd"](model.parameters())
+    updating = OPTIMIZERS[optimizer](model.parameters())
     parameters = list(model.parameters())
     buckets = [message for message in schedule if message.id.startswith("chunks")]
-    left = [[0.0] * len(buckets) for _ in range(world)]
+    left: Any = [[0.0] * len(buckets) for _ in range(world)]
+    velocity: Any = [[0.0] * len(buckets) for _ in range(world)]
     for step in range(STEPS):
         gradients = []
         for rank in range(world):
@@ -49,7 +54,8 @@ def by_hand(schedule: Any, elements: int) -> list[Any]:
             pieces = []
             for rank in range(world):
                 flat = torch.cat([gradients[rank][index].flatten() for index in message.parameters]) / world
-                left[rank][place] = left[rank][place] + flat
+                velocity[rank][place] = momentum * velocity[rank][place] + flat
+                left[rank][place] = left[rank][place] + velocity[rank][place]
                 pieces.append(list(left[rank][place].split(elements)))
             norms = [sum(float(pieces[rank][k].abs().sum()) for rank in range(world)) for k in range(len(pieces[0]))]
             chosen = set(sorted(range(len(norms)), key=lambda k: -norms[k])[: message.chunks.chosen])
@@ -60,6 +66,10 @@ def by_hand(schedule: Any, elements: int) -> list[Any]:
             for rank in range(world):
                 kept = [torch.zeros_like(p) if k in chosen else p for k, p in enumerate(pieces[rank])]
                 left[rank][place] = torch.cat(kept)
+                own = velocity[rank][place].split(elements)
+                velocity[rank][place] = torch.cat(
+                    [torch.zeros_like(v) if k in chosen else v for k, v in enumerate(own)]
+                )
             offset, whole = 0, torch.cat(summed)
             for index in message.parameters:
                 count = parameters[index].numel()
@@ -83,3 +93,36 @@ def distances(rank: int) -> dict[str, float]:
 def test_chunks_are_those_of_a_hand_computation(world: int) -> None:
     for found in ranks.run(world, distances, timeout_s=110):
         assert {name: far for name, far in found.items() if far > 1e-10} == {}
+
+
+def corrected(rank: int) -> dict[str, float]:
+    found = {}
+    with mock.patch.dict(OPTIMIZERS, PLAIN):
+        weights, _ = trained(rank, "gradientflow:density=1,chunk=7,momentum=0.9", "plain")
+        found["all chunks"] = apart(weights, alone("plain", torch.distributed.get_world_size())[-1])
+        for density in (0.1, 0.5):
+            weights, schedule = trained(rank, f"gradientflow:density={density},chunk=16,momentum=0.8", "plain")
+            found[f"density {density}"] = apart(weights, by_hand(schedule, 16, "plain", 0.8))
+            without = by_hand(schedule, 16, "plain")
+            assert apart(weights, without) > 1e-6
+    return found
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_corrected_momentum_is_that_of_a_hand_computation(world: int) -> None:
+    for found in ranks.run(world, corrected, timeout_s=110):
+        assert {name: far for name, far in found.items() if far > 1e-10} == {}
+
+
+def twice(rank: int) -> list[str]:
+    said = []
+    for optimizer in OPTIMIZERS:
+        with pytest.raises(OptionError) as refused:
+            wrapped(rank, "gradientflow:momentum=0.9", optimizer)
+        said.append(str(refused.value))
+    return said
+
+
+def test_a_momentum_that_would_count_twice_is_refused() -> None:
+    for said in ranks.run(2, twice):
+        assert ["would count twice" in each for each in said] == [True, True]

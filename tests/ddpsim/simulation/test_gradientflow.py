@@ -30,15 +30,16 @@ def test_bytes_are_a_norm_a_chunk_and_the_chosen_chunks() -> None:
     assert [message.size_bytes for message in made] == [4 * 11, 4, 4 * 400, 4 * 5]
 
 
-def test_a_step_is_norms_and_chunks_and_the_passes_over_them() -> None:
+@pytest.mark.parametrize(("momentum", "passes"), [("", 0.0), (",momentum=0.9", 2.5)])
+def test_a_step_is_norms_and_chunks_and_the_passes_over_them(momentum: str, passes: float) -> None:
     source, placement = workload(gradients=1, size=1_000_000), load_topology("loopback").place(1, 2)
     costs = Costs.of("gloo", None)
     wire = Collectives(None, placement, backend="gloo")
     copy_s, size = costs.copies_s(1, 4_000_000), 4 * 250_000
-    # Copied by the hook; three passes for norms, one when the chunks are there.
-    own_s = costs.forward_s + costs.hook_s + 5 * copy_s + 2 * costs.launch_s + costs.finish_s
+    # Copied by the hook; three passes for norms, those of a velocity where there is one, one when the chunks are there.
+    own_s = costs.forward_s + costs.hook_s + (5 + passes) * copy_s + 2 * costs.launch_s + costs.finish_s
     expected = 0.12 + own_s + wire.estimate_s(4 * 4) + wire.estimate_s(size)
-    options = Options(backend="gloo", scheme="gradientflow:density=0.25,chunk=250000")
+    options = Options(backend="gloo", scheme=f"gradientflow:density=0.25,chunk=250000{momentum}")
     assert summarise(simulate(source, placement, options)).iteration_s == pytest.approx(expected, rel=1e-6)
 
 
@@ -56,7 +57,9 @@ def test_the_consensus_eats_the_gain_where_communication_is_hidden_and_not_where
     assert gain("dgx-1v", 2) < 0 < gain("p3.8xlarge", 4)
 
 
-@pytest.mark.parametrize("text", ["gradientflow:density=0", "gradientflow:density=2", "gradientflow:chunk=0"])
+@pytest.mark.parametrize(
+    "text", ["gradientflow:density=0", "gradientflow:density=2", "gradientflow:chunk=0", "gradientflow:momentum=1"]
+)
 def test_options_out_of_range_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="scheme '"):
         scheme_named(text)
