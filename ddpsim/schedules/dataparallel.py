@@ -4,17 +4,21 @@ Each iteration copies the parameters to every GPU, computes forward and backward
 and sums the gradients on the first GPU, where the optimizer updates the only copy that lasts. Nothing is sent under
 backward: all copies of the parameters are one node of the graph, whose backward has all gradients as its input.
 
-Source: torch `nn/parallel/replicate.py`, `_functions.py` (`Broadcast`, `ReduceAddCoalesced`), `comm.py` (1.0 to 2.13).
+What the replicas return is gathered on the first GPU, where the loss is, and the loss's gradients go back as they came.
+
+Source: torch `nn/parallel/replicate.py`, `_functions.py` (`Broadcast`, `ReduceAddCoalesced`, `Gather`, `Scatter`),
+`comm.py` (1.0 to 2.13).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ddpsim.operations import Operation
+from ddpsim.options.asked import some_bytes, value
 from ddpsim.schedules.message import Message
-from ddpsim.schedules.points import BACKWARD_END, PointKind, points
+from ddpsim.schedules.points import BACKWARD_END, Point, PointKind, points
 from ddpsim.schedules.schedule import Schedule, Sharding
 from ddpsim.schedules.setup import SchemeInputs
 
@@ -22,7 +26,18 @@ BUFFER_BYTES = 10_485_760
 """Most bytes that are sent at once, but for a tensor that is larger: `buffer_size` of torch's `comm.py`."""
 
 
-def dataparallel(setup: SchemeInputs) -> Schedule:
+@dataclass(frozen=True, slots=True)
+class DataParallelOptions:
+    """What `dataparallel` may be asked.
+
+    Attributes:
+        output: bytes that the module returns on each GPU; None leaves their way to the first GPU and back out.
+    """
+
+    output: int | None = value(some_bytes)
+
+
+def dataparallel(setup: SchemeInputs, given: DataParallelOptions | None = None) -> Schedule:
     """Parameters broadcast before forward, gradients summed on the first GPU after backward, both 10 MiB at once."""
     everything = tuple(range(len(setup.parameters)))
     chunks = list(_chunks(setup))
@@ -52,7 +67,28 @@ def dataparallel(setup: SchemeInputs) -> Schedule:
         # A lone GPU is handed the module itself.
         sums = [replace(each, op=Operation.REDUCE, size_bytes=0) for each in sums]
         broadcasts = []
-    return Schedule(scheme="dataparallel", messages=(*broadcasts, *sums), sharding=gathered, one_process=True)
+    outputs = [] if given is None or given.output is None else list(_outputs(setup, given.output))
+    messages = (*broadcasts, *outputs, *sums)
+    return Schedule(scheme="dataparallel", messages=messages, sharding=gathered, one_process=True)
+
+
+def _outputs(setup: SchemeInputs, size_bytes: int) -> Iterator[Message]:
+    """Yield the way of the outputs to the first GPU and of their gradients back, between forward and backward.
+
+    The first GPU's link carries those of all others, as it does a reduce and a broadcast of so many bytes. They begin
+    when forward needs its last parameter, or where that is not known when backward begins.
+    """
+    others = (setup.world_size - 1) * size_bytes
+    if not others:
+        return
+    first, *later = setup.arrivals()
+    begins = Point(PointKind.BACKWARD, first)
+    waits = points(PointKind.BACKWARD, tuple(later)) or points(PointKind.OPTIMIZER, (first,))
+    if setup.use_s:
+        begins = Point(PointKind.FORWARD, max(setup.use_s, key=lambda index: setup.use_s[index]))
+        waits = points(PointKind.BACKWARD, (first, *later))
+    yield Message(id="gather", op=Operation.REDUCE, size_bytes=others, after=(begins,))
+    yield Message(id="scatter", op=Operation.BROADCAST, size_bytes=others, after_messages=("gather",), blocks=waits)
 
 
 def _chunks(setup: SchemeInputs) -> Iterator[tuple[int, ...]]:

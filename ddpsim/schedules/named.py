@@ -189,7 +189,7 @@ _SCHEMES: Mapping[str, Read] = {
     "ddp": _plain(schemes.ddp),
     "naive": _plain(schemes.naive),
     "flat": _plain(schemes.flat),
-    "dataparallel": _plain(dataparallel.dataparallel, "DataParallel"),
+    "dataparallel": _with(dataparallel.DataParallelOptions, dataparallel.dataparallel, "DataParallel"),
     "priority": _priority,
     "dear": _plain(schemes.dear),
     "zero0": _with(DeepSpeed, deepspeed.zero0, "DeepSpeed"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from ddpsim.bucketing import Parameter
@@ -15,6 +18,7 @@ from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.scheduling import REPLICATE_S
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
+from ddpsim.workload.forward_use import ForwardUse
 from tests.ddpsim.simulation.builders import ALIKE, workload
 
 RANKS = 4
@@ -88,9 +92,26 @@ def test_one_thread_loads_and_copies_the_batches_of_all(stage, each_s):
     assert found.iteration_s == pytest.approx(plain.iteration_s + each_s, abs=1e-3)
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_outputs_go_to_the_first_gpu_and_their_gradients_back(known):
+    """By hand: three GPUs' 20 MB each over the first one's link, in and out, between forward and backward."""
+    source, others = workload(device="V100", size=1_000_000, **HOSTLESS), (RANKS - 1) * 20_000_000
+    if known:
+        use = np.arange(8) / 8 * FORWARD
+        source = replace(source, forward_use_s=ForwardUse(use, use))
+    transport = make_transport(MACHINE.place(), "nccl", ALIKE)
+    wire_s = transport.time_s(Operation.REDUCE, others) + transport.time_s(Operation.BROADCAST, others)
+    plain, found = step(source), step(source, "dataparallel:output=20MB")
+    assert [b.size_bytes for b in found.buckets if not b.parameters] == [others, others]
+    # They begin an eighth of forward or of backward early, whichever is known.
+    hidden_s = FORWARD / 8 if known else BACKWARD / 8
+    assert found.iteration_s - plain.iteration_s == pytest.approx(wire_s - hidden_s, rel=0.1)
+
+
 def test_one_gpu_sends_nothing():
     source = workload(device="V100", **HOSTLESS)
-    alone = summarise(simulate(source, MACHINE.place(gpus_per_node=1), Options(scheme="dataparallel"), ALIKE))
+    here = MACHINE.place(gpus_per_node=1)
+    alone = summarise(simulate(source, here, Options(scheme="dataparallel:output=9MB"), ALIKE))
     assert alone.exposed_comm_s == pytest.approx(0.0, abs=1e-4)
     assert alone.iteration_s == pytest.approx(FORWARD + BACKWARD + OPTIMIZER, rel=0.01)
 
