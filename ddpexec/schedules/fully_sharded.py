@@ -92,16 +92,20 @@ class FullySharded(nn.Module):
             what, remedy = "the module has no parameter that needs a gradient", "give one that does"
             raise OptionError(what, place=f"scheme {scheme!r}", remedy=remedy)
         world = self.communicator.world_size
-        root, blocks = units_of(model.policy)
-        check_shardable(model, scheme, [*blocks, root])
-        check_apart(module, blocks_of(model.policy), scheme)
-        self.plan: BucketPlan = custom_plan(model.policy, [*reversed(blocks), *([root] if root else [])])
-        setup = SchemeInputs(parameters=model.policy, buckets=self.plan.groups(), world_size=world, blocking=True)
         named = scheme_named(scheme)
-        self.schedule: Schedule = named.schedule(setup)
         asked = named.fully_shard
         if asked is None:
             raise OptionError(f"{scheme!r} is not sharded by units", place="scheme", remedy="use fsdp2 or hsdp:S")
+        if asked.wrap is not None and isinstance(module, CallsUnits):
+            what = "timed layers call the modules of their blocks alone"
+            raise OptionError(what, place=f"scheme {scheme!r}, wrap", remedy="leave `wrap` out, or train a model")
+        root, blocks = units_of(model.policy, asked.wrap)
+        names = blocks_of(model.policy, asked.wrap)
+        check_shardable(model, scheme, [*blocks, root])
+        check_apart(module, names, scheme)
+        self.plan: BucketPlan = custom_plan(model.policy, [*reversed(blocks), *([root] if root else [])])
+        setup = SchemeInputs(parameters=model.policy, buckets=self.plan.groups(), world_size=world, blocking=True)
+        self.schedule: Schedule = named.schedule(setup)
         verify(model, self.communicator, model.tensors[0].device)
         check_agreement(self.schedule, self.communicator, model.tensors[0].device)
         broadcast_state(module, self.communicator, (), buffers=True)
@@ -111,8 +115,11 @@ class FullySharded(nn.Module):
             mesh = mesh_of(self.communicator, asked.shards or world)
         self._watch = CollectiveWatch(self.schedule, observer)
         modules = dict(module.named_modules())
-        wrapped = [*((modules[name], unit) for name, unit in blocks_of(model.policy).items()), (module, root)]
+        # Modules inside others first, as `fully_shard` wants it.
+        inner = sorted(names, key=lambda name: -name.count("."))
+        wrapped = [*((modules[name], names[name]) for name in inner), (module, root)]
         units = [self._shard(each, unit, mesh, asked) for each, unit in wrapped]
+        _prefetch([*([module] if root else []), *(modules[name] for name in names)], asked, rooted=bool(root))
         place = {parameter: index for index, parameter in enumerate(collect(module).tensors)}
         self._sharded = {
             place[each.sharded_param]: each for unit in units for each in unit if each.sharded_param in place
@@ -170,6 +177,18 @@ class FullySharded(nn.Module):
             each._unsharded_param.register_post_accumulate_grad_hook(stamping(observer, index))
 
 
+def _prefetch(forward: Sequence[Any], asked: FullyShard, *, rooted: bool) -> None:
+    """Have each unit, in the order in which forward enters them, launch the gathers of so many behind it."""
+    backward = [*forward[:1], *forward[:0:-1]] if rooted else list(forward[::-1])
+    for order, ahead, name in (
+        (forward, asked.forward_prefetch, "set_modules_to_forward_prefetch"),
+        (backward, asked.backward_prefetch, "set_modules_to_backward_prefetch"),
+    ):
+        for place, unit in enumerate(order if ahead else ()):
+            if behind := order[place + 1 : place + 1 + (ahead or 0)]:
+                getattr(unit, name)(list(behind))
+
+
 def check_shardable(model: ModelParameters, scheme: str, units: Sequence[Unit]) -> None:
     """Raise OptionError where torch's `fully_shard` cannot train a model on CPUs."""
     place = f"scheme {scheme!r}"
@@ -193,7 +212,7 @@ def check_apart(module: nn.Module, blocks: Collection[str], scheme: str) -> None
     """Raise OptionError where units share a parameter, which torch finds out in the first forward."""
     owners: dict[nn.Parameter, tuple[str, str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
-        unit = next((block for block in blocks if name.startswith(f"{block}.")), "the root")
+        unit = max((block for block in blocks if name.startswith(f"{block}.")), key=len, default="the root")
         first, owner = owners.setdefault(parameter, (name, unit))
         if owner != unit:
             what = f"{first} of {owner} and {name} of {unit} are one parameter, and two units"

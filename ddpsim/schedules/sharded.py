@@ -11,6 +11,8 @@ Source: `torch/distributed/fsdp/_fully_shard/{_fsdp_state,_fsdp_param_group,_fsd
   (`_backward_prefetch`).
 - A unit's gradients are reduced when its last one is there. The next unit's are copied in after that has ended
   (`reduce_scatter_max_input_buffers` is 1), so that a unit's reduction holds up the backward of the second behind it.
+- `set_modules_to_forward_prefetch` and `set_modules_to_backward_prefetch` with the next K units launch their gathers on
+  entering a unit; with one it is as without, on NCCL.
 - The optimizer's end of backward waits for all (`finalize_backward`), and the next forward's gathers for the optimizer.
 - Between replicas (HSDP), a unit's shard is allreduced on a stream and a communicator of its own.
 - All of them are launched with `async_op=False`. On NCCL a stream then waits, and the host runs ahead; on gloo the host
@@ -26,13 +28,13 @@ from typing import Literal
 
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
-from ddpsim.options.asked import flag, value
+from ddpsim.options.asked import count, flag, value
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind, points
 from ddpsim.schedules.precision import Precision, dtype_named
 from ddpsim.schedules.schedule import Schedule, Sharding
 from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.schedules.units import units_of
+from ddpsim.schedules.units import Wrapped, below, blocks_of, units_of
 
 SHARD, REPLICA = "shard", "replica"
 """Names of the groups: ranks that share one copy, and the ranks of one place in each copy."""
@@ -60,13 +62,9 @@ def fully_shard(setup: SchemeInputs, given: FullyShard) -> Schedule:
         remedy = "give a divisor of the number of ranks"
         raise PlanError(f"{shards} shards do not divide a world of {world}", place=f"scheme {name!r}", remedy=remedy)
     setup.check_parameters(name)
-    units = _Units(setup, shards, "nothing" if shards == 1 else given.reshard, given.precision)
+    units = _Units(setup, shards, given)
     messages = [] if shards == 1 else units.gathered()
-    for place, unit in enumerate(units.backward):
-        messages += units.gathered_again(place)
-        if unit != units.root:
-            messages += units.reduced(unit, units.backward[place + 2 : place + 3])
-    messages += units.reduced(units.root, ()) if units.root else []
+    messages += units.in_backward()
     return Schedule(
         scheme=name,
         messages=tuple(messages),
@@ -74,6 +72,11 @@ def fully_shard(setup: SchemeInputs, given: FullyShard) -> Schedule:
         broadcasts_buffers=False,
         groups={} if shards in (1, world) else {SHARD: shards, REPLICA: world // shards},
     )
+
+
+def modules_named(text: str, place: str) -> Wrapped:
+    """Return the names of modules that `text` lists: `encoder.layer.*+pooler`."""
+    return tuple(text.split("+"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +87,9 @@ class FullyShard:
         noreshard: what forward gathered is kept for backward.
         reshard_root: the root unit is given up after forward too.
         gather, reduce: dtypes of what is sent.
+        forward_prefetch, backward_prefetch: units whose gathers are launched on entering one; None is torch's own way,
+            which is one in backward, and as one in forward where the host runs ahead.
+        wrap: the modules that it is called on beside the root, as `ddpsim.schedules.units.Wrapped`; None is all blocks.
         shards: ranks that share a copy of the model; None is all of them.
     """
 
@@ -91,6 +97,9 @@ class FullyShard:
     reshard_root: bool = flag("reshard_root")
     gather: str | None = value(dtype_named)
     reduce: str | None = value(dtype_named)
+    forward_prefetch: int | None = value(count)
+    backward_prefetch: int | None = value(count)
+    wrap: tuple[str, ...] | None = value(modules_named)
     shards: int | None = None
 
     @property
@@ -113,12 +122,16 @@ class _Units:
             are gathered before everything, and its output is where backward begins.
     """
 
-    def __init__(self, setup: SchemeInputs, shards: int, reshard: Reshard, precision: Precision) -> None:
-        self._setup, self._shards, self._reshard, self._precision = setup, shards, reshard, precision
+    def __init__(self, setup: SchemeInputs, shards: int, given: FullyShard) -> None:
+        self._setup, self._shards, self._precision = setup, shards, given.precision
+        self._reshard: Reshard = "nothing" if shards == 1 else given.reshard
+        self._forward_ahead, self._backward_ahead = given.forward_prefetch, given.backward_prefetch or 1
         self._uses = sorted(range(len(setup.parameters)), key=lambda index: (setup.first_use((index,)), index))
-        self.root, blocks = units_of(setup.parameters)
+        self.root, blocks = units_of(setup.parameters, given.wrap)
+        names = [] if given.wrap is None else list(blocks_of(setup.parameters, given.wrap))
+        self._below = {unit: below(setup.parameters, unit, names) for unit in blocks}
         first = [self.root] if self.root else []
-        self.forward = first + sorted(blocks, key=setup.first_use)
+        self.forward = first + sorted(blocks, key=lambda unit: setup.first_use(self._below[unit]))
         self._came = {index: place for place, index in enumerate(setup.arrivals())}
         self.backward = first + sorted(blocks, key=lambda unit: self._entered(self._entry(unit)))
 
@@ -127,16 +140,38 @@ class _Units:
         return [self._gather(f"gather {place}", unit, self._behind(place)) for place, unit in enumerate(self.forward)]
 
     def gathered_again(self, place: int) -> list[Message]:
-        """Return the all-gathers launched on entering backward's unit `place`: of the next, and of the very first.
+        """Return the all-gathers launched on entering backward's unit `place`: of those ahead, and of the very first.
 
         That of the very first may begin once forward has copied out its last block: the host, which runs ahead of the
-        device, launches it as backward begins.
+        device, launches it as backward begins, and with it those of what is ahead of a root that was kept.
         """
         if self._reshard == "nothing":
             return []
-        starts = self._starts
-        numbers = [*([starts] if place == 0 else []), *([place + 1] if place + 1 > starts else [])]
+        last = place + self._backward_ahead
+        numbers = range(self._starts if place == 0 else max(last, self._starts + 1), last + 1)
         return [self._gather_again(number) for number in numbers if number < len(self.backward)]
+
+    def in_backward(self) -> list[Message]:
+        """Return the messages of backward, in the order of their launch.
+
+        A unit's sums are launched when its module's backward is over: of a module inside another before the outer's.
+        The root's are when all is, and behind them those of the unit whose module has the batch itself as its input,
+        for torch hears of the end of a module's backward by the gradient of its input.
+        """
+        steps: list[tuple[tuple[int, int], list[Message]]] = []
+        last = [self.root] if self.root else []
+        for place, unit in enumerate(self.backward):
+            entered = -1 if place == 0 else self._entered(self._entry(unit))
+            steps.append(((entered, 0), self.gathered_again(place)))
+            if unit != self.root and self._uses[0] in unit:
+                last.append(unit)
+            elif unit != self.root:
+                over = max(map(self._entered, self._below[unit]))
+                steps.append(((over, 1), self.reduced(unit, self.backward[place + 2 : place + 3])))
+        if any(self._below[unit] != unit for unit in self._below):
+            steps.sort(key=lambda step: step[0])
+        launched = [message for _, messages in steps for message in messages]
+        return launched + [message for unit in last for message in self.reduced(unit, ())]
 
     def reduced(self, unit: Unit, held_up: Sequence[Unit]) -> list[Message]:
         """Return what sums the gradients of `unit`; reduce-scattering them holds up the backward of `held_up`."""
@@ -144,7 +179,7 @@ class _Units:
         size = sum(self._precision.reduced_bytes(setup.parameters[index], self._shards) for index in unit)
         scatter = Message(
             id=f"scatter {name}", op=Operation.REDUCE_SCATTER, size_bytes=size, parameters=unit,
-            after=points(PointKind.GRADIENT, unit), group=self._group, every=setup.every,
+            after=points(PointKind.GRADIENT, self._below.get(unit, unit)), group=self._group, every=setup.every,
             blocks=(BACKWARD_END, *(point for held in held_up for point in points(PointKind.BACKWARD, held))),
             blocking=setup.blocking,
         )  # fmt: skip
@@ -162,14 +197,15 @@ class _Units:
         """Return the bytes that are gathered as backward begins, when a rank holds most.
 
         Of a unit that is under way, there is what the all-gather writes (`all_gather_output`), and from its copy-out on
-        the parameters themselves: with resharding those of the root, the last block's both, and the next one's output.
+        the parameters themselves: with resharding those of the root, the last block's both, and the output of each that
+        is gathered ahead.
         """
         sizes = [self._gathered_bytes(unit) for unit in self.backward]
         root, blocks = (sizes[0], sizes[1:]) if self.root else (0, sizes)
         largest = max(blocks, default=0)
         if self._reshard == "nothing" or len(blocks) < 2:
             return sum(sizes) + max(sizes)
-        return root + 3 * largest
+        return root + (2 + self._backward_ahead) * largest
 
     @property
     def _group(self) -> str:
@@ -180,7 +216,7 @@ class _Units:
 
     def _entry(self, unit: Unit) -> int:
         """Return the parameter whose gradient is ready first where backward enters `unit`: of all for the root."""
-        return min(self._uses if unit == self.root else unit, key=self._entered)
+        return min(self._uses if unit == self.root else self._below[unit], key=self._entered)
 
     def _entered(self, index: int) -> int:
         return self._came.get(index, len(self._came))
@@ -196,13 +232,17 @@ class _Units:
     def _behind(self, place: int) -> Point | None:
         """Return the point of forward behind which its unit `place` is gathered; None is as it begins.
 
-        A host that runs ahead is held up by the copy-out of the unit before the last, one that waits for each
-        collective comes to a unit when forward has used all before it.
+        A host that runs ahead is held up by the copy-out of the unit before the last, or where units are prefetched
+        launches it on entering one before; one that waits for each collective comes to a unit when forward has used all
+        before it.
         """
         if self._setup.blocking:
-            entry = min(map(self._uses.index, self.forward[place]))
+            place = max(0, place - (self._forward_ahead or 0))
+            unit = self.forward[place]
+            entry = min(map(self._uses.index, self._below.get(unit, unit)))
             return Point(PointKind.FORWARD, self._uses[entry - 1]) if place and entry else None
-        return self._first_used(self.forward[place - 2]) if place > 1 else None
+        behind = place - 1 - (self._forward_ahead or 1)
+        return self._first_used(self.forward[behind]) if behind >= 0 else None
 
     def _gather(self, name: str, unit: Unit, behind: Point | None) -> Message:
         return Message(
@@ -217,11 +257,13 @@ class _Units:
         )
 
     def _gather_again(self, number: int) -> Message:
-        unit, before = self.backward[number], self.backward[number - 1]
-        ahead = number == self._starts and not (self._setup.blocking and number)
+        unit, before = self.backward[number], self.backward[max(0, number - self._backward_ahead)]
+        kept_root = self._starts == 1 and number <= self._backward_ahead
+        ahead = (number == self._starts or kept_root) and not (self._setup.blocking and number)
         after = self._first_used(self.forward[-1]) if ahead else Point(PointKind.BACKWARD, self._entry(before))
         again = self._gather(f"gather {self._name(unit)} again", unit, after)
         return replace(again, blocks=points(PointKind.BACKWARD, unit))
 
     def _first_used(self, unit: Unit) -> Point:
-        return Point(PointKind.FORWARD, min(unit, key=lambda index: self._setup.first_use((index,))))
+        inside = self._below.get(unit, unit)
+        return Point(PointKind.FORWARD, min(inside, key=lambda index: self._setup.first_use((index,))))

@@ -55,6 +55,7 @@ def distances(rank: int, schemes: list[str]) -> dict[str, float]:
     ("world", "schemes"),
     [
         (2, ["fsdp2", "fsdp2:noreshard", "fsdp2:reshard_root", "hsdp:2", "hsdp:1"]),
+        (2, ["fsdp2:wrap=0+2.*+4,forward_prefetch=2,backward_prefetch=2"]),
         pytest.param(4, ["hsdp:2"], marks=pytest.mark.needs("minutes")),
     ],
 )
@@ -73,7 +74,9 @@ def compared(rank: int, scheme: str) -> tuple[list[Any], list[Any]]:
 @pytest.mark.parametrize(
     ("world", "scheme"),
     [(2, "fsdp2"), (2, "fsdp2:noreshard"), (2, "fsdp2:reshard_root"), (2, "hsdp:1"), (2, "fsdp2:gather=fp32"),
-     (2, "fsdp2:gather=bf16,reduce=fp32"), (4, "hsdp:2")],
+     (2, "fsdp2:gather=bf16,reduce=fp32"), (4, "hsdp:2"), (2, "fsdp2:forward_prefetch=2"),
+     (2, "fsdp2:backward_prefetch=2"), (2, "fsdp2:wrap=0+2.0+4"), (2, "fsdp2:wrap=2.*,forward_prefetch=1"),
+     (2, "fsdp2:wrap=0+2.*,forward_prefetch=2,backward_prefetch=2,reshard_root")],
 )  # fmt: skip
 def test_the_bytes_and_the_order_of_collectives_are_the_schedule_s(world: int, scheme: str) -> None:
     for sent, planned in ranks.run(world, compared, scheme):

@@ -14,6 +14,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ddpsim.bucketing.assign import Parameter
+from ddpsim.errors import PlanError
 from ddpsim.schedules.issuing import queue_of
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind
@@ -125,3 +126,60 @@ def test_launches_what_fully_shard_launches_in_its_order(
         model(torch.randint(50, (2, 5))).sum().backward()
     torchs = [each for each in sent if each[2] > 1]
     assert launched(scheme_named(scheme).schedule(setup), setup) == torchs
+
+
+PREFETCHED = [(1, 1), (2, 2), (3, 1), (1, 3)]
+
+
+@pytest.mark.parametrize("reshard_root", [False, True])
+@pytest.mark.parametrize(("forward", "backward"), PREFETCHED)
+def test_prefetched_units_are_gathered_in_torch_s_order(
+    forward: int, backward: int, reshard_root: bool, sent: list[Sent]
+) -> None:
+    model = Model()
+    setup = setup_of(parameters_of(model))
+    mesh = init_device_mesh("cpu", (8,), mesh_dim_names=("shard",))
+    for each in (*model.blocks, model):
+        fully_shard(each, mesh=mesh, reshard_after_forward=True if reshard_root else None)
+    entered: list[Any] = [model, *model.blocks]
+    left = [model, *reversed(model.blocks)]
+    for order, ahead, name in (
+        (entered, forward, "set_modules_to_forward_prefetch"),
+        (left, backward, "set_modules_to_backward_prefetch"),
+    ):
+        for place, unit in enumerate(order):
+            if behind := order[place + 1 : place + 1 + ahead]:
+                getattr(unit, name)(behind)
+    for _ in range(2):
+        sent.clear()
+        model(torch.randint(50, (2, 5))).sum().backward()
+    given = f"forward_prefetch={forward},backward_prefetch={backward}{',reshard_root' if reshard_root else ''}"
+    assert launched(scheme_named(f"fsdp2:{given}").schedule(setup), setup) == sent
+
+
+@pytest.mark.parametrize(
+    ("wrap", "modules"),
+    [
+        ("blocks.*+words", ["words", *(f"blocks.{n}" for n in range(4))]),
+        ("blocks.0+blocks.2", ["blocks.0", "blocks.2"]),
+        ("blocks.*.into+blocks.*", [*(f"blocks.{n}.into" for n in range(4)), *(f"blocks.{n}" for n in range(4))]),
+    ],
+)
+def test_units_are_the_modules_that_the_user_wraps(wrap: str, modules: list[str], sent: list[Sent]) -> None:
+    model = Model()
+    setup = setup_of(parameters_of(model))
+    mesh = init_device_mesh("cpu", (8,), mesh_dim_names=("shard",))
+    for name in modules:
+        fully_shard(model.get_submodule(name), mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    for _ in range(2):
+        sent.clear()
+        model(torch.randint(50, (2, 5))).sum().backward()
+    assert launched(scheme_named(f"fsdp2:wrap={wrap}").schedule(setup), setup) == sent
+
+
+def test_a_module_to_wrap_that_is_none_is_refused() -> None:
+    setup = setup_of(parameters_of(Model()))
+    for wrap in ("blocks.9", "block", "layer.*", ""):
+        with pytest.raises(PlanError, match="no module with parameters is called"):
+            scheme_named(f"fsdp2:wrap={wrap}").schedule(setup)

@@ -170,3 +170,32 @@ def test_a_numbered_module_without_a_sibling_belongs_to_the_root() -> None:
 def test_a_model_without_parameters_has_none_to_shard(scheme: str) -> None:
     with pytest.raises(PlanError, match="no parameters to shard"):
         scheme_named(scheme).schedule(SchemeInputs(parameters=(), buckets=(), world_size=2))
+
+
+def test_one_prefetched_unit_is_as_none_and_more_are_gathered_earlier_and_held() -> None:
+    setup = transformer()
+    plain, one, two = (
+        scheme_named(f"fsdp2{given}").schedule(setup)
+        for given in ("", ":forward_prefetch=1,backward_prefetch=1", ":forward_prefetch=2,backward_prefetch=2")
+    )
+    assert one.messages == plain.messages
+    largest = max(setup.size_bytes(unit) for unit in units_of(setup.parameters)[1])
+    assert two.sharding.gathered_bytes - plain.sharding.gathered_bytes == pytest.approx(largest, rel=0.05)
+
+    def begins(schedule: Schedule) -> list[tuple[Point, ...]]:
+        gathers = [m for m in schedule if m.op is Operation.ALL_GATHER and m.blocks[0].kind is PointKind.FORWARD]
+        return [m.after for m in gathers]
+
+    # Each gather waits for the entry of the unit one earlier.
+    assert begins(two)[3:] == begins(plain)[2:-1]
+    assert begins(two)[:3] == [()] * 3
+
+
+def test_units_that_are_wrapped_are_messages_of_their_own() -> None:
+    setup = transformer()
+    every, half = (
+        [m for m in scheme_named(f"fsdp2{given}").schedule(setup) if m.op is Operation.REDUCE_SCATTER]
+        for given in ("", ":wrap=h.0")
+    )
+    assert len(half) == 2
+    assert sum(m.size_bytes for m in half) == pytest.approx(sum(m.size_bytes for m in every), rel=0.05)
