@@ -6,7 +6,7 @@ import functools
 import pickle
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
@@ -95,8 +95,7 @@ class Communicator:
         self.rank: int = groups[0].rank()
         self.world_size: int = groups[0].size()
         self.registered = is_registered(groups[0])
-        name: str = dist.get_backend(groups[0]) if self.registered else groups[0].name()
-        self.backend = "mpi" if name == MPI_NAME else name
+        self.backend = backend_name(groups[0])
         self._finished = FinishedWork()
         self.places: dict[int, Place] = {}
         leave_place()
@@ -157,6 +156,23 @@ class Communicator:
 
 
 _ON_CPU = "gloo", "mpi"
+
+
+def backend_name(group: dist.ProcessGroup) -> str:
+    """Return what torch calls the backend of `group`, `mpi` for ours; of a group unknown to it, what that calls itself.
+
+    A group that picks a backend by the tensor's device is `cpu:gloo,cuda:nccl`, or `undefined`.
+    """
+    name: str = dist.get_backend(group) if is_registered(group) else group.name()
+    return "mpi" if name == MPI_NAME else name
+
+
+def backend_for(group: dist.ProcessGroup | None, device: torch.device) -> Literal["nccl", "gloo", "mpi"]:
+    """Return what carries tensors of `device`, by the name that records have; without a group that is `gloo`."""
+    name = "gloo" if group is None else backend_name(group)
+    if name == "mpi":
+        return "mpi"
+    return "nccl" if "nccl" in name and device.type == "cuda" else "gloo"
 
 
 def is_registered(group: dist.ProcessGroup) -> bool:

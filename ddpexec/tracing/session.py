@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ddpexec.describe import device_model
+from ddpexec.groups.process_groups import backend_for
 from ddpexec.timing.clock import clock_of, drain
 from ddpexec.timing.observe import Note, Observer
 from ddpexec.timing.records import Records
@@ -26,9 +27,6 @@ from ddpexec.tracing.subjects import TracedModule, subject_of
 from ddpexec.tracing.summary import RankInterval, Watcher
 from ddpsim.trace.records import Iteration
 
-_ALONE = "gloo"
-"""The backend that the trace of a process without a process group names."""
-
 
 class Session:
     """What there is once the traced module is known."""
@@ -38,8 +36,7 @@ class Session:
         known = dist.is_available() and dist.is_initialized()
         self.rank, self.world_size = (dist.get_rank(), dist.get_world_size()) if known else (0, 1)
         self.device = next(root.parameters()).device
-        backend = dist.get_backend() if known else _ALONE
-        self._backend = "nccl" if "nccl" in backend and self.device.type == "cuda" else "gloo"
+        self._backend = backend_for(dist.group.WORLD if known else None, self.device)
         self.observer = Observer(clock_of(self.device, self._backend, 1))
         self.subject: TracedModule = subject_of(root, self.observer)
         self.iterations = Iterations(self.subject, self.observer, settings)

@@ -21,6 +21,7 @@ from ddpsim.explaining.machine import TracedMachine, machine_of
 from ddpsim.explaining.recorder import read_recorder
 from ddpsim.explaining.seen import PARTS, UNPREDICTED, SeenRank
 from ddpsim.explaining.splits import MedianSplit, splits_of
+from ddpsim.jobs.job_options import Backend
 from ddpsim.trace.metrics import quantile
 from ddpsim.workers.crew import WorkerPool
 from ddpsim.workload import Workload
@@ -85,8 +86,10 @@ def explain(
     return advice_of(found)
 
 
-def backend_of(rank: SeenRank) -> str:
+def backend_of(rank: SeenRank) -> Backend:
     """Return whose collectives the rank's are."""
+    if rank.backend == "mpi":
+        return "mpi"
     return "gloo" if rank.backend == "gloo" or rank.device == "cpu" else "nccl"
 
 

@@ -16,6 +16,7 @@ from ddpsim.explaining.bucket_origin import bucket_origin, is_whole, sets_of
 from ddpsim.explaining.machine import TracedMachine
 from ddpsim.explaining.one_size import one_size_doubt
 from ddpsim.explaining.seen import PARTS
+from ddpsim.jobs.job_options import Backend
 from ddpsim.planning.planner import plan as best_plan
 from ddpsim.planning.rows import WORTH_IT, PlanRow
 from ddpsim.prediction.path import Sensitivity
@@ -123,7 +124,7 @@ def foretell(
     machine: TracedMachine,
     traced_s: float,
     parts: Mapping[str, float],
-    backend: str,
+    backend: Backend,
     *,
     advise: bool = True,
 ) -> PredictedBreakdown:
@@ -137,7 +138,7 @@ def foretell(
         plan=custom_plan(basis.parameters, basis.groups) if is_whole(basis) else None,
         # Without buffers the option changes nothing, and is none to advise.
         broadcast_buffers=basis.broadcasts or not basis.workload.buffers,
-        backend="gloo" if backend == "gloo" else "nccl",
+        backend=backend,
         iterations=_ITERATIONS,
     )
 

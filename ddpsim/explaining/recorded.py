@@ -105,7 +105,7 @@ def recorded_rank(trace: Trace, rank: int, place: str) -> SeenRank:
         rank=rank,
         world_size=trace.world_size,
         backend=trace.backend,
-        device="cpu" if trace.backend == "gloo" else "GPU",
+        device="cpu" if trace.backend in ("gloo", "mpi") else "GPU",
         place=place,
         kind="ddpsim",
         scheme="ddp",

@@ -5,16 +5,20 @@ Rank 0 prints `all equal` where every sum, message and weight is as it should be
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from ddpexec import DistributedDataParallel
+from ddpexec import DistributedDataParallel, Tuner, trace
 from ddpexec.errors import OptionError
 from ddpexec.groups.launched import launched
+from ddpsim.trace.json import read_trace
 
 
 def main() -> None:
@@ -27,6 +31,7 @@ def main() -> None:
         if size > 1:
             assert weights(torch.nn.parallel.DistributedDataParallel, mine)
             assert weights(DistributedDataParallel, mine)
+            recorded(mine)
         dist.barrier()
         if mine == 0:
             print("all equal", flush=True)
@@ -108,6 +113,29 @@ def weights(wrapper: Any, rank: int) -> bool:
             optimizer.step()
         ends.append(torch.cat([each.detach().flatten() for each in module.parameters()]))
     return bool(torch.equal(*ends) if dist.get_world_size() == 2 else torch.allclose(*ends))
+
+
+def recorded(rank: int) -> None:
+    """Trace and stamp a training: both say that MPI carries it, and a tuner's words go beside it."""
+    box = [tempfile.mkdtemp() if rank == 0 else ""]
+    dist.broadcast_object_list(box)
+    model = torch.nn.parallel.DistributedDataParallel(nn.Linear(20, 3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    tuner = Tuner(model)
+    with trace(box[0], every=1):
+        for _ in range(15):
+            model(torch.randn(8, 20)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            tuner.step()
+    assert tuner.refused is None
+    assert tuner._observer.job.backend == "mpi"
+    tuner.close()
+    dist.barrier()
+    assert read_trace(Path(box[0])).backend == "mpi"
+    dist.barrier()
+    if rank == 0:
+        shutil.rmtree(box[0])
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from torch import nn  # noqa: E402
 
 from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
 from ddpexec.errors import OptionError  # noqa: E402
+from ddpexec.groups import process_groups  # noqa: E402
 from tests.ddpexec.groups.ranks import run  # noqa: E402
 
 dist = torch.distributed
@@ -94,3 +95,24 @@ def kept(rank: int) -> None:
 
 def test_what_was_registered_stays_with_another_process_group() -> None:
     run(2, kept)
+
+
+@pytest.mark.parametrize(
+    ("told", "device", "backend"),
+    [
+        ("gloo", "cpu", "gloo"),
+        ("nccl", "cuda", "nccl"),
+        ("cpu:gloo,cuda:nccl", "cuda", "nccl"),
+        ("cpu:gloo,cuda:nccl", "cpu", "gloo"),
+        ("gloo", "cuda", "gloo"),
+        ("mpi4py", "cpu", "mpi"),
+        (None, "cpu", "gloo"),
+    ],
+)
+def test_records_name_what_carries_a_device_s_tensors(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, device: str, backend: str
+) -> None:
+    monkeypatch.setattr(process_groups, "is_registered", lambda group: True)
+    monkeypatch.setattr(dist, "get_backend", lambda group=None: told)
+    group: Any = None if told is None else object()
+    assert process_groups.backend_for(group, torch.device(device)) == backend

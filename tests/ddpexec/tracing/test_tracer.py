@@ -19,6 +19,7 @@ dist = torch.distributed
 import ddpexec  # noqa: E402
 from ddpexec.errors import OptionError  # noqa: E402
 from ddpsim.errors import InputError  # noqa: E402
+from ddpsim.explaining.explain import backend_of, explain  # noqa: E402
 from ddpsim.operations import Operation  # noqa: E402
 from ddpsim.trace.json import read_trace  # noqa: E402
 from ddpsim.trace.metrics import summarise  # noqa: E402
@@ -336,3 +337,23 @@ def test_what_is_compiled_is_the_same_traced_or_not(tmp_path: Path, outside: boo
     trace = read_trace(tmp_path)
     assert [it.index for it in trace.iterations] == [1, 3, 5]
     assert all(it.forward_s > 0 and len(it.gradients) == 2 and len(it.buckets) == 1 for it in trace.iterations)
+
+
+def of_mpi(rank: int, folder: str) -> str:
+    """Trace over a group that torch knows by the name of ours over MPI, and stamp it as a tuner does."""
+    from unittest import mock
+
+    from ddpexec.tuning.observing import Watch
+
+    model = loops.wrapped("torch")
+    with mock.patch.object(dist, "get_backend", return_value="mpi4py"):
+        with ddpexec.trace(folder, every=1, interval=4):
+            loops.train(model, STEPS, rank)
+        return Watch(model).job.backend
+
+
+def test_a_trace_and_a_tuner_name_the_backend_of_mpi(tmp_path: Path) -> None:
+    assert ranks.run(2, of_mpi, str(tmp_path)) == ["mpi", "mpi"]
+    assert read_trace(tmp_path).backend == "mpi"
+    lead = explain(tmp_path).ranks.ranks[0]
+    assert (lead.backend, lead.device, backend_of(lead)) == ("mpi", "cpu", "mpi")
