@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from ddpexec.ddp.gradient_hooks import remove
 from ddpexec.ddp.parameters import ModelParameters
 
 Announce = Callable[[Sequence[int]], bool]
@@ -33,6 +34,9 @@ class ForwardPoints:
         module: in whose forward the parameters are used.
         model: its parameters.
         announce: what is called.
+
+    Attributes:
+        handles: of its hooks, the same list from beginning to end.
     """
 
     def __init__(self, module: nn.Module, model: ModelParameters, announce: Announce) -> None:
@@ -53,15 +57,14 @@ class ForwardPoints:
             if own:
                 self._indices[owner] = own
         self._ran = set()
-        self.handles = [each.register_forward_pre_hook(self._note) for each in module.modules()]
+        self.handles += [each.register_forward_pre_hook(self._note) for each in module.modules()]
 
     def learn(self) -> None:
         """Know, from the forward that has just ended, which modules announce which parameters."""
         if self._ran is None:
             return
         ran, self._ran = self._ran, None
-        for handle in self.handles:
-            handle.remove()
+        self.remove()
         announced: dict[nn.Module, list[int]] = {}
         start: list[int] = []
         for owner, indices in self._indices.items():
@@ -73,12 +76,12 @@ class ForwardPoints:
             else:
                 announced.setdefault(teller, []).extend(indices)
         self.at_start = tuple(sorted(set(start)))
-        self.handles = [self._hook(module, tuple(indices)) for module, indices in announced.items()]
+        self.handles += [self._hook(module, tuple(indices)) for module, indices in announced.items()]
 
     def remove(self) -> None:
         """Announce nothing any more."""
-        for handle in self.handles:
-            handle.remove()
+        remove(self.handles)
+        self.handles.clear()
 
     def _note(self, module: nn.Module, inputs: Any) -> None:
         if self._ran is not None:

@@ -19,6 +19,29 @@ Kept = dict[str, Any]
 """As `state_of` returns it: plain values and tensors, which `torch.save` takes."""
 
 
+def scheme_state_dict(wrapper: Any) -> Kept:
+    """Return what the scheme keeps on this rank beside the module's and the optimizer's state, after pending steps.
+
+    Every rank saves its own, with its module's; a server once `serve` has returned, which it does where the others
+    `end`, after which all may go on.
+    """
+    wrapper.complete()
+    return state_of(wrapper.reducer, wrapper._server() if wrapper.serves else None)
+
+
+def load_scheme_state_dict(wrapper: Any, state: Kept) -> None:
+    """Take what `scheme_state_dict` returned on this rank, after the module's and the optimizer's own state.
+
+    Raises:
+        OptionError: another scheme's, rank's or number of ranks', or while it learns when gradients come.
+    """
+    if wrapper.learns:
+        what, remedy = "the schedule is still to be made", "give `learn=0`, or load once it has learned"
+        raise OptionError(what, place="scheme's state", remedy=remedy)
+    wrapper.complete()
+    load_state(wrapper.reducer, wrapper._server() if wrapper.serves else None, state)
+
+
 def state_of(carried: SchemeSchedule, server: Server | None) -> Kept:
     """Return what is kept on this rank; nothing may be pending."""
     return {

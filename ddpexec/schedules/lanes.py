@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
 import torch
@@ -104,6 +104,11 @@ class CommunicationStreams:
     def sent_bytes(self) -> int:
         """Bytes that this rank has sent in rings."""
         return sum(lane.sent_bytes for lane in self._lanes.values())
+
+    def keep(self, used: Collection[CommunicationStream]) -> None:
+        """Destroy all lanes but those `used`, which nothing is on; every rank does, at the same point."""
+        for key in [key for key, lane in self._lanes.items() if lane not in used]:
+            self._lanes.pop(key).destroy()
 
     def close(self) -> None:
         """End what the lanes have running; their groups stay until torch's default group is destroyed."""

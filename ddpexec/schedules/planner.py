@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -21,9 +21,10 @@ from ddpexec.schedules.refusals import check_mixable
 from ddpexec.schedules.rows import check_optimizer
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
+from ddpsim.bucketing.plan import custom_plan
 from ddpsim.operations import Operation
 from ddpsim.schedules import schemes
-from ddpsim.schedules.schedule import Schedule, message_document
+from ddpsim.schedules.schedule import Schedule, check, message_document
 from ddpsim.schedules.scheme import Scheme
 from ddpsim.schedules.schemes import without_overlap
 from ddpsim.schedules.setup import SchemeInputs
@@ -80,6 +81,44 @@ class SchedulePlanner:
         if accumulate % every:
             what = f"gradients are sent every {every} iterations, and a step is of {accumulate}"
             raise OptionError(what, place="every", remedy="let `accumulate` be a multiple of `every`")
+
+    @property
+    def caps(self) -> BucketCaps:
+        """The caps that buckets are made by."""
+        return self._caps
+
+    @property
+    def fixed(self) -> str | None:
+        """Why no other schedule may take the place of this one; None where one may."""
+        name = self._scheme.name
+        reasons = {
+            f"its scheme {name} does more than sum whole gradients for one step": (
+                name.partition(":")[0] not in schemes.SAME_SUMS
+            ),
+            "its buckets are a plan of its own": self._given is not None,
+            "it sends nothing before backward has ended (overlap=False)": not self._overlap,
+            f"it sends gradients every {self._every} iterations": self._every > 1,
+            f"a step is of {self._accumulate} iterations that send gradients": self._accumulate > self._every,
+            "mixed_precision lowers its parameters in backward": self._mixed is not None,
+            "a gradient of it is sparse": any(each.sparse for each in self._model.policy),
+        }
+        return next((reason for reason, so in reasons.items() if so), None)
+
+    def other(self, groups: Sequence[Sequence[int]], schedule: Schedule | None) -> tuple[BucketPlan, Schedule]:
+        """Return these buckets and their schedule: DDP's, or the one given.
+
+        Raises:
+            PlanError: buckets, or messages, that do not hold each parameter once.
+        """
+        plan = custom_plan(self._model.policy, groups)
+        setup = replace(self._setup(), buckets=plan.groups())
+        made = schemes.ddp(setup) if schedule is None else schedule
+        check(made, setup.parameters, setup.world_size)
+        return plan, made
+
+    def take(self, caps: BucketCaps, plan: BucketPlan) -> None:
+        """Take it that these buckets are in force."""
+        self._caps, self.plan = caps, plan
 
     def first(self, *, learns: bool) -> Schedule:
         """Return the schedule of the first iterations; while the job learns it is DDP's, which needs no times.

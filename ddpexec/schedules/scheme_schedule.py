@@ -17,7 +17,7 @@ from ddpexec.ddp.used import UsedMap
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, Work
 from ddpexec.schedules.averaged import rates_of
-from ddpexec.schedules.lanes import CommunicationStreams
+from ddpexec.schedules.lanes import CommunicationStream, CommunicationStreams
 from ddpexec.schedules.memory import FlatGradients
 from ddpexec.schedules.message_memory import MessageMemory
 from ddpexec.schedules.sendings import ScheduleSendings
@@ -113,6 +113,16 @@ class SchemeSchedule:
                 f"forward used {self._model.called(index, self._communicator.rank)} before its update was carried out",
                 remedy="call the module that owns it, or wrap the module whose forward uses it",
             )
+
+    @property
+    def streams(self) -> list[CommunicationStream]:
+        """What carries its messages."""
+        return self.sendings.streams
+
+    @property
+    def announced(self) -> bool:
+        """Whether something is launched, waited for or updated where forward uses a parameter."""
+        return self.updates is not None or bool(self.in_forward)
 
     # ---- what the executor says
 

@@ -57,6 +57,11 @@ class ScheduleSendings:
         launcher.sendings = [self._sending(message, numbers) for message in schedule]
         self.hooked = False
 
+    @property
+    def streams(self) -> list[CommunicationStream]:
+        """The lanes that the messages go on, but those to servers."""
+        return [lane for lane in self._lanes.values() if isinstance(lane, CommunicationStream)]
+
     def use_hook(self, hook: Hook, state: Any) -> None:
         """Let `hook(state, bucket)` reduce each bucket of gradients, which are no longer divided before.
 

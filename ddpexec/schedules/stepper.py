@@ -56,6 +56,10 @@ class UpdateScheduler:
         self._reduced: set[int] = set()
         self._stepped: set[ParameterUpdate] = set()
 
+    def observe(self, observer: Observer | None) -> None:
+        """Let `observer` take the moments of updates from now on; None takes none."""
+        self._observer = observer
+
     # ---- gradients come
 
     def restore(self) -> None:

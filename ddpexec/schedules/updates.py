@@ -79,6 +79,9 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         forget: Callable[[], None],
     ) -> None:
         self._step, self._complete, self._forget = step, complete, forget
+        # Where others are stepped than those a user holds: his, each with one of them, and what was last seen of his.
+        self._followed: list[tuple[list[dict[str, Any]], dict[str, Any]]] = []
+        self._seen: list[dict[str, Any]] = []
         groups = [group for update in updates for group in update._groups]
         if groups:
             super().__init__([{"params": group["params"]} for group in groups], {})
@@ -86,8 +89,25 @@ class ScheduledOptimizer(torch.optim.Optimizer):
 
     def follow(self, updates: Sequence[ParameterUpdate]) -> None:
         """Step `updates` from now on."""
-        self.updates = updates
+        self.updates, self._followed = updates, []
         self.param_groups = [group for update in updates for group in update._groups]
+
+    def follow_with_groups(self, updates: Sequence[ParameterUpdate]) -> None:
+        """Step `updates` from now on, by the parameter groups that there are: a learning rate scheduler holds them.
+
+        Raises:
+            OptionError: parameters that are to be updated together, of groups that differ; nothing has changed then.
+        """
+        self._take_changes()
+        own = {tensor: group for group in self.param_groups for tensor in group["params"]}
+        former = {tensor: group for update in self.updates for group in update._groups for tensor in group["params"]}
+        groups = [group for update in updates for group in update._groups if group["params"]]
+        followed = [(_alike(own[tensor] for tensor in group["params"]), group) for group in groups]
+        values = [_hyperparameters(_alike(former[tensor] for tensor in group["params"])[0]) for group in groups]
+        for group, value in zip(groups, values, strict=True):
+            group.update(value)
+        self.updates, self._followed = updates, followed
+        self._note_seen()
 
     def step(self, closure: object = None) -> None:  # type: ignore[override]
         """Carry out a step, or note it where the schedule has the next forward do that.
@@ -97,6 +117,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         """
         if closure is not None:
             raise OptionError("a schedule's optimizer takes no closure", remedy="use an optimizer that needs none")
+        self._take_changes()
         self._step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -116,6 +137,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
             OptionError: the state is sharded; each rank has its part.
         """
         self._complete()
+        self._take_changes()
         state: dict[int, Any] = {}
         groups: list[dict[str, Any]] = []
         for update in self.updates:
@@ -144,6 +166,10 @@ class ScheduledOptimizer(torch.optim.Optimizer):
                     each for each in state_dict["param_groups"] if tensors[group["params"][0]] in each["params"]
                 )
                 group.update(_hyperparameters(saved))
+        for own, group in self._followed:
+            for each in own:
+                each.update(_hyperparameters(group))
+        self._note_seen()
 
     def shard_state_dict(self) -> list[dict[str, Any]]:
         """Return the state dict of each instance on this rank, after pending steps."""
@@ -156,6 +182,26 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         for update, state in zip(self.updates, states, strict=True):
             update.optimizer.load_state_dict(state)
         self.follow(self.updates)  # torch's optimizers have other parameter groups now
+
+    def _take_changes(self) -> None:
+        """Give the groups that are stepped what the user has changed of those that he holds since it was last seen.
+
+        Raises:
+            OptionError: groups that now differ, whose parameters are updated together.
+        """
+        for (own, group), before in zip(self._followed, self._seen, strict=True):
+            values = _hyperparameters(_alike(own)[0])
+            group.update(
+                {
+                    name: value
+                    for name, value in values.items()
+                    if name not in before or not (before[name] is value or before[name] == value)
+                }
+            )
+        self._note_seen()
+
+    def _note_seen(self) -> None:
+        self._seen = [_hyperparameters(own[0]) for own, _ in self._followed]
 
 
 def move_state(old: Sequence[ParameterUpdate], new: Sequence[ParameterUpdate]) -> None:
@@ -186,6 +232,21 @@ def _divided(flat: FlatGradients, states: Sequence[dict[str, Any]]) -> dict[str,
         else:
             divided[key] = value.clone() if isinstance(value, Tensor) else value
     return divided
+
+
+def _alike(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return each of some groups once.
+
+    Raises:
+        OptionError: values of them differ, of parameters that are updated together.
+    """
+    first, *others = {id(group): group for group in groups}.values()
+    for other in others:
+        for name, value in _hyperparameters(first).items():
+            if other.get(name) != value:
+                what = f"{name!r} is {value!r} and {other.get(name)!r} in groups that are updated together"
+                raise OptionError(what, place="optimizer", remedy="give all groups the same value")
+    return [first, *others]
 
 
 def _hyperparameters(group: dict[str, Any]) -> dict[str, Any]:

@@ -25,9 +25,9 @@ from ddpexec.ddp.option_types import check_objects
 from ddpexec.ddp.options import check_module, communicator_of, hook_twice, not_with_mixed_precision
 from ddpexec.ddp.parameters import broadcast_state, collect, verify
 from ddpexec.errors import OptionError
-from ddpexec.groups.lost import naming_the_lost
+from ddpexec.schedules import kept, replacing
+from ddpexec.schedules.clipping import clipped
 from ddpexec.schedules.forward_points import ForwardPoints
-from ddpexec.schedules.kept import Kept, load_state, state_of
 from ddpexec.schedules.lanes import CommunicationStreams
 from ddpexec.schedules.learning import ProbeTimes
 from ddpexec.schedules.planner import SchedulePlanner, check_agreement
@@ -128,16 +128,19 @@ class ScheduledDataParallel(nn.Module, Joinable):
         self._hooks: list[RemovableHandle] = []
         first = self._planner.first(learns=bool(learn))
         self._mixed = None if mixed_precision is None else MixedPrecision(mixed_precision, module)
+        check_agreement(first, self.communicator, self.device)
         self._install(first)
-        announced = self.reducer.updates is not None or bool(self.reducer.in_forward) or bool(learn)
-        self._points = ForwardPoints(module, model, self._forward_point) if announced else None
+        handles = [
+            module.register_state_dict_pre_hook(self._before_state),  # type: ignore[no-untyped-call]
+            module.register_load_state_dict_pre_hook(self._before_state),  # type: ignore[no-untyped-call]
+        ]
+        self._handles = [handles, self._hooks]
+        self._points: ForwardPoints | None = None
+        self._announce(wanted=self.reducer.announced or bool(learn))
         self._synchroniser = BufferSynchroniser(module, self.communicator, ()) if broadcast_buffers else None
         self.require_backward_grad_sync, self._hooked, self._serving = True, False, None
-        handles = [] if self._points is None else [*self._points.handles]
-        handles.append(module.register_state_dict_pre_hook(self._before_state))  # type: ignore[no-untyped-call]
-        handles.append(module.register_load_state_dict_pre_hook(self._before_state))  # type: ignore[no-untyped-call]
         # Hooks of gradients hold the executor and its memory: they go with this module.
-        self._end = weakref.finalize(self, _end, [handles, self._hooks], self._lanes)
+        self._end = weakref.finalize(self, _end, self._handles, self._lanes)
         self._end.atexit = False
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -270,26 +273,7 @@ class ScheduledDataParallel(nn.Module, Joinable):
         server = self._server()
         return server.serve_each() if self.schedule.asynchronous else server.serve_all()
 
-    def scheme_state_dict(self) -> Kept:
-        """Return what the scheme keeps on this rank beside the module's and the optimizer's state, after pending steps.
-
-        Every rank saves its own, with its module's; a server once `serve` has returned, which it does where the others
-        `end`, after which all may go on.
-        """
-        self.complete()
-        return state_of(self.reducer, self._server() if self.serves else None)
-
-    def load_scheme_state_dict(self, state: Kept) -> None:
-        """Take what `scheme_state_dict` returned on this rank, after the module's and the optimizer's own state.
-
-        Raises:
-            OptionError: another scheme's, rank's or number of ranks', or while it learns when gradients come.
-        """
-        if self._learning is not None:
-            what, remedy = "the schedule is still to be made", "give `learn=0`, or load once it has learned"
-            raise OptionError(what, place="scheme's state", remedy=remedy)
-        self.complete()
-        load_state(self.reducer, self._server() if self.serves else None, state)
+    scheme_state_dict, load_scheme_state_dict = kept.scheme_state_dict, kept.load_scheme_state_dict
 
     def _server(self) -> Server:
         if self._serving is None:
@@ -314,16 +298,12 @@ class ScheduledDataParallel(nn.Module, Joinable):
         if self.schedule.sharding.servers:
             what = "gradients have left for the servers when they could be clipped"
             raise OptionError(what, place=f"scheme {self.schedule.scheme}", remedy="clip none, or use another scheme")
-        gradients = self.reducer.stepper.gather()
-        squares = torch.stack([gradient.norm() ** 2 for gradient in gradients]).sum()
-        if self.schedule.sharding.optimizer > 1 and self.communicator.world_size > 1 and not self.communicator.noop:
-            with naming_the_lost(self.communicator, "the sum of gradients' norms"):
-                self.communicator.all_reduce(squares, 0).wait()
-        norm = squares.sqrt()
-        torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))
-        return norm
+        return clipped(self.reducer.stepper.gather(), max_norm, self.schedule, self.communicator)
 
     # ---- schedules
+
+    use_schedule, observe, release_streams = replacing.use_schedule, replacing.observe, replacing.release_streams
+    fixed, flags = property(replacing.fixed), replacing.flags
 
     @property
     def plan(self) -> BucketPlan:
@@ -331,20 +311,35 @@ class ScheduledDataParallel(nn.Module, Joinable):
         return self._planner.plan
 
     @property
+    def caps(self) -> BucketCaps:
+        """The caps that buckets are made by."""
+        return self._planner.caps
+
+    @property
+    def learns(self) -> bool:
+        """Whether it still trains as by DDP, to learn when gradients come."""
+        return self._learning is not None
+
+    @property
     def wire(self) -> Callable[[Operation, int], float] | None:
         """What a message takes, as probed when times were learned; None before."""
         return self._planner.wire
 
-    def _install(self, schedule: Schedule) -> None:
+    def _install(self, schedule: Schedule, *, keep_groups: bool = False) -> None:
         """Carry `schedule` out from the coming iteration on; optimizers keep what they know."""
-        check_agreement(schedule, self.communicator, self.device)
-        self.schedule = schedule
         former: Sequence[ParameterUpdate] = self.reducer.stepper.updates if self.reducer is not None else ()
         sent = None if self._mixed is None else self._mixed.dtype
-        self.reducer = SchemeSchedule(
+        made = SchemeSchedule(
             schedule, self.model, self.communicator, self._lanes, self._make_optimizer,
             some_unused=self._find_unused, static_graph=self._static_graph, sent=sent, observer=self.observer,
         )  # fmt: skip
+        updates = made.stepper.updates
+        if self.optimizer is None:
+            self.optimizer = ScheduledOptimizer(updates, self._step, self.complete, self._forget)
+        else:
+            move_state(former, updates)
+            (self.optimizer.follow_with_groups if keep_groups else self.optimizer.follow)(updates)
+        self.schedule, self.reducer = schedule, made
         if self._mixed is not None and self._mixed.reduce_dtype != self._mixed.dtype:
             self.reducer.sendings.use_hook(averaging(self.communicator, self._mixed.reduce_dtype), None)
         told = self.reducer.check_settled if schedule.update == "before_use" else None
@@ -355,18 +350,23 @@ class ScheduledDataParallel(nn.Module, Joinable):
             told=told if self._learning is None else self._learning.gradient, observer=self.observer,
         )  # fmt: skip
         self._hooks[:] = self.executor.handles
-        updates = self.reducer.stepper.updates
-        if self.optimizer is None:
-            self.optimizer = ScheduledOptimizer(updates, self._step, self.complete, self._forget)
-        else:
-            move_state(former, updates)
-            self.optimizer.follow(updates)
+
+    def _announce(self, *, wanted: bool) -> None:
+        """Have modules announce, or announce no more, that forward uses their parameters."""
+        if self._points is None and wanted:
+            self._points = ForwardPoints(self.module, self.model, self._forward_point)
+            self._handles[2:] = [self._points.handles]
+        elif self._points is not None and not wanted:
+            self._points.remove()
+            self._points = None
 
     def _replan(self, learning: ProbeTimes) -> None:
         """Make the scheme's schedule, of what was learned."""
         self._learning = None
         self.complete()
-        self._install(self._planner.learned(learning, self._lanes.of("main", rings=False)))
+        schedule = self._planner.learned(learning, self._lanes.of("main", rings=False))
+        check_agreement(schedule, self.communicator, self.device)
+        self._install(schedule)
 
     # ---- what is called at the points of an iteration
 

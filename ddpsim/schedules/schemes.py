@@ -14,6 +14,13 @@ from ddpsim.schedules.schedule import Schedule, Sharding, Update, averages
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.sums import sums
 
+SAME_SUMS = ("ddp", "naive", "flat", "priority", "dear")
+"""Schemes by which all ranks sum whole gradients, and every rank updates all it has, once an iteration.
+
+Weights are DDP's: to the bit where each sum has its order, else within rounding."""
+WITHOUT_BUCKETS = ("naive", "flat")
+"""Of them those whose messages are the same whatever the buckets are."""
+
 
 def ddp(setup: SchemeInputs) -> Schedule:
     """Torch's DDP: an allreduce a bucket, launched in order under backward, whose end waits for all."""

@@ -1,0 +1,203 @@
+"""Another schedule put in force between two steps: weights, optimizers and hooks are those of one that stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ddpexec.ddp.parameters import collect  # noqa: E402
+from ddpexec.errors import OptionError  # noqa: E402
+from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
+from ddpsim.bucketing import BucketCaps, rebuilt_plan  # noqa: E402
+from ddpsim.errors import PlanError  # noqa: E402
+from ddpsim.schedules.named import scheme_named  # noqa: E402
+from ddpsim.schedules.schemes import SAME_SUMS  # noqa: E402
+from ddpsim.schedules.setup import SchemeInputs  # noqa: E402
+from tests.ddpexec.groups import ranks  # noqa: E402
+from tests.ddpexec.schedules.training import CAPS, OPTIMIZERS, loss_of, mine, model_of, wrapped  # noqa: E402
+
+STEPS = 11
+OTHER = BucketCaps(bucket_cap_mb=0.004)
+
+
+def schedule_of(model: Any, scheme: str, caps: BucketCaps) -> tuple[tuple[tuple[int, ...], ...], Any]:
+    """Return buckets and their schedule by `scheme`, as a prediction would make them."""
+    policy = collect(model.module).policy
+    groups = tuple(map(tuple, rebuilt_plan(policy, caps).groups()))
+    setup = SchemeInputs(parameters=policy, buckets=groups, world_size=torch.distributed.get_world_size())
+    return groups, None if scheme == "ddp" else scheme_named(scheme).schedule(setup)
+
+
+def use(model: Any, scheme: str, caps: BucketCaps) -> None:
+    groups, schedule = schedule_of(model, scheme, caps)
+    model.use_schedule(caps, groups, schedule)
+
+
+def train(model: Any, rank: int, schemes: tuple[str, ...], **options: Any) -> tuple[list[Any], Any]:
+    """Train under a learning rate scheduler, by another scheme every second step; return weights after each step."""
+    rates = torch.optim.lr_scheduler.StepLR(model.optimizer, step_size=2, gamma=0.7)
+    groups = model.optimizer.param_groups
+    after = []
+    for step in range(STEPS):
+        for micro in range(options.get("accumulate", 1)):
+            with model.no_sync() if micro + 1 < options.get("accumulate", 1) else torch.enable_grad():
+                loss_of(model, *mine(step, rank)).backward()
+        model.optimizer.step()
+        rates.step()
+        if schemes and step % 2:
+            use(model, schemes[step // 2 % len(schemes)], OTHER if step % 4 == 1 else CAPS)
+        model.optimizer.zero_grad(set_to_none=step % 3 != 0)
+        model.complete()
+        after.append([parameter.detach().clone() for parameter in model.parameters()])
+    assert model.optimizer.param_groups is groups
+    return after, model.optimizer.state_dict()
+
+
+def exchanged(rank: int, optimizer: str, options: dict[str, Any]) -> tuple[bool, bool, float, str]:
+    steps = {"accumulate": options.pop("accumulate", 1)}
+    kept, state = train(wrapped(rank, "ddp", optimizer, **options), rank, (), **steps)
+    model = wrapped(rank, "ddp", optimizer, **options)
+    found, other = train(model, rank, (*SAME_SUMS[1:], "priority:64B", "ddp"), **steps)
+    same = all(all(map(torch.equal, before, now)) for before, now in zip(kept, found, strict=True))
+    values = [each["state"][index] for each in (state, other) for index in sorted(each["state"])]
+    half = len(values) // 2
+    alike = all(
+        torch.equal(torch.as_tensor(a[key]), torch.as_tensor(b[key]))
+        for a, b in zip(values[:half], values[half:], strict=True)
+        for key in a
+        if a[key] is not None
+    )
+    return same, alike, model.optimizer.param_groups[0]["lr"], model.schedule.scheme
+
+
+@pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"static_graph": True}, {"find_unused_parameters": True}, {"accumulate": 2}],
+    ids=["plain", "static", "unused", "no_sync"],
+)
+def test_schemes_taken_in_turn_end_with_the_bits_and_the_optimizer_of_one(optimizer: str, options: Any) -> None:
+    for same, alike, rate, scheme in ranks.run(2, exchanged, optimizer, dict(options)):
+        assert same
+        assert alike
+        assert rate == pytest.approx({"sgd": 0.05, "adamw": 0.01}[optimizer] * 0.7**5)
+        assert scheme == "priority:64B"
+
+
+def rounded(rank: int) -> float:
+    kept, _ = train(wrapped(rank, "ddp"), rank, ())
+    found, _ = train(wrapped(rank, "ddp"), rank, SAME_SUMS[1:])
+    return max(float((a - b).abs().max()) for a, b in zip(kept[-1], found[-1], strict=True))
+
+
+def test_on_three_ranks_weights_differ_by_rounding_alone() -> None:
+    assert max(ranks.run(3, rounded)) < 1e-13
+
+
+def left(rank: int) -> tuple[list[int], list[int], str]:
+    """Return hooks of the module, and groups torch knows, before, with and after a scheme that needs more."""
+    model = wrapped(rank, "ddp")
+    known = torch.distributed.distributed_c10d._world.pg_map
+    hooks, groups = [], []
+
+    def count() -> None:
+        loss_of(model, *mine(0, rank)).backward()
+        model.optimizer.step()
+        model.optimizer.zero_grad()
+        hooks.append(sum(len(each._forward_pre_hooks) for each in model.modules()))
+        groups.append(len(known))
+
+    count()
+    for scheme in ("dear", "ddp"):
+        use(model, scheme, CAPS)
+        model.release_streams()
+        count()
+    with pytest.raises(PlanError) as refused:
+        model.use_schedule(CAPS, [(0,)])
+    count()
+    model.close()
+    return hooks, groups, str(refused.value)
+
+
+def test_a_scheme_that_was_in_force_leaves_no_hook_and_no_group() -> None:
+    for hooks, groups, refused in ranks.run_own(2, left):
+        assert hooks[1] > hooks[0]
+        assert groups[1] > groups[0]
+        assert (hooks[2], groups[2]) == (hooks[0], groups[0]) == (hooks[3], groups[3])
+        assert "no bucket" in refused
+
+
+def apart(rank: int) -> tuple[str, str, str, bool]:
+    """Return what is said where groups of parameters that go together differ; training goes on as it was."""
+    model = ScheduledDataParallel(model_of(), "dear", OPTIMIZERS["sgd"], caps=CAPS)
+    model.optimizer.param_groups[0]["lr"] = 0.5
+    with pytest.raises(OptionError) as refused:
+        use(model, "ddp", CAPS)
+    before = model.schedule.scheme
+    model.optimizer.param_groups[0]["lr"] = 0.05
+    use(model, "ddp", CAPS)
+    loss_of(model, *mine(0, rank)).backward()
+    model.optimizer.param_groups[0]["lr"] = 0.5
+    with pytest.raises(OptionError) as later:
+        model.optimizer.step()
+    for group in model.optimizer.param_groups:
+        group["lr"] = 0.25
+    model.optimizer.step()
+    (own,) = model.optimizer.updates
+    return str(refused.value), before, str(later.value), own.optimizer.param_groups[0]["lr"] == 0.25
+
+
+def test_parameter_groups_that_differ_inside_a_message_are_refused() -> None:
+    for refused, before, later, taken in ranks.run(2, apart):
+        assert "'lr' is 0.05 and 0.5 in groups that are updated together" in refused
+        assert before == "dear"
+        assert "'lr' is 0.05 and 0.5 in groups that are updated together" in later
+        assert taken
+
+
+def saved(rank: int) -> list[bool]:
+    """Return whether each loaded rate is the one in force, with the schedule it was saved under and with another."""
+    model = wrapped(rank, "ddp", "adamw")
+    loss_of(model, *mine(0, rank)).backward()
+    model.optimizer.step()
+    state = model.optimizer.state_dict()
+    for group in state["param_groups"]:
+        group["lr"] = 0.125
+    use(model, "dear", CAPS)
+    model.optimizer.load_state_dict(state)
+    rates = [group["lr"] for update in model.optimizer.updates for group in update._groups]
+    rates += [group["lr"] for group in model.optimizer.param_groups]
+    return [rate == 0.125 for rate in rates]
+
+
+def test_a_loaded_state_is_taken_by_what_is_stepped_and_by_what_a_user_holds() -> None:
+    for found in ranks.run(2, saved):
+        assert len(found) > 2
+        assert all(found)
+
+
+def refusals(rank: int) -> list[str | None]:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    hooked = wrapped(rank, "ddp")
+    hooked.register_comm_hook(None, allreduce_hook)
+    others = [
+        wrapped(rank, "zero1"),
+        wrapped(rank, "ddp", every=2),
+        wrapped(rank, "ddp", accumulate=2),
+        wrapped(rank, "ddp", overlap=False),
+        wrapped(rank, "slowmo:2"),
+    ]
+    found = [each.fixed for each in (wrapped(rank, "dear"), wrapped(rank, "priority:64B"), hooked, *others)]
+    for each in others:
+        each.close()
+    return found
+
+
+def test_what_may_not_be_replaced_is_said() -> None:
+    words = [None, None, "hook", "zero1", "every 2", "of 2 iterations", "overlap=False", "slowmo:2"]
+    for said, word in zip(ranks.run_own(2, refusals)[0], words, strict=True):
+        assert (said is None) if word is None else (said is not None and word in said), (said, word)
