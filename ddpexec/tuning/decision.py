@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 from ddpexec.tuning.blocks import Measured
+from ddpexec.tuning.plan import call_of
+from ddpexec.tuning.racing import PRESENT
 from ddpexec.tuning.ranking import Candidate, CapRanking
-from ddpsim.bucketing import BucketCaps
 from ddpsim.explaining.tuned import Tried, Tuning, TuningRound, write_tuning
-
-
-def call_of(caps: BucketCaps) -> str:
-    """Return the line that gives torch's DDP these caps."""
-    arguments = "".join(f", {name}={value}" for name, value in caps.torch_arguments().items())
-    return f"DistributedDataParallel(model{arguments})"
 
 
 @dataclass(slots=True)
@@ -24,17 +20,18 @@ class RoundDecision:
 
     Attributes:
         first_step, steps: of the round, counted from the tuner's first.
-        present: caps at its beginning.
-        kept: caps at its end.
+        present: the line that gives the plan at its beginning.
+        kept: that of the plan at its end.
         reason: why those were kept, in words.
         step_s: usual step with the kept plan; None where no step was measured.
         lost_s: what the round's steps took beyond as many of the present plan's, the tuner's own time included.
         own_s: the tuner's own time between steps, of rank 0.
+        scheduled: whether the wrapper is the one that carries out schemes.
     """
 
     first_step: int
-    present: BucketCaps
-    kept: BucketCaps
+    present: str
+    kept: str
     reason: str = "not decided yet"
     steps: int = 0
     step_s: float | None = None
@@ -42,9 +39,27 @@ class RoundDecision:
     lost_s: float = 0.0
     own_s: float = 0.0
     probed: int = 0
+    scheduled: bool = False
     ranking: CapRanking | None = None
     tried: Sequence[Candidate] = ()
     measured: Sequence[Measured] = field(default_factory=tuple)
+
+    def judge(self, tried: Sequence[Candidate], measured: Sequence[Measured], stays: int) -> None:
+        """Write down what was measured of each plan, the present one first, and why the one that stays does."""
+        self.tried, self.measured = tried, measured
+        present = measured[PRESENT]
+        self.present_s, self.step_s = present.step_s, measured[stays].step_s
+        best = measured[stays] if stays else max(measured[1:], key=lambda each: each.saved_s)
+        saved = best.saved_s / present.step_s
+        if stays:
+            self.reason = f"measured {saved:.1%} faster over {best.steps} steps, at 95 %"
+        else:
+            self.reason = f"what was tried is not surely faster: {saved:+.1%} over {best.steps} steps"
+
+    def follow(self, tried: Sequence[Candidate], own_steps: Sequence[Sequence[float]], stays: int) -> None:
+        """Write down what this rank has seen of it, where another decides."""
+        self.tried, self.reason = tried, "as rank 0 decided"
+        self.present_s, self.step_s = median(own_steps[PRESENT]), median(own_steps[stays])
 
     def line(self) -> str:
         """Return it as one line of log."""
@@ -52,22 +67,22 @@ class RoundDecision:
         share = ""
         if self.present_s and self.steps:
             share = f" ({self.lost_s / (self.steps * self.present_s):.2%} of those steps)"
-        saved = "" if self.kept == self.present else f" instead of {call_of(self.present)}"
+        saved = "" if self.kept == self.present else f" instead of {self.present}"
         return (
-            f"ddpexec.tuned: {call_of(self.kept)}{saved}{step}: {self.reason}; decided in {self.steps} steps, "
+            f"ddpexec.tuned: {self.kept}{saved}{step}: {self.reason}; decided in {self.steps} steps, "
             f"which cost {self.lost_s * 1e3:.3g} ms{share}"
         )
 
     def told(self) -> TuningRound:
         """Return it as the page has it."""
         ranking = self.ranking
-        tried = {each.caps: measured for each, measured in zip(self.tried, self.measured[1:], strict=False)}
-        rows = [] if ranking is None else [_row(each, tried.get(each.caps)) for each in ranking.candidates]
+        tried = {each.plan.key: measured for each, measured in zip(self.tried, self.measured[1:], strict=False)}
+        rows = [] if ranking is None else [self._row(each, tried.get(each.plan.key)) for each in ranking.candidates]
         return TuningRound(
             first_step=self.first_step,
             steps=self.steps,
-            present=call_of(self.present),
-            kept=call_of(self.kept),
+            present=self.present,
+            kept=self.kept,
             reason=self.reason,
             present_step_s=self.present_s,
             kept_step_s=self.step_s,
@@ -80,20 +95,19 @@ class RoundDecision:
             plans=rows,
         )
 
-
-def _row(candidate: Candidate, measured: Measured | None) -> Tried:
-    return Tried(
-        call=call_of(candidate.caps),
-        buckets=len(candidate.groups),
-        predicted_step_s=candidate.step_s,
-        predicted_gain=candidate.gain,
-        predicted_gain_low=candidate.gain_low,
-        predicted_gain_high=candidate.gain_high,
-        measured_step_s=None if measured is None else measured.step_s,
-        measured_steps=0 if measured is None else measured.steps,
-        saved_s=None if measured is None else measured.saved_s,
-        saved_low_s=None if measured is None else measured.saved_low_s,
-    )
+    def _row(self, candidate: Candidate, measured: Measured | None) -> Tried:
+        return Tried(
+            call=call_of(candidate.plan.caps, candidate.plan.scheme if self.scheduled else None),
+            buckets=candidate.plan.messages,
+            predicted_step_s=candidate.step_s,
+            predicted_gain=candidate.gain,
+            predicted_gain_low=candidate.gain_low,
+            predicted_gain_high=candidate.gain_high,
+            measured_step_s=None if measured is None else measured.step_s,
+            measured_steps=0 if measured is None else measured.steps,
+            saved_s=None if measured is None else measured.saved_s,
+            saved_low_s=None if measured is None else measured.saved_low_s,
+        )
 
 
 def write_page(out: Path, decisions: Sequence[RoundDecision]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,9 @@ class RankSteps:
         plain_hook_s, launching_hook_s: usual seconds of a hook of DDP that launches nothing, and of one that does.
         sent: the buckets of each step, in launch order.
         groups: parameters of each bucket, by number in registration order.
+        use_s: when forward first uses each parameter, after its own begin on the host; shape (steps, parameters), NaN
+            where it does not. None where nobody has looked: that matters to schemes alone.
+        use_device_s: the same on the device.
     """
 
     forward_s: Seconds
@@ -49,6 +53,8 @@ class RankSteps:
     launching_hook_s: float
     sent: Sequence[Sequence[Sent]]
     groups: Sequence[Sequence[int]]
+    use_s: Seconds | None = None
+    use_device_s: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +64,28 @@ class ObservedJob:
     Attributes:
         parameters: in registration order.
         device: `cpu`, or the GPU's name.
-        backend: `gloo` or `nccl`, of the training's group.
+        backend: `gloo`, `mpi` or `nccl`, of the training's group.
         world_size: of that group.
         flags: options of DDP by their names, those that change a prediction.
+        scheme: in force, by its name.
+        schemes: that may take its place; empty where DDP alone can be carried out.
     """
 
     parameters: tuple[Parameter, ...]
     device: str
-    backend: str
+    backend: Literal["nccl", "gloo", "mpi"]
     world_size: int
     flags: tuple[tuple[str, bool], ...] = ()
+    scheme: str = "ddp"
+    schemes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """All ranks' steps under each plan that was run: the present one first, then those that probed.
+    """All ranks' steps under each plan that was run: DDP's with the present buckets first, then those that probed.
 
     Attributes:
-        step_s: usual seconds of a step under the present plan, without stamps.
+        step_s: usual seconds of a step under the first plan, without stamps.
         plans: of each plan, every rank's steps.
         small: bytes of a message too small to take bandwidth, and its allreduce's seconds; None where none was timed.
     """

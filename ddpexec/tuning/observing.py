@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,22 +12,24 @@ import torch.distributed as dist
 from torch import nn
 
 from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.groups.process_groups import backend_for
+from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.clock import Clock, Moment, clock_of, drain
 from ddpexec.timing.observe import Note, Observer, Pair, note_backward
 from ddpexec.timing.records import IN_FLIGHT, collective_starts
 from ddpexec.tracing.loop import LoopHooks
 from ddpexec.tracing.subjects import TracedModule, subject_of
 from ddpexec.tuning.observed import ObservedJob, RankSteps, Seconds, Sent
-from ddpexec.tuning.rewrapping import Stock, device_name
-
-Wrapped = Stock | DistributedDataParallel
+from ddpexec.tuning.rewrapping import Wrapped, device_name
+from ddpexec.tuning.scheduled import ForwardUseStamps, ScheduledSubject
+from ddpsim.schedules.schemes import SAME_SUMS
 
 
 class Watch:
     """Stamps the steps of one wrapped module from `begin` to `end`, both called between two steps.
 
     Args:
-        wrapped: torch's DDP or ours.
+        wrapped: torch's DDP or ours, or ours under a schedule.
 
     Attributes:
         job: what does not change from step to step.
@@ -36,9 +39,13 @@ class Watch:
         self._wrapped = wrapped
         group: dist.ProcessGroup = wrapped.process_group
         self._device: torch.device = wrapped.device
-        backend = "nccl" if "nccl" in str(dist.get_backend(group)) and self._device.type == "cuda" else "gloo"
+        backend = backend_for(group, self._device)
         self._observer = Observer(clock_of(self._device, backend, 1))
-        self._subject: TracedModule = subject_of(wrapped, self._observer)
+        if isinstance(wrapped, ScheduledDataParallel):
+            self._subject: TracedModule = ScheduledSubject(wrapped, self._observer)
+        else:
+            self._subject = subject_of(wrapped, self._observer)
+        self._uses: ForwardUseStamps | None = None
         self._lanes = IN_FLIGHT[backend]
         self._hooks: LoopHooks | None = None
         self._began: Moment | None = None
@@ -46,22 +53,29 @@ class Watch:
         self._accumulates = False
         options = self._subject.options()
         flags = tuple((name, value) for name, value in options.items() if isinstance(value, bool))
-        policy = self._subject.model.policy
-        self.job = ObservedJob(policy, device_name(self._device), backend, dist.get_world_size(group), flags)
+        self.job = ObservedJob(
+            parameters=self._subject.model.policy,
+            device=device_name(self._device),
+            backend=backend,
+            world_size=dist.get_world_size(group),
+            flags=flags,
+            schemes=SAME_SUMS if isinstance(wrapped, ScheduledDataParallel) else (),
+        )
 
     @property
     def unfit(self) -> str | None:
         """Why the loop, as it was seen so far, allows no other buckets; None where it does."""
-        if self._accumulates and isinstance(self._wrapped, Stock) and self._wrapped.static_graph:
-            return (
-                "a new reducer of torch's learns a static graph in a step that is synchronised, and no_sync() is used"
-            )
+        learns = not isinstance(self._wrapped, DistributedDataParallel) and dict(self.job.flags).get("static_graph")
+        if self._accumulates and learns:
+            return "a new reducer learns a static graph in a step that is synchronised, and no_sync() is used"
         return None
 
     def begin(self) -> None:
         """Stamp the steps that follow."""
         self._observer.notes.clear()
         self._subject.attach()
+        if isinstance(self._wrapped, ScheduledDataParallel):
+            self._uses = ForwardUseStamps(self._wrapped.module, self._subject.model, self._observer.now)
         self._hooks, self._over = LoopHooks(self), True
         self._hooks.install()
 
@@ -83,8 +97,16 @@ class Watch:
             self._subject.name_buckets(note)
         self._subject.detach()
         self._observer.notes.clear()
-        sizes = [each.size_bytes for each in self.job.parameters]
-        return _Stamps(self._observer.clock, sizes, self._lanes).steps(notes) if notes else None
+        uses, self._uses = self._uses, None
+        if uses is not None:
+            uses.end()
+        if not notes:
+            return None
+        sizes, clock = [each.size_bytes for each in self.job.parameters], self._observer.clock
+        seen = _Stamps(clock, sizes, self._lanes).steps(notes)
+        if uses is None:
+            return seen
+        return replace(seen, use_s=uses.rows(notes, clock.host_s), use_device_s=uses.rows(notes, clock.device_s))
 
     # ---- what the loop's hooks tell
 
@@ -96,10 +118,14 @@ class Watch:
         """An iteration begins; several forwards before one backward are one."""
         if self._over:
             self._over = False
-            self._observer.begin(len(self._observer.notes), synced=self._subject.synced())
+            note = self._observer.begin(len(self._observer.notes), synced=self._subject.synced())
+            if self._uses is not None:
+                self._uses.begin(note)
 
     def on_forward_end(self) -> None:
         """Forward has returned."""
+        if self._uses is not None:
+            self._uses.returned()
         if (note := self._observer.note) is not None:
             note.returned = self._observer.now()
             if note.module is None:

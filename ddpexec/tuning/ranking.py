@@ -1,7 +1,8 @@
-"""Predict every bucket cap of an observed step, and rank them by what they would save. No torch is needed."""
+"""Predict every bucket cap, and scheme, of an observed step; rank them by what they would save. No torch is needed."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ import numpy as np
 
 from ddpexec.netlab.shapes import lab_topology
 from ddpexec.tuning.observed import Observed, ObservedJob, RankSteps, Seconds
+from ddpexec.tuning.plan import DDP, Groups, TrialPlan
 from ddpexec.tuning.wires import Wire, wire_of
 from ddpsim.bucketing import BucketCaps
 from ddpsim.bucketing.plan import custom_plan
@@ -23,9 +25,12 @@ from ddpsim.jobs.torch_line import caps_giving
 from ddpsim.planning.best_buckets import CAPS_MB, pipeline_plan
 from ddpsim.prediction.predict import gain_band, predict, with_band
 from ddpsim.prediction.prediction import Prediction
+from ddpsim.schedules.schemes import WITHOUT_BUCKETS
 from ddpsim.simulation import Options
+from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.units import MIB
 from ddpsim.workload import Phase, Workload
+from ddpsim.workload.forward_use import ForwardUse
 
 CAPS_OFF = 0.02
 """Share of a step by which two plans' predicted difference is off in the usual case, whatever the constants leave open;
@@ -37,32 +42,31 @@ _LEAST_RATE = 1e3
 _MOST_RATE = 1e12
 _POINTS = 24
 """Sizes at which the fitted line is told to the simulator, from one byte a rank to all gradients."""
-Groups = tuple[tuple[int, ...], ...]
+SCHEMES_ON = 3
+"""Sets of buckets, the best of DDP's, on which schemes are predicted. By hand: a prediction takes a tenth of a second,
+and is waited for in steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A candidate is a cap, or a list of caps, with what it is predicted to be worth.
+    """A candidate is a plan with what it is predicted to be worth.
 
     Attributes:
-        caps: as torch's constructor takes them.
-        groups: its buckets, parameters by number in registration order, in launch order.
+        plan: a cap, a list of caps, or a scheme.
         step_s: predicted.
         gain: share of the present step that it saves; with its band where that was told.
     """
 
-    caps: BucketCaps
-    groups: Groups
+    plan: TrialPlan
     step_s: float
     gain: float
     gain_low: float | None = None
     gain_high: float | None = None
 
     @property
-    def call(self) -> str:
-        """The arguments of torch's constructor that give it."""
-        given = self.caps.torch_arguments()
-        return ", ".join(f"{name}={value}" for name, value in given.items()) or "torch's default"
+    def groups(self) -> Groups:
+        """Its buckets."""
+        return self.plan.groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +86,11 @@ class CapRanking:
     candidates: tuple[Candidate, ...]
 
 
+PredictedPlan = tuple[TrialPlan, Prediction]
+
+
 def rank_caps(observed: Observed) -> CapRanking:
-    """Return every cap ranked by its predicted step; of those near the best, the band of the gain.
+    """Return every cap, and scheme where they may be tried, ranked by predicted step; near the best, the gain's band.
 
     A gain is as far off as the present step is predicted wrong and as plans are from each other, beside what the
     constants leave open.
@@ -100,7 +107,7 @@ def rank_caps(observed: Observed) -> CapRanking:
     calibration = with_costs(machine.calibration, machine.library(job.backend), _costs(job, present))
     flags = dict(job.flags)
     options = Options(
-        backend="gloo" if job.backend == "gloo" else "nccl",
+        backend=job.backend,
         broadcast_buffers=True,
         gradient_as_bucket_view=flags.get("gradient_as_bucket_view", False),
         find_unused_parameters=flags.get("find_unused_parameters", False) and not flags.get("static_graph", False),
@@ -122,12 +129,17 @@ def rank_caps(observed: Observed) -> CapRanking:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        now = predicted(replace(options, plan=custom_plan(job.parameters, present[0].groups)))
-        found = _tried(now, options, job, calibration, predicted)
+        seen_by = replace(options, plan=custom_plan(job.parameters, present[0].groups))
+        seen = predicted(seen_by)
+        now = seen if job.scheme == DDP else predicted(replace(seen_by, scheme=job.scheme))
+        found = _tried(seen, options, job, calibration, predicted)
+        found += _of_schemes(found, options, job, calibration, predicted)
         base_s = observed.step_s
         ranked = sorted(found, key=lambda each: each[1].iteration_s)
-        told = [_candidate(caps, each, now, base_s) for caps, each in ranked]
-        sure, missed = with_band(now, calibration), math.hypot(now.iteration_s / base_s - 1, CAPS_OFF)
+        told = [
+            Candidate(plan, each.iteration_s, (now.iteration_s - each.iteration_s) / base_s) for plan, each in ranked
+        ]
+        sure, missed = with_band(now, calibration), math.hypot(seen.iteration_s / base_s - 1, CAPS_OFF)
         for place, (candidate, (_, each)) in enumerate(zip(told, ranked, strict=True)):
             if candidate.gain >= told[0].gain - BANDED:
                 low, high = (side * now.iteration_s / base_s for side in gain_band(sure, with_band(each, calibration)))
@@ -142,7 +154,8 @@ def _tried(
     job: ObservedJob,
     calibration: Calibration,
     predicted: Callable[[Options], Prediction],
-) -> list[tuple[BucketCaps, Prediction]]:
+) -> list[PredictedPlan]:
+    """Return DDP under torch's default, each cap and the list of caps that the simulator thinks best."""
     total_mb = now.workload.gradient_bytes / MIB
     sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
     # Below a few MiB in all, caps between the gradients' own sizes are what is left to choose.
@@ -153,19 +166,35 @@ def _tried(
         given = caps_giving(listed, job.parameters, find_unused=options.find_unused_parameters)
         if given is not None and given not in caps:
             caps.append(given)
-    found: dict[Groups, tuple[BucketCaps, Prediction]] = {}
+    found: dict[Groups, PredictedPlan] = {}
     for each in caps:
         prediction = predicted(replace(options, caps=each))
-        found.setdefault(_groups(prediction), (each, prediction))
+        plan = TrialPlan(each, tuple(tuple(group) for group in prediction.plan.groups()))
+        found.setdefault(plan.groups, (plan, prediction))
     return list(found.values())
 
 
-def _groups(prediction: Prediction) -> Groups:
-    return tuple(tuple(group) for group in prediction.plan.groups())
-
-
-def _candidate(caps: BucketCaps, found: Prediction, now: Prediction, measured_s: float) -> Candidate:
-    return Candidate(caps, _groups(found), found.iteration_s, (now.iteration_s - found.iteration_s) / measured_s)
+def _of_schemes(
+    by_ddp: Sequence[PredictedPlan],
+    options: Options,
+    job: ObservedJob,
+    calibration: Calibration,
+    predicted: Callable[[Options], Prediction],
+) -> list[PredictedPlan]:
+    """Return other schemes on the buckets that are best under DDP, with the schedules that they were predicted with."""
+    best = sorted(by_ddp, key=lambda each: each[1].iteration_s)[:SCHEMES_ON]
+    found: list[PredictedPlan] = []
+    for scheme in job.schemes:
+        if scheme == DDP:
+            continue
+        for plan, of_ddp in best[:1] if scheme in WITHOUT_BUCKETS else best:
+            with contextlib.suppress(InputError):  # an option that this scheme does not go with
+                made = predicted(replace(options, plan=custom_plan(job.parameters, plan.groups), scheme=scheme))
+                schedule = schedule_of(
+                    made.options, made.workload, of_ddp.plan, made.placement, job.backend, calibration
+                )
+                found.append((replace(plan, schedule=schedule), made))
+    return found
 
 
 def workload_of(job: ObservedJob, ranks: Sequence[RankSteps]) -> Workload:
@@ -195,6 +224,7 @@ def workload_of(job: ObservedJob, ranks: Sequence[RankSteps]) -> Workload:
     ready_s = gradients("ready_s", "forward_device_s", float(forward.device_s[0]))
     return Workload(
         name="observed",
+        forward_use_s=_uses(ranks),
         device=job.device,
         precision="fp32",
         batch_size=1,
@@ -212,13 +242,24 @@ def workload_of(job: ObservedJob, ranks: Sequence[RankSteps]) -> Workload:
     )
 
 
+def _uses(ranks: Sequence[RankSteps]) -> ForwardUse | None:
+    """Return when forward first uses each parameter, the usual of all ranks and steps; None where nobody has looked."""
+    if any(rank.use_s is None or rank.use_device_s is None for rank in ranks):
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a parameter that forward uses nowhere
+        host_s = np.nanmedian(np.concatenate([rank.use_s for rank in ranks]), axis=0)
+        device_s = np.nanmedian(np.concatenate([rank.use_device_s for rank in ranks]), axis=0)
+    return ForwardUse(host_s, device_s)
+
+
 def _costs(job: ObservedJob, ranks: Sequence[RankSteps]) -> dict[str, float]:
     """Return DDP's own host costs as stamped: a hook without its copy, and what a launch adds to one."""
     plain_s = float(np.median([rank.plain_hook_s for rank in ranks]))
     launch_s = float(np.median([rank.launching_hook_s for rank in ranks])) - plain_s
     if job.device == "cpu":
         bytes_each = sum(each.size_bytes for each in job.parameters) / len(job.parameters)
-        plain_s -= bytes_each / Calibration.priors("gloo")["gloo.ddp.copy_Bps"]
+        plain_s -= bytes_each / Calibration.priors(job.backend)[f"{job.backend}.ddp.copy_Bps"]
     return {"hook_s": max(0.0, plain_s), "launch_s": max(0.0, launch_s)}
 
 
@@ -234,7 +275,7 @@ def _machine(job: ObservedJob, wire: Wire, workload: Workload) -> TracedMachine:
     rate = share / wire.per_byte_s if wire.per_byte_s > 0 else _MOST_RATE
     known = lab_topology(job.world_size, float(np.clip(rate, _LEAST_RATE, _MOST_RATE)), name="observed")
     curve = Curve(known.fingerprint(), job.world_size, 1, points)
-    return TracedMachine(known, job.world_size, 1, replace(Calibration.priors("gloo"), curves=(curve,)))
+    return TracedMachine(known, job.world_size, 1, replace(Calibration.priors(job.backend), curves=(curve,)))
 
 
 def _split(number: int, size_bytes: int, seconds: float) -> MedianSplit:

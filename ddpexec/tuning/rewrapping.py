@@ -6,16 +6,18 @@ import torch
 from torch import nn
 
 from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpsim.bucketing import BucketCaps
 from ddpsim.units import MIB
 
 Stock = nn.parallel.DistributedDataParallel
+Wrapped = Stock | DistributedDataParallel | ScheduledDataParallel
 
 
-def find_wrapped(model: nn.Module) -> Stock | DistributedDataParallel | None:
-    """Return the outermost module in `model` that is torch's DDP or ours; None where there is none."""
+def find_wrapped(model: nn.Module) -> Wrapped | None:
+    """Return the outermost module in `model` that is torch's DDP, or ours with or without a scheme; None without."""
     for module in model.modules():
-        if isinstance(module, (Stock, DistributedDataParallel)):
+        if isinstance(module, (Stock, DistributedDataParallel, ScheduledDataParallel)):
             return module
     return None
 
@@ -29,6 +31,9 @@ def refusal(model: nn.Module) -> str | None:
         return "it is compiled: torch.compile has split its graph where the present buckets end"
     if wrapped._join_config.enable:
         return "it trains under join(), where ranks end at different steps"
+    if isinstance(wrapped, ScheduledDataParallel):
+        fixed: str | None = wrapped.fixed
+        return fixed
     if isinstance(wrapped, DistributedDataParallel):
         return _refused_ours(wrapped)
     return _refused_stock(wrapped)
@@ -68,9 +73,9 @@ def _hook_name(wrapped: Stock) -> str:
     return str(wrapped._get_ddp_logging_data().get("comm_hook", ""))  # type: ignore[no-untyped-call]
 
 
-def caps_in_force(wrapped: Stock | DistributedDataParallel) -> BucketCaps:
+def caps_in_force(wrapped: Wrapped) -> BucketCaps:
     """Return the caps that `wrapped` was made with, or has been given since."""
-    if isinstance(wrapped, DistributedDataParallel):
+    if isinstance(wrapped, (DistributedDataParallel, ScheduledDataParallel)):
         return wrapped.caps
     if wrapped.bucket_bytes_cap_list:
         return BucketCaps(bucket_cap_mb_list=tuple(map(_mib, wrapped.bucket_bytes_cap_list)))

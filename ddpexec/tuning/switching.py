@@ -16,11 +16,11 @@ from torch import Tensor
 
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.running.stock import REDUCER_ORDER
-from ddpexec.tuning.rewrapping import Stock
+from ddpexec.schedules.wrapper import ScheduledDataParallel
+from ddpexec.tuning.plan import Groups, TrialPlan
+from ddpexec.tuning.rewrapping import Stock, Wrapped
 from ddpsim.bucketing import BucketCaps
 
-Groups = tuple[tuple[int, ...], ...]
-Plan = tuple[BucketCaps, Groups]
 MADE = 1
 """Steps after a plan was made that do not count: its memory is touched for the first time."""
 WAITING_BYTES = 1 << 30
@@ -44,46 +44,54 @@ class PlanSwitch:
     """Lets one wrapped module reduce by one plan after another; every rank switches between the same two steps.
 
     Args:
-        wrapped: torch's DDP or ours.
+        wrapped: torch's DDP or ours, or ours under a schedule.
         present: the plan in force.
         waits: whether a plan that is left waits for its next turn; by default where that takes little of the host's
             memory.
     """
 
-    def __init__(self, wrapped: Stock | DistributedDataParallel, present: Plan, waits: bool | None = None) -> None:
+    def __init__(self, wrapped: Wrapped, present: TrialPlan, waits: bool | None = None) -> None:
         self._wrapped, self._now = wrapped, present
-        self._waiting: dict[Groups, dict[str, Any]] = {}
+        self._waiting: dict[tuple[str, Groups], dict[str, Any]] = {}
         if waits is None:
             size = sum(each.numel() * each.element_size() for each in wrapped.parameters() if each.requires_grad)
             waits = wrapped.device.type == "cpu" and size <= WAITING_BYTES
         self.waits = waits and isinstance(wrapped, Stock)
 
-    def use(self, plan: Plan) -> int:
+    def use(self, plan: TrialPlan) -> int:
         """Reduce by `plan` from the next forward on; return the steps from then on that do not count."""
-        caps, groups = plan
-        if groups == self._now[1]:
+        if plan.key == self._now.key:
             return 0
-        left, self._now = self._now, plan
         wrapped = self._wrapped
-        if isinstance(wrapped, DistributedDataParallel):
-            wrapped.use_caps(caps, groups)
+        if isinstance(wrapped, ScheduledDataParallel):
+            wrapped.use_schedule(plan.caps, plan.groups, plan.schedule)
+        elif isinstance(wrapped, DistributedDataParallel):
+            wrapped.use_caps(plan.caps, plan.groups)
+        left, self._now = self._now, plan
+        if not isinstance(wrapped, Stock):
             return MADE
         state: dict[str, Any] = {name: wrapped.__dict__.get(name) for name in _IN_FORCE}
         if self.waits:
-            self._waiting[left[1]] = state
-        if groups in self._waiting:
-            wrapped.__dict__.update(self._waiting.pop(groups))
+            self._waiting[left.key] = state
+        if plan.key in self._waiting:
+            wrapped.__dict__.update(self._waiting.pop(plan.key))
             return 0
-        make_reducer(wrapped, caps, groups)
+        make_reducer(wrapped, plan.caps, plan.groups)
         if not self.waits:
             state["reducer"]._remove_autograd_hooks()
         return MADE
 
-    def forget(self, groups: Groups | None = None) -> None:
-        """Let the plan with these buckets wait no longer, or any."""
-        for key in [groups] if groups is not None else list(self._waiting):
+    def forget(self, plan: TrialPlan | None = None) -> None:
+        """Let this plan wait no longer, or any."""
+        for key in [plan.key] if plan is not None else list(self._waiting):
             if (state := self._waiting.pop(key, None)) is not None:
                 state["reducer"]._remove_autograd_hooks()
+
+    def settle(self) -> None:
+        """Let nothing be left of other plans than the one in force; every rank does, between the same two steps."""
+        self.forget()
+        if isinstance(self._wrapped, ScheduledDataParallel):
+            self._wrapped.release_streams()
 
 
 def make_reducer(wrapped: Stock, caps: BucketCaps, groups: Sequence[Sequence[int]]) -> None:

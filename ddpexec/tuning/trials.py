@@ -7,9 +7,10 @@ from statistics import fmean
 from typing import Any
 
 from ddpexec.tuning.choosing import neighbours
+from ddpexec.tuning.plan import TrialPlan
 from ddpexec.tuning.racing import BLOCK, PRESENT, Race
 from ddpexec.tuning.ranking import Candidate, CapRanking
-from ddpexec.tuning.switching import MADE, Plan, PlanSwitch
+from ddpexec.tuning.switching import MADE, PlanSwitch
 from ddpexec.tuning.words import Words
 
 Steps = Generator[None, float, Any]
@@ -40,13 +41,13 @@ class Trials:
         self,
         group: Words,
         switch: PlanSwitch,
-        present: Plan,
+        present: TrialPlan,
         candidates: Sequence[Candidate],
         ranking: CapRanking | None,
     ) -> None:
         self._group, self._switch, self._ranking = group, switch, ranking
         self.tried = list(candidates)
-        self.plans: list[Plan] = [present, *((each.caps, each.groups) for each in candidates)]
+        self.plans: list[TrialPlan] = [present, *(each.plan for each in candidates)]
         self.race = Race(len(self.plans))
         self.own_steps: list[list[float]] = [[] for _ in self.plans]
 
@@ -56,9 +57,9 @@ class Trials:
             number, steps, running, added = turn
             if added is not None:
                 self._add(added)
-            for other, (_, groups) in enumerate(self.plans):
+            for other, plan in enumerate(self.plans):
                 if other not in running and other != number:
-                    self._switch.forget(groups)
+                    self._switch.forget(plan)
             yield from passing(self._switch.use(self.plans[number]), taken)
             block = yield from passing(steps, taken)
             self.own_steps[number] += block
@@ -86,10 +87,10 @@ class Trials:
         stays = self.race.stays()
         if stays == PRESENT or self._ranking is None:
             return None
-        tried = [groups for _, groups in self.plans]
+        tried = [plan.key for plan in self.plans]
         return next(iter(neighbours(self._ranking, self.tried[stays - 1], tried)), None)
 
     def _add(self, candidate: Candidate) -> None:
         self.tried.append(candidate)
-        self.plans.append((candidate.caps, candidate.groups))
+        self.plans.append(candidate.plan)
         self.own_steps.append([])

@@ -33,8 +33,8 @@ def tuned(model: Model, optimizer: Any, *, out: str | Path | None = None, steps:
     """Tune the buckets of `model` inside the `with`; yields `model`, the same object.
 
     Args:
-        model: torch's DDP or ours, or what holds one.
-        optimizer: torch's, or what wraps one as its `optimizer`; a step of it ends a step of the training.
+        model: torch's DDP or ours, or what holds one; under a scheme its `optimizer` is the one to give.
+        optimizer: torch's, or what wraps one as its `optimizer`; a step of the innermost ends a step of the training.
         out: folder for what was decided, which `ddpsim explain` reads; None writes none.
         steps: within which a round of tuning is over.
 
@@ -42,8 +42,9 @@ def tuned(model: Model, optimizer: Any, *, out: str | Path | None = None, steps:
         OptionError: no optimizer of torch's, or a number of steps that leaves no room.
         InputError: a folder that cannot be written.
     """
+    # Inward first: Accelerate's derives from torch's class without its hooks, and steps the one that it wraps.
     stepping = optimizer
-    while not hasattr(stepping, "register_step_post_hook") and hasattr(stepping, "optimizer"):
+    while hasattr(stepping, "optimizer"):
         stepping = stepping.optimizer
     if not hasattr(stepping, "register_step_post_hook"):
         remedy = "give the torch.optim optimizer, or call step() of a ddpexec.Tuner after each step"

@@ -12,6 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -20,19 +21,22 @@ import torch.distributed as dist
 from torch import nn
 
 from ddpexec.errors import OptionError
+from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.tuning.choosing import choose
 from ddpexec.tuning.decision import RoundDecision, write_page
 from ddpexec.tuning.observed import Observed, RankSteps
 from ddpexec.tuning.observing import Watch
+from ddpexec.tuning.plan import DDP, Groups, TrialPlan, call_of
 from ddpexec.tuning.predictor import PredictingProcess
 from ddpexec.tuning.probing import probes
 from ddpexec.tuning.racing import PRESENT
-from ddpexec.tuning.ranking import Candidate, CapRanking, Groups
+from ddpexec.tuning.ranking import Candidate, CapRanking
 from ddpexec.tuning.rewrapping import caps_in_force, find_wrapped, refusal
 from ddpexec.tuning.step_clock import StepClock
-from ddpexec.tuning.switching import Plan, PlanSwitch
+from ddpexec.tuning.switching import PlanSwitch
 from ddpexec.tuning.trials import Steps, Trials, passing
 from ddpexec.tuning.words import Words
+from ddpsim.bucketing import BucketCaps
 from ddpsim.files import check_writable_folder
 from ddpsim.planning.rows import WORTH_IT
 
@@ -57,7 +61,7 @@ class Tuner:
     """Tunes the buckets of one model while it trains; call `step` after each step of its optimizer, on every rank.
 
     Args:
-        model: torch's DDP or ours, or what holds one; it stays the object that it is.
+        model: torch's DDP or ours, with or without a scheme, or what holds one; it stays the object that it is.
         out: folder for what was decided, which `ddpsim explain` reads; None writes none.
         steps: within which a round is over.
 
@@ -81,7 +85,7 @@ class Tuner:
         self._words: Words | None = None
         self._predictor: PredictingProcess | None = None
         self._watch: Watch | None = None
-        self._present: Plan | None = None
+        self._present: TrialPlan | None = None
         self._switch: PlanSwitch | None = None
         self._open: RoundDecision | None = None
         self._wrapped: Any = find_wrapped(model)
@@ -113,6 +117,8 @@ class Tuner:
         """Tune no more; a plan that is on trial goes."""
         if self._life is not None and self._present is not None:
             self._use(self._present)
+            if self._switch is not None:
+                self._switch.settle()
         if self._open is not None:
             self._open.reason = "the training ended before it was decided"
             self._open.steps = self._number - self._open.first_step
@@ -153,8 +159,8 @@ class Tuner:
         begun, own_s, taken = self._number, self._own_s, list[float]()
         if self._group.leads:
             self._predictor = PredictingProcess()
-        present = caps_in_force(self._wrapped)
-        decision = self._open = RoundDecision(begun, present, present)
+        line = self._line(caps_in_force(self._wrapped))
+        decision = self._open = RoundDecision(begun, line, line, scheduled=self._scheduled)
         yield from passing(WARM_UP, [])
         yield from self._decide(decision, taken)
         decision.steps = self._number - begun
@@ -163,25 +169,54 @@ class Tuner:
         decision.present_s = base_s
         decision.lost_s = sum(taken) - base_s * len(taken) + decision.own_s
         self._open = None
+        if self._switch is not None:
+            self._switch.settle()
         self._forget()
         return decision
 
     def _decide(self, decision: RoundDecision, taken: list[float]) -> Steps:
+        if self._scheduled and self._wrapped.learns:
+            decision.reason = f"it still learns when gradients come: give `learn={WARM_UP - 1}` or less"
+            return
+        if self._scheduled:
+            yield from self._reduce_as_ddp(taken)
         plans, step_s, groups, small_s = yield from self._observe(decision, taken)
-        if groups is None:
-            return
-        if self._predictor is not None:
-            small = None if small_s is None else (SMALL_BYTES, small_s)
-            self._predictor.ask(Observed(self._observer.job, step_s, plans, small))
-        candidates = yield from self._predict(decision, taken, groups)
-        if not candidates:
-            return
-        present: Plan = decision.present, groups
+        present = self._present
+        if groups is not None:
+            present = present or TrialPlan(caps_in_force(self._wrapped), groups)
+            if self._predictor is not None:
+                small = None if small_s is None else (SMALL_BYTES, small_s)
+                job = replace(self._observer.job, scheme=present.scheme)
+                self._predictor.ask(Observed(job, step_s, plans, small))
+            candidates = yield from self._predict(decision, taken, present)
+            if candidates:
+                yield from self._try(decision, taken, present, candidates)
+                return
+        if present is not None:
+            self._use(present)
+
+    def _reduce_as_ddp(self, taken: list[float]) -> Steps:
+        """Let a module under a scheme reduce as DDP does, with its own buckets: that is what is observed."""
+        wrapped = self._wrapped
+        groups, caps = tuple(map(tuple, wrapped.plan.groups())), wrapped.caps
+        schedule = None if wrapped.schedule.scheme == DDP else wrapped.schedule
+        self._present = TrialPlan(caps, groups, schedule)
+        self._switch = PlanSwitch(wrapped, self._present)
+        yield from passing(self._switch.use(TrialPlan(caps, groups)), taken)
+
+    def _try(
+        self, decision: RoundDecision, taken: list[float], present: TrialPlan, candidates: Sequence[Candidate]
+    ) -> Steps:
+        """Try what is worth it; what stays is in force then."""
         self._present, self._switch = present, self._switch or PlanSwitch(self._wrapped, present)
         trials = Trials(self._group, self._switch, present, candidates, decision.ranking)
         stays = yield from trials.run(lambda: self._steps - (self._number - decision.first_step), taken)
-        decision.kept = trials.plans[stays][0]
-        _judge(decision, trials, stays, leads=self._group.leads)
+        kept = trials.plans[stays]
+        decision.kept = decision.present if stays == PRESENT else self._line(kept.caps, kept.scheme)
+        if self._group.leads:
+            decision.judge(trials.tried, trials.race.measured(), stays)
+        else:
+            decision.follow(trials.tried, trials.own_steps, stays)
 
     # ---- observe
 
@@ -191,7 +226,7 @@ class Tuner:
             own, seen = yield from self._stamped(OBSERVED, taken)
             heard = self._group.gather((own, seen, self._observer.unfit))
         small_s = self._group.small_message_s(SMALL_BYTES) if self._observer.job.backend == "gloo" else None
-        asked: list[Plan] = []
+        asked: list[TrialPlan] = []
         present: Groups | None = None
         plans: list[list[RankSteps]] = []
         step_s = 0.0
@@ -204,19 +239,20 @@ class Tuner:
         asked, present, unfit = self._group.follow((asked, present, unfit))
         decision.reason = unfit or "no bucket was seen on its way"
         if present is not None and asked:
-            yield from self._probe(decision, (decision.present, present), asked, plans, taken)
+            observed = TrialPlan(caps_in_force(self._wrapped), present)
+            yield from self._probe(decision, observed, asked, plans, taken)
         return plans, step_s, present, small_s
 
     def _probe(
         self,
         decision: RoundDecision,
-        present: Plan,
-        asked: Sequence[Plan],
+        observed: TrialPlan,
+        asked: Sequence[TrialPlan],
         plans: list[list[RankSteps]],
         taken: list[float],
     ) -> Steps:
         """Add what is seen of plans that give messages of other sizes."""
-        self._present, self._switch = present, PlanSwitch(self._wrapped, present)
+        self._present, self._switch = self._present or observed, self._switch or PlanSwitch(self._wrapped, observed)
         for plan in asked:
             yield from passing(self._switch.use(plan), taken)
             _, seen = yield from self._stamped(PROBED, taken)
@@ -224,7 +260,7 @@ class Tuner:
             if heard and all(each is not None for each in heard):
                 plans.append(heard)
             decision.probed += 1
-        yield from passing(self._switch.use(present), taken)
+        yield from passing(self._switch.use(observed), taken)
 
     def _stamped(self, steps: int, taken: list[float]) -> Steps:
         """Return the seconds of so many stamped steps, and what was seen in them."""
@@ -239,7 +275,7 @@ class Tuner:
 
     # ---- predict
 
-    def _predict(self, decision: RoundDecision, taken: list[float], present: Groups) -> Steps:
+    def _predict(self, decision: RoundDecision, taken: list[float], present: TrialPlan) -> Steps:
         """Return the plans that are worth a trial, the same on every rank."""
         answer: tuple[str, list[Candidate]] | None = None
         while answer is None:
@@ -249,7 +285,7 @@ class Tuner:
         decision.reason, candidates = answer
         return candidates
 
-    def _answer(self, decision: RoundDecision, present: Groups, *, last: bool) -> tuple[str, list[Candidate]] | None:
+    def _answer(self, decision: RoundDecision, present: TrialPlan, *, last: bool) -> tuple[str, list[Candidate]] | None:
         """Return what rank 0 says now: why nothing is tried, or what is; None where it must wait."""
         if self._predictor is None:
             return None
@@ -262,7 +298,7 @@ class Tuner:
         decision.ranking = found
         if worth := choose(found, present):
             return "tried", worth
-        others = [each for each in found.candidates if each.groups != present]
+        others = [each for each in found.candidates if each.plan.key != present.key]
         best = max((each.gain_high or each.gain for each in others), default=0.0)
         return f"no plan is predicted to gain {WORTH_IT:.0%}: {max(best, 0.0):.1%} at most", []
 
@@ -279,7 +315,18 @@ class Tuner:
             self._watch = Watch(self._wrapped)
         return self._watch
 
-    def _use(self, plan: Plan) -> None:
+    @property
+    def _scheduled(self) -> bool:
+        """Whether the module is under the schedule of a scheme, for which another may be tried."""
+        return isinstance(self._wrapped, ScheduledDataParallel)
+
+    def _line(self, caps: BucketCaps, scheme: str | None = None) -> str:
+        """Return the line that gives a plan, by default the one in force."""
+        if not self._scheduled:
+            return call_of(caps)
+        return call_of(caps, scheme or self._wrapped.schedule.scheme)
+
+    def _use(self, plan: TrialPlan) -> None:
         if self._switch is not None:
             self._switch.use(plan)
 
@@ -338,21 +385,3 @@ def _uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _judge(decision: RoundDecision, trials: Trials, stays: int, *, leads: bool) -> None:
-    """Write down what was measured, and why what stays does."""
-    decision.tried = trials.tried
-    if not leads:
-        steps = trials.own_steps
-        decision.present_s, decision.step_s = median(steps[PRESENT]), median(steps[stays])
-        decision.reason = "as rank 0 decided"
-        return
-    measured = decision.measured = trials.race.measured()
-    decision.present_s, decision.step_s = measured[PRESENT].step_s, measured[stays].step_s
-    best = measured[stays] if stays else max(measured[1:], key=lambda each: each.saved_s)
-    saved = best.saved_s / measured[PRESENT].step_s
-    if stays:
-        decision.reason = f"measured {saved:.1%} faster over {best.steps} steps, at 95 %"
-    else:
-        decision.reason = f"what was tried is not surely faster: {saved:+.1%} over {best.steps} steps"

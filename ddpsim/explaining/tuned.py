@@ -35,7 +35,7 @@ class TuningRound(Document):
 
     Attributes:
         first_step, steps: counted from the tuner's first step.
-        present, kept: lines that give torch's DDP the plan before and after.
+        present, kept: lines that give the plan before and after, to torch's DDP or to our wrapper of schemes.
         present_step_s, kept_step_s: as measured.
         predicted_step_s: of the present plan.
         latency_s, bandwidth: of an allreduce, as observed: seconds, bytes a second; None where none was.

@@ -1,9 +1,10 @@
-"""Training loops whose buckets tune themselves: a plain one, and two that call things as Lightning and Accelerate do.
+"""Training loops that tune themselves: plain, as Lightning and Accelerate call things, and with schemes beside caps.
 
-`torchrun --nproc-per-node 2 examples/tuning/loops.py plain` (or `lightning`, `accelerate`); OUT names the folder that
-`ddpsim explain` reads. Neither library is needed: `Trainer` and `Accelerator` imitate the calls that theirs make.
+`torchrun --nproc-per-node 2 examples/tuning/loops.py plain` (or `lightning`, `accelerate`, `scheme`); OUT names the
+folder that `ddpsim explain` reads. Neither library is needed: `Trainer` and `Accelerator` imitate what theirs call.
 """
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import ddpexec
+from ddpexec.schedules.wrapper import ScheduledDataParallel
 
 WIDTH, LAYERS, BATCH = 64, 4, 8
 STEPS = int(os.environ.get("STEPS", "120"))
@@ -56,7 +58,8 @@ class Trainer:
         """Train."""
         self.model = DistributedDataParallel(module)
         self.optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
-        self.callback.on_train_start(self)
+        self.optimizers = [self.optimizer]
+        self.callback.on_train_start(self, module)
         for batch in batches():
 
             def closure(batch: Tensor = batch) -> Tensor:
@@ -66,25 +69,29 @@ class Trainer:
                 return loss
 
             self.optimizer.step(closure)
-            self.callback.on_train_batch_end(self)
-        self.callback.on_train_end(self)
+        self.callback.on_train_end(self, module)
         return self.model
 
 
 class TunedBuckets:
-    """A callback that tunes: with Lightning derive it from `lightning.Callback`, whose hooks take more arguments."""
+    """A callback that tunes: with Lightning derive it from `lightning.Callback`.
 
-    def on_train_start(self, trainer: Trainer) -> None:
-        """Begin."""
-        self.tuner = ddpexec.Tuner(trainer.model, out=OUT)
+    It follows the optimizer, not batches, of which a step may have several (`accumulate_grad_batches`).
+    """
 
-    def on_train_batch_end(self, trainer: Trainer) -> None:
-        """A step is over."""
-        self.tuner.step()
+    def on_train_start(self, trainer: Any, module: nn.Module) -> None:
+        """Begin: the model is wrapped by now."""
+        self.tuning = ddpexec.tuned(trainer.model, trainer.optimizers[0], out=OUT)
+        self.tuning.__enter__()
 
-    def on_train_end(self, trainer: Trainer) -> None:
+    def on_train_end(self, trainer: Any, module: nn.Module) -> None:
         """End."""
-        self.tuner.close()
+        self.tuning.__exit__(None, None, None)
+
+    def on_exception(self, trainer: Any, module: nn.Module, exception: BaseException) -> None:
+        """The training has broken off."""
+        with contextlib.suppress(type(exception)):
+            self.tuning.__exit__(type(exception), exception, exception.__traceback__)
 
 
 def lightning() -> nn.Module:
@@ -92,19 +99,19 @@ def lightning() -> nn.Module:
     return Trainer(TunedBuckets()).fit(net())
 
 
-class AcceleratedOptimizer:
-    """Wraps torch's optimizer as Accelerate's does, by the name `optimizer`."""
+class AcceleratedOptimizer(torch.optim.Optimizer):
+    """Wraps torch's optimizer as Accelerate's does: of its class, without its hooks, by the name `optimizer`."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
 
-    def step(self) -> None:
+    def step(self, closure: Any = None) -> None:
         """Step."""
-        self.optimizer.step()
+        self.optimizer.step(closure)
 
-    def zero_grad(self) -> None:
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear gradients."""
-        self.optimizer.zero_grad()
+        self.optimizer.zero_grad(set_to_none)
 
 
 class Accelerator:
@@ -131,7 +138,24 @@ def accelerate() -> nn.Module:
     return model
 
 
-LOOPS: dict[str, Callable[[], nn.Module]] = {"plain": plain, "lightning": lightning, "accelerate": accelerate}
+def scheme() -> nn.Module:
+    """Train under our wrapper that carries out schemes: they are tried beside caps."""
+    model = ScheduledDataParallel(net(), "ddp", lambda parameters: torch.optim.SGD(parameters, lr=0.01))
+    with ddpexec.tuned(model, model.optimizer, out=OUT):
+        for batch in batches():
+            model(batch).square().mean().backward()
+            model.optimizer.step()
+            model.optimizer.zero_grad()
+    model.complete()
+    return model
+
+
+LOOPS: dict[str, Callable[[], nn.Module]] = {
+    "plain": plain,
+    "lightning": lightning,
+    "accelerate": accelerate,
+    "scheme": scheme,
+}
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")

@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 from ddpexec.ddp.parameters import collect
 from ddpexec.running.stock import buckets_of
-from ddpexec.tuning.switching import Plan, PlanSwitch
+from ddpexec.tuning.plan import TrialPlan
+from ddpexec.tuning.switching import PlanSwitch
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
 from ddpsim.planning.best_buckets import CAPS_MB
 from ddpsim.units import MIB
@@ -45,11 +46,11 @@ class Sweep:
         caps = [BucketCaps(), *(BucketCaps(bucket_cap_mb=cap) for cap in CAPS_MB if cap < total)]
         caps += [BucketCaps(bucket_cap_mb=float(np.ceil(total)))]
         self._caps = caps if kept in caps else [*caps, kept]
-        self._plans: list[Plan] = [
-            (each, tuple(map(tuple, rebuilt_plan(found.policy, each, order).groups()))) for each in self._caps
+        self._plans = [
+            TrialPlan(each, tuple(map(tuple, rebuilt_plan(found.policy, each, order).groups()))) for each in self._caps
         ]
         self._fixed = [0, self._caps.index(kept)]
-        self._switch = PlanSwitch(ddp, (kept, tuple(map(tuple, groups))))
+        self._switch = PlanSwitch(ddp, TrialPlan(kept, tuple(map(tuple, groups))))
         self._blocks: list[list[list[float]]] = [[] for _ in self._caps]
 
     def plans(self) -> list[Mapping[str, object]]:

@@ -39,9 +39,10 @@ def trained(rank: int, name: str, folder: str) -> bool:
     return all(map(torch.equal, tuned.parameters(), plain.parameters()))
 
 
-@pytest.mark.parametrize("name", ["plain", "lightning", "accelerate"])
+@pytest.mark.parametrize("name", ["plain", "lightning", "accelerate", "scheme"])
 def test_each_loop_is_tuned_and_ends_with_the_bits_of_one_that_is_not(name: str, tmp_path: Path) -> None:
     assert ranks.run(2, trained, name, str(tmp_path)) == [True, True]
     (only,) = read_tuning(tmp_path).rounds
     assert 0 < only.steps <= 100
-    assert only.present == "DistributedDataParallel(model)"
+    ours = 'ScheduledDataParallel(model, "ddp", make_optimizer, learn=3)'
+    assert only.present == (ours if name == "scheme" else "DistributedDataParallel(model)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,15 +54,16 @@ def test_messages_that_share_the_network_count_half() -> None:
 def test_sizes_all_alike_ask_for_probes_and_different_ones_for_none() -> None:
     job = ObservedJob(tuple(Parameter(f"p{number}", (1 << 18,)) for number in range(4)), "cpu", "gloo", 2)
     alike = [rank_of([1 << 20] * 4)] * 2
-    (caps, groups), *_ = probes(job, alike)
-    assert groups != tuple((number,) for number in range(4))
-    assert caps.bucket_cap_mb is not None
+    first, *_ = probes(job, alike)
+    assert first.groups != tuple((number,) for number in range(4))
+    assert first.caps.bucket_cap_mb is not None
     assert probes(job, [rank_of([1 << 20, 4 << 20, 1 << 20, 1 << 20])] * 2) == []
 
 
-def test_ranking_finds_that_one_bucket_for_each_of_many_small_gradients_costs_latency() -> None:
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+def test_ranking_finds_that_one_bucket_for_each_of_many_small_gradients_costs_latency(backend: Any) -> None:
     count, size = 40, 1 << 12
-    job = ObservedJob(tuple(Parameter(f"p{number}", (size // 4,)) for number in range(count)), "cpu", "gloo", 2)
+    job = ObservedJob(tuple(Parameter(f"p{number}", (size // 4,)) for number in range(count)), "cpu", backend, 2)
     ranks = [rank_of([size] * (count - 1) + [4 * size])] * 2
     step_s = 0.3 + count * LATENCY_S
     found = rank_caps(Observed(job, step_s, [ranks]))

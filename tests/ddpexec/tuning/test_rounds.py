@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 import time
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -19,6 +22,7 @@ from ddpexec.tuning import step_clock  # noqa: E402
 from ddpexec.tuning import tuner as tuner_module  # noqa: E402
 from ddpexec.tuning.rewrapping import caps_in_force  # noqa: E402
 from ddpexec.tuning.tuner import OBSERVED, WARM_UP  # noqa: E402
+from ddpexec.tuning.words import Words  # noqa: E402
 from tests.ddpexec.tuning.test_tuner import OURS, STOCK, AtOnce, train, wrapped  # noqa: E402
 
 KINDS = {"torch": STOCK, "ddpexec": OURS}
@@ -136,3 +140,41 @@ def test_no_port_stays_open_and_no_file_lies_outside_the_folder(tmp_path: Path) 
         assert after == before
         assert here == []
         assert out == ["tuning.json"]
+
+
+def said(rank: int) -> tuple[list[str], int, int, int]:
+    """Return what is printed, words between ranks until it is decided and after it, and the steps after it."""
+    tuner_module.PredictingProcess = AtOnce  # type: ignore[misc,assignment]
+    words = [0, 0]
+    model, printed = wrapped(STOCK), io.StringIO()
+    with mock.patch.object(sys, "stderr", printed):
+        tuner = ddpexec.Tuner(model)
+        for name in ("gather", "follow", "small_message_s"):
+            heard = getattr(Words, name)
+
+            def counted(self: Any, word: Any, heard: Any = heard) -> Any:
+                words[bool(tuner.decisions)] += 1
+                return heard(self, word)
+
+            mock.patch.object(Words, name, counted).start()
+        steps = []
+
+        def between(number: int) -> None:
+            steps.append(bool(tuner.decisions))
+            tuner.step()
+
+        train(model, 150, rank, between)
+        tuner.close()
+    return printed.getvalue().splitlines(), *words, sum(steps)
+
+
+def test_a_round_is_one_line_of_rank_0_and_after_it_ranks_say_nothing() -> None:
+    (lines, before, after, steps), (others, *_) = ranks.run_own(2, said)
+    assert len(lines) == 1
+    assert lines[0].startswith("ddpexec.tuned: DistributedDataParallel(model")
+    assert "; decided in " in lines[0]
+    assert " ms (" in lines[0]
+    assert others == []
+    assert before > 3
+    assert after == 0
+    assert steps > 40

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from ddpexec.tuning import racing
+from ddpexec.tuning.plan import TrialPlan
 from ddpexec.tuning.ranking import Candidate, CapRanking
 from ddpexec.tuning.trials import Trials
 from ddpexec.tuning.wires import Wire
@@ -31,12 +32,12 @@ class AloneWords:
         return [what]
 
 
-def plan(buckets: int) -> tuple[BucketCaps, tuple[tuple[int, ...], ...]]:
-    return BucketCaps(bucket_cap_mb=buckets), tuple((number,) for number in range(buckets))
+def plan(buckets: int) -> TrialPlan:
+    return TrialPlan(BucketCaps(bucket_cap_mb=buckets), tuple((number,) for number in range(buckets)))
 
 
 def candidate(buckets: int) -> Candidate:
-    return Candidate(*plan(buckets), step_s=STEP_S[buckets], gain=1 - STEP_S[buckets])
+    return Candidate(plan(buckets), step_s=STEP_S[buckets], gain=1 - STEP_S[buckets])
 
 
 @pytest.mark.parametrize("rounds", [3, 4])
@@ -45,11 +46,11 @@ def test_a_neighbour_joins_after_any_number_of_rounds(monkeypatch: pytest.Monkey
     ranking = CapRanking(1.0, 1.0, Wire(0.0, 1e-9, ((1, 1.0),), 0.0), (candidate(4), candidate(2)))
     in_force: list[int] = []
 
-    def use(given: tuple[BucketCaps, tuple[tuple[int, ...], ...]]) -> int:
-        in_force.append(len(given[1]))
+    def use(given: TrialPlan) -> int:
+        in_force.append(len(given.groups))
         return 0
 
-    switch = SimpleNamespace(use=use, forget=lambda groups: None)
+    switch = SimpleNamespace(use=use, forget=lambda plan: None)
     taken: list[float] = []
     trials = Trials(AloneWords(), switch, plan(1), [candidate(2)], ranking)  # type: ignore[arg-type]
     running = trials.run(lambda: 100 - len(taken), taken)
@@ -62,6 +63,6 @@ def test_a_neighbour_joins_after_any_number_of_rounds(monkeypatch: pytest.Monkey
             stays = ended.value
         # Alternate a little, so that a spread is known.
         seconds = STEP_S[in_force[-1]] * (1 + 0.001 * (len(taken) % 2))
-    assert [len(groups) for _, groups in trials.plans] == [1, 2, 4]
+    assert [len(each.groups) for each in trials.plans] == [1, 2, 4]
     assert in_force.count(4) > 0
-    assert in_force[-1] == len(trials.plans[stays][1])
+    assert in_force[-1] == len(trials.plans[stays].groups)

@@ -19,6 +19,7 @@ from ddpexec.running.stock import buckets_of  # noqa: E402
 from ddpexec.tracing.subjects import told_buckets  # noqa: E402
 from ddpexec.tuning import tuner as tuner_module  # noqa: E402
 from ddpexec.tuning.observed import Observed  # noqa: E402
+from ddpexec.tuning.plan import TrialPlan  # noqa: E402
 from ddpexec.tuning.ranking import Candidate, CapRanking, rank_caps  # noqa: E402
 from ddpexec.tuning.rewrapping import caps_in_force, refusal  # noqa: E402
 from ddpexec.tuning.switching import MADE, PlanSwitch  # noqa: E402
@@ -67,7 +68,7 @@ def switched(rank: int, kind: str, variant: str, accumulate: int) -> tuple[bool,
     model, first = wrapped(make, **options), BucketCaps(bucket_cap_mb=CAP)
     reducer = model.reducer
     policy, order = _policy(), range(2 * BLOCKS)[::-1]
-    plans = [(caps, tuple(map(tuple, rebuilt_plan(policy, caps, order).groups()))) for caps in (first, OTHER)]
+    plans = [TrialPlan(caps, tuple(map(tuple, rebuilt_plan(policy, caps, order).groups()))) for caps in (first, OTHER)]
     switch = PlanSwitch(model, plans[0])
     seen: list[int] = []
 
@@ -131,7 +132,7 @@ class AtOnce:
     def ask(self, observed: Observed) -> None:
         found = rank_caps(observed)
         first = max(found.candidates, key=lambda each: len(each.groups))
-        liked = Candidate(first.caps, first.groups, found.step_s / 2, 0.5, 0.4, 0.6)
+        liked = Candidate(first.plan, found.step_s / 2, 0.5, 0.4, 0.6)
         self._found = CapRanking(found.step_s, found.measured_s, found.wire, (liked, *found.candidates))
 
     def answer(self) -> Any:

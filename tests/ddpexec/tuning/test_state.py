@@ -1,0 +1,235 @@
+"""What a tuned model keeps: its state's keys and values, hooks, `no_sync`, a static graph, the order of gradients."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from tests.ddpexec.groups import ranks
+
+torch = pytest.importorskip("torch")
+
+import ddpexec  # noqa: E402
+from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
+from ddpexec.tuning import tuner as tuner_module  # noqa: E402
+from ddpexec.tuning.tuner import LEAST_STEPS, OBSERVED, WARM_UP  # noqa: E402
+from ddpsim.bucketing import BucketCaps  # noqa: E402
+from tests.ddpexec.tuning.test_tuner import BATCH, CAP, OURS, STOCK, WIDTH, AtOnce  # noqa: E402
+
+KINDS = ("torch", "ddpexec", "scheme")
+STEPS = LEAST_STEPS + 6
+WATCHED, TRIED = WARM_UP + 2, WARM_UP + OBSERVED + 8
+"""Steps at which a tuner stamps, and at which it tries plans."""
+POINTS = {"before": 0, "watched": WATCHED, "tried": TRIED, "after": LEAST_STEPS + 2}
+USED = (2, 0, 3, 1)
+
+
+class Shuffled(torch.nn.Module):
+    """Layers used in another order than they are registered in, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in USED)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, inputs: Any) -> Any:
+        self.seen += 1
+        for number in USED:
+            inputs = torch.relu(self.layers[number](inputs))
+        return inputs
+
+
+def adam(parameters: Any) -> Any:
+    return torch.optim.AdamW(parameters, lr=0.01)
+
+
+def made(kind: str, **options: Any) -> tuple[Any, Any]:
+    """Return a wrapped model and its optimizer, the same each time."""
+    torch.manual_seed(0)
+    if kind == "scheme":
+        model: Any = ScheduledDataParallel(Shuffled(), "ddp", adam, caps=BucketCaps(bucket_cap_mb=CAP), **options)
+        return model, model.optimizer
+    model = {"torch": STOCK, "ddpexec": OURS}[kind](Shuffled(), bucket_cap_mb=CAP, **options)
+    return model, adam(model.parameters())
+
+
+def step(model: Any, optimizer: Any, number: int, rank: int, accumulate: int = 1) -> None:
+    generator = torch.Generator().manual_seed(1000 * number + rank)
+    for micro in range(accumulate):
+        with nullcontext() if micro + 1 == accumulate else model.no_sync():
+            model(torch.randn(BATCH, WIDTH, generator=generator)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def copied(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.detach().clone() for name, value in state.items()}
+
+
+def states(rank: int, kind: str) -> dict[str, Any]:
+    """Return, at each point, what is alike of a tuned training's state and of one that is not, and how both go on."""
+    tuner_module.PredictingProcess = AtOnce  # type: ignore[misc,assignment]
+    plain, updating = made(kind)
+    known = {}
+    for number in range(STEPS):
+        known[number] = copied(plain.state_dict())
+        step(plain, updating, number, rank)
+    end = copied(plain.state_dict())
+    model, optimizer = made(kind)
+    found: dict[str, Any] = {}
+    kept = {}
+    tuner = ddpexec.Tuner(model, steps=LEAST_STEPS)
+    for number in range(STEPS):
+        for name, point in POINTS.items():
+            if number == point:
+                state = copied(model.state_dict())
+                kept[name] = number, state, copy.deepcopy(optimizer.state_dict())
+                keys = list(state) == list(known[number])
+                found[name] = [keys, all(map(torch.equal, state.values(), known[number].values()))]
+        step(model, optimizer, number, rank)
+        tuner.step()
+    (decision,) = tuner.decisions
+    tuner.close()
+    found["end"] = all(map(torch.equal, model.state_dict().values(), end.values()))
+    found["decided"] = decision.steps, len(decision.tried)
+    for name, (number, state, of_optimizer) in kept.items():
+        other, others = made(kind)
+        other.load_state_dict(state)
+        others.load_state_dict(of_optimizer)
+        for further in range(number, STEPS):
+            step(other, others, further, rank)
+        found[name].append(all(map(torch.equal, other.state_dict().values(), end.values())))
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_of_any_moment_is_an_untuned_model_s_and_goes_on_in_one(kind: str) -> None:
+    for found in ranks.run_own(2, states, kind):
+        steps, tried = found["decided"]
+        assert tried >= 1
+        assert TRIED < steps <= POINTS["after"]
+        assert found["end"]
+        for name in POINTS:
+            assert found[name] == [True, True, True], name
+
+
+def loaded(rank: int, kind: str, at: int) -> tuple[bool, int]:
+    """Return whether a tuned model that is given an untuned one's state at a step goes on as that one does."""
+    tuner_module.PredictingProcess = AtOnce  # type: ignore[misc,assignment]
+    plain, updating = made(kind)
+    for number in range(7):
+        step(plain, updating, number, rank)
+    state, of_optimizer = copied(plain.state_dict()), copy.deepcopy(updating.state_dict())
+    model, optimizer = made(kind)
+    tuner = ddpexec.Tuner(model, steps=LEAST_STEPS)
+    for number in range(STEPS):
+        if number == at:
+            model.load_state_dict(state)
+            optimizer.load_state_dict(copy.deepcopy(of_optimizer))
+        step(model, optimizer, number, rank)
+        tuner.step()
+    (decision,) = tuner.decisions
+    tuner.close()
+    for number in range(at, STEPS):
+        step(plain, updating, number, rank)
+    same = all(map(torch.equal, model.state_dict().values(), plain.state_dict().values()))
+    return same, len(decision.tried)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("at", [WATCHED, TRIED])
+def test_an_untuned_state_is_taken_in_the_midst_of_tuning(kind: str, at: int) -> None:
+    for same, tried in ranks.run_own(2, loaded, kind, at):
+        assert tried >= 1
+        assert same
+
+
+def hooked(rank: int, kind: str) -> tuple[bool, list[dict[str, int]], int]:
+    """Return whether weights are alike, how often each hook was called without and with a tuner, and plans tried."""
+    tuner_module.PredictingProcess = AtOnce  # type: ignore[misc,assignment]
+    counts, ends, tried = [], [], 0
+    for tuned in (False, True):
+        model, optimizer = made(kind)
+        calls = dict.fromkeys(("before", "after", "backward", "gradient", "accumulated"), 0)
+        counts.append(calls)
+        layer = model.module.layers[1]
+
+        def count(name: str, calls: dict[str, int] = calls) -> None:
+            calls[name] += 1
+
+        model.register_forward_pre_hook(lambda *_, count=count: count("before"))
+        layer.register_forward_hook(lambda *_, count=count: count("after"))
+        layer.register_full_backward_hook(lambda *_, count=count: count("backward"))
+        layer.weight.register_hook(lambda gradient, count=count: [count("gradient"), gradient * 0.5][1])
+        layer.bias.register_post_accumulate_grad_hook(lambda _, count=count: count("accumulated"))
+        tuner = ddpexec.Tuner(model, steps=LEAST_STEPS) if tuned else None
+        for number in range(STEPS):
+            step(model, optimizer, number, rank)
+            if tuner is not None:
+                tuner.step()
+        if tuner is not None:
+            tried = len(tuner.decisions[0].tried)
+            tuner.close()
+        ends.append(copied(model.state_dict()))
+    return all(map(torch.equal, ends[0].values(), ends[1].values())), counts, tried
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_user_s_hooks_are_called_as_often_and_act_as_before(kind: str) -> None:
+    for same, (plain, tuned), tried in ranks.run_own(2, hooked, kind):
+        assert tried >= 1
+        assert plain == tuned == dict.fromkeys(plain, STEPS)
+        assert same
+
+
+def trained(rank: int, kind: str, options: dict[str, bool], accumulate: int) -> tuple[bool, int, list[int], list[int]]:
+    """Return whether weights are alike, plans tried, the order of gradients, and that in which the plans have them."""
+    tuner_module.PredictingProcess = AtOnce  # type: ignore[misc,assignment]
+    ends, tried, planned = [], 0, list[int]()
+    for tuned in (False, True):
+        model, optimizer = made(kind, **options)
+        tuner = ddpexec.Tuner(model, steps=LEAST_STEPS) if tuned else None
+        for number in range(STEPS):
+            step(model, optimizer, number, rank, accumulate)
+            if tuner is not None:
+                tuner.step()
+        if tuner is not None:
+            (decision,) = tuner.decisions
+            tried, planned = len(decision.tried), [i for group in decision.tried[0].groups for i in group]
+            tuner.close()
+        ends.append(copied(model.state_dict()))
+    return all(map(torch.equal, ends[0].values(), ends[1].values())), tried, arrivals(), planned
+
+
+def arrivals() -> list[int]:
+    """Return the order in which the gradients come, by registration index."""
+    model, order = Shuffled(), list[int]()
+    for index, parameter in enumerate(model.parameters()):
+        parameter.register_post_accumulate_grad_hook(lambda _, index=index: order.append(index))
+    model(torch.ones(BATCH, WIDTH)).square().mean().backward()
+    return order
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_accumulate_under_no_sync_as_before(kind: str) -> None:
+    for same, tried, *_ in ranks.run_own(2, trained, kind, {}, 2):
+        assert tried >= 1
+        assert same
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_static_graph_stays_one(kind: str) -> None:
+    for same, tried, *_ in ranks.run_own(2, trained, kind, {"static_graph": True}, 1):
+        assert tried >= 1
+        assert same
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_tried_has_gradients_in_the_order_in_which_they_come(kind: str) -> None:
+    for same, tried, order, planned in ranks.run_own(2, trained, kind, {}, 1):
+        assert tried >= 1
+        assert same
+        assert order == planned != sorted(order, reverse=True)
