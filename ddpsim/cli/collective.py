@@ -19,6 +19,7 @@ from ddpsim.units import counted
 
 if TYPE_CHECKING:
     from ddpsim.collectives.calibration import Calibration
+    from ddpsim.collectives.execute import Collectives
     from ddpsim.measured import MeasuredTable
     from ddpsim.operations import Operation
     from ddpsim.topology.graph import Placement, Topology
@@ -124,7 +125,7 @@ def _predict(
         choice = collectives.choice(size, operation)
         row = _row(operation, size, timed(size, operation), placement)
         found.append(row | {"algorithm": choice.algorithm, "protocol": choice.protocol})
-    _add_bands(found, placement, collectives.calibration, algorithm, operation)
+    _add_bands(found, placement, collectives, algorithm, operation)
     if rows is not None:
         _join(found, rows)
     if asked.plot:
@@ -203,12 +204,13 @@ def _row(operation: Operation, size_bytes: int, seconds: float, placement: Place
 
 
 def _add_bands(
-    found: list[Row], placement: Placement, calibration: Calibration, algorithm: str, operation: Operation
+    found: list[Row], placement: Placement, collectives: Collectives, algorithm: str, operation: Operation
 ) -> None:
     from ddpsim.doubts.collectives import factors
 
     sizes = [int(str(row["size_bytes"])) for row in found]
-    ends = factors(placement, calibration.backend, calibration, sizes, algorithm, operation)
+    calibration, transport = collectives.calibration, collectives.transport
+    ends = factors(placement, calibration.backend, calibration, sizes, algorithm, operation, transport=transport)
     for row, (low, high) in zip(found, ends, strict=True):
         time_us = float(str(row["time_us"]))
         row |= {"time_low_us": time_us * low, "time_high_us": time_us * high}

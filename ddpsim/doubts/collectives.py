@@ -69,11 +69,16 @@ def factors(
     sizes: Sequence[int],
     algorithm: str = "auto",
     operation: Operation = Operation.ALLREDUCE,
+    *,
+    transport: Transport | None = None,
 ) -> list[Factors]:
     """Return by size the factors from the predicted time of an operation to the ends of its 80 % band.
 
     What a calibration says of itself, where it measured transports; joined with the spread of the family where it
     measured none of a network that is used; that spread alone where it measured nothing.
+
+    Args:
+        transport: the one whose times are banded; made here where None, which takes seconds for 256 ranks.
     """
     if placement.world_size == 1:
         return [(1.0, 1.0)] * len(sizes)
@@ -83,7 +88,9 @@ def factors(
     if own is not None and covers(calibration, placement, backend, algorithm):
         return own
     name = family(placement, backend)
-    transport = make_transport(placement, backend, calibration, CollectiveOptions(algorithm=algorithm, isolated=False))
+    if transport is None:
+        options = CollectiveOptions(algorithm=algorithm, isolated=False)
+        transport = make_transport(placement, backend, calibration, options)
     spreads = [spread(name, transport, max(size, 1), operation) for size in sizes]
     return [
         (

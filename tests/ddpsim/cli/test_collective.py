@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ddpsim.collectives.nccl.ways import NcclPaths
+from ddpsim.collectives.transport import Connection
 from ddpsim.measured import parse_table
 from ddpsim.operations import Operation
 
@@ -275,3 +277,18 @@ def test_an_operation_that_is_none_is_named(ddpsim: Callable) -> None:
     ddpsim("collective", "--op", "all_gathr", *HERE).refused(
         "--op: unknown operation 'all_gathr'; did you mean all_gather?"
     )
+
+
+def test_the_band_of_an_all_to_all_is_of_the_ways_that_its_times_were_found_on(
+    ddpsim: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, connection = list[tuple[int, int]](), NcclPaths.connection
+
+    def counted(ways: NcclPaths, source: int, target: int) -> Connection:
+        found.append((source, target))
+        return connection(ways, source, target)
+
+    monkeypatch.setattr(NcclPaths, "connection", counted)
+    rows = ddpsim("collective", "--op", "alltoall", "--topology", "dgx-h100", "--json").document["rows"]
+    assert all(row["time_low_us"] < row["time_us"] < row["time_high_us"] for row in rows)
+    assert len(found) == len(set(found)) == 8 * 7
