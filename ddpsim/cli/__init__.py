@@ -20,6 +20,8 @@ def main(arguments: "Sequence[str] | None" = None) -> None:
     if own:
         gc.disable()
         end_on_interrupt()
+        # Pydantic looks for plugins in what every installed package says of itself; the command has no use for any.
+        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from ddpsim.cli.app import command_for, command_name, run
 
     arguments = sys.argv[1:] if arguments is None else arguments

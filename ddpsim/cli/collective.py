@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +13,7 @@ from ddpsim.cli.options import TopologyName
 from ddpsim.cli.output import Output, note, percent, table
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.predict import GpusPerNode
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.units import counted
 

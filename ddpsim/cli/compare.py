@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +18,7 @@ from ddpsim.cli.output import Output, note
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.predict import GpusPerNode
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +13,7 @@ from ddpsim.cli.options import WorkloadName
 from ddpsim.cli.output import Output, ms, percent, table
 from ddpsim.cli.predict import GpusPerNode
 from ddpsim.cli.progress import Progress
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:

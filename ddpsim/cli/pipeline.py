@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +11,7 @@ from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName, WorkloadName
 from ddpsim.cli.output import Output, ms, percent, table
 from ddpsim.cli.predict import GpusPerNode
+from ddpsim.dataclass import dataclass
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.units import counted
 

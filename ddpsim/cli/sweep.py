@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,6 +26,7 @@ from ddpsim.cli.output import Output, ms, note, percent, table
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.predict import GpusPerNode
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
+from ddpsim.dataclass import dataclass
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
 from ddpsim.units import counted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -12,6 +12,7 @@ from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import CalibrationFile, PlanFile, TopologyName, read_calibration, read_plan, refuse_beside_plan
 from ddpsim.cli.output import Output, ms, note, table
+from ddpsim.dataclass import dataclass
 from ddpsim.jobs.simulated import Options
 
 if TYPE_CHECKING:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.interpolation import MonotoneTable
 from ddpsim.collectives.scaled import TransportAround, fitted, fitted_steps
 from ddpsim.collectives.transport import Steps, Transport
+from ddpsim.dataclass import dataclass
 from ddpsim.network.fairness import Demand
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import get_args
@@ -12,11 +12,6 @@ import simpy
 
 from ddpsim.collectives.calibration import Calibration, Curve
 from ddpsim.collectives.curve import Correction, CurveTransport, every_matching, matching
-from ddpsim.collectives.gloo.transport import GlooTransport
-from ddpsim.collectives.gloo.ways import GlooPaths
-from ddpsim.collectives.host_paths import HostPaths
-from ddpsim.collectives.mpi.transport import MpiTransport
-from ddpsim.collectives.mpi.ways import MpiPaths
 from ddpsim.collectives.nccl.layout import Layout, joined_by_nvlink
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.ways import NcclPaths
@@ -35,7 +30,6 @@ from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import gcn_of
 
-_HOST_PATHS: Mapping[str, type[HostPaths]] = {"gloo": GlooPaths, "mpi": MpiPaths}
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 
@@ -127,11 +121,15 @@ def _physical(
     if backend in BACKENDS and is_pattern(options.algorithm):
         return PatternTransport(placement, ways_of(placement, backend, calibration), options.algorithm)
     if backend == "gloo":
+        from ddpsim.collectives.gloo.transport import GlooTransport
+
         return GlooTransport(placement, calibration, options)
     if backend in GPU_BACKENDS:
         version = (calibration or Calibration.priors(backend))[f"{backend}.version"]
         return NcclTransport(layout_of(placement, int(version), expand=options.expand), calibration, options)
     if backend == "mpi":
+        from ddpsim.collectives.mpi.transport import MpiTransport
+
         return MpiTransport(placement, calibration, options)
     raise UnknownNameError.among("backend", backend, BACKENDS, place="backend")
 
@@ -145,8 +143,14 @@ def layout_of(placement: Placement, version: int, *, expand: bool) -> Layout:
 def ways_of(placement: Placement, backend: str, calibration: Calibration | None) -> RankPaths:
     """Return the ways between any two ranks of a placement over a backend."""
     constants = calibration or Calibration.priors(library_of(placement, backend))
-    if backend in _HOST_PATHS:
-        return _HOST_PATHS[backend](PlacementLinks(placement, expand=True), constants)
+    if backend == "gloo":
+        from ddpsim.collectives.gloo.ways import GlooPaths
+
+        return GlooPaths(PlacementLinks(placement, expand=True), constants)
+    if backend == "mpi":
+        from ddpsim.collectives.mpi.ways import MpiPaths
+
+        return MpiPaths(PlacementLinks(placement, expand=True), constants)
     return NcclPaths(joined_by_nvlink(placement, int(constants[f"{constants.backend}.version"])), constants)
 
 

@@ -8,12 +8,13 @@ first, as NCCL tries its forced order: where GPUs are alike, and NICs, no other 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from heapq import merge
 from itertools import pairwise, product
+from operator import itemgetter
 
+from ddpsim.dataclass import dataclass
 from ddpsim.topology.node import NETWORK
 from ddpsim.topology.paths import KINDS, Paths, Route
 
@@ -96,12 +97,14 @@ class RingSearch:
                 echoes = ((back, echo),) if echo and back in capacities else ()
                 self._hops[nic, gpu] = _hop(paths[nic, gpu], (f"{NETWORK}>{nic}", 1.0), *echoes)
                 self._hops[gpu, nic] = _hop(paths[gpu, nic], (f"{nic}>{NETWORK}", 1.0))
-        self._outs = {gpu: {self._hops[gpu, o].loads[0][0] for o in gpus if o != gpu} for gpu in gpus}
+        self._outs = [tuple({self._hops[gpu, o].loads[0][0]: None for o in gpus if o != gpu}) for gpu in gpus]
+        self._ports_of = {nic: (f"{NETWORK}>{nic}", f"{nic}>{NETWORK}") for nic in nics}
         self._numbers = {gpu: number for number, gpu in enumerate(gpus)}
         self._free: dict[str, float] = {}
         self._tried, self._most = 0, budget
         self._work, self._work_left = work, 0
         self._known_nics: dict[Limits, list[str]] = {}
+        self._known_ends: dict[tuple[str, str, int], list[tuple[str, str]]] = {}
 
     @cached_property
     def kinds(self) -> list[int]:
@@ -231,8 +234,7 @@ class RingSearch:
     ) -> Iterator[tuple[str, ...]]:
         here = order[-1]
         self._work_left -= len(left)
-        for gpu in sorted(left, key=lambda gpu: self._preference(here, gpu)) if left else [last]:
-            hop = self._hops[here, gpu]
+        for gpu, hop in self._by_preference(here, left) if left else [(last, self._hops[here, last])]:
             if self._tried > self._most or self._work_left <= 0:
                 return
             if hop.kind <= kind and self._take(hop, speed):
@@ -242,9 +244,14 @@ class RingSearch:
                     yield (*order, gpu)
                 self._give(hop, speed)
 
-    def _preference(self, here: str, there: str) -> tuple[int, float, int]:
-        hop = self._hops[here, there]
-        return hop.kind, -min(self._free[link] for link, _ in hop.loads), self._numbers[there]
+    def _by_preference(self, here: str, there: Iterable[str]) -> list[tuple[str, _Hop]]:
+        """Return the GPUs `there` with the hops to them: the nearest first, of those that with most room."""
+        free, found = self._free, []
+        for gpu in there:
+            hop = self._hops[here, gpu]
+            found.append((hop.kind, -min([free[link] for link, _ in hop.loads]), self._numbers[gpu], gpu, hop))
+        found.sort(key=_first_three)
+        return [(gpu, hop) for _, _, _, gpu, hop in found]
 
     def _ports(self, speed: float, limits: Limits, found: list[Ring]) -> Iterator[tuple[str, str]]:
         """Yield NICs to enter and leave by, those with most room first; rings that cross over go two and two."""
@@ -262,11 +269,19 @@ class RingSearch:
         else:
             yield from ((a, b) for a, b in product(into, out) if a != b)
 
-    def _ends(self, nic_in: str, nic_out: str, nic_kind: int) -> Iterator[tuple[str, str]]:
-        """Yield first and last GPUs, nearest to their NIC first, then in rank order."""
+    def _ends(self, nic_in: str, nic_out: str, nic_kind: int) -> Iterable[tuple[str, str]]:
+        """Return first and last GPUs, nearest to their NIC first, then in rank order."""
+        self._work_left -= len(self._gpus)
+        key = (nic_in, nic_out, nic_kind)
+        if len(self._gpus) > _MANY_GPUS:
+            return self._found_ends(*key)  # too many to keep, and few of them are looked at
+        if key not in self._known_ends:
+            self._known_ends[key] = list(self._found_ends(*key))
+        return self._known_ends[key]
+
+    def _found_ends(self, nic_in: str, nic_out: str, nic_kind: int) -> Iterator[tuple[str, str]]:
         into = self._by_kind([((nic_in, gpu), gpu) for gpu in self._gpus], nic_kind)
         out = self._by_kind([((gpu, nic_out), gpu) for gpu in self._gpus], nic_kind)
-        self._work_left -= len(self._gpus)
         levels: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for kinds in product(into, out):
             levels.setdefault((max(kinds), sum(kinds)), []).append(kinds)
@@ -285,7 +300,8 @@ class RingSearch:
         return found
 
     def _port(self, nic: str) -> tuple[float, float]:
-        return self._free[f"{NETWORK}>{nic}"], self._free[f"{nic}>{NETWORK}"]
+        into, out = self._ports_of[nic]
+        return self._free[into], self._free[out]
 
     def _usable(self, limits: Limits) -> list[str]:
         """Return the NICs that some GPU receives from, and some sends to, within the limits."""
@@ -297,7 +313,8 @@ class RingSearch:
 
     def _room(self, speed: float, limits: Limits) -> int:
         """Return how many more rings may fit at best, from what each GPU (and the NICs) can still send."""
-        passed = [int(self._widest(gpu) / speed + _SLACK) for gpu in self._gpus]
+        room = self._free.__getitem__
+        passed = [int(sum(map(room, links)) / speed + _SLACK) for links in self._outs]
         self._work_left -= len(self._gpus) + len(self._nics)
         if not self._nics:
             return min(passed, default=0)
@@ -307,9 +324,6 @@ class RingSearch:
             ports = [self._port(nic) for nic in self._nics]
             return min(inside, *(sum(int(port[way] / speed + _SLACK) for port in ports) for way in (0, 1)))
         return min(inside, sum(int(min(self._port(nic)) / speed + _SLACK) for nic in self._usable(limits)))
-
-    def _widest(self, gpu: str) -> float:
-        return sum(self._free[link] for link in self._outs[gpu])
 
     def _connected(self, first: str, last: str, speed: float, kind: int) -> bool:
         """Return whether every GPU is still in reach of `first` without passing through `last`."""
@@ -328,19 +342,27 @@ class RingSearch:
             return False
         self._tried += 1
         self._work_left -= 1
-        needed = speed * (1 - _SLACK)
-        return all(self._free[link] >= needed * load for link, load in hop.loads)
+        free, needed = self._free, speed * (1 - _SLACK)
+        for link, load in hop.loads:  # noqa: SIM110, a loop takes half the time
+            if free[link] < needed * load:
+                return False
+        return True
 
     def _take(self, hop: _Hop, speed: float) -> bool:
         if not self._fits(hop, speed, hop.kind):
             return False
+        free = self._free
         for link, load in hop.loads:
-            self._free[link] -= speed * load
+            free[link] -= speed * load
         return True
 
     def _give(self, hop: _Hop, speed: float) -> None:
+        free = self._free
         for link, load in hop.loads:
-            self._free[link] += speed * load
+            free[link] += speed * load
+
+
+_first_three = itemgetter(0, 1, 2)
 
 
 def _hop(route: Route, *more: tuple[str, float]) -> _Hop:

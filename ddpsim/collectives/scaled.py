@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, ChannelSchedule, Connection, Steps, Transport
+from ddpsim.dataclass import dataclass
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.operations import Operation
 

@@ -7,8 +7,9 @@ message, beta seconds a byte sent, gamma seconds a byte reduced (Thakur, Rabense
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 
 MOST_TRANSFERS = 60_000

@@ -7,8 +7,9 @@ bits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+
+from ddpsim.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,10 @@ class Tree:
 
     def depth(self) -> int:
         """Return the number of hops from the farthest leaf to the root."""
-        return max(len(self.path(node)) for node in range(len(self.parents)))
+        reached, hops = [self.root], 0
+        while reached := [child for node in reached for child in self.children[node]]:
+            hops += 1
+        return hops
 
     def path(self, node: int) -> tuple[int, ...]:
         """Return the ancestors of `node`, the root last; empty for the root."""
@@ -42,6 +46,14 @@ def double_binary_tree(nodes: int) -> tuple[Tree, Tree]:
     """Return the two trees over `nodes` nodes: the second is the first mirrored (even) or shifted by one (odd)."""
     first = [_parent(node, nodes) for node in range(nodes)]
     return _tree(first), _tree([_renumbered(first, node, nodes) for node in range(nodes)])
+
+
+@lru_cache(maxsize=64)
+def depth_and_fan(nodes: int) -> tuple[int, int]:
+    """Return the depth of the deeper of the two trees over `nodes` nodes, and the most children of a node, or 1."""
+    trees = double_binary_tree(nodes)
+    fan = max(len(children) for tree in trees for children in tree.children)
+    return max(tree.depth() for tree in trees), fan or 1
 
 
 def _parent(node: int, nodes: int) -> int | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+
+from ddpsim.dataclass import dataclass
 
 YES, NO, UNKNOWN = "yes", "no", "unknown"
 """Words, for JSON's true and false leave no room for the third."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ddpsim.dataclass import dataclass
 from ddpsim.explaining.bound import Bound, StepShares
 from ddpsim.explaining.clocks import Alignment
 from ddpsim.explaining.files import Ranks

@@ -7,10 +7,11 @@ import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ddpsim.bounded import MOST_TRACE_BYTES, BoundedFile
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError, TraceError
 from ddpsim.explaining.kineto import read_kineto_rank
 from ddpsim.explaining.recorded import read_recorded_rank

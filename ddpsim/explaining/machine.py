@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import TopologyError, TraceError
 from ddpsim.explaining.splits import MedianSplit
 from ddpsim.files import display_name, read_text

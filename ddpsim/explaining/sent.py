@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ddpsim.dataclass import dataclass
 from ddpsim.workload.kineto.calls import Call, calls_in, dimensions_bytes, operation_named
 from ddpsim.workload.kineto.events import DeviceWork, Events
 from ddpsim.workload.kineto.steps import HostStep, is_communication

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from operator import truediv
+
+from ddpsim.dataclass import dataclass
 
 LinkId = Hashable
 

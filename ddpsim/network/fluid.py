@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import simpy
 from simpy.events import EventPriority
 
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import TopologyError
 from ddpsim.network.fairness import Demand, LinkId, max_min_rates, shared_rates, stalled
 
@@ -94,6 +95,9 @@ class Network:
         """Let the messages of `sender`, in flight or to come, move at `speed`: less than full while it computes."""
         before = self._speed_of(sender)
         if speed == before:
+            return
+        if not self._moving:
+            self._speeds[sender] = speed
             return
         flows = [flow for flow in self._moving if flow.sender == sender]
         for flow in flows:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.options.asked import flag, parse_options, value
 from ddpsim.strict import whole_number

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations, pairwise
 from statistics import fmean
 
+from ddpsim.dataclass import dataclass
 from ddpsim.order.arrivals import Arrivals
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import field, replace
 from functools import partial
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.dataclass import dataclass
 from ddpsim.markup import element
 from ddpsim.options.checks import check_given
 from ddpsim.planning.bound import bound_of
@@ -52,19 +53,25 @@ class SweepRequest:
     topology: Topology
     gpus_per_node: int | None = None
     calibration: Calibration | None = None
+    _local_s: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def predict(self, point: SweepPoint, progress: Progress | None = None, *, keep: bool = False) -> Prediction:
         """Return the prediction of one point; `keep` is as that of `predict`."""
-        return predict(
+        # One rank without DDP has neither buckets nor nodes.
+        asked = str(replace(point.options, caps=BucketCaps(), plan=None))
+        prediction = predict(
             self.workload,
             self.topology,
             nodes=point.nodes,
             gpus_per_node=self.gpus_per_node,
             options=point.options,
             calibration=self.calibration,
+            local_s=self._local_s.get(asked),
             progress=progress,
             keep=keep,
         )
+        self._local_s.setdefault(asked, prediction.local_s)
+        return prediction
 
     def entry(self, point: SweepPoint, progress: Progress | None = None) -> JournalEntry:
         """Return what is kept of one point: a line of the `sweep -o` file, and its notes.

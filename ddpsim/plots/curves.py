@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from ddpsim.dataclass import dataclass
 from ddpsim.plots.figure import MARKERS, label_decades, legend_below, legend_beside, save
 
 Curve = Sequence[tuple[float, float]]

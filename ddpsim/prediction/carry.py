@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import WorkloadError
 from ddpsim.simulation.pace import Factors, retimed
 from ddpsim.workload import Workload

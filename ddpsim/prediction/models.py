@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import WorkloadError
 from ddpsim.gpus.table import shipped_gpu
 from ddpsim.jobs.simulated import Options

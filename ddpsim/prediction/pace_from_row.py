@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import WorkloadError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from ddpsim.dataclass import dataclass
 from ddpsim.trace.records import PathSpan, Trace
 from ddpsim.units import format_time
 

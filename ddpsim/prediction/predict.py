@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean, median
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import correcting_curve
+from ddpsim.dataclass import dataclass
 from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.doubt import Doubt, Ends

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from statistics import fmean
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl.paths_taken import ChosenPaths, paths_taken
+from ddpsim.dataclass import dataclass
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Effect, Ends
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.markup import summary_card
-from ddpsim.prediction.document import flat
 from ddpsim.prediction.memory import Memory, capacity_bytes
 from ddpsim.prediction.notes import codec_notes, pace_notes
 from ddpsim.prediction.path import CriticalPath
@@ -250,6 +250,8 @@ class Prediction:
 
     def records(self) -> list[dict[str, object]]:
         """Return one flat row of the `predict` document, for `pandas.DataFrame`; rows of a sweep can be joined."""
+        from ddpsim.prediction.document import flat
+
         return [flat(self.document())]
 
     def document(self) -> dict[str, object]:

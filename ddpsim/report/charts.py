@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
+from ddpsim.dataclass import dataclass
 from ddpsim.markup import Markup, element
 from ddpsim.report.model import Chart, ChartLine, ChartPoint
 

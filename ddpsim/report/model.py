@@ -7,8 +7,9 @@ tenths, in the document.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from ddpsim.dataclass import dataclass
 
 SCHEMA = "ddpsim.report/1"
 

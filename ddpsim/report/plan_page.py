@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.dataclass import dataclass
 from ddpsim.planning.ranking import unranked
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.savings import WHERE

@@ -9,8 +9,9 @@ Sources: `torch/distributed/algorithms/model_averaging/averagers.py` and `ddp_co
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.options.asked import count, value

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.schedules.chunks import Chunks

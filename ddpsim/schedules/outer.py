@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ddpsim.dataclass import dataclass
 from ddpsim.options.asked import factor, value
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.options.asked import some_bytes, value

@@ -306,28 +306,29 @@ class IterationBuilder:
         synced, adds = setting.synced(nodes.index), setting.adds(nodes.index)
         unused = self._unused(pace, nodes.index) if synced or scheduled else []
         begun, nodes.idle_s = to.event(), pace.idle_s if setting.ddp else math.inf
-        owed_s = 0.0
+        hook_s, queued, compute, owed_s = costs.hook_s, to.graph.queued, NodeKind.COMPUTE, 0.0
         gradients = zip(pace.order, pace.host.tolist(), pace.work.tolist(), pace.lag.tolist(), strict=True)
         for position, (parameter, host_s, work_s, lag_s) in enumerate(gradients):
             if scheduled is not None and (needed := scheduled.needed[parameter]):
                 to.take_in(nodes, launches.waits(*needed))
                 to.launch_all(nodes, launches.passed(*needed))
-            to.device(work_s)
-            to.host(owed_s + host_s + (costs.hook_s if adds else 0.0))
+            if work_s > 0:
+                to.on_stream(compute, work_s)
+            to.host(host_s + (owed_s + hook_s if adds else owed_s))
             owed_s = 0.0
             if lag_s > 0:
                 to.on_stream(NodeKind.NOT_BEFORE, lag_s)
             if adds:
                 to.copies(setting.add_s(parameter))
-            ready = to.moment()
-            nodes.gradients.append((parameter, to.graph.queued[ready], ready))
+            ready = to.on_stream(NodeKind.MARK)
+            nodes.gradients.append((parameter, queued[ready], ready))
             self._enqueue(KERNELS)
             first = unused if position == 0 else []
             if not synced:
                 to.launch_all(nodes, self._unsent(launches, parameter, first))
                 continue
             if self._fills(parameter):
-                owed_s = costs.hook_s
+                owed_s = hook_s
                 copy_s = setting.copy_s(parameter)
                 to.copies(copy_s)
                 self._enqueue(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 import simpy
@@ -13,6 +13,7 @@ from ddpsim.collectives.execute import Collectives, make_transport, ways_of
 from ddpsim.collectives.gloo.groups import among
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.transport import Transport, alone_s
+from ddpsim.dataclass import dataclass
 from ddpsim.jobs.simulated import Options
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.network.fluid import Network
@@ -105,7 +106,7 @@ class Communication:
             for tell in told:
                 tell(busy)
 
-        return on_busy
+        return told[0] if len(told) == 1 else on_busy
 
     def transfer(self, collective: Collective) -> simpy.Event:
         """Carry out `collective`, whose ranks are all there, and return the event of its end."""

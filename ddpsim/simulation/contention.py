@@ -13,7 +13,6 @@ A `Processor` works at the speed that this leaves. Collectives in flight beside 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +20,7 @@ import simpy
 from numpy.typing import NDArray
 
 from ddpsim.collectives.transport import Transport
+from ddpsim.dataclass import dataclass
 from ddpsim.network.fluid import FULL, Network, Speed
 from ddpsim.operations import Operation
 from ddpsim.simulation.costs import Costs
@@ -196,7 +196,8 @@ def slowing(network: Network, costs: Costs, hops: Collection[str], sender: Hasha
     def on_busy(busy: bool) -> None:
         nonlocal busy_count
         busy_count += 1 if busy else -1
-        network.set_speed(slowed if busy_count else FULL, sender)
+        if busy_count == busy:  # the first that is busy, or the last that was
+            network.set_speed(slowed if busy else FULL, sender)
 
     return on_busy if slowed != FULL else lambda busy: None
 
@@ -244,27 +245,29 @@ class Processor:
         self,
         seconds: float,
         parts: Sequence[tuple[float, int]] = (),
-        passed: Callable[[int, float], None] = lambda part, moment_s: None,
+        ends: list[float] | None = None,
     ) -> Process:
         """Work for `seconds` of undisturbed time; a process yields from this.
 
         Args:
             parts: after how many of the seconds each of its parts has ended, in order, and its number.
-            passed: told the number of a part and the moment of its end; some time after that, before the work ends.
+            ends: by number of a part the moment of its end; written some time after that, before the work ends.
         """
         if seconds <= 0:
             return
         self.busy = True
         self._on_busy(True)
-        done, told, count = 0.0, 0, len(parts)
+        done, told, count, moments = 0.0, 0, len(parts), [] if ends is None else ends
         while done < seconds:
             factor, begin = self._factor, self.env.now
             timer = self._timer = self.env.timeout((seconds - done) * factor)
             yield timer
             reached = seconds if timer.processed else done + (self.env.now - begin) / factor
-            while told < count and parts[told][0] <= reached:
+            while told < count:
                 at, part = parts[told]
-                passed(part, begin + (at - done) * factor)
+                if at > reached:
+                    break
+                moments[part] = begin + (at - done) * factor
                 told += 1
             done = reached
         self.busy = False

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.calibration_file import calibration_from
 from ddpsim.collectives.codec_priors import CODEC_PRIORS
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.ddp_priors import DDP_PRIORS, KERNEL_S, devices_of
 from ddpsim.collectives.nccl.loads import HOST, NET, NVLINK, NVSWITCH, PCIE, XGMI
 from ddpsim.compression import Roofline
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import CalibrationError
 from ddpsim.files import display_name, read_text
 from ddpsim.simulation.graph import Linear, Rate
@@ -81,6 +81,8 @@ def load_calibration(path: str | Path) -> Calibration:
         CalibrationError: a file that cannot be read or is no calibration.
     """
     text = read_text(path, CalibrationError, "name a file that `ddpsim calibrate -o` wrote")
+    from ddpsim.collectives.calibration_file import calibration_from
+
     return calibration_from(text, display_name(path))
 
 

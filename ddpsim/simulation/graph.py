@@ -6,10 +6,11 @@ is in `RankGraph.iterations`. Nodes are numbered; node 0 is the origin, which ha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Literal, SupportsFloat
 
+from ddpsim.dataclass import dataclass
 from ddpsim.operations import Operation
 
 Terms = tuple[tuple[str, float], ...]
@@ -34,7 +35,7 @@ class Linear(float):
 
     def __new__(cls, value: SupportsFloat, terms: Terms) -> Linear:
         """Return a number worth `value`."""
-        made = super().__new__(cls, value)
+        made = float.__new__(cls, value)
         made.terms = terms
         return made
 
@@ -281,10 +282,11 @@ class StepGraph:
 
     def add(self, kind: NodeKind, seconds: float = 0.0, queued: int = ORIGIN, after: tuple[int, ...] = ()) -> int:
         """Add a node and return its number; the caller puts it on a resource."""
-        node = len(self.kind)
-        self.kind.append(kind)
-        if isinstance(seconds, Linear):
-            self.terms[node] = seconds.terms
+        kinds = self.kind
+        node = len(kinds)
+        kinds.append(kind)
+        if seconds.__class__ is Linear:
+            self.terms[node] = seconds.terms  # type: ignore[attr-defined]
             seconds = float(seconds)
         self.seconds.append(seconds)
         self.queued.append(queued)

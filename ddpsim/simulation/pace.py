@@ -15,11 +15,12 @@ elsewhere `work` is the interval times the busy share of all such intervals, and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ddpsim.dataclass import dataclass
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.anchors import PHASES
 from ddpsim.workload.forward_use import ForwardUse

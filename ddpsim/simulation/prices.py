@@ -7,7 +7,7 @@ or host. Nothing is built anew for that. What would make another graph, is refus
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -15,6 +15,7 @@ import simpy
 from numpy.typing import NDArray
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.dataclass import dataclass
 from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.communication import Communication
 from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs

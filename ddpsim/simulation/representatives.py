@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import WorkloadError
 from ddpsim.jobs.simulated import Options
 from ddpsim.schedules.named import scheme_named
@@ -137,6 +137,8 @@ def expected_largest(count: int) -> float:
 
 
 def _draw(kind: RankKind, seed: int, rank: int, iterations: int) -> Draws:
+    if len(kind.paces) == 1:
+        return np.zeros(iterations, dtype=np.int64)
     return np.random.default_rng([seed, rank]).integers(len(kind.paces), size=iterations)
 
 

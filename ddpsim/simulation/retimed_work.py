@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ddpsim.collectives.transport import alone_s
+from ddpsim.dataclass import dataclass
 from ddpsim.simulation.communication import Communication, copies_of
 from ddpsim.simulation.contention import MOST, ComputeSlowdown, slower
 from ddpsim.simulation.dependencies import Moments, Rows

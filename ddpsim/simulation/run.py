@@ -7,11 +7,12 @@ it waits for a node. Work that it has queued already is done by the device in on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 import simpy
 
+from ddpsim.dataclass import dataclass
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.contention import Process, Processor
 from ddpsim.simulation.graph import ORIGIN, Collective, NodeKind, RankGraph, StepGraph
@@ -246,14 +247,15 @@ class _Resources:
         place, count = 0, len(nodes)
         while place < count:
             node, came_s = nodes[place], env.now
-            yield from self._when_queued(queued[node])
+            if end[queued[node]] > came_s:
+                yield from self._when_queued(queued[node])
             begin[node] = now = env.now
             idle_s += now - came_s
             kind = kinds[node]
             place += 1
             if kind is NodeKind.COMPUTE:
                 place, seconds, parts = self._queued_work(place, max(now, end[queued[node]]))
-                yield from self._processor.work(seconds, parts, self._passed)
+                yield from self._processor.work(seconds, parts, end)
                 continue
             if kind is NodeKind.WAIT:
                 yield from run.all_ended(graph.after[node])
@@ -330,9 +332,6 @@ class _Resources:
             parts.append((seconds, node))
             place += 1
         return place, seconds, parts
-
-    def _passed(self, node: int, moment_s: float) -> None:
-        self._run.times.end[node] = moment_s
 
 
 def _chain(first: simpy.Event, then: simpy.Event) -> None:

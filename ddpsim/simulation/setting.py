@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpsim.bucketing import Bucket, BucketPlan
 from ddpsim.bucketing.drop import remapped
+from ddpsim.dataclass import dataclass
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.input_stage import InputStage
 from ddpsim.simulation.contention import GpuCapacity

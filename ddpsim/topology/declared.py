@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import TopologyError
 from ddpsim.topology.hardware import gcn_of
 from ddpsim.topology.node import Degradation, Link, NodeTemplate, both_ways
@@ -240,11 +241,28 @@ class Cluster:
     def ports(self, nodes: int) -> dict[str, float]:
         """Return bytes per second of the NICs of the first `nodes` nodes under each leaf switch."""
         found: dict[str, float] = {}
-        for node in range(nodes):
+        node = 0
+        while node < nodes:
+            alike = self._alike(node, nodes)
             for index, nic in enumerate(self.template_of(node).nics):
                 leaf = self.fabric.leaf(node, index)
-                found[leaf] = found.get(leaf, 0.0) + nic.bandwidth
+                found[leaf] = found.get(leaf, 0.0) + alike * nic.bandwidth
+            node += alike
         return found
+
+    def _alike(self, node: int, nodes: int) -> int:
+        """Return how many of `nodes` nodes from `node` on have its template, and their NICs under its switches."""
+        fabric, end = self.fabric, 0
+        if fabric.fused is not None or fabric.shared is not None:
+            return 1
+        for group in self.groups[:-1]:
+            end += group.count
+            if node < end:
+                break
+        else:
+            end = nodes
+        size = fabric.nodes_per_leaf
+        return min(end, nodes, nodes if size is None else node - node % size + size) - node
 
     def _trunk(self, leaf: str, ports: float) -> tuple[Link, Link]:
         bandwidth = self.fabric.trunk_bandwidth or ports / self.fabric.oversubscription

@@ -179,7 +179,7 @@ class NodeSpec(Spec):
     nvswitch: NvswitchSpec | None = None
     xgmi: XgmiSpec | None = None
     pcie: PcieSpec | None = None
-    cpu: CpuSpec = CpuSpec()
+    cpu: CpuSpec = Field(default_factory=CpuSpec)
     nics: list[NicsSpec] = []
     workload: str | None = None
     rings: list[list[str]] = []

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from xml.parsers import expat
 
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import TopologyError
 
 _MOST_LEVELS = 60

@@ -7,8 +7,9 @@ Times are seconds on one clock common to all ranks. The names of streams and eve
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from ddpsim.dataclass import dataclass
 from ddpsim.operations import Operation
 
 HOST = "host"

@@ -7,7 +7,8 @@ gives measured ones.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from ddpsim.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ddpsim.dataclass import dataclass
 from ddpsim.gpus.table import GpuSpec
 
 _GROUPED_SHARE = 0.1

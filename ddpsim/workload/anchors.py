@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError, WorkloadError, shortened
 from ddpsim.units import format_time, parse_time
 

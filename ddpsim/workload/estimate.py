@@ -9,11 +9,12 @@ has been published, device times are scaled to it.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ddpsim.bucketing import Parameter
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import WorkloadError
 from ddpsim.workload.anchors import Anchor, RooflineFactors, check_floor, of_step, pace_of
 from ddpsim.workload.compiled import COMPILED, was_compiled

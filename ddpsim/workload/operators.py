@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from ddpsim.dataclass import dataclass
 
 Product = tuple[int, int, int, int]
 """How many products of matrices, and rows, columns and depth of each."""

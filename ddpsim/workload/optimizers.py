@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from ddpsim.bucketing import Parameter
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import UnknownNameError
 
 _TENSORS_A_LAUNCH = 30

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ddpsim.dataclass import dataclass
 
 FORWARD_LAUNCH_S = 30e-6
 BACKWARD_LAUNCH_S = 40e-6

@@ -24,7 +24,7 @@ from ddpsim.collectives.nccl.shape import InSwitch, Shape
 from ddpsim.collectives.nccl.tuning import table, time_us
 from ddpsim.collectives.routes import PlacedLink, PlacementLinks
 from ddpsim.collectives.switch_search import MOST_HEADS, find_switch_graph
-from ddpsim.collectives.trees import double_binary_tree
+from ddpsim.collectives.trees import depth_and_fan, double_binary_tree
 from ddpsim.network.fairness import LinkId
 from ddpsim.operations import Operation
 from ddpsim.topology.domains import MNNVL_FROM, by_domain
@@ -66,8 +66,7 @@ class Layout:
         ]
         self.rings = min(len(channels.rings) for channels in self._channels)
         self.carried = _most_carried(self.nodes)
-        self.depth = max(tree.depth() for tree in double_binary_tree(self.nodes))
-        self.fan = max((len(each) for tree in double_binary_tree(self.nodes) for each in tree.children), default=0) or 1
+        self.depth, self.fan = depth_and_fan(self.nodes)
         self._links: dict[int, dict[tuple[str, str], Link]] = {}
         self.ring = Pattern.of(self._ring_loads())
         self.tree = Pattern.of(self._tree_loads())

@@ -8,7 +8,9 @@ older holds. Latencies are microseconds, bandwidths GB/s.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from ddpsim.dataclass import dataclass
 
 RING, TREE, NVLS, NVLS_TREE, ALL_PAIRS = "ring", "tree", "nvls", "nvls_tree", "all_pairs"
 LL, LL128, SIMPLE = "ll", "ll128", "simple"
