@@ -21,6 +21,8 @@ else:
 
         def decorate(plain):
             own = vars(plain).copy()
+            # A class that says nothing of itself is described by its signature, found at length.
+            plain.__doc__ = plain.__doc__ or plain.__name__
             extends = any(
                 base.__dataclass_params__.frozen for base in plain.__mro__[1:] if dataclasses.is_dataclass(base)
             )

@@ -1,9 +1,10 @@
-"""How large, how slow and how exact a step's graph is: `python -m studies.benchmarks.reach [--every N] [--json]`.
+"""How large, how slow and how exact a step's graph is: `python -m studies.benchmarks.reach [--times] [--json]`.
 
 Sizes are counted as in `python -m studies.size`. What a bucket becomes is every class of ours of which a prediction
 makes at least one object more for each bucket more. A scheme touches the files of `ddpsim` that name it. Bands are of
 one job of N, as in `python -m studies.retiming`. Whole processes are told in seconds of the processor and of the clock,
-the least of three, beside what importing five libraries takes on the same machine.
+the median of five, beside what importing five libraries takes on the same machine. All have their modules compiled
+already, as a program has that was installed, or run once.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from types import FrameType
 
 from ddpsim.bucketing import BucketCaps
@@ -78,22 +80,30 @@ def files_of_schemes() -> dict[str, int]:
     return {name: sum(f'"{name}"' in text for text in texts) for name in names}
 
 
-def seconds_of(arguments: Sequence[str], times: int = 3) -> tuple[float, float]:
-    """Return the least seconds of the processor, and of the clock, of a Python process."""
-    found = []
-    for _ in range(times):
-        begun_s, process = time.perf_counter(), os.fork()
-        if process == 0:
-            sink = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(sink, 1)
-            os.dup2(sink, 2)
-            os.execv(sys.executable, [sys.executable, *arguments])
-        _, status, usage = os.wait4(process, 0)
-        if status:
-            sys.exit(f"failed: {' '.join(arguments)}")
-        found.append((usage.ru_utime + usage.ru_stime, time.perf_counter() - begun_s))
+def seconds_of(arguments: Sequence[str], compiled: str, times: int = 5) -> tuple[float, float]:
+    """Return the median seconds of the processor, and of the clock, of a Python process with its children.
+
+    Args:
+        compiled: the folder of compiled modules; what lacks there is compiled by a run that is not counted.
+    """
+    found = [_seconds(arguments, compiled) for _ in range(times + 1)][1:]
     cpu_s, wall_s = zip(*found, strict=True)
-    return min(cpu_s), min(wall_s)
+    return median(cpu_s), median(wall_s)
+
+
+def _seconds(arguments: Sequence[str], compiled: str) -> tuple[float, float]:
+    given = {**os.environ, "PYTHONPYCACHEPREFIX": compiled}
+    given.pop("PYTHONDONTWRITEBYTECODE", None)
+    begun_s, process = time.perf_counter(), os.fork()
+    if process == 0:
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, 1)
+        os.dup2(sink, 2)
+        os.execve(sys.executable, [sys.executable, *arguments], given)
+    _, status, usage = os.wait4(process, 0)
+    if status:
+        sys.exit(f"failed: {' '.join(arguments)}")
+    return usage.ru_utime + usage.ru_stime, time.perf_counter() - begun_s
 
 
 def lines(every: int) -> Iterator[tuple[str, float, str]]:
@@ -106,21 +116,28 @@ def lines(every: int) -> Iterator[tuple[str, float, str]]:
     yield "files that name a scheme, the median", median(files.values()), f"of {len(files)} schemes"
     for name, value in measured(every).items():
         yield name, value, f"one job of {every}"
-    cpu_s, wall_s = seconds_of(IMPORTS)
-    yield "imports of numpy, networkx, simpy, pydantic, typer", cpu_s, f"CPU-s, {wall_s:.2f} s"
-    for name, arguments in PROCESSES:
-        cpu_s, wall_s = seconds_of(("-m", "ddpsim", *arguments))
-        yield name, cpu_s, f"CPU-s, {wall_s:.2f} s"
+    yield from times()
+
+
+def times() -> Iterator[tuple[str, float, str]]:
+    """Yield what whole processes take, after what the imports of five libraries take."""
+    with TemporaryDirectory() as compiled:
+        cpu_s, wall_s = seconds_of(IMPORTS, compiled)
+        yield "imports of numpy, networkx, simpy, pydantic, typer", cpu_s, f"CPU-s, {wall_s:.2f} s"
+        for name, arguments in PROCESSES:
+            cpu_s, wall_s = seconds_of(("-m", "ddpsim", *arguments), compiled)
+            yield name, cpu_s, f"CPU-s, {wall_s:.2f} s"
 
 
 def main() -> None:
     """Print a line a measure."""
     parser = argparse.ArgumentParser(prog="python -m studies.benchmarks.reach", description=__doc__)
     parser.add_argument("--every", type=int, default=8, metavar="N", help="one job of N")
+    parser.add_argument("--times", action="store_true", help="whole processes alone")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     found = []
-    for name, value, unit in lines(given.every):
+    for name, value, unit in times() if given.times else lines(given.every):
         found.append({"measure": name, "value": value, "of": unit})
         if not given.json:
             print(f"{value:10,.3g}  {name}{f': {unit}' if unit else ''}", flush=True)
