@@ -119,7 +119,7 @@ def plan(
         ),
     )
     output.emit(
-        _document(reports),
+        _document(reports) if output.as_json else None,
         lambda: _all(reports, details=output.verbose),
         aside=STANDARD_OUTPUT in (arguments.out, arguments.report),
     )

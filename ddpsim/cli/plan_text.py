@@ -114,10 +114,17 @@ def _transports(rows: Sequence[PlanRow], *, details: bool) -> list[str]:
     """Return what each machine leaves open; with details what its bytes go by, and what other choices would give."""
     said: dict[str, list[PlanRow]] = {}
     for row in rows:
-        taken = row.chosen.transports
-        for line in [] if taken is None else taken.lines() if details else taken.advised():
+        for line in _said_of_transports(row.chosen, details=details):
             said.setdefault(line, []).append(row)
     return [f"on {_where(found)}: {line}" for line, found in said.items()]
+
+
+def _said_of_transports(prediction: Prediction, *, details: bool) -> list[str]:
+    from ddpsim.collectives.nccl.paths_taken import advised
+
+    if not details:
+        return advised(prediction.transport_advice)
+    return [] if (taken := prediction.transports) is None else taken.lines()
 
 
 def _hidden(rows: Sequence[PlanRow]) -> list[str]:

@@ -94,7 +94,9 @@ def sweep(
     caps = swept_caps(arguments.bucket_cap_mb, options) or [options.caps]
     node_counts = [None] if arguments.nodes is None else counts(arguments.nodes, "nodes")
     backend = options.on(model, machine).backend_for(model)
-    question = SweepRequest(model, machine, arguments.gpus_per_node, given.calibration_in_force(backend))
+    shown_alone = not (output.as_json or arguments.out or arguments.report or arguments.plot)
+    calibration = given.calibration_in_force(backend)
+    question = SweepRequest(model, machine, arguments.gpus_per_node, calibration, for_table=shown_alone)
     base = replace(options, caps=caps[0], plan=read_plan(arguments.plan, model.parameters))
     points = points_of(node_counts, caps, base)
     with keeping(by, len(points), arguments.out, arguments.report) as done:

@@ -47,12 +47,17 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True)
 class SweepRequest:
-    """A question is what every point of a sweep has in common."""
+    """A question is what every point of a sweep has in common.
+
+    Attributes:
+        for_table: whether only a table is made of its entries, which then hold no more than that shows.
+    """
 
     workload: Workload
     topology: Topology
     gpus_per_node: int | None = None
     calibration: Calibration | None = None
+    for_table: bool = False
     _local_s: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def predict(self, point: SweepPoint, progress: Progress | None = None, *, keep: bool = False) -> Prediction:
@@ -79,8 +84,9 @@ class SweepRequest:
         Raises:
             InputError: as `predict`; and a figure that JSON lacks.
         """
-        prediction = self.predict(point, progress, keep=True)
-        return entry_of(swept_document(prediction, self.calibration), prediction, str(point))
+        prediction = self.predict(point, progress, keep=not self.for_table)
+        document = _table_document(prediction) if self.for_table else swept_document(prediction, self.calibration)
+        return entry_of(document, prediction, str(point))
 
     def task(self, points: Sequence[SweepPoint]) -> Task[SweepPoint]:
         """Return the entries of points as a task."""
@@ -114,6 +120,27 @@ def swept_document(prediction: Prediction, calibration: Calibration | None = Non
     """
     swept = {"bucket_cap_mb": prediction.options.caps.bucket_cap_mb}
     return prediction.document() | swept | bound_of(prediction, calibration).document()
+
+
+def _table_document(prediction: Prediction) -> dict[str, object]:
+    """Return the keys of the `predict` document that a table of a sweep shows."""
+    summary, workload = prediction.summary, prediction.workload
+    return {
+        **prediction.options.step_times(summary.iteration_s, prediction.low_s, prediction.high_s),
+        "iteration_s": summary.iteration_s,
+        "iteration_low_s": prediction.low_s,
+        "iteration_high_s": prediction.high_s,
+        "exposed_comm_s": summary.exposed_comm_s,
+        "overlap_ratio": summary.overlap_ratio,
+        "scaling_efficiency": prediction.scaling_efficiency,
+        "world_size": summary.world_size,
+        "nodes": prediction.nodes,
+        "compute_device": workload.device_label,
+        "estimated": workload.estimated,
+        "pace_kept": prediction.pace_kept,
+        "topology": prediction.topology.name,
+        "workload": workload.name,
+    }
 
 
 class Sweep(Iterator[Prediction]):

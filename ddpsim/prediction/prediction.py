@@ -8,7 +8,7 @@ from statistics import fmean
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.nccl.paths_taken import ChosenPaths, paths_taken
+from ddpsim.collectives.nccl.paths_taken import ChosenPaths, paths_advice, paths_taken
 from ddpsim.dataclass import dataclass
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Effect, Ends
@@ -214,8 +214,16 @@ class Prediction:
     @property
     def transports(self) -> ChosenPaths | None:
         """What NCCL moves bytes by, and what other choices would give; None where it moves none."""
-        moved = self.options.comm == "real" and self.options.backend_for(self.workload) in GPU_BACKENDS
-        return paths_taken(self.placement, self.calibration) if moved else None
+        return paths_taken(self.placement, self.calibration) if self._moved_by_nccl else None
+
+    @property
+    def transport_advice(self) -> tuple[str, ...]:
+        """What the machine's file leaves open of what NCCL moves bytes by."""
+        return paths_advice(self.placement, self.calibration) if self._moved_by_nccl else ()
+
+    @property
+    def _moved_by_nccl(self) -> bool:
+        return self.options.comm == "real" and self.options.backend_for(self.workload) in GPU_BACKENDS
 
     @property
     def ranks_differ(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -106,11 +106,21 @@ class ChosenPaths:
         """Return a line on each stretch, with bus bandwidths at 1 GiB, and the advice."""
         found = [(self.in_node, "in a node"), (self.between_nodes, "between nodes")]
         said = [stretch.text(where) for stretch, where in found if stretch is not None]
-        return [f"bus bandwidth by {line}" for line in said] + self.advised()
+        return [f"bus bandwidth by {line}" for line in said] + advised(self.advice)
 
-    def advised(self) -> list[str]:
-        """Return what the machine's file leaves open, a line each."""
-        return [f"advice: {line}" for line in self.advice]
+
+def advised(advice: Iterable[str]) -> list[str]:
+    """Return what a machine's file leaves open, a line each."""
+    return [f"advice: {line}" for line in advice]
+
+
+def paths_advice(placement: Placement, calibration: Calibration | None = None) -> tuple[str, ...]:
+    """Return what a machine's file leaves open of the transports that NCCL takes on `placement`."""
+    if placement.world_size == 1 or placement.topology.compute_device == "cpu":
+        return ()
+    constants = calibration or Calibration.priors(placement.topology.backend)
+    joined = joined_by_nvlink(placement, int(constants[f"{constants.backend}.version"]))
+    return tuple(nic_advice(joined.topology) if joined.nodes > 1 else ())
 
 
 def paths_taken(placement: Placement, calibration: Calibration | None = None) -> ChosenPaths | None:
@@ -132,7 +142,7 @@ def paths_taken(placement: Placement, calibration: Calibration | None = None) ->
         tuple(dict.fromkeys(pairs)),
         _inside(trays, placement, calibration, {pair.name for pair in pairs if pair.second != NETWORK}),
         _between(placement, calibration, dict.fromkeys(pair.name for pair in pairs if pair.second == NETWORK)),
-        tuple(nic_advice(placement.topology) if several else ()),
+        paths_advice(trays, calibration),
     )
 
 
