@@ -14,6 +14,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError, PlanError
 from ddpsim.operations import Operation
 from ddpsim.options.asked import count, flag, value

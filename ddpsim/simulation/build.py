@@ -306,21 +306,23 @@ class IterationBuilder:
         synced, adds = setting.synced(nodes.index), setting.adds(nodes.index)
         unused = self._unused(pace, nodes.index) if synced or scheduled else []
         begun, nodes.idle_s = to.event(), pace.idle_s if setting.ddp else math.inf
-        hook_s, queued, compute, owed_s = costs.hook_s, to.graph.queued, NodeKind.COMPUTE, 0.0
+        hook_s, queued, owed_s = costs.hook_s, to.graph.queued, 0.0
         gradients = zip(pace.order, pace.host.tolist(), pace.work.tolist(), pace.lag.tolist(), strict=True)
         for position, (parameter, host_s, work_s, lag_s) in enumerate(gradients):
             if scheduled is not None and (needed := scheduled.needed[parameter]):
                 to.take_in(nodes, launches.waits(*needed))
                 to.launch_all(nodes, launches.passed(*needed))
-            if work_s > 0:
-                to.on_stream(compute, work_s)
-            to.host(host_s + (owed_s + hook_s if adds else owed_s))
-            owed_s = 0.0
-            if lag_s > 0:
-                to.on_stream(NodeKind.NOT_BEFORE, lag_s)
-            if adds:
-                to.copies(setting.add_s(parameter))
-            ready = to.on_stream(NodeKind.MARK)
+            launch_s, owed_s = host_s + (owed_s + hook_s if adds else owed_s), 0.0
+            if work_s > 0 and launch_s > 0 and lag_s <= 0 and not adds:
+                ready = to.gradient(work_s, launch_s)
+            else:
+                to.device(work_s)
+                to.host(launch_s)
+                if lag_s > 0:
+                    to.on_stream(NodeKind.NOT_BEFORE, lag_s)
+                if adds:
+                    to.copies(setting.add_s(parameter))
+                ready = to.moment()
             nodes.gradients.append((parameter, queued[ready], ready))
             self._enqueue(KERNELS)
             first = unused if position == 0 else []

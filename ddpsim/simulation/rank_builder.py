@@ -18,6 +18,7 @@ from ddpsim.simulation.graph import (
     Collective,
     ExecutionModel,
     IterationNodes,
+    Linear,
     MessageNodes,
     NodeKind,
     RankGraph,
@@ -26,6 +27,9 @@ from ddpsim.simulation.graph import (
 from ddpsim.simulation.messages import Launches, PlannedMessage
 from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.scheduled import OptimizerUpdate
+
+_GRADIENT = (NodeKind.COMPUTE, NodeKind.DELAY, NodeKind.MARK)
+_AFTER_NOTHING: tuple[tuple[int, ...], ...] = ((), (), ())
 
 
 class RankBuilder:
@@ -73,6 +77,25 @@ class RankBuilder:
         """Let the computing stream work for `seconds`."""
         if seconds > 0:
             self.on_stream(NodeKind.COMPUTE, seconds)
+
+    def gradient(self, work_s: float, host_s: float) -> int:
+        """Let the device work and its host launch that, some time each; return the node of that end, as `moment` does.
+
+        It adds what `device`, `host` and `moment` would, in one go: most nodes of a step are these.
+        """
+        graph, node, before = self.graph, len(self.graph.kind), self._host
+        launched = self._host = node + 1
+        if isinstance(host_s, Linear):
+            graph.terms[launched] = host_s.terms
+        graph.kind.extend(_GRADIENT)
+        graph.seconds.extend((work_s, float(host_s), 0.0))
+        graph.queued.extend((before, ORIGIN, launched))
+        graph.after.extend(_AFTER_NOTHING)
+        graph.cause.extend((graph.writing, Cause.HOST, graph.writing))
+        self.rank.compute.extend((node, node + 2))
+        self.rank.host.append(launched)
+        self._extensible = False
+        return node + 2
 
     def copies(self, seconds: float) -> None:
         """Let the computing stream work for `seconds` on DDP's behalf: copies, codecs, what a collective takes."""

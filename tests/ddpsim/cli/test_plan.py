@@ -69,3 +69,13 @@ def test_plan_with_caps_tries_only_those(ddpsim: Callable, tiny: Path) -> None:
     [row] = ddpsim("plan", "--workload", tiny, *HERE, *first, "--json").document["rows"]
     alone = ddpsim("predict", "--workload", tiny, *HERE, *first, "--json").document
     assert row["sweep"][0]["iteration_s"] == pytest.approx(alone["iteration_s"], rel=1e-12)
+
+
+def test_a_plan_in_words_says_the_same_without_pricing_other_settings_of_nccl(
+    ddpsim: Callable, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("plan", "--workload", tiny, "--topology", "dgx-1v", "--nodes", "2", "--bucket-cap-mb", "1", "--workers", 1)
+    whole = ddpsim(*words).out
+    assert "P2P off" in ddpsim(*words, "-v").out
+    monkeypatch.setattr("ddpsim.prediction.prediction.paths_taken", lambda *_: pytest.fail("not shown"))
+    assert ddpsim(*words).out == whole

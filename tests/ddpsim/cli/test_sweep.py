@@ -11,6 +11,7 @@ import pytest
 
 from ddpsim.planning.sweep import sweep
 from ddpsim.prediction.document import flat
+from ddpsim.simulation import simulate_local
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 
@@ -74,3 +75,29 @@ def test_records_of_a_sweep_are_rows_of_its_file(ddpsim: Callable, tiny: Path, t
     rows = [flat(json.loads(line)) for line in out.read_text().splitlines()]
     assert first.iteration_s == rows[0]["iteration_s"]
     assert json.loads(json.dumps(found.records())) == rows[1:]
+
+
+def test_a_table_is_the_same_whether_more_than_it_shows_was_computed(
+    ddpsim: Callable, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = (*SWEEP, "--workload", tiny, "--workers", 1)
+    whole = ddpsim(*words, "-o", tmp_path / "points.jsonl").out
+    monkeypatch.setattr("ddpsim.planning.sweep.bound_of", lambda *_: pytest.fail("what binds is not shown"))
+    monkeypatch.setattr("ddpsim.prediction.prediction.paths_taken", lambda *_: pytest.fail("nor are transports"))
+    assert ddpsim(*words).out == whole
+
+
+def test_a_rank_without_ddp_is_simulated_once_for_all_caps_and_nodes(
+    ddpsim: Callable, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: list[object] = []
+
+    def counted(*arguments: object, **named: object) -> object:
+        times.append(arguments)
+        return simulate_local(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("ddpsim.prediction.predict.simulate_local", counted)
+    rows = ddpsim(*SWEEP, "--workload", tiny, "--workers", 1, "--json").document["rows"]
+    assert len(rows) == 6
+    assert len(times) == 1
+    assert len({row["local_s"] for row in rows}) == 1

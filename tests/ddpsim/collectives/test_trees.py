@@ -4,7 +4,7 @@ from math import ceil, log2
 
 import pytest
 
-from ddpsim.collectives.trees import double_binary_tree
+from ddpsim.collectives.trees import depth_and_fan, double_binary_tree
 
 
 @pytest.mark.parametrize("nodes", [*range(1, 70), 127, 128, 129, 1000])
@@ -27,3 +27,11 @@ def test_four_nodes_as_nccl_draws_them() -> None:
     first, second = double_binary_tree(4)
     assert first.parents == (None, 2, 0, 2)
     assert second.parents == (1, 3, 1, None)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 7, 64, 1000])
+def test_depth_and_fan_are_those_of_the_wider_and_the_deeper_tree(nodes: int) -> None:
+    pair = double_binary_tree(nodes)
+    depth = max(len(tree.path(node)) for tree in pair for node in range(nodes))
+    fan = max(len(children) for tree in pair for children in tree.children)
+    assert depth_and_fan(nodes) == (depth, fan or 1)
