@@ -285,8 +285,8 @@ class StepGraph:
         kinds = self.kind
         node = len(kinds)
         kinds.append(kind)
-        if seconds.__class__ is Linear:
-            self.terms[node] = seconds.terms  # type: ignore[attr-defined]
+        if isinstance(seconds, Linear):
+            self.terms[node] = seconds.terms
             seconds = float(seconds)
         self.seconds.append(seconds)
         self.queued.append(queued)

@@ -154,7 +154,7 @@ def period_of(run: JobRun, extent: SimulatedIterations, end: Callable[[int], Col
         extent: which iterations count.
         end: of a node; one number, or several at once.
     """
-    centre = np.mean if any(run.job.options.drop.values()) else _median
+    dropped = any(run.job.options.drop.values())
     steps = run.job.options.periodic.get("steps", 1)
     found = []
     for rank, setting in zip(run.graph.ranks, run.settings, strict=True):
@@ -163,13 +163,13 @@ def period_of(run: JobRun, extent: SimulatedIterations, end: Callable[[int], Col
         counted = rank.iterations[extent.begin : extent.end]
         marks = [Period(each.start, each.end, setting.optimises(each.index)) for each in counted]
         means = [np.mean([end(each.end) - end(each.begin) for each in group], axis=0) for group in cycles(marks, steps)]
-        found.append(centre(means, axis=0))
+        found.append(np.mean(means, axis=0) if dropped else _median(means))
     slowest: Columns = np.max(found, axis=0)
     return slowest
 
 
-def _median(values: Sequence[Columns], axis: int) -> Columns:
+def _median(values: Sequence[Columns]) -> Columns:
     """Return the median; numpy's own imports masked arrays, which takes longer than all medians of a command."""
-    ordered, count = np.sort(values, axis=axis), len(values)
+    ordered, count = np.sort(values, axis=0), len(values)
     middle: Columns = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
     return middle
