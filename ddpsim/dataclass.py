@@ -61,7 +61,9 @@ def _put(cls: Any, name: str, function: Callable[..., Any]) -> None:
 
 def _init(cls: Any, frozen: bool) -> tuple[list[str], dict[str, Any]]:
     names: dict[str, Any] = {"dataclass_set": object.__setattr__, "dataclass_missing": object()}
-    plain, keywords, body = ["self"], [], []
+    plain: list[str] = ["self"]
+    keywords: list[str] = []
+    body: list[str] = []
     for each in dataclasses.fields(cls):
         name, value, given = each.name, each.name, ""
         default, made = f"dataclass_default_{name}", f"dataclass_made_{name}"
