@@ -40,6 +40,8 @@ BANDED = 0.05
 _LEAST_RATE = 1e3
 """Bytes a second of a network that carries nothing to speak of: a rate that a topology can have."""
 _MOST_RATE = 1e12
+_NO_STEP_S = 1e-9
+"""Of a step around the ring: what a message takes without bytes is in its latency."""
 _POINTS = 24
 """Sizes at which the fitted line is told to the simulator, from one byte a rank to all gradients."""
 SCHEMES_ON = 3
@@ -272,10 +274,33 @@ def _machine(job: ObservedJob, wire: Wire, workload: Workload) -> TracedMachine:
         splits = [_split(number, *point) for number, point in enumerate(sorted(times.items()))]
         return machine_of(job.world_size, job.device, splits, job.backend)
     share = 2 * (job.world_size - 1) / job.world_size
-    rate = share / wire.per_byte_s if wire.per_byte_s > 0 else _MOST_RATE
-    known = lab_topology(job.world_size, float(np.clip(rate, _LEAST_RATE, _MOST_RATE)), name="observed")
+    # Several under way may carry more than one by itself: the link has what all do, sums and threads what one does.
+    alone = share / wire.per_byte_s if wire.per_byte_s > 0 else _MOST_RATE
+    rate = float(np.clip(alone * wire.together, _LEAST_RATE, _MOST_RATE))
+    known = lab_topology(job.world_size, rate, name="observed")
     curve = Curve(known.fingerprint(), job.world_size, 1, points)
-    return TracedMachine(known, job.world_size, 1, replace(Calibration.priors(job.backend), curves=(curve,)))
+    calibration = replace(Calibration.priors(job.backend), curves=(curve,))
+    if job.backend == "gloo":
+        calibration = _as_seen(calibration, wire.latency_s, alone / 2)
+    return TracedMachine(known, job.world_size, 1, calibration)
+
+
+def _as_seen(calibration: Calibration, latency_s: float, summed: float) -> Calibration:
+    """Return gloo's constants that give a message its latency before its bytes, when it takes no link from others.
+
+    The curve alone would have a longer latency than the constants' take the links for as long.
+
+    Args:
+        summed: bytes a second that one message's sums keep up with.
+    """
+    values = {
+        "gloo.launch_s": latency_s,
+        "gloo.step_s": _NO_STEP_S,
+        "gloo.efficiency.network": 1.0,
+        "gloo.reduce.bandwidth": float(np.clip(summed, _LEAST_RATE, _MOST_RATE)),
+    }
+    constants = {name: replace(calibration.constants[name], value=value) for name, value in values.items()}
+    return replace(calibration, constants={**calibration.constants, **constants})
 
 
 def _split(number: int, size_bytes: int, seconds: float) -> MedianSplit:

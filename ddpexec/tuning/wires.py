@@ -17,6 +17,8 @@ _CANNOT_TELL = 0.3
 Any share is as likely there; a probing plan settles it, and this is used where none could be run. By hand."""
 APART = 2.0
 """Largest over smallest message from which on bytes and latency are told apart (`ddpsim.explaining.machine.APART`)."""
+_TOGETHER = 2.0
+"""Most that allreduces under way at once carry over one by itself: as many as gloo has under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +28,15 @@ class Wire:
     Attributes:
         seen: size and seconds alone on the network, one of each size, ascending.
         error: how far the line is off the usual of those, a share.
+        together: bytes that the network carries while several are under way, over those of one by itself: one waits
+            for its sums and its partners while the network idles.
     """
 
     latency_s: float
     per_byte_s: float
     seen: tuple[tuple[int, float], ...]
     error: float
+    together: float = 1.0
 
     @property
     def apart(self) -> bool:
@@ -51,23 +56,55 @@ def wire_of(plans: Sequence[Sequence[RankSteps]], small: tuple[int, float] | Non
         small: bytes and seconds of an allreduce of next to nothing, timed by itself. It is the latency then: what is
             left over of large messages, where a line through them meets zero, is not.
     """
+    spans = [step for ranks in plans for step in _spans(ranks)]
+    lengths = [end - begin for step in spans for _, begin, end in step if end > begin]
+    if not lengths:
+        return None
+    latency_s = 0.0 if small is None else min(small[1], *lengths)
+    carried = [each for step in spans for each in _carried(step, latency_s)]
     times: dict[int, list[float]] = {}
-    for ranks in plans:
-        for size, seconds in _alone(ranks):
-            times.setdefault(size, []).append(seconds)
+    for each in carried:
+        times.setdefault(each.size_bytes, []).append(latency_s + each.alone_s + each.beside_s)
     seen = tuple((size, median(each)) for size, each in sorted(times.items()) if median(each) > 0)
     if not seen:
         return None
-    return _line(seen) if small is None else _from(small, seen)
+    return _line(seen) if small is None else _from((small[0], latency_s), seen, carried)
 
 
-def _from(small: tuple[int, float], seen: tuple[tuple[int, float], ...]) -> Wire:
-    """Return latency as timed of a small message, and bytes of what is left of those seen."""
-    latency_s = min(small[1], *(seconds for _, seconds in seen))
-    carried = [(size - small[0], seconds - latency_s) for size, seconds in seen if size > small[0]]
-    per_byte_s = sum(seconds for _, seconds in carried) / sum(size for size, _ in carried) if carried else 0.0
-    error = float(np.median([abs((latency_s + per_byte_s * size) / seconds - 1) for size, seconds in seen]))
-    return Wire(latency_s, per_byte_s, (small, *seen) if small[0] < seen[0][0] else seen, error)
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """An allreduce's bytes as they were carried: seconds alone on the network, and its share of those beside others."""
+
+    size_bytes: int
+    alone_s: float
+    beside_s: float
+
+
+def _from(small: tuple[int, float], seen: tuple[tuple[int, float], ...], carried: Sequence[_Carried]) -> Wire:
+    """Return latency as timed of a small message, and what of the others is left for their bytes."""
+    moved = [each for each in carried if each.size_bytes > small[0] and each.alone_s + each.beside_s > 0]
+    per_byte_s, together = _rates(moved) if moved else (0.0, 1.0)
+    off = [per_byte_s * each.size_bytes / (each.alone_s + each.beside_s * together) - 1 for each in moved]
+    rows = (small, *seen) if small[0] < seen[0][0] else seen
+    return Wire(small[1], per_byte_s, rows, float(np.median(np.abs(off))) if off else 0.0, together)
+
+
+def _rates(carried: Sequence[_Carried]) -> tuple[float, float]:
+    """Return seconds for a byte of an allreduce by itself, and what several carry over that.
+
+    Bytes are the seconds alone times one rate and the seconds beside others times another, by least squares of relative
+    errors; one rate where the second would be below the first.
+    """
+    sizes, alone, beside = (
+        np.array([getattr(each, name) for each in carried], dtype=np.float64)
+        for name in ("size_bytes", "alone_s", "beside_s")
+    )
+    rows = np.stack([alone / sizes, beside / sizes], axis=1)
+    if np.linalg.matrix_rank(rows) == 2:
+        rate, both = map(float, np.linalg.lstsq(rows, np.ones(len(sizes)), rcond=None)[0])
+        if 0 < rate <= both <= _TOGETHER * rate:
+            return 1 / rate, both / rate
+    return float((alone + beside).sum() / sizes.sum()), 1.0
 
 
 def _line(seen: tuple[tuple[int, float], ...]) -> Wire:
@@ -91,28 +128,34 @@ def _through_zero(column: Seconds) -> float:
     return float(column.sum() / (column * column).sum())
 
 
-def _alone(ranks: Sequence[RankSteps]) -> list[tuple[int, float]]:
-    """Return size and seconds of each allreduce, as if the network had been its own.
+def _spans(ranks: Sequence[RankSteps]) -> list[list[tuple[int, float, float]]]:
+    """Return size, begin and end of the allreduces of each step, on the first rank's clock.
 
-    It begins when the last rank has come and ends when the ranks' usual one does; clocks are aligned by the ends, which
-    all ranks leave together. While k are under way each gets a k-th of the network.
+    One begins when the last rank has come and ends when the ranks' usual one does; clocks are aligned by the ends,
+    which all ranks leave together.
     """
     steps = min(len(rank.sent) for rank in ranks)
     usual = [step for step in range(steps) if len({len(rank.sent[step]) for rank in ranks}) == 1]
-    shifts = _shifts(ranks, usual)
-    found: list[tuple[int, float]] = []
+    moved = list(zip(ranks, _shifts(ranks, usual), strict=True))
+    found = []
     for step in usual:
-        begins, ends = list[list[float]](), list[list[float]]()
-        for rank, shift in zip(ranks, shifts, strict=True):
-            begins.append([each.started_s + shift for each in rank.sent[step]])
-            ends.append([each.ended_s + shift for each in rank.sent[step]])
-        spans = [
-            (max(begin), max(max(begin), median(end)))
-            for begin, end in zip(zip(*begins, strict=True), zip(*ends, strict=True), strict=True)
-        ]
-        sizes = [each.size_bytes for each in ranks[0].sent[step]]
-        found += zip(sizes, shared(spans), strict=True)
+        begins = [[each.started_s + shift for each in rank.sent[step]] for rank, shift in moved]
+        ends = [[each.ended_s + shift for each in rank.sent[step]] for rank, shift in moved]
+        found.append(
+            [
+                (sent.size_bytes, max(begin), max(max(begin), median(end)))
+                for sent, begin, end in zip(
+                    ranks[0].sent[step], zip(*begins, strict=True), zip(*ends, strict=True), strict=True
+                )
+            ]
+        )
     return found
+
+
+def _carried(step: Sequence[tuple[int, float, float]], latency_s: float) -> list[_Carried]:
+    """Return how the bytes of each allreduce of a step were carried, which move once its latency is over."""
+    shares = shared([(min(begin + latency_s, end), end) for _, begin, end in step])
+    return [_Carried(size, *share) for (size, *_), share in zip(step, shares, strict=True)]
 
 
 def _shifts(ranks: Sequence[RankSteps], steps: Sequence[int]) -> list[float]:
@@ -129,16 +172,16 @@ def _shifts(ranks: Sequence[RankSteps], steps: Sequence[int]) -> list[float]:
     return shifts
 
 
-def shared(spans: Sequence[tuple[float, float]]) -> list[float]:
-    """Return how long each span would be, were what is under way at once not to share.
+def shared(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return how long each span is by itself, and its share of how long it is beside others.
 
     >>> shared([(0.0, 4.0), (2.0, 6.0)])
-    [3.0, 3.0]
+    [(2.0, 1.0), (2.0, 1.0)]
     """
     edges = sorted({edge for span in spans for edge in span})
-    alone = [0.0] * len(spans)
+    found = [[0.0, 0.0] for _ in spans]
     for low, high in pairwise(edges):
         here = [number for number, (begin, end) in enumerate(spans) if begin <= low and end >= high]
         for number in here:
-            alone[number] += (high - low) / len(here)
-    return alone
+            found[number][len(here) > 1] += (high - low) / len(here)
+    return [(alone, beside) for alone, beside in found]

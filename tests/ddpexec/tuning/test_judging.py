@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,8 +48,48 @@ def test_a_wire_is_told_from_ranks_whose_clocks_are_off_and_one_of_which_comes_l
 
 
 def test_messages_that_share_the_network_count_half() -> None:
-    assert shared([(0.0, 4.0), (2.0, 6.0)]) == [3.0, 3.0]
-    assert shared([(0.0, 1.0), (2.0, 3.0)]) == [1.0, 1.0]
+    assert shared([(0.0, 4.0), (2.0, 6.0)]) == [(2.0, 1.0), (2.0, 1.0)]
+    assert shared([(0.0, 1.0), (2.0, 3.0)]) == [(1.0, 0.0), (1.0, 0.0)]
+
+
+def beside(together: float, rate: float = 1e8, latency_s: float = 2e-3) -> RankSteps:
+    """Return a rank of whose three messages the second and third are under way at once, and carry more together."""
+    sizes = [8 << 20, 4 << 20, 4 << 20]
+    first_s = latency_s + sizes[0] / rate
+    both_s = latency_s + (sizes[1] + sizes[2]) / (rate * together)
+    spans = [(1.0, 1.0 + first_s), (2.0, 2.0 + both_s), (2.0, 2.0 + both_s)]
+    rank = rank_of(sizes)
+    return replace(rank, sent=[[Sent(size, *span) for size, span in zip(sizes, spans, strict=True)]] * 4)
+
+
+@pytest.mark.parametrize("together", [1.0, 1.25])
+def test_what_two_carry_at_once_is_told_from_what_one_carries(together: float) -> None:
+    found = wire_of([[beside(together)] * 2], small=(64, 2e-3))
+    assert found is not None
+    assert found.latency_s == 2e-3
+    assert 1 / found.per_byte_s == pytest.approx(1e8, rel=1e-6)
+    assert found.together == pytest.approx(together, rel=1e-6)
+
+
+def test_two_that_carry_less_than_one_are_noise() -> None:
+    found = wire_of([[beside(0.9)] * 2], small=(64, 2e-3))
+    assert found is not None
+    assert found.together == 1.0
+
+
+def test_a_latency_takes_no_link_from_a_message_under_way_beside_it() -> None:
+    count, size = 24, 1 << 20
+    job = ObservedJob(tuple(Parameter(f"p{number}", (size // 4,)) for number in range(count)), "cpu", "gloo", 4)
+    seen = [rank_of([size] * count)] * 4
+
+    def step_s(latency_s: float) -> dict[int, float]:
+        found = rank_caps(Observed(job, 0.5, [seen], (64, latency_s)))
+        return {len(each.groups): each.step_s for each in found.candidates}
+
+    slow, fast = step_s(LATENCY_S), step_s(LATENCY_S / 10)
+    # One bucket waits for one latency; of 24 all but a few pass beside another's bytes.
+    assert slow[1] - fast[1] < 2 * LATENCY_S
+    assert slow[24] - fast[24] < 4 * LATENCY_S
 
 
 def test_sizes_all_alike_ask_for_probes_and_different_ones_for_none() -> None:
