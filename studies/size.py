@@ -2,8 +2,10 @@
 
 Lines of code are those that have a token which is no comment and no docstring; of tests and of the simulation all lines
 are counted, as `wc -l` does, and of documentation words, as `wc -w` does. Floors are the layers of the simulation's
-import contract. What is on the way of one `predict` without a band is every function of `ddpsim` that ran in it, from
-reading workload and machine to the prediction, in a process that had imported all of it.
+import contract. Parameters are many where a function takes more than six, `self` and `cls` apart; those of
+`DistributedDataParallel` are torch's own and not counted. What is on the way of one `predict` without a band is every
+function of `ddpsim` that ran in it, from reading workload and machine to the prediction, in a process that had imported
+all of it.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ def code_lines(text: str) -> int:
 def sizes() -> dict[str, int]:
     """Return the lines of code of product and studies, the lines of tests, and the words of documentation."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    product = [*_modules("ddpsim"), *_modules("ddpexec")]
     code = {name: _sum(code_lines(path.read_text()) for path in _modules(name)) for name in ("ddpsim", "ddpexec")}
     return {
         **{f"{name}_code_lines": lines for name, lines in code.items()},
@@ -51,9 +54,35 @@ def sizes() -> dict[str, int]:
         "tests_lines": _sum(path.read_text().count("\n") for path in _modules("tests")),
         "studies_lines": _sum(path.read_text().count("\n") for path in _modules("studies")),
         "documentation_words": _sum(len(path.read_text().split()) for path in pages),
+        "functions_of_many_parameters": _sum(len(long_signatures(path.read_text())) for path in product),
         **simulation(),
         **on_the_way(),
     }
+
+
+def long_signatures(text: str) -> list[str]:
+    """Return the functions of a module that take more than six parameters, torch's own signature apart.
+
+    >>> long_signatures("class A:\\n    def f(self, a, b, c, d, e, *f, g): ...\\ndef g(a, b, c, d, e, f): ...\\n")
+    ['f']
+    """
+    tree = ast.parse(text)
+    classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name in _TORCHS)
+    torchs = {each for found in classes for each in found.body}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node not in torchs:
+            given = node.args
+            named = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+            extra = [each for each in (given.vararg, given.kwarg) if each is not None]
+            if len([name for name in named if name not in ("self", "cls")]) + len(extra) > _MOST_PARAMETERS:
+                found.append(node.name)
+    return found
+
+
+_MOST_PARAMETERS = 6
+_TORCHS = ("DistributedDataParallel",)
+"""Classes whose signatures are torch's own."""
 
 
 def simulation() -> dict[str, int]:

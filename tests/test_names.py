@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 PACKAGES = ("ddpsim", "ddpexec")
-HEAVY = ("numpy", "networkx", "simpy", "pydantic", "yaml", "matplotlib", "torch")
+HEAVY = ("numpy", "networkx", "simpy", "pydantic", "yaml", "matplotlib", "jinja2", "torch")
 
 
 def package(name: str) -> ModuleType:

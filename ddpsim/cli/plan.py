@@ -26,7 +26,6 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
 from ddpsim.schedules.named import schemes_named
-from ddpsim.units import counted
 from ddpsim.workers.asked import Workers
 
 if TYPE_CHECKING:
@@ -225,13 +224,8 @@ def write_plan(report: PlanReport, path: str) -> None:
 
 def draw(rows: Sequence[PlanRow], path: str) -> None:
     """Draw latency over bucket cap, a panel a workload and machine, a line a node count."""
-    from ddpsim.plots import CapCurve, plot_caps
+    from ddpsim.planning.cap_curves import charts_of
+    from ddpsim.plots import PictureLayout, save_charts
 
-    panels: dict[str, dict[str, CapCurve]] = {}
-    for row in rows:
-        chosen = row.chosen
-        label = f"{counted(chosen.nodes, 'node')}, {counted(chosen.summary.world_size, 'rank')}"
-        curve = CapCurve(row.sweep, row.default.iteration_s, (row.cap_mb, chosen.iteration_s))
-        panels.setdefault(f"{chosen.workload.name}\non {chosen.topology.name}", {})[label] = curve
-    plot_caps(panels, path)
+    save_charts(charts_of(rows), path, PictureLayout(share_y=True))
     note(f"wrote {path}")

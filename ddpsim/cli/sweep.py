@@ -115,10 +115,8 @@ def sweep(
         lambda pages: pages.sweep_report(
             documents,
             labels,
-            workload=model,
-            machine=question.topology,
+            question,
             backend=backend,
-            calibration=question.calibration,
             notes=sorted(done.told),
             command=command_line(context),
         ),
@@ -135,6 +133,7 @@ def _lines(entries: Mapping[int, JournalEntry]) -> str:
 
 def _draw(documents: Sequence[Mapping[str, Any]], labels: Sequence[str], title: str, path: str) -> None:
     """Draw the step over the bucket cap, a line a node count."""
+    from ddpsim.charts import Axis
     from ddpsim.plots import plot_steps
 
     lines: dict[str, list[tuple[str, tuple[float, float, float]]]] = {}
@@ -142,7 +141,7 @@ def _draw(documents: Sequence[Mapping[str, Any]], labels: Sequence[str], title: 
         step = tuple(float(document[key]) for key in ("iteration_s", "iteration_low_s", "iteration_high_s"))
         ranks = f"{counted(document['nodes'], 'node')}, {counted(document['world_size'], 'rank')}"
         lines.setdefault(ranks, []).append((label, (step[0], step[1], step[2])))
-    plot_steps({title: lines}, path, "bucket cap (MiB)")
+    plot_steps({title: lines}, path, Axis("bucket cap", "MiB"))
     note(f"wrote {path}")
 
 

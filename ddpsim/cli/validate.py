@@ -83,10 +83,9 @@ def _ratio(text: str) -> float:
 def _draw(result: Validation, path: str) -> None:
     from ddpsim.plots import plot_validation
 
-    points = {"iteration": [(result.iterations.measured_s, result.iterations.predicted_s)]}
-    for name, label in (("ready_s", "bucket ready"), ("finished_s", "bucket finished")):
-        points[label] = [(bucket.measured[name], bucket.predicted[name]) for bucket in result.buckets]
-    plot_validation({label: group for label, group in points.items() if group}, path, "time (ms)")
+    step = {"iteration": [(result.iterations.measured_s, result.iterations.predicted_s)]}
+    buckets = {label: group for label, group in result.bucket_times().items() if group}
+    plot_validation({**step, **buckets}, path, "time (ms)")
     note(f"wrote {path}")
 
 

@@ -1,6 +1,7 @@
-"""HTML made of elements: text is escaped, elements are not, so that no name of a file or model becomes markup."""
+"""HTML from Jinja2's templates, which escape every text, so that no name of a file or model becomes markup."""
 
-from ddpsim.markup.elements import Markup, element, joined
+from ddpsim.markup.shapes import SvgShape, svg
 from ddpsim.markup.tables import SCREEN, summary_card, table
+from ddpsim.markup.templates import Markup, call_macro, render_template
 
-__all__ = ["SCREEN", "Markup", "element", "joined", "summary_card", "table"]
+__all__ = ["SCREEN", "Markup", "SvgShape", "call_macro", "render_template", "summary_card", "svg", "table"]

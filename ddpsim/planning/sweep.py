@@ -11,7 +11,7 @@ from functools import partial
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.dataclass import dataclass
-from ddpsim.markup import element
+from ddpsim.markup import Markup
 from ddpsim.options.checks import check_given
 from ddpsim.planning.bound import bound_of
 from ddpsim.planning.entries import check_entry, entry_of
@@ -154,7 +154,8 @@ class Sweep(Iterator[Prediction]):
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: how many are left, and how to have them."""
-        return element("p", f"Sweep: {counted(self._left, 'prediction')} to come; list() or records() makes them")
+        left = counted(self._left, "prediction")
+        return Markup("<p>Sweep: {} to come; list() or records() makes them</p>").format(left)
 
     def __next__(self) -> Prediction:
         prediction = next(self._found)

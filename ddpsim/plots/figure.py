@@ -27,9 +27,10 @@ def legend_beside(axes: Any, **style: Any) -> None:
     axes.legend(**{"fontsize": 8, "loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0, **style})
 
 
-def legend_below(axes: Any, **style: Any) -> None:
-    """Draw the legend under `axes` and its label, where it covers nothing."""
-    axes.legend(**{"fontsize": 8, "loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "borderaxespad": 0.0, **style})
+def legend_below(axes: Any, lines: int = 1, **style: Any) -> None:
+    """Draw the legend under `axes` and its labels of so many lines, where it covers nothing."""
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.09 - 0.05 * lines)}
+    axes.legend(**{"fontsize": 8, "borderaxespad": 0.0, **place, **style})
 
 
 def label_decades(axis: Any) -> None:

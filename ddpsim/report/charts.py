@@ -1,13 +1,15 @@
-"""Charts as SVG inside the page: curves with their bands, read without a script; points tell their numbers on hover."""
+"""Charts as SVG inside the page, read without a script; points tell their numbers on hover."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
+from ddpsim.charts.model import Axis, BoxBar, Chart, ChartLine, ChartPoint, StackedBar, categories
+from ddpsim.charts.scales import log_ticks, round_steps
 from ddpsim.dataclass import dataclass
-from ddpsim.markup import Markup, element
-from ddpsim.report.model import Chart, ChartLine, ChartPoint
+from ddpsim.markup import Markup, SvgShape, call_macro, svg
 
 WIDTH, HEIGHT = 380, 250
 """Of a chart in units that are pixels on a phone."""
@@ -15,141 +17,190 @@ WIDTH, HEIGHT = 380, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 10, 10, 40
 _COLOURS = 8
 """Colours of lines that the style sheet has, `c0` to `c7`."""
+_MOST_LABELS = 8
+"""Labels beside each other that can be read."""
+_STYLES = {"star": "reported"}
+"""Classes of lines without a colour of their own, where those are not called as their style."""
+_BAR = 0.3
+"""Half of an upright bar's or box's width, of the place of one."""
+
+Place = Callable[[float], float]
 
 
 @dataclass(frozen=True, slots=True)
 class _Scales:
     """Where values stand on the drawing."""
 
-    across: Callable[[float], float]
-    up: Callable[[float], float]
+    across: Place
+    up: Place
 
 
 def draw(chart: Chart) -> Markup:
     """Return a chart with its axes and legend as one figure."""
-    points = [point for line in chart.lines for point in line.points]
-    x_ticks, y_ticks = _x_ticks(chart, points), _y_ticks(chart, points)
-    scales = _Scales(_across(chart, points, x_ticks), _up(y_ticks))
-    colours = _colours(chart.lines)
+    x_ticks, y_ticks = _ticks(_labelled(chart), list(chart.xs())), _ticks(chart.y, list(chart.ys()))
+    scales = _Scales(_across(chart, x_ticks), _up(chart, y_ticks))
     drawn = [*_axes(chart, scales, x_ticks, y_ticks)]
     for line in chart.lines:
-        drawn += [_band(line, scales, colours[line.label])] if line.style == "line" else []
-    for line in sorted(chart.lines, key=lambda line: line.style != "line"):
-        drawn += _line(chart, line, scales, colours[line.label])
-    title = f"{chart.title}: {chart.y} over {chart.x}"
-    picture = element("svg", *drawn, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=title)
-    return element("figure", element("figcaption", chart.title), picture, _legend(chart.lines, colours))
+        drawn += _area(chart, line, scales)
+    for line in sorted(chart.lines, key=lambda line: line.style not in ("line", "curve")):
+        drawn += _line(chart, line, scales)
+    drawn += [shape for place, bar in enumerate(chart.bars) for shape in _bar(chart, bar, place, scales)]
+    drawn += [shape for place, box in enumerate(chart.boxes) for shape in _box(box, place, scales)]
+    x, y = chart.x.label, chart.y.label
+    picture = svg(drawn, f"{chart.title}: {y} over {x}", viewBox=f"0 0 {WIDTH} {HEIGHT}")
+    return call_macro("parts.html", "figure", chart.title, picture, _keys(chart), chart.key)
 
 
-def _colours(lines: Sequence[ChartLine]) -> dict[str, str]:
-    """Return a class a line; what is advised has the colour of the line it is of."""
-    owners = list(dict.fromkeys(line.of or line.label for line in lines))
-    return {line.label: f"c{owners.index(line.of or line.label) % _COLOURS}" for line in lines}
+def _labelled(chart: Chart) -> Axis:
+    """Return the horizontal axis, with the labels of bars or boxes where those stand on it."""
+    labels = [bar.label for bar in chart.bars] + [box.label for box in chart.boxes]
+    return replace(chart.x, ticks=categories(labels)) if labels else chart.x
 
 
-def _x_ticks(chart: Chart, points: Sequence[ChartPoint]) -> list[tuple[float, str]]:
-    if chart.ticks:
-        return [(float(number), text) for number, text in enumerate(chart.ticks)]
-    low, high = min(p.x for p in points), max(p.x for p in points)
-    if chart.log_x:
-        return [(value, f"{value:g}") for value in _decades(low, high)]
-    return [(value, f"{value:g}") for value in _round_steps(low, high)]
+def _colour(chart: Chart, line: ChartLine) -> str:
+    """Return the class of a line's colour; what has none of its own is styled by what it is."""
+    return f"c{chart.colour(line) % _COLOURS}" if line.coloured else _STYLES.get(line.style, line.style)
 
 
-def _y_ticks(chart: Chart, points: Sequence[ChartPoint]) -> list[float]:
-    level = [] if chart.level is None else [chart.level]
-    values = [v for p in points for v in (p.y, p.low, p.high) if v is not None] + level
-    return _round_steps(min(values), max(values))
+def _parts(chart: Chart) -> list[str]:
+    return list(dict.fromkeys(name for bar in chart.bars for name, _ in bar.parts))
 
 
-def _decades(low: float, high: float) -> list[float]:
-    """Return 1, 2 and 5 of each power of ten between the ends; powers alone where those are many."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    digits = (1, 2, 5) if len(powers) <= 3 else (1,)
-    return [digit * 10.0**power for power in powers for digit in digits if low <= digit * 10.0**power <= high]
+def _keys(chart: Chart) -> list[tuple[str, str]]:
+    lines = {line.label: _colour(chart, line) for line in chart.lines if line.in_legend}
+    parts = {name: f"c{number % _COLOURS}" for number, name in enumerate(_parts(chart))}
+    return [(colour, label) for label, colour in (lines | parts).items()]
 
 
-def _round_steps(low: float, high: float) -> list[float]:
-    """Return about five round numbers from below `low` to above `high`."""
-    spread = high - low or abs(high) * 0.1 or 1.0
-    low, high = low - 0.04 * spread if low > 0.04 * spread else min(low, 0.0), high + 0.04 * spread
-    rough = (high - low) / 4
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(digit * power for digit in (1, 2, 2.5, 5, 10) if digit * power >= rough)
-    first, last = math.floor(low / step), math.ceil(high / step)
-    return [step * number for number in range(first, last + 1)]
+def _ticks(axis: Axis, values: Sequence[float]) -> list[tuple[float, str]]:
+    if axis.ticks:
+        return list(axis.ticks)
+    ends = min(values), max(values)
+    found = log_ticks(*ends) if axis.is_log else round_steps(*ends)
+    return [(value, f"{value:.6g}") for value in found]
 
 
-def _across(chart: Chart, points: Sequence[ChartPoint], ticks: Sequence[tuple[float, str]]) -> Callable[[float], float]:
-    shape: Callable[[float], float] = math.log if chart.log_x else float
-    values = [shape(v) for v in (*(p.x for p in points), *(value for value, _ in ticks))]
+def _across(chart: Chart, ticks: Sequence[tuple[float, str]]) -> Place:
+    shape: Place = math.log if chart.x.is_log else float
+    values = [shape(value) for value in (*chart.xs(), *(value for value, _ in ticks))]
+    low, high = min(values), max(values)
+    room = _BAR + 0.2 if chart.bars or chart.boxes else max((high - low) * 0.04, chart.width / 2) or 1.0
+    return _linear(low - room, high + room, (_LEFT, WIDTH - _RIGHT), shape)
+
+
+def _up(chart: Chart, ticks: Sequence[tuple[float, str]]) -> Place:
+    ends = (HEIGHT - _BOTTOM, _TOP)
+    if not chart.y.is_log and not chart.y.ticks:
+        return _linear(ticks[0][0], ticks[-1][0], ends, float)
+    shape: Place = math.log if chart.y.is_log else float
+    values = [shape(value) for value in (*chart.ys(), *(value for value, _ in ticks))]
     low, high = min(values), max(values)
     room = (high - low) * 0.04 or 1.0
-    return _linear(low - room, high + room, _LEFT, WIDTH - _RIGHT, shape)
+    return _linear(low - room, high + room, ends, shape)
 
 
-def _up(ticks: Sequence[float]) -> Callable[[float], float]:
-    return _linear(ticks[0], ticks[-1], HEIGHT - _BOTTOM, _TOP, float)
-
-
-def _linear(
-    low: float, high: float, start: float, end: float, shape: Callable[[float], float]
-) -> Callable[[float], float]:
+def _linear(low: float, high: float, ends: tuple[float, float], shape: Place) -> Place:
+    start, end = ends
     return lambda value: round(start + (shape(value) - low) / (high - low) * (end - start), 1)
 
 
 def _axes(
-    chart: Chart, scales: _Scales, x_ticks: Sequence[tuple[float, str]], y_ticks: Sequence[float]
-) -> Iterator[Markup]:
+    chart: Chart, scales: _Scales, x_ticks: Sequence[tuple[float, str]], y_ticks: Sequence[tuple[float, str]]
+) -> Iterator[SvgShape]:
     bottom, right = HEIGHT - _BOTTOM, WIDTH - _RIGHT
-    for value in y_ticks:
+    for value, text in y_ticks:
         y = scales.up(value)
-        yield element("line", class_="grid", x1=_LEFT, x2=right, y1=y, y2=y)
-        yield element("text", f"{value:.6g}", class_="tick", x=_LEFT - 5, y=y + 4, text_anchor="end")
-    every = math.ceil(len(x_ticks) / 8)
+        yield _straight("grid", _LEFT, y, right, y)
+        yield SvgShape("text", {"class": "tick", "x": _LEFT - 5, "y": y + 4, "text-anchor": "end"}, text)
+    every = math.ceil(len(x_ticks) / _MOST_LABELS)
     for number, (value, text) in enumerate(x_ticks):
         x = scales.across(value)
-        yield element("line", class_="grid", x1=x, x2=x, y1=_TOP, y2=bottom)
+        yield _straight("grid", x, _TOP, x, bottom)
         if number % every == 0:
-            yield element("text", text, class_="tick", x=x, y=bottom + 15, text_anchor="middle")
-    if chart.level is not None:
-        y = scales.up(chart.level)
-        yield element("line", class_="level", x1=_LEFT, x2=right, y1=y, y2=y)
-    middle = (_LEFT + right) / 2
-    yield element("text", chart.x, class_="axis", x=middle, y=HEIGHT - 6, text_anchor="middle")
-    turned = f"rotate(-90 12 {(_TOP + bottom) / 2})"
-    yield element("text", chart.y, class_="axis", x=12, y=(_TOP + bottom) / 2, text_anchor="middle", transform=turned)
+            yield SvgShape("text", {"class": "tick", "x": x, "y": bottom + 15, "text-anchor": "middle"}, text)
+    if chart.y.level is not None:
+        y = scales.up(chart.y.level)
+        yield _straight("level", _LEFT, y, right, y)
+    if chart.x.level is not None:
+        x = scales.across(chart.x.level)
+        yield _straight("level", x, _TOP, x, bottom)
+    middle, centre = (_LEFT + right) / 2, (_TOP + bottom) / 2
+    yield SvgShape("text", {"class": "axis", "x": middle, "y": HEIGHT - 6, "text-anchor": "middle"}, chart.x.label)
+    turned = {"x": 12, "y": centre, "text-anchor": "middle", "transform": f"rotate(-90 12 {centre})"}
+    yield SvgShape("text", {"class": "axis", **turned}, chart.y.label)
 
 
-def _band(line: ChartLine, scales: _Scales, colour: str) -> Markup:
-    banded = [(p.x, p.low, p.high) for p in line.points if p.low is not None and p.high is not None]
-    low = [(scales.across(x), scales.up(end)) for x, end, _ in banded]
-    high = [(scales.across(x), scales.up(end)) for x, _, end in reversed(banded)]
-    if len(banded) < 2:
-        return Markup("")
-    return element("path", d=f"M{_path([*low, *high])}Z", class_=f"band {colour}")
+def _straight(style: str, x1: float, y1: float, x2: float, y2: float) -> SvgShape:
+    return SvgShape("line", {"class": style, "x1": x1, "x2": x2, "y1": y1, "y2": y2})
 
 
-def _line(chart: Chart, line: ChartLine, scales: _Scales, colour: str) -> Iterator[Markup]:
-    places = [(scales.across(p.x), scales.up(p.y)) for p in line.points]
-    if line.style == "line" and len(places) > 1:
-        yield element("path", d=f"M{_path(places)}", class_=f"curve {colour}")
-    alone = len(places) == 1 or line.style != "line"
+def _area(chart: Chart, line: ChartLine, scales: _Scales) -> Iterator[SvgShape]:
+    """Yield the area of a line's bands, where they are drawn as one."""
+    banded = [(x, p.banded) for x, p in zip(chart.places(line), line.points, strict=True) if p.banded is not None]
+    if line.whiskers or line.style not in ("line", "curve", "band") or len(banded) < 2:
+        return
+    low = [(scales.across(x), scales.up(ends[0])) for x, ends in banded]
+    high = [(scales.across(x), scales.up(ends[1])) for x, ends in reversed(banded)]
+    yield SvgShape("path", {"d": f"M{_path([*low, *high])}Z", "class": f"band {_colour(chart, line)}"})
+
+
+def _line(chart: Chart, line: ChartLine, scales: _Scales) -> Iterator[SvgShape]:
+    colour = _colour(chart, line)
+    places = [(scales.across(x), scales.up(p.y)) for x, p in zip(chart.places(line), line.points, strict=True)]
+    if line.style in ("line", "curve", "band") and len(places) > 1:
+        yield SvgShape("path", {"d": f"M{_path(places)}", "class": f"curve {colour}"})
     for point, (x, y) in zip(line.points, places, strict=True):
-        if alone and point.low is not None and point.high is not None:
-            ends = {"y1": scales.up(point.low), "y2": scales.up(point.high)}
-            yield element("line", x1=x, x2=x, **ends, class_=f"whisker {colour}")
-        told = element("title", _point_text(chart, line, point))
+        if point.banded is not None and (line.whiskers or len(places) == 1 or line.style in ("dots", "star")):
+            yield _straight(f"whisker {colour}", x, scales.up(point.banded[0]), x, scales.up(point.banded[1]))
+        said = _point_text(chart, line, point)
         if line.style == "star":
-            yield element("path", told, d=_star(x, y), class_=f"star {colour}")
-        else:
-            yield element("circle", told, cx=x, cy=y, r=3, class_=f"point {colour}")
+            yield SvgShape("path", {"d": _star(x, y), "class": f"star {colour}"}, title=said)
+        elif line.style == "bound":
+            ends = [scales.across(point.x + side * chart.width / 2) for side in (-1, 1)]
+            yield SvgShape("line", _straight(f"whisker {colour}", ends[0], y, ends[1], y).attributes, title=said)
+        elif line.style in ("line", "dots"):
+            yield SvgShape("circle", {"cx": x, "cy": y, "r": 3, "class": f"point {colour}"}, title=said)
 
 
 def _point_text(chart: Chart, line: ChartLine, point: ChartPoint) -> str:
-    x = chart.ticks[int(point.x)] if chart.ticks else f"{point.x:.4g}"
-    band = "" if point.low is None or point.high is None else f" ({point.low:.4g} to {point.high:.4g})"
-    return f"{point.label or line.label}: {chart.x} {x}, {chart.y} {point.y:.4g}{band}"
+    band = "" if point.banded is None else " ({:.4g} to {:.4g})".format(*point.banded)
+    x, y = f"{chart.x.label} {chart.x.text(point.x)}", f"{chart.y.label} {chart.y.text(point.y)}"
+    return f"{point.label or line.label}: {x}, {y}{band}"
+
+
+def _bar(chart: Chart, bar: StackedBar, place: int, scales: _Scales) -> Iterator[SvgShape]:
+    """Yield an upright bar of parts on top of each other, the band of its end, and what is reported of it."""
+    below, middle = 0.0, scales.across(place)
+    names = _parts(chart)
+    for name, size in bar.parts:
+        at = _box_at(place, below, below + size, scales)
+        style = f"point c{names.index(name) % _COLOURS}"
+        yield SvgShape("rect", {**at, "class": style}, title=f"{bar.label}: {name} {size:.4g}")
+        below += size
+    if bar.low < bar.high:
+        yield _straight("reach", middle, scales.up(bar.low), middle, scales.up(bar.high))
+    if bar.reported is not None:
+        star = {"d": _star(middle, scales.up(bar.reported)), "class": "star reported"}
+        yield SvgShape("path", star, title=f"{bar.label}: reported {bar.reported:.4g}")
+
+
+def _box(box: BoxBar, place: int, scales: _Scales) -> Iterator[SvgShape]:
+    low, lower, median, upper, high = box.spread
+    middle, ends = scales.across(place), [scales.across(place + side * _BAR) for side in (-1, 1)]
+    yield _straight("whisker c0", middle, scales.up(low), middle, scales.up(high))
+    said = f"{box.label}: median {median:.4g}, {low:.4g} to {high:.4g}"
+    yield SvgShape("rect", {**_box_at(place, lower, upper, scales), "class": "box c0"}, title=said)
+    yield _straight("whisker c0", ends[0], scales.up(median), ends[1], scales.up(median))
+    if box.best:
+        yield SvgShape(
+            "path", {"d": _star(middle, scales.up(median)), "class": "star reported"}, title=f"{box.label}: the best"
+        )
+
+
+def _box_at(place: int, low: float, high: float, scales: _Scales) -> dict[str, object]:
+    left, right = (scales.across(place + side * _BAR) for side in (-1, 1))
+    top, bottom = scales.up(high), scales.up(low)
+    return {"x": left, "width": right - left, "y": top, "height": bottom - top}
 
 
 def _path(places: Sequence[tuple[float, float]]) -> str:
@@ -159,9 +210,3 @@ def _path(places: Sequence[tuple[float, float]]) -> str:
 def _star(x: float, y: float) -> str:
     turns = [(math.pi * (n / 5 - 0.5), 8 if n % 2 == 0 else 3.4) for n in range(10)]
     return f"M{_path([(round(x + r * math.cos(a), 1), round(y + r * math.sin(a), 1)) for a, r in turns])}Z"
-
-
-def _legend(lines: Sequence[ChartLine], colours: dict[str, str]) -> Markup:
-    keys = dict.fromkeys(line.label for line in lines if line.style != "star")
-    items = (element("li", element("span", class_=f"key {colours[label]}"), label) for label in keys)
-    return element("ul", *items, class_="legend")

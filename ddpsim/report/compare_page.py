@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint
+from ddpsim.charts.one_step import of_trace
+from ddpsim.charts.steps import Step, step_charts
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.comparison import Comparison
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.ranking import unranked, within
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import GBPS, record_table
-from ddpsim.report.model import BarChart, Chart, ChartLine, ChartPoint, Charts, Report, StepsChart, Table, TimelineChart
+from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart
 from ddpsim.report.rows import (
     MOST_ROWS,
     MOST_TIMELINES,
@@ -20,9 +23,8 @@ from ddpsim.report.rows import (
     number,
     of_step,
     over_nodes,
-    step_point,
+    step_of,
 )
-from ddpsim.report.steps import of_trace
 from ddpsim.report.wording import format_number_band, one_step, step, where
 from ddpsim.units import counted
 
@@ -37,7 +39,7 @@ _TOLD_APART = ("tokens_per_s", "model", "rate", "batch_size", "precision", "cap"
 """Keys that a table shows only where rows differ in them."""
 
 _CURVES_NOTE = (
-    "Areas and whiskers are 80 % bands. In cost over time, rows to the lower left are better, and the line joins those "
+    "Whiskers are 80 % bands. In cost over time, rows to the lower left are better, and the line joins those "
     "that no other beats in both."
 )
 _TIMELINE_NOTE = (
@@ -215,24 +217,20 @@ def _curves(comparison: Comparison, rows: Sequence[Row]) -> tuple[Charts, ...]:
 def _over_rates(comparison: Comparison, rows: Sequence[Row]) -> tuple[Chart, ...]:
     """Return the step over each rate that was set, a chart a link, a line a model and machine at its most nodes."""
     pairs = [(row, own) for row, own in zip(comparison.rows, rows, strict=True) if row.link_rate is not None]
-    charts = []
+    charts: list[Chart] = []
     for link in dict.fromkeys(row.link for row, _ in pairs):
         of_link = [(row, own) for row, own in pairs if row.link == link]
-        rates = sorted({row.link_rate or 0.0 for row, _ in of_link})
         most = {(row.model, row.machine): row.nodes for row, _ in sorted(of_link, key=lambda pair: pair[0].nodes)}
-        lines: dict[str, dict[float, Row]] = {}
+        lines: dict[str, dict[str, Step]] = {}
         for row, own in sorted(of_link, key=lambda pair: pair[0].prediction.iteration_s):
             if row.nodes == most[row.model, row.machine]:
                 model = f"{row.model}, " if len(comparison.models) > 1 else ""
                 label = f"{model}{counted(row.nodes, 'node')} of {row.machine}"
-                lines.setdefault(label, {}).setdefault(row.link_rate or 0.0, own)
-        drawn = tuple(
-            ChartLine(label, tuple(step_point(rates.index(rate), own) for rate, own in sorted(points.items())))
-            for label, points in sorted(lines.items())
-        )
-        ticks = tuple(f"{rate * GBPS:g}" for rate in rates)
-        if len(ticks) > 1:
-            charts.append(Chart(f"Step over the rate of {link}, with its band", "Gb/s", "step (ms)", drawn, ticks))
+                rate = f"{(row.link_rate or 0.0) * GBPS:g}"
+                lines.setdefault(label, {}).setdefault(rate, (rate, step_of(own)))
+        if len({rate for steps in lines.values() for rate in steps}) > 1:
+            steps = {label: list(lines[label].values()) for label in sorted(lines)}
+            charts += step_charts({f"Step over the rate of {link}, with its band": steps}, Axis("rate", "Gb/s"))
     return tuple(charts)
 
 
@@ -251,7 +249,7 @@ def _costs(comparison: Comparison, rows: Sequence[Row]) -> tuple[Chart, ...]:
         bare = tuple(ChartPoint(point.x, point.y, label=point.label) for point in front)
         dots = (ChartLine(machine, tuple(points), "dots") for machine, points in machines.items())
         title = f"{model}: cost over time of a million samples"
-        charts.append(Chart(title, "hours", f"cost ({unit})", (*dots, ChartLine(_UNBEATEN, bare))))
+        charts.append(Chart(title, Axis("hours"), Axis("cost", unit), (*dots, ChartLine(_UNBEATEN, bare))))
     return tuple(charts)
 
 
@@ -265,4 +263,5 @@ def _cost(row: ComparisonRow, label: str) -> ChartPoint:
 
 def _choice(rows: Sequence[ComparisonRow], found: Sequence[Row], each: int) -> StepsChart:
     prediction = rows[each].prediction
-    return StepsChart(_label(found, each), (of_trace(prediction.trace, prediction.summary, prediction.plan.torch),))
+    step = of_trace(prediction.trace, prediction.iteration_s, prediction.plan.torch)
+    return StepsChart(_label(found, each), (step,))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddpsim.charts.model import StackedBar
+from ddpsim.charts.one_step import BROADCAST, of_document
+from ddpsim.charts.timeline import BucketSpan, TimelineStep
 from ddpsim.explaining.against import RunComparison
 from ddpsim.explaining.explanation import Explanation
 from ddpsim.explaining.seen import SeenRank
 from ddpsim.explaining.splits import MedianSplit
 from ddpsim.report.assumptions import doubt_tables
-from ddpsim.report.model import BarChart, BucketSpan, Report, StackedBar, StepsChart, Table, TimelineChart, TimelineStep
+from ddpsim.report.model import BarChart, Report, StepsChart, Table, TimelineChart
 from ddpsim.report.rows import MOST_ROWS, PART_NAMES
-from ddpsim.report.steps import BROADCAST, of_document
 from ddpsim.report.wording import milliseconds, signed
 from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT
 from ddpsim.units import MIB, counted, format_time
@@ -192,7 +194,7 @@ def _timeline(found: Explanation) -> tuple[TimelineChart, ...]:
     steps = [TimelineStep("traced", found.traced.step_s, _phases(found), tuple(_life(split) for split in found.splits))]
     if found.foretold is not None:
         prediction = found.foretold.prediction
-        steps.append(of_document(prediction.document(), "predicted", prediction.critical_path))
+        steps.append(of_document(prediction.document(), "predicted", prediction.critical_path.spans))
     note = "Parts one after another, and each collective's times, medians of the traced steps, on the lowest rank."
     return (TimelineChart("One step", (StepsChart("the run", tuple(steps)),), note),) if found.splits else ()
 

@@ -6,9 +6,8 @@ tenths, in the document.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
-
+from ddpsim.charts.model import Chart, StackedBar
+from ddpsim.charts.timeline import TimelineStep, microseconds
 from ddpsim.dataclass import dataclass
 
 SCHEMA = "ddpsim.report/1"
@@ -39,67 +38,6 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class ChartPoint:
-    """A point of a curve, with the ends of its 80 % band where it has one; a label names it instead of its line."""
-
-    x: float
-    y: float
-    low: float | None = None
-    high: float | None = None
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ChartLine:
-    """Points of one label.
-
-    Attributes:
-        points: ascending in x, where a line joins them.
-        style: `line` joins them; `dots` stand alone; a `star` is what is advised of the line that `of` names, and is
-            not in the legend.
-    """
-
-    label: str
-    points: tuple[ChartPoint, ...]
-    style: Literal["line", "dots", "star"] = "line"
-    of: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Curves over one axis.
-
-    Attributes:
-        ticks: labels at x = 0, 1, 2, ...; none where x is a number.
-        log_x: whether x, which is above 0 then, is drawn by its logarithm.
-        level: a value of y to draw a line at.
-    """
-
-    title: str
-    x: str
-    y: str
-    lines: tuple[ChartLine, ...]
-    ticks: Cells = ()
-    log_x: bool = False
-    level: float | None = None
-
-    def document(self) -> dict[str, object]:
-        """Return the chart as JSON values."""
-        lines = [
-            {"label": line.label, "columns": ["x", "y", "low", "high"], "points": [_four(p) for p in line.points]}
-            for line in self.lines
-        ]
-        return {
-            "kind": "chart",
-            "title": self.title,
-            "x": self.x,
-            "y": self.y,
-            "ticks": list(self.ticks),
-            "lines": lines,
-        }
-
-
-@dataclass(frozen=True, slots=True)
 class Charts:
     """Charts side by side under one title."""
 
@@ -113,23 +51,8 @@ class Charts:
 
 
 @dataclass(frozen=True, slots=True)
-class StackedBar:
-    """One bar of time: its parts one after another, and the band of its end."""
-
-    label: str
-    parts: tuple[tuple[str, float], ...]
-    low_s: float
-    high_s: float
-
-    @property
-    def total_s(self) -> float:
-        """End of the bar without its band."""
-        return sum(seconds for _, seconds in self.parts)
-
-
-@dataclass(frozen=True, slots=True)
 class BarChart:
-    """Bars on one axis of time."""
+    """Bars on one axis of time, in seconds."""
 
     title: str
     bars: tuple[StackedBar, ...]
@@ -140,87 +63,13 @@ class BarChart:
         bars = [
             {
                 "label": bar.label,
-                "parts_us": {name: _us(seconds) for name, seconds in bar.parts},
-                "low_us": _us(bar.low_s),
-                "high_us": _us(bar.high_s),
+                "parts_us": {name: microseconds(seconds) for name, seconds in bar.parts},
+                "low_us": microseconds(bar.low),
+                "high_us": microseconds(bar.high),
             }
             for bar in self.bars
         ]
         return {"kind": "bars", "title": self.title, "bars": bars}
-
-
-@dataclass(frozen=True, slots=True)
-class BucketSpan:
-    """One bucket's life in a step, in seconds from the start of forward; `wire_s` None where it is unknown."""
-
-    index: int
-    size_bytes: int
-    parameters: int | None
-    ready_s: float
-    launched_s: float
-    started_s: float
-    wire_s: float | None
-    finished_s: float
-    written_s: float
-
-    @property
-    def moving_s(self) -> float:
-        """When bytes could move: all ranks were there, as far as that is known."""
-        return self.started_s if self.wire_s is None else self.wire_s
-
-    @property
-    def queued_s(self) -> float:
-        """How long it was ready and no collective of it had begun."""
-        return max(0.0, self.started_s - self.ready_s)
-
-    @property
-    def skew_s(self) -> float:
-        """How long its collective waited for the last rank."""
-        return max(0.0, self.moving_s - self.started_s)
-
-    @property
-    def on_wire_s(self) -> float:
-        """How long its bytes moved."""
-        return self.finished_s - self.moving_s
-
-
-COLUMNS = (
-    "bucket", "size_bytes", "parameters", "ready_us", "launched_us", "started_us", "wire_us", "finished_us",
-    "written_us",
-)  # fmt: skip
-"""Of a bucket's row in a step's document."""
-
-
-@dataclass(frozen=True, slots=True)
-class TimelineStep:
-    """One step of rank 0 on a timeline.
-
-    Attributes:
-        label: what it is of: torch's default, the plan, the measured run.
-        phases: (name, start, end) of what computed or waited, in seconds from the start of forward.
-        buckets: in launch order.
-        gradients_s: when each gradient was ready, ascending; empty where unknown.
-        path: (cause, stream, start, end) of the longest path, in order; empty where unknown.
-    """
-
-    label: str
-    iteration_s: float
-    phases: tuple[tuple[str, float, float], ...]
-    buckets: tuple[BucketSpan, ...]
-    gradients_s: tuple[float, ...] = ()
-    path: tuple[tuple[str, str, float, float], ...] = ()
-
-    def document(self) -> dict[str, object]:
-        """Return the step as JSON values."""
-        return {
-            "label": self.label,
-            "iteration_us": _us(self.iteration_s),
-            "phases": [[name, _us(start), _us(end)] for name, start, end in self.phases],
-            "columns": list(COLUMNS),
-            "buckets": [_life(bucket) for bucket in self.buckets],
-            "gradients_us": [_us(seconds) for seconds in self.gradients_s],
-            "path": [[cause, stream, _us(start), _us(end)] for cause, stream, start, end in self.path],
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,17 +127,3 @@ class Report:
             "command": self.command,
             "sections": [section.document() for section in self.sections],
         }
-
-
-def _us(seconds: float) -> float:
-    return round(seconds * 1e6, 1)
-
-
-def _four(point: ChartPoint) -> Sequence[float | None]:
-    return [point.x, point.y, point.low, point.high]
-
-
-def _life(life: BucketSpan) -> list[object]:
-    wire = None if life.wire_s is None else _us(life.wire_s)
-    before = [_us(seconds) for seconds in (life.ready_s, life.launched_s, life.started_s)]
-    return [life.index, life.size_bytes, life.parameters, *before, wire, _us(life.finished_s), _us(life.written_s)]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddpsim.charts.model import StackedBar
+from ddpsim.charts.one_step import of_trace
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.dataclass import dataclass
+from ddpsim.planning.cap_curves import charts_of
 from ddpsim.planning.ranking import unranked
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.savings import WHERE
@@ -13,20 +16,8 @@ from ddpsim.prediction.document import flat
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
-from ddpsim.report.model import (
-    BarChart,
-    Chart,
-    ChartLine,
-    ChartPoint,
-    Charts,
-    Report,
-    StackedBar,
-    StepsChart,
-    Table,
-    TimelineChart,
-)
+from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart
 from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, of_step, over_nodes
-from ddpsim.report.steps import of_trace
 from ddpsim.report.wording import format_share_band, milliseconds, one_step, rate, step, where
 from ddpsim.units import counted
 
@@ -35,9 +26,6 @@ _KEYS = (
     "scaling_efficiency", "exposed_comm_s", "overlap_ratio", "hidden_comm_cost_s", "bound_by", "binding_link",
     "memory_fits", "compute_device",
 )  # fmt: skip
-
-_LEAST_CAP = 0.1
-"""MiB at which a cap of 0, one bucket a gradient, is drawn on an axis of logarithms."""
 
 
 def plan_report(
@@ -78,7 +66,7 @@ def plan_report(
             BarChart("Where the time goes", tuple(b for row in shown for b in _bars(row, named))),
             Charts(
                 "Curves",
-                (*(_caps(group) for group in _by_machine(rows)), *over_nodes(list(map(of_step, documents)))),
+                (*charts_of(rows), *over_nodes(list(map(of_step, documents)))),
                 _CURVES_NOTE,
             ),
             TimelineChart(
@@ -112,7 +100,7 @@ class _Places:
 _CURVES_NOTE = (
     "A cap for every bucket against torch's default (1 MiB first, then 25 MiB). The star is what is advised, with the "
     "band of its gain: the same doubts are drawn for both, so that this band is narrower than that of a step, which is "
-    "the area over node counts."
+    "the whisker over node counts."
 )
 
 _TIMELINE_NOTE = (
@@ -194,39 +182,14 @@ def _bars(row: PlanRow, named: _Places) -> list[StackedBar]:
     return [default] if row.keep_default else [default, bar(of_step(row.best.document()), f"{named.of(row)}: plan")]
 
 
-def _by_machine(rows: Sequence[PlanRow]) -> list[list[PlanRow]]:
-    groups: dict[tuple[str, str], list[PlanRow]] = {}
-    for row in rows:
-        groups.setdefault((row.chosen.workload.name, row.chosen.topology.name), []).append(row)
-    return list(groups.values())
-
-
-def _caps(rows: Sequence[PlanRow]) -> Chart:
-    """Return the step over the cap, of the default's, a line a node count, and what is advised as marks."""
-    lines = []
-    for row in rows:
-        label, base = counted(row.chosen.nodes, "node"), row.default.iteration_s
-        points = tuple(ChartPoint(max(cap, _LEAST_CAP), seconds / base) for cap, seconds in row.sweep)
-        ratio = row.chosen.iteration_s / base
-        ends = (None, None) if row.keep_default else (1 - row.gain_high, 1 - row.gain_low)
-        lines += [
-            ChartLine(label, points),
-            ChartLine(f"{label}, advised", (ChartPoint(max(row.cap_mb, _LEAST_CAP), ratio, *ends),), "star", label),
-        ]
-    chosen = rows[0].chosen
-    title = f"{chosen.workload.name} on {chosen.topology.name}"
-    return Chart(title, "bucket cap (MiB)", "step over the default's", tuple(lines), log_x=True, level=1.0)
-
-
 def _choice(row: PlanRow, named: _Places) -> StepsChart:
     """Return the default's step, and under it the plan's; the best that was found where it is not advised."""
-    default = of_trace(row.default.trace, row.default.summary, "torch's default")
+    default = of_trace(row.default.trace, row.default.iteration_s, "torch's default")
     if row.best is row.default or row.best.plan.groups() == row.default.plan.groups():
         return StepsChart(named.of(row), (default,))
     label = "best found, not advised" if row.keep_default else "plan"
-    return StepsChart(
-        named.of(row), (default, of_trace(row.best.trace, row.best.summary, f"{label}: {row.best.plan.torch}"))
-    )
+    best = of_trace(row.best.trace, row.best.iteration_s, f"{label}: {row.best.plan.torch}")
+    return StepsChart(named.of(row), (default, best))
 
 
 def _most_telling(rows: Sequence[PlanRow]) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddpsim.report.model import Chart, ChartLine, ChartPoint, StackedBar
+from ddpsim.charts.model import Axis, Chart, StackedBar
+from ddpsim.charts.steps import Step, step_charts
 from ddpsim.trace.metrics import INPUT, PARTS
 
 Row = Mapping[str, object]
@@ -68,10 +69,10 @@ def bar(row: Row, label: str) -> StackedBar:
     return StackedBar(label, parts, number(row, "iteration_low_s"), number(row, "iteration_high_s"))
 
 
-def step_point(x: float, row: Row) -> ChartPoint:
-    """Return a row's step in ms at `x`, with its band."""
-    middle, low, high = (number(row, key) * 1e3 for key in ("iteration_s", "iteration_low_s", "iteration_high_s"))
-    return ChartPoint(x, middle, low, high)
+def step_of(row: Row) -> tuple[float, float, float]:
+    """Return a row's step in seconds with both ends of its band, which are the step where it has none."""
+    middle = number(row, "iteration_s")
+    return middle, number(row, "iteration_low_s") or middle, number(row, "iteration_high_s") or middle
 
 
 def over_nodes(rows: Sequence[Row]) -> tuple[Chart, ...]:
@@ -79,24 +80,19 @@ def over_nodes(rows: Sequence[Row]) -> tuple[Chart, ...]:
 
     Where a machine has several rows of a node count, the fastest stands for them.
     """
-    counts = sorted({int(number(row, "nodes")) for row in rows})
-    if len(counts) < 2:
+    if len({number(row, "nodes") for row in rows}) < 2:
         return ()
     names = dict.fromkeys(str(row["workload"]) for row in rows)
-    return tuple(_over(name, [row for row in rows if row["workload"] == name], counts) for name in names)
+    panels = {
+        f"{name}: step over nodes, with its band": _by_machine([row for row in rows if row["workload"] == name])
+        for name in names
+    }
+    return step_charts(panels, Axis("nodes"))
 
 
-def _over(name: str, rows: Sequence[Row], counts: Sequence[int]) -> Chart:
-    fastest: dict[tuple[str, int], Row] = {}
+def _by_machine(rows: Sequence[Row]) -> dict[str, list[Step]]:
+    lines: dict[str, dict[str, Step]] = {str(row["topology"]): {} for row in rows}
     for row in sorted(rows, key=lambda row: number(row, "iteration_s")):
-        fastest.setdefault((str(row["topology"]), int(number(row, "nodes"))), row)
-    lines = tuple(
-        ChartLine(
-            machine,
-            tuple(
-                step_point(x, fastest[machine, count]) for x, count in enumerate(counts) if (machine, count) in fastest
-            ),
-        )
-        for machine in dict.fromkeys(str(row["topology"]) for row in rows)
-    )
-    return Chart(f"{name}: step over nodes, with its band", "nodes", "step (ms)", lines, ticks=tuple(map(str, counts)))
+        nodes = str(int(number(row, "nodes")))
+        lines[str(row["topology"])].setdefault(nodes, (nodes, step_of(row)))
+    return {machine: list(steps.values()) for machine, steps in lines.items()}

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddpsim.collectives.calibration import Calibration
+from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint, categories
+from ddpsim.charts.one_step import of_document
+from ddpsim.charts.steps import step_charts
+from ddpsim.charts.timeline import TimelineStep
+from ddpsim.planning.sweep import SweepRequest
 from ddpsim.prediction.document import flat
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
-from ddpsim.report.model import (
-    BarChart,
-    Chart,
-    ChartLine,
-    ChartPoint,
-    Charts,
-    Report,
-    StepsChart,
-    TimelineChart,
-    TimelineStep,
-)
+from ddpsim.report.model import BarChart, Charts, Report, StepsChart, TimelineChart
 from ddpsim.report.rows import (
     MOST_ROWS,
     MOST_TIMELINES,
@@ -28,13 +22,10 @@ from ddpsim.report.rows import (
     number,
     of_step,
     over_nodes,
-    step_point,
+    step_of,
 )
-from ddpsim.report.steps import of_document
 from ddpsim.report.wording import each, format_time_band, one_step
-from ddpsim.topology.graph import Cluster
 from ddpsim.units import counted, format_time
-from ddpsim.workload import Workload
 
 _KEYS = (
     "cap", "nodes", "world_size", "iteration_s", "samples_per_s", "scaling_efficiency", "exposed_comm_s",
@@ -46,11 +37,9 @@ _KEYS = (
 def sweep_report(
     documents: Sequence[Row],
     caps: Sequence[str],
+    asked: SweepRequest,
     *,
-    workload: Workload,
-    machine: Cluster,
     backend: str,
-    calibration: Calibration | None = None,
     notes: Sequence[str] = (),
     command: str = "",
 ) -> Report:
@@ -59,11 +48,12 @@ def sweep_report(
     Args:
         documents: predict documents, at least one.
         caps: of each, in few words.
-        workload, machine, backend: that all of them are of.
-        calibration: that they were made with.
+        asked: what all of them have in common.
+        backend: of their process groups.
         notes: what else a reader must know, a sentence each.
         command: that made them.
     """
+    workload, machine = asked.workload, asked.topology
     rows = [
         of_step(document) | {"cap": cap, "document": document} for document, cap in zip(documents, caps, strict=True)
     ]
@@ -89,7 +79,7 @@ def sweep_report(
                 f"{drawn} {_TIMELINE_NOTE}",
                 told.index(_widest(groups)),
             ),
-            *assumptions(documents, [workload], [machine], calibration, [backend]),
+            *assumptions(documents, [workload], [machine], asked.calibration, [backend]),
             record_table("All values", [flat(row) for row in shown], folded=True),
         ),
     )
@@ -171,7 +161,7 @@ def _slowest(rows: Sequence[Row]) -> Row:
 def _curves(rows: Sequence[Row], groups: Sequence[list[Row]]) -> tuple[Charts, ...]:
     """Return the step over node counts and over caps, as far as there are several."""
     charts = (*over_nodes(rows), *_over_caps(groups))
-    note = "The area is the 80 % band; where steps are shown beside the fastest, the table has their bands."
+    note = "Whiskers are the 80 % band; where steps are shown beside the fastest, the table has their bands."
     return (Charts("Curves", charts, note),) if charts else ()
 
 
@@ -181,10 +171,11 @@ def _over_caps(groups: Sequence[list[Row]]) -> tuple[Chart, ...]:
     if len(ticks) < 2:
         return ()
     if len(groups) == 1:
-        line = ChartLine("step", tuple(step_point(ticks.index(str(row["cap"])), row) for row in groups[0]))
-        return (Chart("Step over caps, with its band", "cap (MiB)", "step (ms)", (line,), ticks),)
+        steps = [(str(row["cap"]), step_of(row)) for row in groups[0]]
+        return step_charts({"Step over caps, with its band": {"step": steps}}, Axis("cap", "MiB"))
     lines = tuple(ChartLine(counted(int(number(g[0], "nodes")), "node"), _beside_fastest(g, ticks)) for g in groups)
-    return (Chart("Step over caps, beside the fastest", "cap (MiB)", "step over the fastest", lines, ticks, level=1.0),)
+    x, y = Axis("cap", "MiB", ticks=categories(ticks)), Axis("step over the fastest", level=1.0)
+    return (Chart("Step over caps, beside the fastest", x, y, lines),)
 
 
 def _beside_fastest(rows: Sequence[Row], ticks: Sequence[str]) -> tuple[ChartPoint, ...]:

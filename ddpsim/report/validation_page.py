@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ddpsim.charts.measured import measured_chart
+from ddpsim.charts.model import StackedBar
+from ddpsim.charts.one_step import of_document, of_trace
 from ddpsim.prediction.document import flat
 from ddpsim.report.assumptions import doubt_tables
-from ddpsim.report.model import (
-    BarChart,
-    Chart,
-    ChartLine,
-    ChartPoint,
-    Charts,
-    Report,
-    StackedBar,
-    StepsChart,
-    Table,
-    TimelineChart,
-)
+from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart
 from ddpsim.report.rows import bar, number
-from ddpsim.report.steps import of_document, of_trace
 from ddpsim.report.wording import format_time_band, milliseconds, signed
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.trace.records import Trace
@@ -45,7 +36,10 @@ def validation_report(
         command: that made it.
     """
     summary = summarise(measured)
-    steps = (of_trace(measured, summary, "measured"), of_document(prediction, "predicted", result.path))
+    steps = (
+        of_trace(measured, summary.iteration_s, "measured"),
+        of_document(prediction, "predicted", () if result.path is None else result.path.spans),
+    )
     return Report(
         title=f"Validation: {_of(prediction)}",
         verdict=(_step(result, prediction), _largest(result)),
@@ -130,25 +124,7 @@ def _buckets(result: Validation) -> tuple[Charts | Table, ...]:
     """Return predicted over measured times of buckets, and their errors; nothing where the run has none."""
     if not result.buckets:
         return ()
-    lines = tuple(
-        ChartLine(
-            name.removesuffix("_s"),
-            tuple(
-                sorted(
-                    (ChartPoint(b.measured[name] * 1e3, b.predicted[name] * 1e3) for b in result.buckets),
-                    key=lambda p: p.x,
-                )
-            ),
-            "dots",
-        )
-        for name in ("ready_s", "finished_s")
-    )
-    ends = [
-        f(v for b in result.buckets for v in (b.measured["ready_s"], b.measured["finished_s"])) * 1e3
-        for f in (min, max)
-    ]
-    exact = ChartLine("as measured", tuple(ChartPoint(end, end) for end in ends))
-    chart = Chart("Predicted over measured times", "measured (ms)", "predicted (ms)", (exact, *lines))
+    chart = measured_chart(result.bucket_times(), "Predicted over measured times", ("time", "ms"))
     header = ("bucket", "MiB", *(f"{name.removesuffix('_s')} error" for name in result.buckets[0].errors))
     rows = tuple((str(b.index), f"{b.size_bytes / MIB:.2f}", *map(signed, b.errors.values())) for b in result.buckets)
     return Charts("Buckets", (chart,)), Table("Errors of buckets", header, rows, note=_SHARES)

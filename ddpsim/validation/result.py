@@ -109,6 +109,11 @@ class Validation:
             return max(halves, key=lambda term: abs(term.share_of_step))
         return largest
 
+    def bucket_times(self) -> dict[str, list[tuple[float, float]]]:
+        """Return (measured, predicted) seconds of each bucket, by what happens then."""
+        named = {"bucket ready": "ready_s", "bucket finished": "finished_s"}
+        return {label: [(b.measured[key], b.predicted[key]) for b in self.buckets] for label, key in named.items()}
+
     def document(self) -> dict[str, object]:
         """Return the `validate` document."""
         return {

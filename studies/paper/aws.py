@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddpsim.charts import Axis, Chart, StackedBar
 from studies.paper.aws_allreduce import Allreduce
 from studies.paper.aws_setup import (
     ALONE_PER_S,
@@ -30,7 +31,6 @@ from studies.paper.aws_setup import (
 from studies.paper.aws_step import AwsStep
 from studies.paper.claim import Claim, all_of, near
 from studies.paper.figure import Answers, Figure, Point, Reproduction
-from studies.paper.panels import Panel, Stack
 
 FIRST = 15
 """Number of the post's first row: the paper's own claims are 1 to 14."""
@@ -91,13 +91,13 @@ class Row:
             f"{self.why} {ordered}",
         )
 
-    def stack(self, answers: Answers) -> Stack:
+    def bar(self, answers: Answers) -> StackedBar:
         """Return its bar: milliseconds of a step by their parts."""
         found, times = answers[self.central], [answers[point]["iteration_s"] for point in (self.central, *self.others)]
         heights = [(part.removesuffix("_s"), 1e3 * (found[part] or 0.0)) for part in _PARTS]
         rest = 1e3 * found["iteration_s"] - sum(height for _, height in heights)
-        parts = [*heights, ("rest", max(rest, 0.0))]
-        return Stack(self.label, parts, (1e3 * min(times), 1e3 * max(times)), 1e3 * self.images / self.paper)
+        parts = (*heights, ("rest", max(rest, 0.0)))
+        return StackedBar(self.label, parts, 1e3 * min(times), 1e3 * max(times), 1e3 * self.images / self.paper)
 
 
 def _pascal(what: str, label: str, paper: float, why: str, **options: str) -> Row:
@@ -163,7 +163,7 @@ def _reproduce(answers: Answers) -> Reproduction:
     ]
     claims += [make(FIRST + len(rows) + number, answers) for number, make in enumerate((_last, _on_four, _held_up))]
     panels = [
-        Panel(title, "", "milliseconds a step", stacks=[row.stack(answers) for row in chosen])
+        Chart(title, Axis(""), Axis("step", "ms"), bars=tuple(row.bar(answers) for row in chosen))
         for title, chosen in (("Four 1080 Ti, 64 images each", ON_FOUR), ("V100 on AWS, 128 images each", ON_AWS))
     ]
     return Reproduction(panels, claims, _notes(answers))

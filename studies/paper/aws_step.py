@@ -94,15 +94,15 @@ class AwsStep:
 def step_of(gpu: str, batch: int, step_s: float | None) -> Workload:
     """Return a step of `batch` images on `gpu`, scaled to a measured `step_s` where there is one."""
     from ddpsim.workload.anchors import Anchor
-    from ddpsim.workload.estimate import ModelShape, estimate
+    from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
     from ddpsim.workload.files import load_workload
     from ddpsim.workload.gpus import gpu_named
 
     source = load_workload(MODEL)
     assert source.operators is not None
     shape = ModelShape.of(source, source.operators.of_batch(batch))
-    anchor = None if step_s is None else Anchor("step", step_s, RUNNING, "the AWS post")
-    return estimate(shape, gpu_named(gpu), "fp32", anchor)
+    anchors = () if step_s is None else (Anchor("step", step_s, RUNNING, "the AWS post"),)
+    return estimate(shape, gpu_named(gpu), "fp32", EstimateOptions(anchors=anchors))
 
 
 def _parts(summary: Summary) -> dict[str, float | None]:

@@ -6,10 +6,11 @@ from dataclasses import replace
 from math import sqrt
 from typing import Literal
 
+from ddpsim.charts import Axis, BoxBar, Chart
 from studies.paper import lab
 from studies.paper.claim import TOLERANCE, Claim, all_of
 from studies.paper.figure import Answers, Figure, Reproduction
-from studies.paper.panels import Box, Panel
+from studies.paper.panels import LATENCY
 from studies.paper.setup import BERT, GPUS_PER_SERVER, RESNET
 from studies.paper.step import Step, told, with_ends
 
@@ -61,7 +62,7 @@ def _curve(answers: Answers, model: str, backend: Literal["nccl", "gloo"], gpus:
     return {cap: answers[_step(model, backend, gpus, cap)]["iteration"] for cap in CAPS_MB[model]}
 
 
-def _panels(answers: Answers, gpus: int) -> list[Panel]:
+def _panels(answers: Answers, gpus: int) -> list[Chart]:
     panels = []
     for model, backend in _ORDER:
         boxes = []
@@ -70,9 +71,9 @@ def _panels(answers: Answers, gpus: int) -> list[Panel]:
             found = told(answers, {"it": step}, lambda of: of["it"]["iteration"])
             low, high = (found.value + _QUARTILE * (end - found.value) for end in (found.low, found.high))
             spread = (found.low, low, found.value, high, found.high)
-            boxes.append(Box(f"{cap:g}", spread, cap in _BEST[model, backend]))
+            boxes.append(BoxBar(f"{cap:g}", spread, cap in _BEST[model, backend]))
         title = f"{_step(model, backend, gpus, 0).label}, {gpus} GPUs"
-        panels.append(Panel(title, "bucket size (MB)", "latency (s)", boxes=boxes))
+        panels.append(Chart(title, Axis("bucket size", "MB"), LATENCY, boxes=tuple(boxes)))
     return panels
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from ddpsim.charts import Axis, Chart
 from studies.paper.claim import TOLERANCE, Claim, Verdict
 from studies.paper.figure import Answers, Figure, Point, Reproduction
-from studies.paper.panels import Line, Panel
+from studies.paper.panels import curve as line
 from studies.paper.training import Curve, TrainingFile, curves, load_training, standard_error
 
 SMALL, LARGE = 8, 256
@@ -84,13 +85,14 @@ def _why(small: Mapping[int, Curve], large: Mapping[int, Curve]) -> str:
     )
 
 
-def _panel(file: TrainingFile, size: int, found: Mapping[int, Curve]) -> Panel:
+def _panel(file: TrainingFile, size: int, found: Mapping[int, Curve]) -> Chart:
     rate = next(run.learning_rate for run in file.runs if run.batch_size == size)
     lines = [
-        Line(f"no_sync {every}", [file.window * (place + 0.5) for place in range(len(curve.loss))], curve.loss)
+        line(f"no_sync {every}", [file.window * (place + 0.5) for place in range(len(curve.loss))], curve.loss)
         for every, curve in found.items()
     ]
-    return Panel(f"batch {size}, learning rate {rate:g}", "iteration", "training loss", lines=lines)
+    x, y = Axis("iteration"), Axis("training loss", low=0)
+    return Chart(f"batch {size}, learning rate {rate:g}", x, y, tuple(lines))
 
 
 def _note(file: TrainingFile) -> str:

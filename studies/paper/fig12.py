@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ddpsim.charts import Chart
 from studies.paper import lab
 from studies.paper.assumptions import CENTRAL
 from studies.paper.claim import TOLERANCE, Claim, all_of, near
 from studies.paper.figure import Answers, Figure, Reproduction
-from studies.paper.panels import Line, Panel
+from studies.paper.panels import LATENCY, curve, gpus_axis, reported
 from studies.paper.setup import BERT, CHANNELS, RESNET, PORT_Bps
 from studies.paper.step import Step, told, with_ends
 
@@ -51,13 +52,12 @@ def _reproduce(answers: Answers) -> Reproduction:
             steps = [_step(model, backend, gpus, groups) for gpus in _GPUS]
             found = [told(answers, {"it": step}, lambda of: of["it"]["iteration"]) for step in steps]
             band = [each.low for each in found], [each.high for each in found]
-            lines.append(Line(f"rr{groups}", _GPUS, [each.value for each in found], band))
+            lines.append(curve(f"rr{groups}", _GPUS, [each.value for each in found], band))
         if (model, backend) == (BERT, "nccl"):
             alone = answers[_step(model, backend, 16, 1)]["iteration"]
-            lines.append(Line("the paper's rr3", [16], [(1 - _PAPER) * alone], reported=True))
+            lines.append(reported("the paper's rr3", 16, (1 - _PAPER) * alone))
         title = _step(model, backend, 16, 1).label
-        ticks = [(gpus, str(gpus)) for gpus in _GPUS]
-        panels.append(Panel(title, "GPUs", "latency (s)", lines, xscale="log2", ticks=ticks))
+        panels.append(Chart(title, gpus_axis(_GPUS), LATENCY, tuple(lines)))
     gains = {
         case: told(
             answers,

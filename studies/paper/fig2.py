@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Literal
 from studies.paper.assumptions import CENTRAL, Settings, ends
 from studies.paper.claim import TOLERANCE, Claim, all_of, near
 from studies.paper.figure import Answers, Figure, Point, Reproduction
-from studies.paper.panels import Line, Panel
+from studies.paper.panels import curve, reported
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     import simpy
 
-    from ddpsim.collectives.calibration import Calibration
+    from ddpsim.charts import Axis, Chart
+from ddpsim.collectives.calibration import Calibration
 
 MACHINE = "2xgp100-nvlink"
 """Two Quadro GP100 with NVLink, as section 3.2.3 of the paper has them."""
@@ -153,14 +154,15 @@ def _reproduce(answers: Answers) -> Reproduction:
     band = [min(each) for each in moved], [max(each) for each in moved]
     backward = answers[Backward()]
     seconds, ready = zip(*backward["curve"], strict=True)
+    x, y = Axis("parameters a tensor", scale="log"), Axis("total time", "s", scale="log")
+    gloo = curve("simulated, with its band", SIZES, totals["gloo"], band)
+    simulated, paper = curve("simulated", ready, seconds), reported("the paper's, about", 60, _BACKWARD_S)
+    since = Axis("time since backward began", "s", low=0)
     panels = [
-        Panel("NCCL, two GP100 by NVLink", "parameters a tensor", "total time (s)",
-              [Line("simulated", SIZES, totals["nccl"])], xscale="log", yscale="log"),
-        Panel("Gloo, tensors of the CPU", "parameters a tensor", "total time (s)",
-              [Line("simulated, with its band", SIZES, totals["gloo"], band)], xscale="log", yscale="log"),
-        Panel("ResNet-152 backward on a GP100", "ready parameters (M)", "time since backward began (s)",
-              [Line("simulated", ready, seconds), Line("the paper's, about", [60], [_BACKWARD_S], reported=True)]),
-    ]  # fmt: skip
+        Chart("NCCL, two GP100 by NVLink", x, y, (curve("simulated", SIZES, totals["nccl"]),)),
+        Chart("Gloo, tensors of the CPU", x, y, (gloo,)),
+        Chart("ResNet-152 backward on a GP100", Axis("ready parameters", "M"), since, (simulated, paper)),
+    ]
     return Reproduction(panels, [_falls(totals), _backward(answers)])
 
 

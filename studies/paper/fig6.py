@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ddpsim.charts import Axis, Chart, StackedBar
 from studies.paper import lab
 from studies.paper.assumptions import decided
 from studies.paper.claim import Claim, Verdict, near
 from studies.paper.figure import Answers, Figure, Reproduction
-from studies.paper.panels import Panel, Stack
 from studies.paper.setup import BACKENDS, BERT, NAMES, RESNET
 from studies.paper.step import PARTS, Step, told, with_ends
 
@@ -81,13 +81,13 @@ def _reproduce(answers: Answers) -> Reproduction:
         claims.append(Claim(number, "fig6", what, falls.text(), _measured(step), verdict, why))
         as_rate += [str(number)] if near(falls.value, paper / (1 + paper)) == "holds" else []
         whole = answers[of["off"]]["iteration"]
-        stacks = []
+        bars = []
         for name, label in (("off", "no overlap"), ("on", "overlap")):
             parts = [(_NAMED[part], answers[of[name]][part] / whole) for part in PARTS]
             rest = answers[of[name]]["iteration"] / whole - sum(height for _, height in parts)
-            band = (1 - falls.high, 1 - falls.low) if name == "on" else None
-            stacks.append(Stack(label, [*parts, ("hooks, buffers", rest)], band, 1 - paper if name == "on" else None))
-        panels.append(Panel(step.label, "", "latency, normalised", stacks=stacks))
+            band = (1 - falls.high, 1 - falls.low, 1 - paper) if name == "on" else ()
+            bars.append(StackedBar(label, (*parts, ("hooks, buffers", rest)), *band))
+        panels.append(Chart(step.label, Axis(""), Axis("latency, normalised"), bars=tuple(bars)))
     more = [
         f"{NAMES[step.model]} by {BACKENDS[step.backend]}"
         for _, step, _ in _CASES

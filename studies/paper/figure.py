@@ -13,7 +13,7 @@ from ddpsim.workers.kept import Task
 from studies.paper.claim import Claim
 
 if TYPE_CHECKING:
-    from studies.paper.panels import Panel
+    from ddpsim.charts import Chart
 
 
 class Point(Protocol):
@@ -40,7 +40,7 @@ class Reproduction:
         notes: sentences of the page beside the picture: what was assumed, what to see.
     """
 
-    panels: Sequence[Panel]
+    panels: Sequence[Chart]
     claims: Sequence[Claim]
     notes: Sequence[str] = ()
 

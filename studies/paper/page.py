@@ -50,13 +50,14 @@ two cores.
 
 def written(found: Found, folder: Path) -> list[Path]:
     """Write a picture of each figure that has panels, the pages of their own, and `paper.md`; return their paths."""
-    from studies.paper.panels import plot_panels
+    from ddpsim.plots import save_charts
+    from studies.paper.panels import LAYOUT
 
     paths = []
     for figure, made in found:
         if made.panels:
             path = folder / _picture(figure)
-            plot_panels(made.panels, path)
+            save_charts(made.panels, path, LAYOUT)
             paths.append(path)
     pages = pages_of(found)
     for name, text in pages.items():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ddpsim.charts import Axis, Chart
 from studies.paper import lab
 from studies.paper.assumptions import decided
 from studies.paper.claim import Claim, near, of_halves
 from studies.paper.figure import Answers, Figure, Reproduction
-from studies.paper.panels import Line, Panel
+from studies.paper.panels import LATENCY, curve, gpus_axis, reported
 from studies.paper.setup import BERT, RESNET, SHARED
 from studies.paper.step import Step, Told, told, with_ends
 
@@ -51,12 +52,11 @@ def _fig9(answers: Answers) -> Reproduction:
         steps = [_step(model, backend, gpus) for gpus in GPUS]
         found = [told(answers, {"it": step}, lambda of: of["it"]["iteration"]) for step in steps]
         band = [each.low for each in found], [each.high for each in found]
-        lines = [Line("simulated, with its band", GPUS, [each.value for each in found], band)]
+        lines = [curve("simulated, with its band", GPUS, [each.value for each in found], band)]
         if times := _TIMES.get((model, backend)):
             local = answers[steps[0]]["local"]
-            lines.append(Line("the paper's multiple of one", [256], [times * local], reported=True))
-        ticks = [(gpus, str(gpus)) for gpus in GPUS]
-        panels.append(Panel(steps[0].label, "GPUs", "latency (s)", lines, xscale="log2", ticks=ticks))
+            lines.append(reported("the paper's multiple of one", 256, times * local))
+        panels.append(Chart(steps[0].label, gpus_axis(GPUS), LATENCY, tuple(lines)))
     nccl, resnet, bert = (_over_local(answers, *case, 256) for case in _TIMES)
     small, large = (answers[_step(BERT, "nccl", gpus)]["iteration"] for gpus in (16, 32))
     slower = small / large - 1
@@ -108,12 +108,11 @@ def _fig10(answers: Answers) -> Reproduction:
             steps = [_step(RESNET, backend, gpus, every) for gpus in _SKIPPED_ON]
             found = [told(answers, {"it": step}, lambda of: of["it"]["iteration"]) for step in steps]
             band = [each.low for each in found], [each.high for each in found]
-            lines.append(Line(f"no_sync_{every}", _SKIPPED_ON, [each.value for each in found], band))
+            lines.append(curve(f"no_sync_{every}", _SKIPPED_ON, [each.value for each in found], band))
         each = answers[_step(RESNET, backend, 256)]["iteration"]
-        lines.append(Line("the paper's, every 8", [256], [(1 - paper) * each], reported=True))
-        ticks = [(gpus, str(gpus)) for gpus in _SKIPPED_ON]
+        lines.append(reported("the paper's, every 8", 256, (1 - paper) * each))
         title = _step(RESNET, backend, 256).label
-        panels.append(Panel(title, "GPUs", "mean latency (s)", lines, xscale="log2", ticks=ticks))
+        panels.append(Chart(title, gpus_axis(_SKIPPED_ON), Axis("mean latency", "s", low=0), tuple(lines)))
         of = {"1": _step(RESNET, backend, 256), "8": _step(RESNET, backend, 256, 8)}
         faster = told(answers, of, lambda found: 1 - found["8"]["iteration"] / found["1"]["iteration"])
         says.append(f"{backend} {faster.text()}")

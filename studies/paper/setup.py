@@ -56,7 +56,7 @@ def workload(model: str, batch: int) -> Workload:
 def _shared(made: Workload) -> Workload:
     """Return an estimated step with the measured proportion of backward to forward, both together as they were."""
     from ddpsim.workload.anchors import RooflineFactors
-    from ddpsim.workload.estimate import ModelShape, estimate
+    from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
     from ddpsim.workload.files import load_workload
     from ddpsim.workload.gpus import gpu_named
 
@@ -70,7 +70,8 @@ def _shared(made: Workload) -> Workload:
         whole_s * part_ms / (FORWARD_MS + BACKWARD_MS) / float(phase.device_s[0])
         for part_ms, phase in ((FORWARD_MS, plain.forward), (BACKWARD_MS, plain.backward))
     ]
-    made = estimate(shape, gpu_named(GPU), PRECISION, pace=RooflineFactors((factors[0], factors[1], 1.0)))
+    pace = RooflineFactors((factors[0], factors[1], 1.0))
+    made = estimate(shape, gpu_named(GPU), PRECISION, EstimateOptions(pace=pace))
     return replace(made, operators=None)
 
 

@@ -70,6 +70,6 @@ def test_verdicts_are_those_of_the_central_points(answers):
             assert next(claims).verdict == ("holds" if holds else "fails")
     slower = {point: {**found, "iteration_s": 2 * found.get("iteration_s", 0)} for point, found in answers.items()}
     assert {claim.verdict for claim in aws.FIGURE.reproduce(slower).claims[:7]} == {"fails"}
-    stars = [stack.reported for panel in made.panels for stack in panel.stacks]
+    stars = [bar.reported for panel in made.panels for bar in panel.bars]
     assert stars[0] == pytest.approx(1e3 * 256 / 610)
     assert stars[4:] == pytest.approx([1e3 * 76.4 / 196, 1e3 * 37.6 / 98, 1e3 * 45.6 / 98])

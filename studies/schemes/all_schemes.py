@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from ddpsim.charts import Axis, Chart, ChartLine, ChartPoint, categories
+from ddpsim.plots import PictureLayout, save_charts
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.message import WORLD
@@ -148,23 +150,18 @@ def page() -> str:
 
 def draw(path: Path) -> None:
     """Draw samples a second of each scheme beside DDP's: a row a scheme, a panel a machine, a mark a model."""
-    import matplotlib as mpl
+    save_charts([_chart(machine, nodes) for machine, (nodes, _) in MACHINES.items()], path, _LAYOUT)
 
-    mpl.use("Agg")
-    from matplotlib import pyplot
 
-    figure, panels = pyplot.subplots(1, len(MACHINES), figsize=(13, 5), sharey=True, layout="constrained")
+_LAYOUT = PictureLayout(3.6, 5.4, columns=4, share_y=True)
+
+
+def _chart(machine: str, nodes: int) -> Chart:
     names = list(SCHEMES)[::-1]
-    for panel, machine in zip(panels, MACHINES, strict=True):
-        for mark, model in zip("os^", MODELS, strict=True):
-            values = [faster for _, _, faster, *_ in rows(machine, model, names)]
-            panel.plot(values, range(len(names)), mark, label=model, markersize=5, alpha=0.8)
-        panel.axvline(1.0, color="grey", linewidth=0.8)
-        panel.set_xscale("log", base=2)
-        panel.set_title(f"{machine}, {MACHINES[machine][0]} nodes" if MACHINES[machine][0] > 1 else machine, fontsize=9)
-        panel.grid(axis="y", alpha=0.3)
-    panels[0].set_yticks(range(len(names)), names, fontsize=8)
-    panels[0].legend(fontsize=8)
-    figure.supxlabel("samples a second beside DDP's", fontsize=9)
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-    pyplot.close(figure)
+    lines = []
+    for model in MODELS:
+        values = [faster for _, _, faster, *_ in rows(machine, model, names)]
+        lines.append(ChartLine(model, tuple(ChartPoint(x, y) for y, x in enumerate(values)), "dots"))
+    x = Axis("samples a second beside DDP's", scale="log2", level=1.0)
+    title = f"{machine}, {nodes} nodes" if nodes > 1 else machine
+    return Chart(title, x, Axis("", ticks=categories(names)), tuple(lines))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
-from ddpsim.plots.figure import MARKERS, label_decades, legend_beside, save
+from ddpsim.charts import Axis, Chart, ChartLine, ChartPoint
+from ddpsim.charts.model import Scale
+from ddpsim.plots import PictureLayout, save_charts
 
 BANDS = (0.05, 0.02)
 """Half widths that are shaded."""
@@ -25,27 +24,21 @@ def plot_errors(
         path: the PNG.
         unit: what the horizontal axis holds; values are drawn in milliseconds.
     """
-    figure = Figure(figsize=(9.6, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    for band, shade in zip(BANDS, ("0.93", "0.85"), strict=True):
-        axes.axhspan(-100 * band, 100 * band, color=shade, label=f"± {100 * band:.0f} %")
-    axes.axhline(0, color="0.4", linewidth=0.8)
-    for number, (label, group) in enumerate(points.items()):
-        axes.errorbar(
-            [measured * 1e3 for measured, _, _ in group],
-            [100 * (predicted / measured - 1) for measured, predicted, _ in group],
-            yerr=[math.nan if noise is None else 100 * noise for _, _, noise in group],
-            fmt=MARKERS[number % len(MARKERS)],
-            markersize=4,
-            elinewidth=0.8,
-            color=f"C{number % 10}",
-            label=label,
+    times = [measured * 1e3 for group in points.values() for measured, _, _ in group]
+    low, high = min(times) * 0.9, max(times) * 1.1
+    scale: Scale = "log" if high > 5 * low else "linear"
+    bands = [
+        ChartLine(
+            f"± {100 * half:.0f} %", tuple(ChartPoint(end, 0, -100 * half, 100 * half) for end in (low, high)), "band"
         )
-    axes.set(xlabel=f"measured {unit}", ylabel="predicted / measured - 1 (%)")
-    times = [measured for group in points.values() for measured, _, _ in group]
-    if max(times) > 5 * min(times):
-        axes.set(xscale="log")
-        label_decades(axes.xaxis)
-    axes.grid(True, which="both", alpha=0.25)
-    legend_beside(axes)
-    save(figure, path)
+        for half in BANDS
+    ]
+    groups = [ChartLine(label, tuple(_point(*each) for each in group), "dots") for label, group in points.items()]
+    x, y = Axis(f"measured {unit}", scale=scale, low=low, high=high), Axis("predicted / measured - 1", "%")
+    save_charts([Chart("", x, y, (*bands, *groups))], path, PictureLayout(9.6, 4.2, legend="beside"))
+
+
+def _point(measured_s: float, predicted_s: float, noise: float | None) -> ChartPoint:
+    error = 100 * (predicted_s / measured_s - 1)
+    ends = (None, None) if noise is None else (error - 100 * noise, error + 100 * noise)
+    return ChartPoint(measured_s * 1e3, error, *ends)

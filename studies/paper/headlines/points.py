@@ -172,12 +172,13 @@ def allreduce_s(placement: Placement, algorithm: str, size_bytes: int) -> float:
 def step_of(model: str, gpu: str, batch: int, step_s: float | None, precision: str) -> Workload:
     """Return a step of `batch` samples on `gpu`, scaled to a measured `step_s` where there is one."""
     from ddpsim.workload.anchors import Anchor
-    from ddpsim.workload.estimate import ModelShape, estimate
+    from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
     from ddpsim.workload.files import load_workload
     from ddpsim.workload.gpus import gpu_named
 
     source = load_workload(str(_ALEXNET_FILE) if model == ALEXNET else model)
     assert source.operators is not None
     shape = ModelShape.of(source, source.operators.of_batch(batch))
-    anchor = None if step_s is None else Anchor("step", step_s, (), "the system's own one-GPU figure")
-    return estimate(shape, gpu_named(gpu), precision, anchor)
+    source_of = "the system's own one-GPU figure"
+    anchors = () if step_s is None else (Anchor("step", step_s, (), source_of),)
+    return estimate(shape, gpu_named(gpu), precision, EstimateOptions(anchors=anchors))

@@ -6,15 +6,19 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
+from ddpsim.charts import Axis, BoxBar, Chart, StackedBar
+from ddpsim.charts.one_step import of_trace
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.plots import (
     CapCurve,
     plot_caps,
+    plot_lanes,
     plot_sizes,
     plot_steps,
     plot_timeline,
     plot_topology,
     plot_validation,
+    save_charts,
 )
 from ddpsim.topology.spec import load_topology
 from tests.pictures import check_picture
@@ -22,6 +26,9 @@ from tests.traces import example_trace
 
 RING = ("gpu0", "gpu2", "gpu1", "gpu3", "gpu0")
 CAPS = CapCurve([(1, 0.1), (5, 0.09), (25, 0.12)], 0.11, (25, 0.11))
+STACKS = (StackedBar("x", (("f", 0.4), ("b", 0.6))), StackedBar("y", (("f", 0.4),), 0.3, 0.6, 0.5))
+BARS = Chart("bars", Axis(""), Axis("share"), bars=STACKS)
+BOXES = Chart("boxes", Axis("MB"), Axis("", "s"), boxes=(BoxBar("5", (1, 1.5, 2, 2.5, 3), best=True),))
 STEPS = [("1", (0.1, 0.09, 0.12)), ("2", (0.2, 0.19, 0.24))]
 
 PICTURES: dict[str, Callable[[Path], None]] = {
@@ -29,6 +36,8 @@ PICTURES: dict[str, Callable[[Path], None]] = {
     "sizes": lambda path: plot_sizes({"predicted": [(8, 10.0), (1 << 20, 90.0)], "measured": [(64, 11.0)]}, path),
     "steps": lambda path: plot_steps({"m": dict.fromkeys("abc", STEPS), "one": {"a": STEPS}}, path, "nodes"),
     "validation": lambda path: plot_validation({"lab": [(0.1, 0.102), (2.0, 1.9)]}, path),
+    "lanes": lambda path: plot_lanes([of_trace(example_trace(n), 0.1, f"{n} buckets") for n in (2, 3)], path),
+    "bars": lambda path: save_charts([BARS, BOXES], path),
     "timeline": lambda path: plot_timeline({"predicted": example_trace(2), "measured": example_trace(3)}, path),
     "machine": lambda path: plot_topology(load_topology("dgx-1v"), path),
     "rings": lambda path: plot_topology(load_topology("hgx-a100-4"), path, {"hgx-a100-4": {"one node": [RING] * 9}}),
@@ -52,7 +61,7 @@ def test_pictures_are_png_of_a_readable_size_and_repeat(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [("curves", "caps"), ("curves", "sizes"), ("curves", "validation"),
+    ("module", "name"), [("charts", "caps"), ("charts", "sizes"), ("charts", "validation"),
                          ("timeline", "timeline")]
 )  # fmt: skip
 def test_legends_cover_no_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> None:
@@ -65,7 +74,7 @@ def test_legends_cover_no_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 def test_equal_curves_all_show_and_panels_share_a_ratio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slower = CapCurve([(1, 0.3), (25, 0.2)], 0.2, (25, 0.2))
     panels = {"m": dict.fromkeys("abc", CAPS), "one": {"a": slower}}
-    figure = drawn(monkeypatch, "curves", lambda: plot_caps(panels, tmp_path / "x.png"))
+    figure = drawn(monkeypatch, "charts", lambda: plot_caps(panels, tmp_path / "x.png"))
     first, second = figure.axes
     assert first.get_ylim() == second.get_ylim()
     lines = [line for line in first.lines if ": default 110 ms" in str(line.get_label())]
@@ -75,7 +84,7 @@ def test_equal_curves_all_show_and_panels_share_a_ratio(tmp_path: Path, monkeypa
 
 def test_steps_show_side_by_side_with_their_bands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     panels = {"m": dict.fromkeys("ab", STEPS), "one": {"a": STEPS[1:]}}
-    figure = drawn(monkeypatch, "steps", lambda: plot_steps(panels, tmp_path / "x.png", "nodes"))
+    figure = drawn(monkeypatch, "charts", lambda: plot_steps(panels, tmp_path / "x.png", "nodes"))
     first, second = figure.axes
     assert first.get_ylim() == second.get_ylim()
     assert [text.get_text() for text in first.get_xticklabels()] == ["1", "2"]
@@ -87,6 +96,17 @@ def test_steps_show_side_by_side_with_their_bands(tmp_path: Path, monkeypatch: p
         pytest.approx((90, 120)),
         pytest.approx((190, 240)),
     ]
+
+
+def test_an_axis_that_panels_share_holds_what_every_panel_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panels = {"short": {"a": STEPS}, "long": {"a": [("1", (5.0, 4.0, 6.0))]}}
+    figure = drawn(monkeypatch, "charts", lambda: plot_steps(panels, tmp_path / "x.png", "nodes"))
+    for axes in figure.axes:
+        low, high = axes.get_ylim()
+        assert low < 90 < 6000 < high
+        assert axes.get_xlim() == (-0.5, axes.get_xticks()[-1] + 0.5)
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch, module: str, draw: Callable[[], None]) -> Figure:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddpsim.plots import plot_steps, steps
+from ddpsim.plots import charts, plot_steps
 
 TIMES = (0.1, 0.09, 0.12)
 
@@ -21,7 +21,7 @@ TIMES = (0.1, 0.09, 0.12)
 )
 def test_node_counts_ascend(lines: Any, ticks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr(steps, "save", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr(charts, "save", lambda figure, path: drawn.append(figure))
     plot_steps({"model": lines}, tmp_path / "x.png", "nodes")
     [axes] = drawn[0].axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ticks

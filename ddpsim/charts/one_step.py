@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddpsim.prediction.path import CriticalPath
-from ddpsim.report.model import BucketSpan, TimelineStep
-from ddpsim.report.rows import number
-from ddpsim.trace.metrics import Summary, arrivals
+from ddpsim.charts.timeline import BucketSpan, TimelineStep
+from ddpsim.trace.metrics import arrivals
 from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT, BucketTimes, Iteration, PathSpan, Trace
 from ddpsim.trace.spans import spans_of
 
@@ -15,11 +13,11 @@ BROADCAST = "buffer broadcast"
 _PHASES = (FORWARD, BACKWARD, OPTIMIZER, WAIT)
 
 
-def of_trace(trace: Trace, summary: Summary, label: str) -> TimelineStep:
-    """Return the synchronised step of the lowest recorded rank whose period is nearest to the summary's."""
-    steps = trace.of_rank(trace.ranks[0])
+def of_trace(trace: Trace, iteration_s: float, label: str, rank: int | None = None) -> TimelineStep:
+    """Return the synchronised step of a rank, the lowest recorded one, whose period is nearest to `iteration_s`."""
+    steps = trace.of_rank(trace.ranks[0] if rank is None else rank)
     synced = [it for it in steps if it.synced and it.buckets] or steps
-    step = min(synced, key=lambda it: (abs(it.iteration_s - summary.iteration_s), it.index))
+    step = min(synced, key=lambda it: (abs(it.iteration_s - iteration_s), it.index))
     arrived = arrivals(trace)
     return TimelineStep(
         label=label,
@@ -31,22 +29,22 @@ def of_trace(trace: Trace, summary: Summary, label: str) -> TimelineStep:
     )
 
 
-def of_document(document: Mapping[str, object], label: str, path: CriticalPath | None = None) -> TimelineStep:
+def of_document(document: Mapping[str, object], label: str, path: Sequence[PathSpan] = ()) -> TimelineStep:
     """Return the step that a predict document describes: its parts one after another, its buckets' times, its path."""
-    broadcast, total = number(document, "buffer_broadcast_s"), number(document, "iteration_s")
-    forward = broadcast + number(document, "forward_s")
+    broadcast, total = _number(document, "buffer_broadcast_s"), _number(document, "iteration_s")
+    forward = broadcast + _number(document, "forward_s")
     lives = tuple(_predicted(each) for each in _listed(document.get("buckets")))
     # On one clock hooks and copies lie between the gradients, so that backward ends with the last of them.
-    backward = max([forward + number(document, "backward_compute_s"), *(life.ready_s for life in lives)])
+    backward = max([forward + _number(document, "backward_compute_s"), *(life.ready_s for life in lives)])
     phases = (
         (BROADCAST, 0.0, broadcast),
         (FORWARD, broadcast, forward),
         (BACKWARD, forward, backward),
-        (WAIT, backward, backward + number(document, "exposed_comm_s")),
-        (OPTIMIZER, total - number(document, "optimizer_s"), total),
+        (WAIT, backward, backward + _number(document, "exposed_comm_s")),
+        (OPTIMIZER, total - _number(document, "optimizer_s"), total),
     )
     drawn = tuple(phase for phase in phases if phase[2] > phase[1])
-    return TimelineStep(label, total, drawn, lives, path=_path([] if path is None else path.spans))
+    return TimelineStep(label, total, drawn, lives, path=_path(path))
 
 
 def _path(spans: Sequence[PathSpan]) -> tuple[tuple[str, str, float, float], ...]:
@@ -60,15 +58,15 @@ def _listed(buckets: object) -> list[Mapping[str, object]]:
 def _predicted(bucket: Mapping[str, object]) -> BucketSpan:
     names = bucket.get("parameters")
     return BucketSpan(
-        index=int(number(bucket, "index")),
-        size_bytes=int(number(bucket, "size_bytes")),
+        index=int(_number(bucket, "index")),
+        size_bytes=int(_number(bucket, "size_bytes")),
         parameters=len(names) if isinstance(names, list) else None,
-        ready_s=number(bucket, "ready_s"),
-        launched_s=number(bucket, "launched_s"),
-        started_s=number(bucket, "started_s"),
-        wire_s=None if bucket.get("wire_s") is None else number(bucket, "wire_s"),
-        finished_s=number(bucket, "finished_s"),
-        written_s=max(number(bucket, "written_s"), number(bucket, "finished_s")),
+        ready_s=_number(bucket, "ready_s"),
+        launched_s=_number(bucket, "launched_s"),
+        started_s=_number(bucket, "started_s"),
+        wire_s=None if bucket.get("wire_s") is None else _number(bucket, "wire_s"),
+        finished_s=_number(bucket, "finished_s"),
+        written_s=max(_number(bucket, "written_s"), _number(bucket, "finished_s")),
     )
 
 
@@ -92,3 +90,9 @@ def _life(bucket: BucketTimes, start_s: float, arrived_s: float | None) -> Bucke
         finished_s=bucket.finished_s - start_s,
         written_s=bucket.written_s - start_s,
     )
+
+
+def _number(document: Mapping[str, object], key: str) -> float:
+    """Return a number of a document; 0 where it has none of that name."""
+    value = document.get(key)
+    return float(value) if isinstance(value, int | float) else 0.0

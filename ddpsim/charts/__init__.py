@@ -1,0 +1,16 @@
+"""Charts and timelines as data: axes with units, series, bands and marks, whatever they are drawn with.
+
+`ddpsim.plots` writes them as PNG with matplotlib, `ddpsim.report` as SVG inside a page.
+"""
+
+from ddpsim.charts.caps import CapCurve, cap_charts
+from ddpsim.charts.gains import gain_charts
+from ddpsim.charts.measured import measured_chart
+from ddpsim.charts.model import Axis, BoxBar, Chart, ChartLine, ChartPoint, StackedBar, categories
+from ddpsim.charts.sizes import size_chart
+from ddpsim.charts.steps import Step, in_order, step_charts
+
+__all__ = [
+    "Axis", "BoxBar", "CapCurve", "Chart", "ChartLine", "ChartPoint", "StackedBar", "Step", "cap_charts", "categories",
+    "gain_charts", "in_order", "measured_chart", "size_chart", "step_charts",
+]  # fmt: skip

@@ -1,0 +1,49 @@
+"""Shapes of an SVG picture as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ddpsim.dataclass import dataclass
+from ddpsim.markup.templates import Markup, call_macro
+
+
+@dataclass(frozen=True, slots=True)
+class SvgShape:
+    """One element of a picture.
+
+    Attributes:
+        tag: `line`, `rect`, `path`, `circle`, `text`.
+        attributes: of the element; None is none.
+        text: inside it.
+        title: what it tells on hover.
+    """
+
+    tag: str
+    attributes: Mapping[str, object]
+    text: str = ""
+    title: str = ""
+
+
+def svg(shapes: Iterable[SvgShape], label: str, **attributes: object) -> Markup:
+    """Return a picture of these shapes, which is called `label` by readers that hear it.
+
+    Args:
+        shapes: from the lowest to the topmost.
+        label: of the picture.
+        attributes: of the `svg` element.
+    """
+    given = {**attributes, "role": "img", "aria-label": label}
+    return call_macro("parts.html", "svg", [_written(shape) for shape in shapes], _texts(given))
+
+
+def _written(shape: SvgShape) -> SvgShape:
+    return SvgShape(shape.tag, _texts(shape.attributes), shape.text, shape.title)
+
+
+def _texts(attributes: Mapping[str, object]) -> dict[str, str]:
+    return {
+        name: f"{value:.6g}" if isinstance(value, float) else str(value)
+        for name, value in attributes.items()
+        if value is not None
+    }
