@@ -139,8 +139,7 @@ def network_topology(name: str, network: NetworkSpec) -> Topology:
         network.ranks,
         network.rate,
         network.delay,
-        slow_node=None if slow is None else slow.node,
-        slow_rate=None if slow is None else slow.rate,
+        slow=None if slow is None else (slow.node, slow.rate),
         trunk=network.trunk,
         name=name,
     )

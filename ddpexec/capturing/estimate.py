@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -17,11 +17,11 @@ from ddpexec.models import MODELS
 from ddpsim.errors import InputError, WorkloadError
 from ddpsim.prediction.carry import ConvertedWorkload, carried
 from ddpsim.workload import Workload
-from ddpsim.workload.anchors import Anchor, RooflineFactors
-from ddpsim.workload.estimate import ModelShape, estimate
+from ddpsim.workload.anchors import Anchor
+from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
 from ddpsim.workload.files import save_workload
 from ddpsim.workload.gpus import AchievedGpu, gpu_named
-from ddpsim.workload.optimizers import Optimizer, optimizer_of_kind
+from ddpsim.workload.optimizers import optimizer_of_kind
 
 SHIPPED = (
     ("V100", "fp32"), ("A100", "tf32"), ("A100", "amp"), ("H100", "amp"), ("H100", "bf16"), ("B200", "amp"),
@@ -46,34 +46,32 @@ ANCHORS: Mapping[tuple[str, str, str, int], Anchor] = MappingProxyType(
 )
 """Published one-GPU times by model, GPU, precision and batch size."""
 
+NOTHING_KNOWN = EstimateOptions()
+"""Of a step beside its operators."""
+
 
 def estimate_model(
     model: str,
     gpu: str | AchievedGpu,
     precision: str,
     batch_size: int | None = None,
-    anchors: Sequence[Anchor] = (),
-    optimizer: Optimizer | None = None,
-    pace: RooflineFactors | None = None,
-    accumulate: int = 1,
+    options: EstimateOptions = NOTHING_KNOWN,
     *,
     checkpointing: bool = False,
-    without: Collection[str] = (),
 ) -> Workload:
     """Return the estimate of the shipped model `model` on `gpu`.
 
-    Its layers are computed again in backward where `checkpointing`; `without` is as `estimate` takes it. It is scaled
-    to `anchors`, or takes the `pace` of another estimate; without either, and without an optimizer, it is scaled to a
-    published step where there is one. A step of `anchors` has `accumulate` micro-batches.
+    Its layers are computed again in backward where `checkpointing`. It is scaled to the anchors of `options`, or takes
+    their pace; without either, and without an optimizer, it is scaled to a published step where there is one.
 
     Raises:
         UnknownNameError: no such model or GPU.
         WorkloadError: the GPU lacks the precision, or cannot reach an anchor.
     """
     found, shape = _fitted(gpu), model_shape(model, batch_size, checkpointing=checkpointing)
-    if not anchors and optimizer is None and pace is None and not checkpointing and not without:
+    if replace(options, accumulate=1) == NOTHING_KNOWN and not checkpointing:
         return _estimate(shape, found, precision)
-    return estimate(shape, found, precision, anchors, optimizer, pace, accumulate, without)
+    return estimate(shape, found, precision, options)
 
 
 def carry_model(
@@ -112,12 +110,8 @@ def estimate_step(
     precision: str | None = None,
     *,
     batch_size: int | None = None,
-    anchors: Sequence[Anchor] = (),
-    optimizer: Optimizer | None = None,
-    pace: RooflineFactors | None = None,
-    accumulate: int = 1,
+    options: EstimateOptions = NOTHING_KNOWN,
     checkpointing: bool = False,
-    without: Collection[str] = (),
     note: Note = lambda message: None,
 ) -> Workload:
     """Return the estimate of a user's own training step on `gpu`; see `ddpexec.capturing.shapes.step_shape`.
@@ -126,8 +120,7 @@ def estimate_step(
         step: `package.module:function`, as `capture_step` takes it, or the function itself.
         gpu: what it is to run on, or its name.
         precision: by default the step's own, which it must be unless that is fp32.
-        anchors, pace, accumulate, checkpointing, without: as `estimate_model` takes them.
-        optimizer: in place of the one that the step uses.
+        options, checkpointing: as `estimate_model` takes them; an optimizer is in place of the one that the step uses.
         batch_size, note: as `step_shape` takes them.
 
     Raises:
@@ -137,7 +130,7 @@ def estimate_step(
     counted = step_shape(
         step, batch_size=batch_size, autocast=precision == "amp", checkpointing=checkpointing, note=note
     )
-    return _own(counted, _fitted(gpu), precision, anchors, optimizer, pace, accumulate, without)
+    return _own(counted, _fitted(gpu), precision, options)
 
 
 def estimate_module(
@@ -150,8 +143,7 @@ def estimate_module(
     optimizer: torch.optim.Optimizer | None = None,
     name: str | None = None,
     batch_size: int | None = None,
-    anchors: Sequence[Anchor] = (),
-    pace: RooflineFactors | None = None,
+    options: EstimateOptions = NOTHING_KNOWN,
     note: Note = lambda message: None,
 ) -> Workload:
     """Return the estimate of a training step of `module` on `batch`; see `ddpexec.capturing.shapes.module_shape`.
@@ -161,7 +153,7 @@ def estimate_module(
         WorkloadError: the GPU lacks the precision; no gradient came to any parameter.
     """
     shape = module_shape(module, batch, loss=loss, optimizer=optimizer, name=name, batch_size=batch_size, note=note)
-    return _own(shape, _fitted(gpu), precision, anchors, None, pace)
+    return _own(shape, _fitted(gpu), precision, options)
 
 
 def write_shipped(folder: Path) -> Iterator[Path]:
@@ -178,21 +170,12 @@ def write_shipped(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _own(
-    counted: OwnShape,
-    gpu: AchievedGpu,
-    precision: str | None,
-    anchors: Sequence[Anchor],
-    optimizer: Optimizer | None,
-    pace: RooflineFactors | None,
-    accumulate: int = 1,
-    without: Collection[str] = (),
-) -> Workload:
+def _own(counted: OwnShape, gpu: AchievedGpu, precision: str | None, options: EstimateOptions) -> Workload:
     if precision is not None and counted.precision not in ("fp32", precision):
         what = f"the step computes in {counted.precision}, not in {precision}"
         raise InputError(what, place="--precision", remedy="leave it out, or let the step compute in fp32")
-    seen = optimizer or optimizer_of_kind(counted.shape.optimizer_kind)
-    return estimate(counted.shape, gpu, precision or counted.precision, anchors, seen, pace, accumulate, without)
+    seen = options.optimizer or optimizer_of_kind(counted.shape.optimizer_kind)
+    return estimate(counted.shape, gpu, precision or counted.precision, replace(options, optimizer=seen))
 
 
 def _fitted(gpu: str | AchievedGpu) -> AchievedGpu:
@@ -201,4 +184,4 @@ def _fitted(gpu: str | AchievedGpu) -> AchievedGpu:
 
 def _estimate(shape: ModelShape, gpu: AchievedGpu, precision: str) -> Workload:
     published = ANCHORS.get((shape.name, gpu.name, precision, shape.batch_size)) if gpu.shipped else None
-    return estimate(shape, gpu, precision, published)
+    return estimate(shape, gpu, precision, EstimateOptions(anchors=() if published is None else (published,)))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,23 +17,12 @@ from ddpsim.jobs.simulated import Options
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload
-    from ddpsim.workload.anchors import Anchor, RooflineFactors
     from ddpsim.workload.gpus import AchievedGpu
-    from ddpsim.workload.optimizers import Optimizer
 
 _SHIPPED_GPU, _SHIPPED_PRECISION = "V100", "fp32"
 
 
 _HELP = {"accumulate": "Micro-batches of the step that --one-gpu-step times; it says nothing without that."}
-
-
-class _Assumed(TypedDict):
-    anchors: Sequence[Anchor]
-    optimizer: Optimizer | None
-    pace: RooflineFactors | None
-    accumulate: int
-    checkpointing: bool
-    without: Collection[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +97,7 @@ def estimate(
     from ddpexec.capturing.estimate import carry_model, estimate_model, estimate_step, write_shipped
     from ddpsim.workload.anchors import RooflineFactors, parse_anchor
     from ddpsim.workload.compiled import COMPILED
-    from ddpsim.workload.estimate import TERM_SHARES
+    from ddpsim.workload.estimate import TERM_SHARES, EstimateOptions
     from ddpsim.workload.files import load_workload
     from ddpsim.workload.fusing import CompiledAs
     from ddpsim.workload.gpus import kind_of
@@ -179,18 +168,24 @@ def estimate(
     paced = None if arguments.pace_of is None else load_workload(arguments.pace_of)
     if paced is not None and kind_of(paced.device) != kind_of(whose.name):
         _note(f"{arguments.pace_of} has the pace of {paced.device}, taken for {whose.name}")
-    assumed: _Assumed = {
-        "anchors": [parse_anchor(text, "--one-gpu-step") for text in arguments.one_gpu_step or []],
-        "optimizer": None if job.optimizer is None else optimizer_named(job.optimizer, clipping=job.clip_gradients),
-        "pace": None if paced is None else RooflineFactors.of(paced.provenance, str(arguments.pace_of)),
-        "accumulate": job.accumulate,
-        "checkpointing": arguments.activation_checkpointing,
-        "without": arguments.without or [],
-    }
+    options = EstimateOptions(
+        anchors=tuple(parse_anchor(text, "--one-gpu-step") for text in arguments.one_gpu_step or ()),
+        optimizer=None if job.optimizer is None else optimizer_named(job.optimizer, clipping=job.clip_gradients),
+        pace=None if paced is None else RooflineFactors.of(paced.provenance, str(arguments.pace_of)),
+        accumulate=job.accumulate,
+        without=tuple(arguments.without or ()),
+    )
+    again = arguments.activation_checkpointing
     if arguments.step is not None:
         _alone("--step", {"--sequence-length": arguments.sequence_length})
         workload = estimate_step(
-            arguments.step, whose, arguments.precision, batch_size=arguments.batch_size, note=_note, **assumed
+            arguments.step,
+            whose,
+            arguments.precision,
+            batch_size=arguments.batch_size,
+            options=options,
+            checkpointing=again,
+            note=_note,
         )
     else:
         assert arguments.model is not None
@@ -198,7 +193,12 @@ def estimate(
             arguments.model if arguments.sequence_length is None else f"{arguments.model}-s{arguments.sequence_length}"
         )
         workload = estimate_model(
-            name, whose, arguments.precision or _SHIPPED_PRECISION, arguments.batch_size, **assumed
+            name,
+            whose,
+            arguments.precision or _SHIPPED_PRECISION,
+            arguments.batch_size,
+            options,
+            checkpointing=again,
         )
     if workload.provenance.get(COMPILED) is True:
         compiled_as = CompiledAs.of(workload.provenance)

@@ -59,6 +59,7 @@ def order_run(
     from ddpexec.running.orders import TORCH, Arm, measured, run_orders
     from ddpsim import shipped
     from ddpsim.files import json_text, write_whole
+    from ddpsim.jobs.job_options import JobOptions
     from ddpsim.orderbench.machines import BenchMachine, caps_for
     from ddpsim.topology.spec import load_topology
     from ddpsim.workload.order_trace import load_order_trace
@@ -70,10 +71,8 @@ def order_run(
     arms = [Arm(TORCH), *(_arm(text) for text in arguments.arm or _ARMS)]
     with launched("order-run", "gloo", "cpu") as rank:
         scale = machine.scale(recorded, caps)
-        taken = run_orders(
-            recorded, arms, rank.communicator,
-            caps=caps, scale_compute=scale, rounds=arguments.rounds, find_unused=arguments.find_unused_parameters,
-        )  # fmt: skip
+        options = JobOptions(caps=caps, scale_compute=scale, find_unused_parameters=arguments.find_unused_parameters)
+        taken = run_orders(recorded, arms, rank.communicator, options, arguments.rounds)
         if rank.communicator.rank != 0:
             return
         rows = [{"trace": recorded.name, "machine": machine.name, **row} for row in measured(taken)]

@@ -20,8 +20,7 @@ def lab_topology(
     rate: float,
     delay_s: float = 0.0,
     *,
-    slow_node: int | None = None,
-    slow_rate: float | None = None,
+    slow: tuple[int, float] | None = None,
     trunk: float | None = None,
     name: str | None = None,
 ) -> Topology:
@@ -31,7 +30,7 @@ def lab_topology(
         ranks: number of nodes, one rank each.
         rate: of each node's NIC, bytes/s in each direction.
         delay_s: one way from node to node, half of it on each of the two NICs' cables.
-        slow_node, slow_rate: the node whose NIC has another rate, and that rate.
+        slow: the node whose NIC has another rate, and that rate.
         trunk: bytes/s between the first and the second half of the nodes, each half on a switch of its own.
 
     Raises:
@@ -39,20 +38,19 @@ def lab_topology(
     """
     if ranks < 2:
         raise TopologyError(f"{ranks} ranks", place="ranks", remedy="a network needs at least 2")
-    if slow_node is not None and not 0 <= slow_node < ranks:
-        raise TopologyError(f"node {slow_node} of {ranks}", place="slow_node", remedy="number nodes from 0")
+    if slow is not None and not 0 <= slow[0] < ranks:
+        raise TopologyError(f"node {slow[0]} of {ranks}", place="slow", remedy="number nodes from 0")
     local = {"count": 1, "rate": LOCAL_BANDWIDTH, "total": LOCAL_BANDWIDTH}
     nic = {"kind": "ethernet", "rate": format_bandwidth(rate), "delay": f"{delay_s / 2 * 1e9:.6g}ns"}
     node = build_node("lab", NodeSpec.model_validate({"processes": local, "nics": [nic]}), "lab")
     fabric = Fabric("flat")
     if trunk is not None:
         fabric = Fabric("two-level", nodes_per_leaf=-(-ranks // 2), trunk_bandwidth=trunk)
-    slow = DegradedLink(f"nic0-{NETWORK}", slow_node, Degradation(bandwidth=slow_rate))
     return Topology(
         name=name or f"lab-{ranks}",
         groups=(NodeGroup(node, ranks),),
         fabric=fabric,
-        degraded=() if slow_node is None else (slow,),
+        degraded=() if slow is None else (DegradedLink(f"nic0-{NETWORK}", slow[0], Degradation(bandwidth=slow[1])),),
         sources=("shaped by ddpexec netlab",),
         confidence="set, not measured",
     )

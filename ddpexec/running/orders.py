@@ -21,7 +21,7 @@ from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.running.timed import TimedModel, timed_model
-from ddpsim.bucketing import BucketCaps
+from ddpsim.jobs.job_options import JobOptions
 from ddpsim.order import Arrivals, OrderPolicy, arrange, consensus
 from ddpsim.orderbench.bootstrap import relative_difference
 from ddpsim.workload.order_trace import OrderTrace
@@ -29,6 +29,8 @@ from ddpsim.workload.order_trace import OrderTrace
 TORCH, ORACLE = "torch", "oracle"
 BLOCK = 10
 """Steps of an arm before the next has its turn; the first is not counted: chosen by hand."""
+_WHOSE = "slowest"
+"""Whose expectation wins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +54,8 @@ def run_orders(
     trace: OrderTrace,
     arms: Sequence[Arm],
     communicator: Communicator,
-    *,
-    caps: BucketCaps,
-    scale_compute: float,
+    options: JobOptions,
     rounds: int,
-    consensus_: str = "slowest",
-    find_unused: bool = False,
 ) -> dict[Arm, list[float]]:
     """Return this rank's time of every counted step of every arm, in seconds; the same steps for all.
 
@@ -65,11 +63,9 @@ def run_orders(
         trace: as many ranks as there are.
         arms: in the order of their first turn.
         communicator: of the default group.
-        caps: of all arms.
-        scale_compute: factor on the recorded times.
+        options: of all arms: bucket caps, the factor on recorded times, and whether unused parameters are looked for in
+            traces that have none too.
         rounds: turns forth and back.
-        consensus_: whose expectation wins.
-        find_unused: whether unused parameters are looked for in traces that have none too.
 
     Raises:
         OptionError: another number of ranks.
@@ -80,8 +76,8 @@ def run_orders(
     rank = communicator.rank
     steps = {}
     for arm in arms:
-        timed = timed_model(trace.workloads[rank], rank=rank, scale_compute=scale_compute, in_order=True)
-        wrapped = _wrapped(arm, timed.model.module, trace, caps, consensus_, find_unused or trace.misses_gradients)
+        timed = timed_model(trace.workloads[rank], rank=rank, scale_compute=options.scale_compute, in_order=True)
+        wrapped = _wrapped(arm, timed.model.module, trace, options)
         steps[arm] = _step(wrapped, timed, trace, rank)
     found: dict[Arm, list[float]] = {arm: [] for arm in arms}
     with naming_the_lost(communicator, "a collective", others_code=True):
@@ -109,12 +105,13 @@ def _step(wrapped: Any, timed: TimedModel, trace: OrderTrace, rank: int) -> Call
     return step
 
 
-def _wrapped(arm: Arm, module: nn.Module, trace: OrderTrace, caps: BucketCaps, whose: str, search: bool) -> Any:
-    common: dict[str, Any] = {"find_unused_parameters": search, "bucket_cap_mb": caps.bucket_cap_mb}
+def _wrapped(arm: Arm, module: nn.Module, trace: OrderTrace, options: JobOptions) -> Any:
+    search = options.find_unused_parameters or trace.misses_gradients
+    common: dict[str, Any] = {"find_unused_parameters": search, "bucket_cap_mb": options.caps.bucket_cap_mb}
     if arm.policy == TORCH:
         return torch.nn.parallel.DistributedDataParallel(module, **common)
     if arm.policy != ORACLE:
-        return DistributedDataParallel(module, rebuild=arm.policy, predictor=arm.predictor, consensus=whose, **common)
+        return DistributedDataParallel(module, rebuild=arm.policy, predictor=arm.predictor, consensus=_WHOSE, **common)
     made = DistributedDataParallel(module, rebuild="never", **common)
     made.reducer.order = OracleRebuild(trace)
     return made

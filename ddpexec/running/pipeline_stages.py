@@ -66,10 +66,7 @@ def model_stages(
     given: Pipeline,
     place: int,
     group: dist.ProcessGroup,
-    device: torch.device,
-    *,
-    samples: int,
-    seed: int,
+    batches: Sequence[Batch],
     cut: Sequence[Sequence[int]] | None,
 ) -> RankStages:
     """Return this rank's stages of `model`, cut by torch's tracer before the first module of each stage.
@@ -79,9 +76,7 @@ def model_stages(
         given: how many stages there are.
         place: of this rank in its pipeline.
         group: of the ranks of the pipeline.
-        device: where its tensors live.
-        samples: of a micro-batch.
-        seed: of the copy's batch.
+        batches: of its copy of the model, one a micro-batch, on the device where its tensors live.
         cut: registration indices of each stage; None cuts where the longest has the fewest parameters.
 
     Raises:
@@ -101,8 +96,6 @@ def model_stages(
             for begin, end in zip(begins, [*begins[1:], len(layers)], strict=True)
         ]
     names = [policy[stage[0]].name.rpartition(".")[0] for stage in cut[1:]]
-    generator = torch.Generator(device).manual_seed(seed)
-    batches = [model.make_batch(samples, device, generator) for _ in range(given.micro_batches)]
     split = dict.fromkeys(names, SplitPoint.BEGINNING)
     try:
         with warnings.catch_warnings():
@@ -113,10 +106,10 @@ def model_stages(
     except Exception as error:
         what = f"torch cannot cut {model.name} before {', '.join(names)}: {' '.join(str(error).split())[:200]}"
         raise OptionError(what, place="pipeline", remedy="use other `stages`, or replay its `workload`") from error
-    stages = [pipe.build_stage(k, device, group) for k in range(place, count, given.stages)]
+    stages = [pipe.build_stage(k, batches[0].inputs[0].device, group) for k in range(place, count, given.stages)]
     optimizer = torch.optim.SGD([p for s in stages for p in s.submod.parameters()], lr=1e-3, momentum=0.9)
     inputs = tuple(torch.cat(each) for each in zip(*(batch.inputs for batch in batches), strict=True))
-    return RankStages(stages, tuple(map(tuple, cut)), inputs, batches, optimizer, model.loss)
+    return RankStages(stages, tuple(map(tuple, cut)), inputs, list(batches), optimizer, model.loss)
 
 
 def _refuse_tied(model: TrainingModel) -> None:

@@ -118,8 +118,9 @@ class PipelineRun:
             self._name, self._samples = made.name, settings.batch_size or made.batch_size
             cut = None if predicted is None else predicted["stages"]
             _check_cut(cut, given.stages * given.stages_per_rank)
-            seed = settings.seed + self._copy
-            self.held = model_stages(made, given, self._place, own, device, samples=self._samples, seed=seed, cut=cut)
+            generator = torch.Generator(device).manual_seed(settings.seed + self._copy)
+            batches = [made.make_batch(self._samples, device, generator) for _ in range(given.micro_batches)]
+            self.held = model_stages(made, given, self._place, own, batches, cut)
         self._predicted_s = None if predicted is None else float(predicted["step_s"])
         if predicted is not None and [list(stage) for stage in self.held.cut] != predicted["stages"]:
             what = "the prediction's stages are not those of this run"

@@ -46,7 +46,6 @@ def timed_model(
     rank: int = 0,
     seed: int = 0,
     scale_compute: float = 1.0,
-    straggler: float = 1.0,
     in_order: bool = False,
 ) -> TimedModel:
     """Return a model with the parameters and buffers of `workload` that keeps its pace.
@@ -56,13 +55,12 @@ def timed_model(
         device: where parameters live; `cuda` replays with a spinning kernel.
         rank, seed: draw which recorded iteration each iteration replays, differently on each rank.
         scale_compute: factor on all recorded times.
-        straggler: another such factor, of this rank alone.
         in_order: whether recorded iterations come one after another, anew after the last, instead of being drawn.
 
     Raises:
         WorkloadError: a parameter whose gradient is sparse, or names that no module tree can have.
     """
-    paced = single_clock(workload, scale_compute * straggler)
+    paced = single_clock(workload, scale_compute)
     replay = Replay(paced, torch.device(device), rank, seed, in_order=in_order)
     module = TimedLayers(workload, replay)
 

@@ -147,7 +147,8 @@ class _Writer:
             self._launched_late(node, step)
         elif kind in (NodeKind.LOAD, NodeKind.COPY):
             times = self._run.times
-            self._compute(node, INPUT, times.end[node] - times.begin[node], resource, name=kind.name.lower())
+            made = _computation(INPUT, kind.name.lower())
+            self._compute(node, made, times.end[node] - times.begin[node], resource)
         else:
             self._work(node, phase, resource, step)
         return phase if kind in (NodeKind.COMPUTE, NodeKind.PACED) and phase != DDP else latest
@@ -160,7 +161,7 @@ class _Writer:
         if phase != DDP and graph.kind[node] is NodeKind.DELAY:
             ddp_s = min(seconds, _constant_s(graph, node, self._setting))
         if ddp_s > 0:
-            self._compute(node, DDP, ddp_s, resource)
+            self._compute(node, _computation(DDP), ddp_s, resource)
         if phase == DDP or seconds - ddp_s <= _ROUNDING * seconds:
             return
         own_s = seconds - ddp_s
@@ -171,20 +172,19 @@ class _Writer:
             self._gradient(parameter, node, own_s, step)
         elif phase == FORWARD:
             for part_s, needed in step.parts(own_s, host=host):
-                self._compute(node, FORWARD, part_s, resource, inputs=tensors_of(needed), paced=paced)
+                self._compute(node, _computation(FORWARD, inputs=tensors_of(needed)), part_s, resource, paced=paced)
         else:
             name = BACKWARD if parameter is None else f"{BACKWARD} {step.parameters[parameter].name}"
-            self._compute(node, phase, own_s, resource, name=name if phase == BACKWARD else phase, paced=paced)
+            made = _computation(phase, name if phase == BACKWARD else phase)
+            self._compute(node, made, own_s, resource, paced=paced)
 
     def _gradient(self, parameter: int, node: int, seconds: float, step: _Step) -> None:
         """Write the node whose output is a gradient."""
         step.written.add(parameter)
         resource = self._host if self._rank.one_thread else self._device
-        made = step.parameters[parameter]
-        self._compute(
-            node, BACKWARD, seconds, resource,
-            name=f"{BACKWARD} {made.name}", outputs=tensors_of([made]), paced=self._graph.kind[node] is NodeKind.PACED,
-        )  # fmt: skip
+        of = step.parameters[parameter]
+        made = _computation(BACKWARD, f"{BACKWARD} {of.name}", outputs=tensors_of([of]))
+        self._compute(node, made, seconds, resource, paced=self._graph.kind[node] is NodeKind.PACED)
 
     def _launched_late(self, node: int, step: _Step) -> None:
         """Write for how long the device idled for want of a launch."""
@@ -192,37 +192,29 @@ class _Writer:
         idled_s = min(lag_s, max(0.0, times.end[node] - times.begin[node]))
         parameter = step.parameter(node)
         name = "launch" if parameter is None else f"launch {step.parameters[parameter].name}"
-        self._compute(node, BACKWARD, idled_s, self._device, name=name, lag_us=lag_s * 1e6)
+        self._compute(node, _computation(BACKWARD, name), idled_s, self._device, lag_us=lag_s * 1e6)
 
     def _compute(
         self,
         node: int,
-        phase: str,
+        made: TraceNode,
         seconds: float,
         resource: _Resource,
         *,
-        name: str | None = None,
-        inputs: Tensors | None = None,
-        outputs: Tensors | None = None,
         paced: bool = False,
         lag_us: float | None = None,
     ) -> None:
+        """Write what a node of the graph computes, behind what its resource did before."""
+        phase = str(made.attributes["phase"])
+        told: dict[str, Attribute] = {} if lag_us is None else {"lag_us": lag_us}
         on_host = resource is self._host and not paced
-        attributes: dict[str, Attribute] = {"is_cpu_op": on_host, "phase": phase, "iteration": self._index}
-        if lag_us is not None:
-            attributes["lag_us"] = lag_us
-        before = (*resource.before, *self._paced) if paced else resource.before
-        clock = resource.clocks[phase if lag_us is None else "launch"]
-        made = self._add(
-            TraceNode(
-                0, name or phase, NodeType.COMP, control=_sorted(before), start_us=self._since_us(node),
-                duration_us=clock.passed_us(seconds), attributes=attributes,
-                inputs=inputs or Tensors(), outputs=outputs or Tensors(),
-            )
-        )  # fmt: skip
-        resource.before = self._ends[node] = (made,)
+        made.attributes = {"is_cpu_op": on_host, **made.attributes, "iteration": self._index, **told}
+        made.control = _sorted((*resource.before, *self._paced) if paced else resource.before)
+        made.start_us = self._since_us(node)
+        made.duration_us = resource.clocks[phase if lag_us is None else "launch"].passed_us(seconds)
+        resource.before = self._ends[node] = (self._add(made),)
         if paced:
-            self._paced = (made,)
+            self._paced = resource.before
 
     def _collective(self, node: int, step: _Step) -> None:
         collective, times = self._graph.collectives[node], self._run.times
@@ -374,3 +366,11 @@ def _constant_s(graph: StepGraph, node: int, setting: RankConfiguration) -> floa
 
 def _sorted(ids: Iterable[int]) -> Before:
     return tuple(sorted(set(ids)))
+
+
+def _computation(
+    phase: str, name: str | None = None, inputs: Tensors | None = None, outputs: Tensors | None = None
+) -> TraceNode:
+    """Return a computation of a phase that has no place in a step yet."""
+    inputs, outputs = inputs or Tensors(), outputs or Tensors()
+    return TraceNode(0, name or phase, NodeType.COMP, attributes={"phase": phase}, inputs=inputs, outputs=outputs)

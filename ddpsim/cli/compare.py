@@ -114,9 +114,9 @@ def compare(
         arguments.price or [], arguments.prices, machine_names((name, machine.name) for name, machine in machines)
     )
     caps = swept_caps(arguments.bucket_cap_mb, options)
-    asked = ComparisonRequest.of(
-        arguments.workload,
-        arguments.topology,
+    asked = ComparisonRequest(
+        workloads=arguments.workload,
+        topologies=arguments.topology,
         nodes=[None] if arguments.nodes is None else counts(arguments.nodes, "nodes"),
         batch_sizes=[None] if arguments.batch_size is None else counts(arguments.batch_size, "batch_size", "8,16,32"),
         precisions=[None] if arguments.precision is None else arguments.precision.split(","),

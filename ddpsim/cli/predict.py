@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,17 +40,16 @@ _BUCKETS_SHOWN = 12
 """Rows of buckets in the text, `--json` has all; chosen by hand, for one screen."""
 
 
-@expand
-def predict(
-    workload: WorkloadName,
-    topology: TopologyName,
-    options: Options,
-    given: ConstantOptions,
-    output: Output,
-    nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None,
-    gpus_per_node: GpusPerNode = None,
-    plan: PlanFile = None,
-    trace: Annotated[str | None, typer.Option(metavar="DIR", help="Write the simulated trace.")] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictArguments:
+    """What `predict` is asked beside a job: its workload and machine, and what to write."""
+
+    workload: WorkloadName
+    topology: TopologyName
+    nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None
+    gpus_per_node: GpusPerNode = None
+    plan: PlanFile = None
+    trace: Annotated[str | None, typer.Option(metavar="DIR", help="Write the simulated trace.")] = None
     beside: Annotated[
         str | None,
         typer.Option(
@@ -58,16 +57,19 @@ def predict(
             help="Another job on the same fabric: its workload, nodes and options. Of a folder, a measured trace, with "
             "--trace: also DIR/beside.json.gz, a step of each for Perfetto.",
         ),
-    ] = None,
+    ] = None
     chakra: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Write the step as Chakra execution traces, DIR/WORKLOAD.RANK.et."),
-    ] = None,
+    ] = None
     first: Annotated[
         int | None,
         typer.Option(metavar="N", help="Also the construction and the first N iterations, until buckets are rebuilt."),
-    ] = None,
-) -> None:
+    ] = None
+
+
+@expand
+def predict(arguments: PredictArguments, options: Options, given: ConstantOptions, output: Output) -> None:
     """Predict an iteration's latency, its breakdown and every bucket."""
     from ddpsim.files import check_writable_folder
     from ddpsim.planning.bound import bound_of
@@ -79,7 +81,8 @@ def predict(
     from ddpsim.prediction.sensitivities import sensitivities_of
     from ddpsim.topology.spec import load_topology
 
-    refuse_beside_plan(plan, options)
+    trace, chakra, beside = arguments.trace, arguments.chakra, arguments.beside
+    refuse_beside_plan(arguments.plan, options)
     for folder in (trace, chakra):
         if folder:
             check_writable_folder(folder)
@@ -90,16 +93,17 @@ def predict(
     measures = beside is not None and Path(beside).is_dir()
     measured = _measured(beside, trace) if measures else None
     options = replace(options, beside=None if beside is None or measures else _job_beside(beside))
+    first = arguments.first
     if first is not None:
         check_first(first, options)
-    step, machine = Model.of(workload, options), load_topology(topology)
+    step, machine = Model.of(arguments.workload, options), load_topology(arguments.topology)
     model = step.on(machine, options=options)
     prediction = predict_one(
         model,
         machine,
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
-        options=replace(options, plan=read_plan(plan, model.parameters)),
+        nodes=arguments.nodes,
+        gpus_per_node=arguments.gpus_per_node,
+        options=replace(options, plan=read_plan(arguments.plan, model.parameters)),
         calibration=given.calibration_in_force(options.on(model, machine).backend_for(model)),
         progress=Progress("iterations"),
         keep=True,

@@ -115,7 +115,7 @@ def import_(
     if file is None:
         _write(imported.workload, output)
         return
-    seen = [bucket.record() for bucket in buckets_in(traced)]
+    seen = buckets_in(traced)
     _keep(imported.workload, file, output, {"notes": list(imported.notes), "traced_buckets": seen}, _seen(seen))
 
 

@@ -126,7 +126,6 @@ def find_channels(
     pxn: bool = True,
     gpudirect: bool | None = None,
     cross_nic: bool = True,
-    max_channels: int = MAX_CHANNELS,
 ) -> Channels:
     """Return the channels of a kind of node; found once for equal arguments.
 
@@ -137,7 +136,6 @@ def find_channels(
         gpudirect: overrides what the NICs say; None keeps it.
         cross_nic: whether rings may leave by other NICs than they entered by, in pairs of opposite directions, where
             that is faster (`NCCL_CROSS_NIC`: 2 or 0). Every other node takes a pair's rings the other way round.
-        max_channels: most rings to find.
 
     Raises:
         TopologyError: a GPU that the node lacks or that is named twice, or a network without NICs.
@@ -151,7 +149,7 @@ def find_channels(
         raise TopologyError(f"GPUs {', '.join(chosen) or 'none'}", place=template.name, remedy="name each GPU once")
     if network and not template.nics:
         raise TopologyError(f"{template.name} has no NIC", remedy="give its node `nics`, or use one node")
-    return _find(template, chosen, network, pxn, gpudirect, cross_nic, max_channels)
+    return _find(template, chosen, network, pxn, gpudirect, cross_nic)
 
 
 @lru_cache(maxsize=512)
@@ -162,7 +160,6 @@ def _find(
     pxn: bool,
     gpudirect: bool | None,
     cross_nic: bool,
-    max_channels: int,
 ) -> Channels:
     template = template.only(gpus)
     paths = find_paths(template, pxn=pxn, gpudirect=gpudirect)
@@ -176,13 +173,13 @@ def _find(
     else:
         search = RingSearch(paths, _counted(template), gpus, nics, echo=nic_echo(sm))
         fewest = fewest_rings(paths, gpus)
-        found = best_rings(search, speeds_of(sm, network), max_channels, cross_nic=cross_nic, fewest=fewest)
+        found = best_rings(search, speeds_of(sm, network), MAX_CHANNELS, cross_nic=cross_nic, fewest=fewest)
         rings, speed = (found.rings, found.speed) if found else ([], 0.0)
     if not rings:
         rings = [_in_order(gpus, nics, paths)]
         speed = _even_speed(rings, paths, capacities)
     if not given:
-        rings, speed = doubled(rings, speed, sm, max_channels)
+        rings, speed = doubled(rings, speed, sm, MAX_CHANNELS)
     channels = tuple(_channel(ring, speed, paths) for ring in rings)
     given_trees = _rings_over(template.trees, template, gpus, network) if given else []
     as_stated = len(given_trees) == len(rings)

@@ -154,6 +154,19 @@ def ways_of(placement: Placement, backend: str, calibration: Calibration | None)
     return NcclPaths(joined_by_nvlink(placement, int(constants[f"{constants.backend}.version"])), constants)
 
 
+def scaled_transport(
+    transport: Transport, factor: Callable[[int], float] | None = None, latency: float = 1.0
+) -> Transport:
+    """Return a transport whose collectives take longer: an end of a band.
+
+    Args:
+        transport: as it is.
+        factor: on the time of a collective of a size; None is 1.
+        latency: factor on the time in which no bytes are on links.
+    """
+    return transport if factor is None and latency == 1 else ScaledTransport(transport, factor or _as_long, latency)
+
+
 def _as_long(size_bytes: int) -> float:
     return 1.0
 
@@ -165,10 +178,6 @@ class Collectives:
         env: the SimPy environment; one of its own where None, for `estimate_s`.
         calibration: constants; the priors where None.
         network: one to share with other process groups; built from the transport's links where None.
-        sender: whose messages these are on a network that several jobs share.
-        factor: on the time of a collective of a size: an end of a band.
-        latency: factor on the time in which no bytes are on links.
-        transport: that `make_transport` made of all that before; None makes it.
 
     Raises:
         UnknownNameError: an unknown backend or algorithm.
@@ -183,20 +192,44 @@ class Collectives:
         calibration: Calibration | None = None,
         options: CollectiveOptions = DEFAULT,
         network: Network | None = None,
-        factor: Callable[[int], float] | None = None,
-        sender: Hashable = None,
-        transport: Transport | None = None,
-        latency: float = 1.0,
     ) -> None:
-        if transport is None:
-            transport = make_transport(placement, backend, calibration, options)
-        as_it_is = factor is None and latency == 1
-        self.transport = transport if as_it_is else ScaledTransport(transport, factor or _as_long, latency)
+        self._begin(env, make_transport(placement, backend, calibration, options), options.fidelity, network)
+
+    @classmethod
+    def over(
+        cls,
+        transport: Transport,
+        env: simpy.Environment | None,
+        *,
+        fidelity: str = DEFAULT.fidelity,
+        network: Network | None = None,
+        sender: Hashable = None,
+    ) -> Collectives:
+        """Return the collectives of a transport that is there already.
+
+        Args:
+            transport: of `make_transport`, or one that scales its times.
+            env: the SimPy environment; one of its own where None.
+            fidelity: how exact the network is.
+            network: one to share; built from the transport's links where None.
+            sender: whose messages these are on a network that several jobs share.
+        """
+        made = cls.__new__(cls)
+        made._begin(env, transport, fidelity, network, sender)
+        return made
+
+    def _begin(
+        self,
+        env: simpy.Environment | None,
+        transport: Transport,
+        fidelity: str,
+        network: Network | None,
+        sender: Hashable = None,
+    ) -> None:
+        self.transport, self.sender, self._fidelity = transport, sender, fidelity
         self.env = simpy.Environment() if env is None else env
-        self.network = network or Network(self.env, self.transport.capacities)
-        self.network.add(self.transport.capacities)
-        self.sender = sender
-        self._fidelity = options.fidelity
+        self.network = network or Network(self.env, transport.capacities)
+        self.network.add(transport.capacities)
 
     @property
     def calibration(self) -> Calibration:

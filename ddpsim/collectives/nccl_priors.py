@@ -10,8 +10,8 @@ _NVLINK = "128 of 144 bytes of an NVLink packet are payload, NCCL counts 20 of 2
 
 _SWITCHED = f"and of every NVLink from Ampere on; {_TUNING} and {_TABLES}"
 
-NIC_KINDS = ("efa", "slingshot")
-"""Kinds of NICs whose transport does not reach what InfiniBand and RoCE do of a port's rate."""
+_NIC_SHARES = {"efa": 0.724, "slingshot": 0.9}
+"""Of kinds of NICs whose transport does not reach what InfiniBand and RoCE do of a port's rate: `NicKind.share`."""
 
 _PROTOCOLS = ("ll", "ll128", "simple")
 
@@ -92,7 +92,7 @@ PRIORS: tuple[Constant, ...] = (
             f"of its rate that a port carries beside InfiniBand's; {_TABLES}",
             log_std=0.3,
         )
-        for kind, value in zip(NIC_KINDS, (0.724, 0.9), strict=True)
+        for kind, value in _NIC_SHARES.items()
     ),
     Constant(
         "nccl.socket.thread",

@@ -71,7 +71,6 @@ class RingSearch:
         nics: NICs that rings enter and leave by; none on one node.
         echo: bytes counted on a GPU's way to its slot for each that a NIC sends it.
         budget: hops to try at one speed.
-        work: hops to try and devices to look at, at all speeds together; one speed has a sixteenth of what is left.
     """
 
     def __init__(
@@ -83,7 +82,6 @@ class RingSearch:
         *,
         echo: float = 0.0,
         budget: int = 2000,
-        work: int = _MOST_WORK,
     ) -> None:
         self._gpus, self._nics, self._budget = tuple(gpus), tuple(nics), budget
         self._capacities = capacities
@@ -102,7 +100,7 @@ class RingSearch:
         self._numbers = {gpu: number for number, gpu in enumerate(gpus)}
         self._free: dict[str, float] = {}
         self._tried, self._most = 0, budget
-        self._work, self._work_left = work, 0
+        self._work, self._work_left = _MOST_WORK, 0
         self._known_nics: dict[Limits, list[str]] = {}
         self._known_ends: dict[tuple[str, str, int], list[tuple[str, str]]] = {}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 
@@ -130,13 +130,10 @@ def _machine(
     given: RunFacts, ranks: Ranks, lead: SeenRank, splits: Sequence[MedianSplit], notes: list[str]
 ) -> TracedMachine | None:
     backend = backend_of(lead)
-    named: Mapping[str, str | None] = {
-        "topology": given.topology, "topo": given.topo, "nccl_tests": given.nccl_tests
-    }  # fmt: skip
     try:
-        machine = machine_of(ranks.world_size, lead.device, splits, backend, **named)
+        machine = machine_of(ranks.world_size, lead.device, splits, backend, given)
     except InputError as error:
-        if any(named.values()):
+        if any((given.topology, given.topo, given.nccl_tests)):
             raise
         notes.append(f"{UNPREDICTED}{error}")
         return None

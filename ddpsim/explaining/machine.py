@@ -10,6 +10,7 @@ from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.dataclass import dataclass
 from ddpsim.errors import TopologyError, TraceError
+from ddpsim.explaining.given import RunFacts
 from ddpsim.explaining.splits import MedianSplit
 from ddpsim.files import display_name, read_text
 from ddpsim.measured import read_tables
@@ -64,10 +65,7 @@ def machine_of(
     device: str,
     splits: Sequence[MedianSplit],
     backend: str,
-    *,
-    topology: str | None = None,
-    topo: str | None = None,
-    nccl_tests: str | None = None,
+    given: RunFacts | None = None,
 ) -> TracedMachine:
     """Return the machine of a run.
 
@@ -76,13 +74,12 @@ def machine_of(
         device: GPU model, or `cpu`.
         splits: traced collectives.
         backend: of the run.
-        topology: name or file of a machine.
-        topo: `nvidia-smi topo -m` or NCCL's XML of a node.
-        nccl_tests: a measured table of the machine.
+        given: what is known of the machine; None is nothing.
 
     Raises:
         InputError: a machine that cannot hold the ranks, a file that cannot be read, a GPU that no shipped machine has.
     """
+    topology, topo, nccl_tests = (None,) * 3 if given is None else (given.topology, given.topo, given.nccl_tests)
     if topology is not None and topo is not None:
         raise TopologyError("`topology` and `topo` are both given", place="topo", remedy="keep one")
     if topology is None and topo is None:

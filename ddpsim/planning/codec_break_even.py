@@ -133,7 +133,6 @@ def codec_rows(
     *,
     nodes: int | None = None,
     gpus_per_node: int | None = None,
-    options: Options | None = None,
     calibration: Calibration | None = None,
 ) -> Iterator[CodecRow]:
     """Yield a row for each scheme.
@@ -144,7 +143,7 @@ def codec_rows(
     """
     for scheme in schemes:
         compression.scheme(scheme)
-    pair = _JobPair(workload, topology, nodes, gpus_per_node, options or Options(), calibration, {})
+    pair = _JobPair(workload, topology, nodes, gpus_per_node, Options(), calibration, {})
     placement = pair.at(None, "none").placement
     if placement.nodes == 1 or not placement.classes[0].template.nics:
         what = f"{counted_nodes(placement.nodes)} of {topology.name} send nothing over a NIC"

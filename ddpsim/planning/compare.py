@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import field, replace
+from itertools import product
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
@@ -81,9 +82,9 @@ def compare(
         InputError: nothing to compare, a link that no machine has, prices of two currencies, a goal that nothing meets
             (what comes nearest is named); and as `predict`.
     """
-    asked = ComparisonRequest.of(
-        workloads,
-        topologies,
+    asked = ComparisonRequest(
+        workloads=workloads,
+        topologies=topologies,
         nodes=nodes,
         batch_sizes=batch_sizes,
         precisions=precisions,
@@ -103,74 +104,69 @@ def compare(
     return asked.advised(found, compute(asked.advice_task(found), crew=crew)) if advice else found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRequest:
     """A comparison that was asked for: its points, and what is made of their rows.
 
     Attributes:
+        workloads, ..., calibration: as those of `compare`.
         points: of its rows, in order.
-        prices: of one node of each machine, by its name as asked for.
-        samples_per_epoch, goal, efficiency: as those of `compare`.
+        known_prices: of one node of each machine, by its name as asked for.
+
+    Raises:
+        InputError: nothing to compare, a link that no machine has, prices of two currencies; and as `Model.on`.
     """
 
-    points: tuple[ComparisonPoint, ...]
-    prices: Mapping[str, Price]
-    samples_per_epoch: float | None
-    goal: RateGoal | None
-    efficiency: float
+    workloads: Sequence[str | Workload]
+    topologies: Sequence[str | Topology]
+    nodes: Sequence[int | None] = (None,)
+    batch_sizes: Sequence[int | None] = (None,)
+    precisions: Sequence[str | None] = (None,)
+    link_rates: str | Sequence[LinkRate | None] = (None,)
+    caps: Sequence[BucketCaps] | None = None
+    schemes: Sequence[str] | None = None
+    prices: Mapping[str, Price | str] = field(default_factory=lambda: NO_PRICES)
+    samples_per_epoch: float | None = None
+    goal: RateGoal | None = None
+    efficiency: float = 0.8
+    options: Options | None = None
+    gpus_per_node: int | None = None
+    calibration: Calibration | None = None
+    points: tuple[ComparisonPoint, ...] = field(init=False)
+    known_prices: Mapping[str, Price] = field(init=False)
 
-    @classmethod
-    def of(
-        cls,
-        workloads: Sequence[str | Workload],
-        topologies: Sequence[str | Topology],
-        *,
-        nodes: Sequence[int | None],
-        batch_sizes: Sequence[int | None],
-        precisions: Sequence[str | None],
-        link_rates: str | Sequence[LinkRate | None],
-        caps: Sequence[BucketCaps] | None,
-        schemes: Sequence[str] | None,
-        prices: Mapping[str, Price | str],
-        samples_per_epoch: float | None,
-        goal: RateGoal | None,
-        efficiency: float,
-        options: Options | None,
-        gpus_per_node: int | None,
-        calibration: Calibration | None,
-    ) -> ComparisonRequest:
-        """Return the comparison that `compare` is asked for by the same arguments.
+    def __post_init__(self) -> None:
+        for name in ("workloads", "topologies", "nodes"):
+            check_given(name, getattr(self, name))
+        check_bound(self.efficiency)
+        machines = [_machine(each) for each in self.topologies]
+        object.__setattr__(self, "known_prices", self._priced(machines))
+        object.__setattr__(self, "points", tuple(self._points(machines)))
 
-        Raises:
-            InputError: nothing to compare, a link that no machine has, prices of two currencies; and as `Model.on`.
-        """
-        for name, given in (("workloads", workloads), ("topologies", topologies), ("nodes", nodes)):
-            check_given(name, given)
-        known = {name: given if isinstance(given, Price) else priced(name, given) for name, given in prices.items()}
-        rates = parse_rates([link_rates]) if isinstance(link_rates, str) else link_rates
-        check_bound(efficiency)
-        machines = [_machine(each) for each in topologies]
-        known = by_machine(known, machine_names((asked, machine.name) for asked, machine in machines))
+    def _priced(self, machines: Sequence[tuple[str, Topology]]) -> Mapping[str, Price]:
+        given = {name: each if isinstance(each, Price) else priced(name, each) for name, each in self.prices.items()}
+        known = by_machine(given, machine_names((asked, machine.name) for asked, machine in machines))
         check_currencies(known)
+        return known
+
+    def _points(self, machines: Sequence[tuple[str, Topology]]) -> Iterator[ComparisonPoint]:
+        rates = parse_rates([self.link_rates]) if isinstance(self.link_rates, str) else self.link_rates
         _check_links([rate for rate in rates if rate is not None], [topology for _, topology in machines])
-        base = options or Options()
+        base = self.options or Options()
         each = [
-            replace(base, caps=cap, scheme=scheme) for cap in caps or [base.caps] for scheme in schemes or [base.scheme]
+            replace(base, caps=cap, scheme=scheme)
+            for cap in self.caps or [base.caps]
+            for scheme in self.schemes or [base.scheme]
         ]
-        points = [
-            ComparisonPoint(
-                model.on(wired, batch, precision, base), wired, count, asked, gpus_per_node, calibration,
-                model.name, machine, rate,
-            )
-            for model in (Model.of(each, base) for each in workloads)
-            for machine, topology in machines
-            for rate, wired in _wired(topology, rates)
-            for precision in precisions
-            for batch in batch_sizes
-            for count in nodes
-            for asked in each
-        ]  # fmt: skip
-        return cls(tuple(points), known, samples_per_epoch, goal, efficiency)
+        for model in (Model.of(each, base) for each in self.workloads):
+            for machine, topology in machines:
+                for (rate, wired), precision, batch, count, asked in product(
+                    list(_wired(topology, rates)), self.precisions, self.batch_sizes, self.nodes, each
+                ):
+                    yield ComparisonPoint(
+                        model.on(wired, batch, precision, base), wired, count, asked, self.gpus_per_node,
+                        self.calibration, model.name, machine, rate,
+                    )  # fmt: skip
 
     def rows_task(self) -> Task[ComparisonPoint]:
         """Return the rows as a task."""
@@ -181,7 +177,8 @@ class ComparisonRequest:
         found = []
         for position in sorted(entries):
             row = self.points[position].row(entries[position])
-            found.append(replace(row, price=self.prices.get(row.machine), samples_per_epoch=self.samples_per_epoch))
+            price = self.known_prices.get(row.machine)
+            found.append(replace(row, price=price, samples_per_epoch=self.samples_per_epoch))
         return found
 
     def found(self, entries: Sequence[JournalEntry]) -> Comparison:

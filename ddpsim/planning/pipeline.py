@@ -134,8 +134,9 @@ def pipelined(
         _sent_s(ways.connection(k % given.stages, (k + 1) % given.stages), ways.capacities, given)
         for k in range(len(stages) - 1)
     ]
-    parameters = [tuple(index for stage in each for index in stages[stage]) for each in held]
-    allreduce_s = _allreduce_s(workload, placement, backend, calibration, parameters, copies, given.tensor_ranks)
+    sizes = [sum(workload.parameters[index].size_bytes for stage in each for index in stages[stage]) for each in held]
+    shares = [size // given.tensor_ranks for size in sizes]
+    allreduce_s = [0.0] * given.stages if copies == 1 else _allreduce_s(shares, copies, placement, backend, calibration)
     optimizer_s = float(np.median(workload.optimizer.device_s)) / per_copy
     busy_s = [given.micro_batches * sum(forward_s[k] + backward_s[k] for k in each) for each in held]
     works = works_of(given.order, given.stages, given.micro_batches, given.stages_per_rank)
@@ -196,18 +197,9 @@ def _sent_s(connection: Connection, capacities: object, given: Pipeline) -> floa
 
 
 def _allreduce_s(
-    workload: Workload,
-    placement: Placement,
-    backend: str,
-    calibration: Calibration | None,
-    stages: Sequence[tuple[int, ...]],
-    copies: int,
-    tensor_ranks: int,
+    sizes_bytes: Sequence[int], copies: int, placement: Placement, backend: str, calibration: Calibration | None
 ) -> list[float]:
-    """Return what summing each rank's gradients over copies takes, all ranks at once."""
-    if copies == 1:
-        return [0.0] * len(stages)
+    """Return what summing each rank's gradients, of these sizes, over copies takes, all ranks at once."""
     part, together = part_of(placement, REPLICA, copies)
     transport = make_transport(part, backend, calibration)
-    sizes = [sum(workload.parameters[index].size_bytes for index in stage) // tensor_ranks for stage in stages]
-    return [transport.time_s(Operation.ALLREDUCE, together * size) for size in sizes]
+    return [transport.time_s(Operation.ALLREDUCE, together * size) for size in sizes_bytes]

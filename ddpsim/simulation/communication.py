@@ -9,7 +9,7 @@ from functools import partial
 import simpy
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import Collectives, make_transport, ways_of
+from ddpsim.collectives.execute import Collectives, make_transport, scaled_transport, ways_of
 from ddpsim.collectives.gloo.groups import among
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.transport import Transport, alone_s
@@ -265,18 +265,8 @@ class JobResources:
         key = (placement.nodes, placement.gpus_per_node, options)
         if key not in self.transports:
             self.transports[key] = make_transport(placement, self.backend, calibration, options)
-        return Collectives(
-            env,
-            placement,
-            backend=self.backend,
-            calibration=calibration,
-            options=options,
-            factor=self.wire_factor,
-            network=network,
-            sender=sender,
-            transport=self.transports[key],
-            latency=self.latency,
-        )
+        transport = scaled_transport(self.transports[key], self.wire_factor, self.latency)
+        return Collectives.over(transport, env, fidelity=options.fidelity, network=network, sender=sender)
 
 
 def _transport_constants(calibration: Calibration | None, backend: str) -> tuple[dict[str, float], object]:

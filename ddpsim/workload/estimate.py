@@ -114,38 +114,46 @@ class ModelShape:
         )
 
 
-def estimate(
-    shape: ModelShape,
-    gpu: AchievedGpu,
-    precision: str,
-    anchors: Anchor | Sequence[Anchor] | None = None,
-    optimizer: Optimizer | None = None,
-    pace: RooflineFactors | None = None,
-    accumulate: int = 1,
-    without: Collection[str] = (),
-) -> Workload:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateOptions:
+    """What is known of an estimated step beside its operators.
+
+    Attributes:
+        anchors: measured times that the estimate is scaled to.
+        optimizer: is not scaled with the rest where it is given; None is SGD with momentum, which is.
+        pace: of another estimate for the same GPU, that has been scaled to a measured time; None is the roofline's.
+        accumulate: micro-batches of the measured step; the estimate is of one.
+        without: terms of `roofline.SWITCHES` that take no device time.
+    """
+
+    anchors: Sequence[Anchor] = ()
+    optimizer: Optimizer | None = None
+    pace: RooflineFactors | None = None
+    accumulate: int = 1
+    without: Collection[str] = ()
+
+
+def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: EstimateOptions | None = None) -> Workload:
     """Return one iteration of `shape` on `gpu`, without jitter, marked as estimated.
 
     Args:
         shape: the step's operators.
         gpu: what it is to run on.
         precision: of the computation.
-        anchors: measured times that the estimate is scaled to.
-        optimizer: is not scaled with the rest where it is given; None is SGD with momentum, which is.
-        pace: of another estimate for the same GPU, that has been scaled to a measured time; None is the roofline's.
-        accumulate: micro-batches of the measured step; the estimate is of one.
-        without: terms of `roofline.SWITCHES` that take no device time.
+        options: what else is known of it; None is nothing.
 
     Raises:
         UnknownNameError: no such term.
         WorkloadError: a precision the GPU lacks, a step without any gradient, or an anchor that the GPU cannot reach.
     """
+    options = options or EstimateOptions()
+    optimizer, accumulate, without = options.optimizer, options.accumulate, options.without
     if precision not in gpu.peak_flops:
         remedy = f"use one of {', '.join(gpu.peak_flops)}"
         raise WorkloadError(f"{gpu.name} has no figures for precision {precision!r}", place=shape.name, remedy=remedy)
     parameters = tuple(replace(p, dtype=_dtype(p, precision), device="cuda:0") for p in shape.parameters)
     own = optimizer_of_kind(shape.optimizer_kind)
-    used, targets = optimizer or OPTIMIZER, [anchors] if isinstance(anchors, Anchor) else list(anchors or ())
+    used, targets = optimizer or OPTIMIZER, list(options.anchors)
     counted, shape, gpu = shape, as_run(shape, gpu, precision), gpu if shape.compiler is None else gpu.fused()
     phases = (shape.forward, shape.backward)
     works = roofline_s(phases, gpu, precision, without)
@@ -157,7 +165,7 @@ def estimate(
     if gpu.achieved.eager:
         timeline.launch_s = (EAGER_LAUNCH_S, EAGER_LAUNCH_S)
     added_s = (accumulate - 1) * sum(ADDITION.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s))
-    pace = pace or pace_of(
+    pace = options.pace or pace_of(
         of_step(list(map(sum, works)), accumulate),
         sum(of_step(timeline.host_s, accumulate)),
         [anchor.of_step(accumulate, added_s) for anchor in targets],

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ddpsim.errors import WorkloadError
 from ddpsim.workload.anchors import RooflineFactors
-from ddpsim.workload.estimate import ModelShape, estimate
+from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
 from ddpsim.workload.gpus import AchievedGpu, kind_of
 from ddpsim.workload.optimizers import OPTIMIZERS, Optimizer, optimizer_named
 from ddpsim.workload.profile import Workload
@@ -43,7 +43,7 @@ def on_gpu(
     target = gpu if as_shipped else gpu.fitted()
     pace = RooflineFactors.if_scaled(source.provenance, source.name) if same_pace else None
     shape = ModelShape.of(source, source.operators.of_batch(batch))
-    made = estimate(shape, target, wanted, None, _optimizer(source), pace)
+    made = estimate(shape, target, wanted, EstimateOptions(optimizer=_optimizer(source), pace=pace))
     return replace(made, sequence_length=source.sequence_length)
 
 

@@ -42,27 +42,34 @@ def tree(timing: Timing, layout: Layout, size_bytes: int, pieces: int, window: i
             ways = dict(_ways(layout, same[0], parents))
             capacities |= {placed.name: placed.link.bandwidth for way in ways.values() for placed, _, _ in way}
             lanes.append(
-                _lane(timing, layout, tree_schedules.tree(parents, pieces), ways, size_bytes * share, share, window)
+                _lane(
+                    tree_schedules.tree(parents, pieces),
+                    _connections(timing, layout, ways, share),
+                    size_bytes * share,
+                    share,
+                    window,
+                )
             )
     return Steps(timing.start_s, tuple(lanes), capacities)
 
 
+Connections = dict[tuple[int, int], Connection]
+
+
 def _lane(
-    timing: Timing,
-    layout: Layout,
-    schedule: TransferSchedule,
-    ways: dict[tuple[int, int], Way],
-    lane_bytes: float,
-    share: float,
-    window: int,
+    schedule: TransferSchedule, connections: Connections, lane_bytes: float, share: float, window: int
 ) -> ChannelSchedule:
-    per_node = layout.per_node
-    connections: dict[tuple[int, int], Connection] = {}
+    return ChannelSchedule(schedule, lane_bytes / schedule.chunks, lambda a, b: connections[a, b], window, weight=share)
+
+
+def _connections(timing: Timing, layout: Layout, ways: dict[tuple[int, int], Way], share: float) -> Connections:
+    """Return what a lane of this share has between two ranks that its tree joins."""
+    per_node, found = layout.per_node, Connections()
     for pair, way in ways.items():
         near = pair[0] // per_node == pair[1] // per_node
         latency_s, rate = (timing.hop_s, timing.rate) if near else (timing.net_s, timing.net_rate)
-        connections[pair] = connection(timing, latency_s, way, rate * share)
-    return ChannelSchedule(schedule, lane_bytes / schedule.chunks, lambda a, b: connections[a, b], window, weight=share)
+        found[pair] = connection(timing, latency_s, way, rate * share)
+    return found
 
 
 def _parents(layout: Layout) -> list[list[int | None]]:

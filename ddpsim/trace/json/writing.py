@@ -83,7 +83,7 @@ def _events(trace: Trace, rank: int) -> Iterator[Event]:
     yield from stream_names(rank, tids, f"rank {rank}")
     for it in iterations:
         args = {RECORD: iteration_document(it)}
-        yield _complete(rank, tids[HOST], f"{ITERATION} {it.index}", "user_annotation", it.start_s, it.end_s, args)
+        yield _complete((rank, tids[HOST]), f"{ITERATION} {it.index}", "user_annotation", it.start_s, it.end_s, args)
     for correlation, span in enumerate(spans, start=1):
         yield from span_events(span, tids[span.stream], correlation, tids[HOST], trace.backend)
     if iterations and rank == trace.ranks[0]:
@@ -101,7 +101,7 @@ def path_events(path: Sequence[PathSpan], process: int) -> Iterator[Event]:
         yield {**named, "name": "thread_name", "args": {"name": f"critical path: {stream}"}}
         yield {**named, "name": "thread_sort_index", "args": {"sort_index": tid}}
     for span in path:
-        yield _complete(process, tids[span.stream], span.cause, PATH, span.start_s, span.end_s, {})
+        yield _complete((process, tids[span.stream]), span.cause, PATH, span.start_s, span.end_s, {})
     for number, (span, after) in enumerate(pairwise(path), start=1):
         arrow: Event = {"cat": PATH, "name": "waits for", "id": number, "pid": process}
         within_us = max(_us(span.start_s), round(_us(span.end_s) - _LAST_US, 3))
@@ -143,26 +143,27 @@ def span_events(span: Span, tid: int, number: int, host_tid: int, backend: str) 
     collective = span.name.startswith(COLLECTIVE)
     args |= {"backend": backend} if collective else {}
     if not span.kernel:
-        yield _complete(*where, span.name, "user_annotation", span.start_s, span.end_s, args)
+        yield _complete(where, span.name, "user_annotation", span.start_s, span.end_s, args)
         return
     launched = span.args.get("launched_s")
     launch_s = min(launched, span.start_s) if isinstance(launched, float) else span.start_s
     launch = {"correlation": number}
-    yield _complete(span.rank, host_tid, "cudaLaunchKernel", "cuda_runtime", launch_s, launch_s, launch)
+    yield _complete((span.rank, host_tid), "cudaLaunchKernel", "cuda_runtime", launch_s, launch_s, launch)
     if collective:
-        yield _complete(*where, span.name, "gpu_user_annotation", span.start_s, span.end_s, args)
+        yield _complete(where, span.name, "gpu_user_annotation", span.start_s, span.end_s, args)
         kernel: dict[str, object] = {"backend": backend, "Collective name": span.name.removeprefix(COLLECTIVE)}
         name = KERNEL + "".join(word.title() for word in span.name.removeprefix(COLLECTIVE).split("_"))
     else:
         kernel, name = args, span.name
     kernel = {**kernel, "device": 0, "stream": tid, "correlation": number}
-    yield _complete(*where, name, "kernel", span.start_s, span.end_s, kernel)
+    yield _complete(where, name, "kernel", span.start_s, span.end_s, kernel)
 
 
 def _complete(
-    pid: int, tid: int, name: str, category: str, start_s: float, end_s: float, args: Mapping[str, object]
+    where: tuple[int, int], name: str, category: str, start_s: float, end_s: float, args: Mapping[str, object]
 ) -> Event:
-    start = _us(start_s)
+    """Return the event of what took time in a (process, thread)."""
+    (pid, tid), start = where, _us(start_s)
     event: Event = {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": start}
     return {**event, "dur": round(max(_us(end_s) - start, 0.0), 3), "args": dict(args)}
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,25 +21,6 @@ from ddpsim.workload.kineto.events import DeviceWork
 from ddpsim.workload.kineto.steps import HostStep, is_communication
 from ddpsim.workload.kineto.workload import DissectedTrace, open_trace
 from ddpsim.workload.profile import Workload
-
-
-@dataclass(frozen=True, slots=True)
-class SeenBucket:
-    """Holds medians over iterations, seconds from the start of forward; `skew_s` and `wire_s` split the collective."""
-
-    index: int
-    parameters: int
-    size_bytes: int
-    ready_s: float
-    launched_s: float
-    started_s: float
-    finished_s: float
-    skew_s: float
-    wire_s: float
-
-    def record(self) -> dict[str, float]:
-        """Return the bucket as a JSON object."""
-        return {field.name: round(getattr(self, field.name), 9) for field in fields(self)}
 
 
 def read_ddp(path: str | Path, shapes: Workload | None = None) -> Trace:
@@ -65,9 +45,9 @@ def ddp_run(traced: DissectedTrace) -> Trace:
         raise TraceError("no allreduce of DDP runs on a device in it", place=traced.file.place, remedy=remedy)
     rank = traced.file.rank or 0
     ends = [later.forward_s for _, later in pairwise(traced.steps)] + [traced.steps[-1].end_s]
-    rate = _wire_rate(traced, collectives)
+    reader = _StepReader(traced, rank, _wire_rate(traced, collectives))
     iterations = [
-        _iteration(rank, index, step, end_s, kernels, traced, rate)
+        reader.iteration(index, step, end_s, kernels)
         for index, (step, end_s, kernels) in enumerate(zip(traced.steps, ends, collectives, strict=True))
     ]
     provenance = {
@@ -78,37 +58,35 @@ def ddp_run(traced: DissectedTrace) -> Trace:
     return Trace(world_size, traced.file.backend or "nccl", iterations, provenance=provenance)
 
 
-def seen_buckets(trace: Trace) -> list[SeenBucket]:
-    """Return the buckets of a trace, medians over its iterations."""
+def seen_buckets(trace: Trace) -> list[dict[str, float]]:
+    """Return the buckets of a trace as JSON objects: medians over its iterations, in seconds from the start of forward.
+
+    `skew_s` and `wire_s` split the collective.
+    """
     synced = [iteration for iteration in trace.iterations if iteration.buckets]
     numbers = range(min((len(iteration.buckets) for iteration in synced), default=0))
     return [_seen([(iteration.start_s, iteration.buckets[number]) for iteration in synced]) for number in numbers]
 
 
-def buckets_in(traced: DissectedTrace) -> list[SeenBucket]:
+def buckets_in(traced: DissectedTrace) -> list[dict[str, float]]:
     """Return the buckets of a trace taken apart; none where no allreduce of DDP runs on a device in it."""
     launched = any(_kernels(step, traced.file.events.works) for step in traced.steps)
     return seen_buckets(ddp_run(traced)) if launched else []
 
 
-def _seen(found: Sequence[tuple[float, BucketTimes]]) -> SeenBucket:
+def _seen(found: Sequence[tuple[float, BucketTimes]]) -> dict[str, float]:
     first = found[0][1]
-
-    def median(name: str) -> float:
-        return float(statistics.median(getattr(bucket, name) - start_s for start_s, bucket in found))
-
     wires = [(bucket.wire_s or bucket.started_s, bucket) for _, bucket in found]
-    return SeenBucket(
-        first.index,
-        len(first.parameters),
-        first.size_bytes,
-        ready_s=median("ready_s"),
-        launched_s=median("launched_s"),
-        started_s=median("started_s"),
-        finished_s=median("finished_s"),
-        skew_s=statistics.median(wire_s - bucket.started_s for wire_s, bucket in wires),
-        wire_s=statistics.median(bucket.finished_s - wire_s for wire_s, bucket in wires),
-    )
+    moments = ("ready_s", "launched_s", "started_s", "finished_s")
+    times = {name: [getattr(bucket, name) - start_s for start_s, bucket in found] for name in moments}
+    times["skew_s"] = [wire_s - bucket.started_s for wire_s, bucket in wires]
+    times["wire_s"] = [bucket.finished_s - wire_s for wire_s, bucket in wires]
+    what = {"index": first.index, "parameters": len(first.parameters), "size_bytes": first.size_bytes}
+    return what | {name: round(float(statistics.median(each)), _NANOSECONDS) for name, each in times.items()}
+
+
+_NANOSECONDS = 9
+"""Decimals of a second that are told."""
 
 
 def _kernels(step: HostStep, works: Sequence[DeviceWork]) -> list[DeviceWork]:
@@ -153,69 +131,73 @@ def _wire_rate(traced: DissectedTrace, collectives: Sequence[Sequence[DeviceWork
     )
 
 
-def _iteration(
-    rank: int,
-    index: int,
-    step: HostStep,
-    end_s: float,
-    kernels: Sequence[DeviceWork],
-    traced: DissectedTrace,
-    rate: float,
-) -> Iteration:
-    works = [w for w in traced.file.events.works if w.launch and step.forward_s <= w.launch.start_s < step.end_s]
-    computing = [work for work in works if not is_communication(work)]
-    buckets = tuple(
-        _bucket(number, step, members, kernel, computing, traced, rate)
-        for number, (members, kernel) in enumerate(zip(_members(step, traced), kernels, strict=False))
-    )
-    broadcast_s = sum(i.end_s - i.start_s for i in step.ddp if i.start_s < step.backward_s)
-    hooks_s = sum(i.end_s - i.start_s for i in step.ddp if step.backward_s <= i.start_s < step.backward_end_s)
-    computed_s = _done([work for work in computing if _launch(work) < step.backward_end_s], step.backward_end_s)
-    communicated_s = max((bucket.finished_s for bucket in buckets), default=0.0)
-    return Iteration(
-        rank=rank,
-        index=index,
-        start_s=step.forward_s,
-        end_s=end_s,
-        forward_s=step.backward_s - step.forward_s - broadcast_s,
-        backward_compute_s=step.backward_end_s - step.backward_s - hooks_s,
-        exposed_comm_s=max(0.0, communicated_s - max(computed_s, step.backward_end_s)),
-        buffer_broadcast_s=broadcast_s,
-        optimizer_s=sum(i.end_s - i.start_s for i in step.optimizer),
-        synced=bool(buckets),
-        stepped=bool(buckets),
-        buckets=buckets,
-        gradients=tuple(
-            Gradient(parameter=parameter, hook_s=event.end_s, ready_s=_completed(computing, event.end_s))
-            for parameter, event in zip(traced.mapping.order, step.accumulations, strict=True)
-        ),
-    )
+@dataclass(frozen=True, slots=True)
+class _StepReader:
+    """Reads the steps of a trace.
 
+    Attributes:
+        rate: bytes a second of its fastest collective, by which bytes are taken to have moved in all.
+    """
 
-def _bucket(
-    number: int,
-    step: HostStep,
-    members: tuple[int, ...],
-    kernel: DeviceWork,
-    computing: Sequence[DeviceWork],
-    traced: DissectedTrace,
-    rate: float,
-) -> BucketTimes:
-    launched_s = step.collectives[number].launched_s
-    size_bytes = _size(members, traced.mapping.parameters)
-    behind = [w.end_s for w in computing if _launch(w) > step.backward_end_s and w.start_s >= kernel.end_s]
-    copies = sorted(behind)[: len(members)]
-    return BucketTimes(
-        index=number,
-        size_bytes=size_bytes,
-        parameters=members,
-        ready_s=_completed(computing, launched_s),
-        launched_s=launched_s,
-        started_s=kernel.start_s,
-        wire_s=max(kernel.start_s, kernel.end_s - size_bytes / rate),
-        finished_s=kernel.end_s,
-        written_s=copies[-1] if copies and number + 1 == len(step.collectives) else kernel.end_s,
-    )
+    traced: DissectedTrace
+    rank: int
+    rate: float
+
+    def iteration(self, index: int, step: HostStep, end_s: float, kernels: Sequence[DeviceWork]) -> Iteration:
+        """Return the record of a step, of which `kernels` are the device's allreduces."""
+        traced = self.traced
+        works = [w for w in traced.file.events.works if w.launch and step.forward_s <= w.launch.start_s < step.end_s]
+        computing = [work for work in works if not is_communication(work)]
+        buckets = tuple(
+            self._bucket(number, step, members, kernel, computing)
+            for number, (members, kernel) in enumerate(zip(_members(step, traced), kernels, strict=False))
+        )
+        broadcast_s = sum(i.end_s - i.start_s for i in step.ddp if i.start_s < step.backward_s)
+        hooks_s = sum(i.end_s - i.start_s for i in step.ddp if step.backward_s <= i.start_s < step.backward_end_s)
+        computed_s = _done([work for work in computing if _launch(work) < step.backward_end_s], step.backward_end_s)
+        communicated_s = max((bucket.finished_s for bucket in buckets), default=0.0)
+        return Iteration(
+            rank=self.rank,
+            index=index,
+            start_s=step.forward_s,
+            end_s=end_s,
+            forward_s=step.backward_s - step.forward_s - broadcast_s,
+            backward_compute_s=step.backward_end_s - step.backward_s - hooks_s,
+            exposed_comm_s=max(0.0, communicated_s - max(computed_s, step.backward_end_s)),
+            buffer_broadcast_s=broadcast_s,
+            optimizer_s=sum(i.end_s - i.start_s for i in step.optimizer),
+            synced=bool(buckets),
+            stepped=bool(buckets),
+            buckets=buckets,
+            gradients=tuple(
+                Gradient(parameter=parameter, hook_s=event.end_s, ready_s=_completed(computing, event.end_s))
+                for parameter, event in zip(traced.mapping.order, step.accumulations, strict=True)
+            ),
+        )
+
+    def _bucket(
+        self,
+        number: int,
+        step: HostStep,
+        members: tuple[int, ...],
+        kernel: DeviceWork,
+        computing: Sequence[DeviceWork],
+    ) -> BucketTimes:
+        launched_s = step.collectives[number].launched_s
+        size_bytes = _size(members, self.traced.mapping.parameters)
+        behind = [w.end_s for w in computing if _launch(w) > step.backward_end_s and w.start_s >= kernel.end_s]
+        copies = sorted(behind)[: len(members)]
+        return BucketTimes(
+            index=number,
+            size_bytes=size_bytes,
+            parameters=members,
+            ready_s=_completed(computing, launched_s),
+            launched_s=launched_s,
+            started_s=kernel.start_s,
+            wire_s=max(kernel.start_s, kernel.end_s - size_bytes / self.rate),
+            finished_s=kernel.end_s,
+            written_s=copies[-1] if copies and number + 1 == len(step.collectives) else kernel.end_s,
+        )
 
 
 def _completed(works: Sequence[DeviceWork], launched_before_s: float) -> float:

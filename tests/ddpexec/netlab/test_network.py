@@ -27,7 +27,7 @@ def test_a_flat_lab_has_one_switch_and_half_the_delay_on_each_cable() -> None:
 
 
 def test_a_slow_link_is_slow_in_both_directions_and_alone() -> None:
-    network = lab_network(lab_topology(3, 1000 * MBIT, slow_node=1, slow_rate=200 * MBIT))
+    network = lab_network(lab_topology(3, 1000 * MBIT, slow=(1, 200 * MBIT)))
     slow = {(wire.source, wire.target) for wire in network.wires if wire.rate == pytest.approx(200 * MBIT)}
     assert slow == {("node1", network.switches[0]), (network.switches[0], "node1")}
 
@@ -55,7 +55,7 @@ def test_topology_of_the_simulator_and_the_lab_agree_on_every_route() -> None:
 @pytest.mark.parametrize(("ranks", "slow"), [(1, None), (4, 4), (4, -1)])
 def test_a_lab_that_cannot_be_is_refused(ranks: int, slow: int | None) -> None:
     with pytest.raises(TopologyError, match=str(ranks)):
-        lab_topology(ranks, MBIT, slow_node=slow, slow_rate=MBIT)
+        lab_topology(ranks, MBIT, slow=None if slow is None else (slow, MBIT))
 
 
 def test_hosts_that_cannot_reach_each_other_are_named() -> None:
@@ -80,7 +80,7 @@ def test_headers_are_four_and_a_half_percent_of_a_long_stream() -> None:
     ("name", "topology"),
     [
         ("lab-flat", lab_topology(4, 1000 * MBIT, 0.2e-3)),
-        ("lab-slow-link", lab_topology(4, 1000 * MBIT, slow_node=2, slow_rate=250 * MBIT)),
+        ("lab-slow-link", lab_topology(4, 1000 * MBIT, slow=(2, 250 * MBIT))),
         ("lab-trunk", lab_topology(4, 1000 * MBIT, trunk=500 * MBIT)),
     ],
 )

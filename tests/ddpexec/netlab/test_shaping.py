@@ -71,7 +71,7 @@ def round_trips(lab: Lab) -> list[float]:
     [
         (lab_topology(2, 100 * MBIT), [(0, 1)]),
         (lab_topology(4, 200 * MBIT, trunk=100 * MBIT), [(0, 1), (1, 2)]),
-        (lab_topology(3, 200 * MBIT, slow_node=1, slow_rate=100 * MBIT), [(0, 1), (1, 2), (2, 0)]),
+        (lab_topology(3, 200 * MBIT, slow=(1, 100 * MBIT)), [(0, 1), (1, 2), (2, 0)]),
     ],
     ids=["flat", "trunk", "slow"],
 )

@@ -10,6 +10,7 @@ from ddpexec.errors import OptionError  # noqa: E402
 from ddpexec.groups.process_groups import Communicator, round_robin  # noqa: E402
 from ddpexec.running.orders import BLOCK, NEVER, ORACLE, TORCH, Arm, measured, run_orders  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
+from ddpsim.jobs.job_options import JobOptions  # noqa: E402
 from ddpsim.orderbench.generated import Statistics, generated  # noqa: E402
 from tests.ddpexec.groups.ranks import run  # noqa: E402
 
@@ -22,9 +23,9 @@ def trace(ranks=2):
 
 def trained(rank):
     communicator = Communicator(round_robin(1))
-    taken = run_orders(trace(), ARMS, communicator, caps=BucketCaps(bucket_cap_mb=0.004), scale_compute=1.0, rounds=1)
+    taken = run_orders(trace(), ARMS, communicator, JobOptions(caps=BucketCaps(bucket_cap_mb=0.004)), rounds=1)
     with pytest.raises(OptionError, match="generated-3 has 3 ranks, 2 were started"):
-        run_orders(trace(3), ARMS, communicator, caps=BucketCaps(), scale_compute=1.0, rounds=1)
+        run_orders(trace(3), ARMS, communicator, JobOptions(), rounds=1)
     return {arm.name: steps for arm, steps in taken.items()}
 
 

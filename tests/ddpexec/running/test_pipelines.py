@@ -120,7 +120,7 @@ def test_tied_parameters_are_refused() -> None:
     model = build("mlp", CPU)
     model.module[2].weight = model.module[4].weight
     with pytest.raises(InputError, match=r"2.weight and 4.weight are one parameter, and may be of two stages"):
-        model_stages(model, Pipeline(stages=2, boundary_bytes=0), 0, None, CPU, samples=2, seed=0, cut=None)
+        model_stages(model, Pipeline(stages=2, boundary_bytes=0), 0, None, [model.make_batch(2)], None)
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_a_parameter_without_a_gradient_gets_none() -> None:
 def test_one_clock_takes_the_longer_of_the_two_and_keeps_hook_order() -> None:
     recorded = workload([[5, 4, 3, 2, 1]])
     hooks = np.array([[0.9, 0.8, 0.1, 0.2, 0.3]]) * MS
-    timed = timed_model(replace(recorded, gradient_hook_s=hooks), scale_compute=2.0, straggler=1.5).replay.workload
+    timed = timed_model(replace(recorded, gradient_hook_s=hooks), scale_compute=3.0).replay.workload
     assert timed.device_label == "timed V100"
     assert timed.gradient_ready_s[0] / MS == pytest.approx(np.array([5, 4, 3, 3, 3]) * 3.0)
     assert timed.forward.host_s / MS == pytest.approx(6.0)

@@ -17,7 +17,7 @@ from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.anchors import Anchor
-from ddpsim.workload.estimate import TERM_SHARES, ModelShape, estimate
+from ddpsim.workload.estimate import TERM_SHARES, EstimateOptions, ModelShape, estimate
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_named
 from ddpsim.workload.optimizers import optimizer_named
@@ -45,11 +45,15 @@ def test_each_cause_that_nobody_measured_is_one_doubt():
     assert [pace_of(each) for each in kinds] == list(PACE)
 
 
+def known(*anchors):
+    return EstimateOptions(anchors=anchors, optimizer=optimizer_named("sgd"))
+
+
 def test_a_step_that_was_given_is_known_whatever_fills_it():
     """Alone it is the given step; beside seven others it is never below that, less the noise of its measurement."""
     shape = ModelShape.of(MODEL, load_workload("resnet50").operators)
     for step_s in (0.03, 0.1, 0.2):
-        given = estimate(shape, gpu_named("V100"), "fp32", Anchor("step", step_s), optimizer_named("sgd"))
+        given = estimate(shape, gpu_named("V100"), "fp32", known(Anchor("step", step_s)))
         alone = predict(given, MACHINE, gpus_per_node=1, options=Options(comm="noop"))
         assert alone.local_s == pytest.approx(step_s, rel=0.02)
         together = predict(given, MACHINE)
@@ -59,11 +63,11 @@ def test_a_step_that_was_given_is_known_whatever_fills_it():
 
 def test_a_step_longer_than_host_and_device_is_the_devices_and_may_be_the_hosts():
     shape = ModelShape.of(MODEL, load_workload("resnet50").operators)
-    plain = estimate(shape, gpu_named("V100").fitted(), "fp32", None, optimizer_named("sgd"))
+    plain = estimate(shape, gpu_named("V100").fitted(), "fp32", known())
     phases = (plain.forward, plain.backward, plain.optimizer)
     host_s, device_s = (sum(float(getattr(p, clock)[0]) for p in phases) for clock in ("host_s", "device_s"))
     given_s = 1.2 * max(host_s, device_s)
-    given = estimate(shape, gpu_named("V100").fitted(), "fp32", Anchor("step", given_s), optimizer_named("sgd"))
+    given = estimate(shape, gpu_named("V100").fitted(), "fp32", known(Anchor("step", given_s)))
     assert sum(float(p.device_s[0]) for p in (given.forward, given.backward, given.optimizer)) == pytest.approx(given_s)
     assert sum(float(p.host_s[0]) for p in (given.forward, given.backward, given.optimizer)) == pytest.approx(host_s)
 

@@ -10,7 +10,7 @@ from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.anchors import Anchor
-from ddpsim.workload.estimate import ModelShape, estimate
+from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_named
 
@@ -58,7 +58,7 @@ def test_a_step_of_several_micro_batches_is_the_optimizers_in_an_estimate_and_in
     step_s, *_ = predict(paced, MACHINE, gpus_per_node=1, options=Options(accumulate=4), band=False).step_s
     assert step_s == pytest.approx(whole_s, rel=1e-3)
     shape = ModelShape.of(source, source.operators)
-    given = estimate(shape, gpu_named("V100"), "fp32", Anchor("step", whole_s), accumulate=4)
+    given = estimate(shape, gpu_named("V100"), "fp32", EstimateOptions(anchors=[Anchor("step", whole_s)], accumulate=4))
     compute_s, row_s = ((each.forward.device_s + each.backward.device_s)[0] for each in (given, paced))
     assert row_s == pytest.approx(compute_s, rel=0.05)
 

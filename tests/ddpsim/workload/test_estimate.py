@@ -9,7 +9,7 @@ from ddpsim.bucketing import Parameter
 from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.simulation import Options, simulate_local
 from ddpsim.workload.anchors import Anchor
-from ddpsim.workload.estimate import ModelShape, estimate
+from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
 from ddpsim.workload.gpus import GPUS, gpu_named
 from ddpsim.workload.operators import Activations, Operator
 from ddpsim.workload.optimizers import ADDITION, optimizer_named
@@ -73,7 +73,9 @@ def test_gradients_are_complete_in_order_after_their_hooks(operators, gpu):
 )
 def test_an_anchor_is_met_and_named(phase, measure):
     shape = shape_of([Operator("gemm", 1e12, 0, gradients=(0,)), Operator("memory", 0, 1e9)])
-    workload = estimate(shape, V100, "fp32", Anchor(phase, 0.25, ("after_optimizer",), "a table"))
+    workload = estimate(
+        shape, V100, "fp32", EstimateOptions(anchors=[Anchor(phase, 0.25, ("after_optimizer",), "a table")])
+    )
     assert measure(workload) == pytest.approx([0.25], abs=1e-8)
     assert workload.provenance["scaled_to"] == "a table"
     assert workload.synchronises == ("after_optimizer",)
@@ -83,16 +85,20 @@ def test_an_anchor_is_met_and_named(phase, measure):
 def test_a_measured_step_of_several_micro_batches_is_met_by_all_of_them(name):
     shape = shape_of([Operator("memory", 0, 1e9, gradients=(0, 1))])
     optimizer = None if name is None else optimizer_named(name)
-    made = estimate(shape, V100, "fp32", Anchor("step", 0.1), optimizer, accumulate=4)
+
+    def known(anchor, accumulate=4):
+        return EstimateOptions(anchors=[anchor], optimizer=optimizer, accumulate=accumulate)
+
+    made = estimate(shape, V100, "fp32", known(Anchor("step", 0.1)))
     added_s = 3 * sum(ADDITION.works_s(made.parameters, V100.achieved_Bps, V100.achieved.kernel_s))
     step_s = 4 * (made.forward.device_s + made.backward.device_s) + made.optimizer.device_s + added_s
     assert step_s == pytest.approx(0.1, rel=1e-6)
     told = simulate_local(made, Options(accumulate=4))
     assert sum(it.iteration_s for it in told[:4]) == pytest.approx(0.1, rel=1e-3)
-    backward = estimate(shape, V100, "fp32", Anchor("backward", 0.02), optimizer, accumulate=4)
+    backward = estimate(shape, V100, "fp32", known(Anchor("backward", 0.02)))
     assert backward.backward.device_s == pytest.approx(0.02)
     with pytest.raises(WorkloadError, match=r"1 ms is below the roofline's floor of .* for the step"):
-        estimate(shape, V100, "fp32", Anchor("step", 1e-3), optimizer, accumulate=40)
+        estimate(shape, V100, "fp32", known(Anchor("step", 1e-3), 40))
     with pytest.raises(WorkloadError, match=r"leaves nothing beside 2 s of additions"):
         Anchor("step", 1.0).of_step(4, added_s=2.0)
 

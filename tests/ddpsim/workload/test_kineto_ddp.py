@@ -51,9 +51,9 @@ def test_what_a_collective_takes_beyond_the_fastest_is_skew(tmp_path):
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(document))
     seen = seen_buckets(read_ddp(path, shapes(4)))
-    assert seen[0].wire_s == pytest.approx(40e-6)
-    assert seen[0].skew_s == pytest.approx(60e-6)
-    assert [bucket.parameters for bucket in seen] == [2, 2]
+    assert seen[0]["wire_s"] == pytest.approx(40e-6)
+    assert seen[0]["skew_s"] == pytest.approx(60e-6)
+    assert [bucket["parameters"] for bucket in seen] == [2, 2]
 
 
 def test_exposed_is_what_outlasts_the_computation(tmp_path):
@@ -90,8 +90,8 @@ def test_buckets_of_bfloat16_are_half_as_large(tmp_path):
 
 def test_the_hta_trace_has_its_five_buckets():
     seen = seen_buckets(read_ddp(HTA, load_workload("resnet50")))
-    assert [bucket.parameters for bucket in seen] == [2, 15, 12, 51, 81]
-    assert [round(bucket.size_bytes / 2**20, 2) for bucket in seen] == [7.82, 30.04, 25.04, 25.32, 9.27]
+    assert [bucket["parameters"] for bucket in seen] == [2, 15, 12, 51, 81]
+    assert [round(bucket["size_bytes"] / 2**20, 2) for bucket in seen] == [7.82, 30.04, 25.04, 25.32, 9.27]
     # Its launches are 12 us from their starts in most buckets; its first, small bucket waits for the other rank.
-    assert seen[0].skew_s > seen[0].wire_s
-    assert all(bucket.launched_s < bucket.started_s < bucket.finished_s for bucket in seen)
+    assert seen[0]["skew_s"] > seen[0]["wire_s"]
+    assert all(bucket["launched_s"] < bucket["started_s"] < bucket["finished_s"] for bucket in seen)

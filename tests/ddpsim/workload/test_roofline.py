@@ -4,7 +4,7 @@ import pytest
 
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import UnknownNameError
-from ddpsim.workload.estimate import TERM_SHARES, ModelShape, estimate
+from ddpsim.workload.estimate import TERM_SHARES, EstimateOptions, ModelShape, estimate
 from ddpsim.workload.gpus import gpu_named
 from ddpsim.workload.operators import Operator, PhasesUnderAutocast
 from ddpsim.workload.roofline import MINIMUM, OPTIMIZER_TERM, WAVES, roofline_s
@@ -29,7 +29,7 @@ def test_terms_share_the_device_and_each_can_be_left_out():
     within = {WAVES, MINIMUM}
     assert sum(share for name, share in shares.items() if name not in within) == pytest.approx(1, abs=1e-3)
     for name in ("casts", "norms", "products", OPTIMIZER_TERM, WAVES):
-        less = estimate(step(), A100, "amp", without=[name])
+        less = estimate(step(), A100, "amp", EstimateOptions(without=[name]))
         assert less.provenance["without"] == [name]
         assert 1 - device_s(less) / device_s(whole) == pytest.approx(shares[name], abs=2e-3)
     with pytest.raises(UnknownNameError, match="norms"):

@@ -8,7 +8,7 @@ from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
-from ddpsim.workload.estimate import Operator, estimate
+from ddpsim.workload.estimate import EstimateOptions, Operator, estimate
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_named
 from ddpsim.workload.optimizers import optimizer_named
@@ -25,7 +25,7 @@ DGX = load_topology("dgx-a100")
 @pytest.mark.parametrize("name", ["adamw-fused", "adamw", "sgd"])
 def test_what_is_named_in_a_prediction_is_what_is_named_in_an_estimate(name, clipping):
     gpu = gpu_named("A100").fitted()
-    there = estimate(SHAPE, gpu, "fp32", optimizer=optimizer_named(name, clipping=clipping))
+    there = estimate(SHAPE, gpu, "fp32", EstimateOptions(optimizer=optimizer_named(name, clipping=clipping)))
     here = with_optimizer(estimate(SHAPE, gpu, "fp32"), name, clipping=clipping)
     assert here.optimizer.device_s == pytest.approx(there.optimizer.device_s, abs=1e-9)
     assert here.optimizer.host_s == pytest.approx(there.optimizer.host_s, abs=1e-9)
