@@ -11,10 +11,12 @@ import ddpsim
 from ddpexec.campaign.schema import options_given
 from ddpexec.campaign.spec import Configuration
 from ddpexec.campaign.stages import MeasuredNetwork
+from ddpexec.running.settings import DISCARDED
 from ddpsim.errors import InputError
 from ddpsim.files import json_text, write_whole
 from ddpsim.options.option import build
 from ddpsim.prediction.document import load_prediction
+from ddpsim.prediction.first import first_iterations
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.costs import load_calibration
@@ -26,7 +28,10 @@ _NOT_ITS_OWN = {"scale_compute", "iterations"}
 
 
 def write_prediction(configuration: Configuration, network: MeasuredNetwork, workload: Workload, folder: Path) -> None:
-    """Predict and write the document with the time and fingerprints of all that went in; skip where it is there."""
+    """Predict and write the document with the time and fingerprints of all that went in; skip where it is there.
+
+    It tells the construction and the iterations that runs discard too, but where layers are left out.
+    """
     path = folder / "prediction.json"
     if path.exists():
         return
@@ -39,7 +44,8 @@ def write_prediction(configuration: Configuration, network: MeasuredNetwork, wor
         "simulator_fingerprint": simulator_fingerprint(),
         "configuration": configuration.name,
     }
-    write_whole(path, json_text({**prediction.document(), "campaign": stamp}))
+    begins = {} if prediction.options.drop else {"first": first_iterations(prediction, DISCARDED).document()}
+    write_whole(path, json_text({**prediction.document(), **begins, "campaign": stamp}))
 
 
 def refuse_hindsight(configuration: Configuration, network: MeasuredNetwork, folder: Path) -> None:

@@ -66,6 +66,7 @@ def test_an_interrupted_campaign_goes_on_where_it_stopped(
     assert "cap5" in failures[0]
     assert "a rank died" in failures[0]
     prediction = (tmp_path / "runs" / campaign.configurations[1].name / "prediction.json").read_bytes()
+    assert len(json.loads(prediction)["first"]["iterations"]) == 5
     lab.failing, lab.commands = "", []
     again, failures = go(campaign, tmp_path)
     assert failures == []
