@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -141,8 +140,10 @@ class Liking:
 
 
 def tuned(rank: int, begins: str, likes: str, slow: str, folder: str) -> dict[str, Any]:
-    """Tune from one scheme while another is liked; steps under `slow` are longer."""
+    """Tune from one scheme while another is liked, by a clock on which steps under `slow` are longer."""
     tuner_module.PredictingProcess = Liking  # type: ignore[misc,assignment]
+    now = [0.0]
+    tuner_module.time = SimpleNamespace(perf_counter=lambda: now[0])  # type: ignore[assignment]
     Liking.scheme = likes
     plain = train(wrapped(begins), 120, rank)
     model = wrapped(begins)
@@ -152,8 +153,7 @@ def tuned(rank: int, begins: str, likes: str, slow: str, folder: str) -> dict[st
 
     def between(_: int) -> None:
         ran.append(model.schedule.scheme)
-        if model.schedule.scheme == slow:
-            time.sleep(0.02)
+        now[0] += 0.03 if model.schedule.scheme == slow else 0.02
         tuner.step()
 
     found = train(model, 120, rank, between)
