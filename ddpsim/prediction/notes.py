@@ -48,7 +48,6 @@ def pace_notes(
     *,
     other_devices: Sequence[str],
     assumed: Mapping[str, float],
-    ranks_differ: bool,
 ) -> Iterator[str]:
     """Yield each note on workload and machine, a sentence without a full stop; the arguments are a prediction's."""
     machine = placement.topology
@@ -75,7 +74,7 @@ def pace_notes(
         )
     if memory is not None and memory.fits is False:
         yield f"{workload.name} does not fit the memory of {machine.name}'s GPUs: {memory.text()}"
-    if ranks_differ:
+    if workload.ranks not in (1, placement.gpus_per_node) and not workload.timed:
         yield (
             f"{workload.name} was recorded by {workload.ranks} ranks at once on a machine, "
             f"{machine.name} has {placement.gpus_per_node} on a node; capture it with as many"

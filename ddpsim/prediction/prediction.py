@@ -226,11 +226,6 @@ class Prediction:
         return self.options.comm == "real" and self.options.backend_for(self.workload) in GPU_BACKENDS
 
     @property
-    def ranks_differ(self) -> bool:
-        """Whether several ranks recorded the workload at once and another number computes on a machine here."""
-        return self.workload.ranks not in (1, self.placement.gpus_per_node) and not self.workload.timed
-
-    @property
     def codec_notes(self) -> tuple[str, ...]:
         """What is to be said of its compression beside the figures."""
         sent = sum(self.wire_bytes(bucket.parameters) for bucket in self.plan.buckets)
@@ -246,7 +241,6 @@ class Prediction:
             self.memory,
             other_devices=self.other_devices,
             assumed=self.assumed,
-            ranks_differ=self.ranks_differ,
         )
         return (*self.codec_notes, *noted)
 

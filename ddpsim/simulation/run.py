@@ -173,35 +173,31 @@ class GraphRun:
         self.ended(node)
 
 
+@dataclass(slots=True)
 class _Resources:
     """The resources of one rank; each method is a process of one of them."""
 
-    def __init__(
-        self,
-        run: GraphRun,
-        rank: RankGraph,
-        processor: Processor,
-        late_s: float,
-        loader: Loader | None,
-        copy: Copy | None,
-        channel: UnpairedCommunication | None,
-    ) -> None:
-        self._run, self._rank, self._processor, self._late_s = run, rank, processor, late_s
-        self._loader, self._copy, self._channel = loader, copy, channel
-        self._queued: simpy.Event | None = None
+    run: GraphRun
+    rank: RankGraph
+    processor: Processor
+    late_s: float
+    loader: Loader | None
+    copy: Copy | None
+    channel: UnpairedCommunication | None
+    _queued: simpy.Event | None = None
 
     def host(self) -> Process:
         """Let a device's host spend its time and wait, ahead of the simulation."""
-        run, kinds, seconds, end = self._run, self._run.graph.kind, self._run.graph.seconds, self._run.times.end
+        run, kinds, seconds, end = self.run, self.run.graph.kind, self.run.graph.seconds, self.run.times.end
         clock = 0.0
-        for node in self._rank.host:
+        for node in self.rank.host:
             kind = kinds[node]
             run.times.begin[node] = clock
             if kind is NodeKind.DELAY:
                 clock += seconds[node]
             elif kind is NodeKind.LOAD:
-                assert self._loader is not None
-                clock = self._loader.take(clock)
+                assert self.loader is not None
+                clock = self.loader.take(clock)
             else:
                 yield from run.all_ended(run.graph.after[node])
                 clock = max(clock, run.env.now)
@@ -212,19 +208,19 @@ class _Resources:
 
     def thread(self) -> Process:
         """Let the only thread of a rank do all that it does."""
-        run, env, graph = self._run, self._run.env, self._run.graph
+        run, env, graph = self.run, self.run.env, self.run.graph
         begin, due = run.times.begin, 0.0
-        for node in self._rank.host:
+        for node in self.rank.host:
             kind, seconds = graph.kind[node], graph.seconds[node]
             begin[node] = env.now
             if kind is NodeKind.COMPUTE:
-                yield from self._processor.work(seconds)
+                yield from self.processor.work(seconds)
             elif kind is NodeKind.PACED:
                 due += seconds
                 if due > env.now:
                     yield env.timeout(due - env.now)
             elif kind is NodeKind.SERVE or kind is NodeKind.LASTING:
-                yield from self._processor.serve(seconds, lasting=kind is NodeKind.LASTING)
+                yield from self.processor.serve(seconds, lasting=kind is NodeKind.LASTING)
             elif kind is NodeKind.DELAY:
                 yield env.timeout(seconds)
             elif kind is NodeKind.WAIT:
@@ -233,15 +229,15 @@ class _Resources:
                 after = graph.after[node]
                 due = due + env.now - run.times.end[after[0]] if after else env.now
             elif kind is NodeKind.LOAD:
-                assert self._loader is not None
-                ready_s = self._loader.take(env.now)
+                assert self.loader is not None
+                ready_s = self.loader.take(env.now)
                 if ready_s > env.now:
                     yield env.timeout(ready_s - env.now)
             run.ended(node)
 
     def compute(self) -> Process:
         """Let a device's computing stream do what its host has queued, in order."""
-        run, env, graph, nodes = self._run, self._run.env, self._run.graph, self._rank.compute
+        run, env, graph, nodes = self.run, self.run.env, self.run.graph, self.rank.compute
         kinds, begin, end, queued = graph.kind, run.times.begin, run.times.end, graph.queued
         idle_s = waited_s = 0.0
         place, count = 0, len(nodes)
@@ -255,14 +251,14 @@ class _Resources:
             place += 1
             if kind is NodeKind.COMPUTE:
                 place, seconds, parts = self._queued_work(place, max(now, end[queued[node]]))
-                yield from self._processor.work(seconds, parts, end)
+                yield from self.processor.work(seconds, parts, end)
                 continue
             if kind is NodeKind.WAIT:
                 yield from run.all_ended(graph.after[node])
                 waited_s += env.now - now
             elif kind is NodeKind.COPY:
-                assert self._copy is not None
-                yield self._copy()
+                assert self.copy is not None
+                yield self.copy()
             elif kind is NodeKind.NOT_BEFORE:
                 moment_s = end[queued[node]] + graph.seconds[node]
                 if moment_s > now:
@@ -274,7 +270,7 @@ class _Resources:
 
     def communicate(self, queue: Iterator[int]) -> Process:
         """Carry out collectives of one lane, each when it may begin and this stream is free."""
-        run, env, late_s, processor = self._run, self._run.env, self._late_s, self._processor
+        run, env, late_s, processor = self.run, self.run.env, self.late_s, self.processor
         times = run.times
         for node in queue:
             collective = run.graph.collectives[node]
@@ -285,9 +281,9 @@ class _Resources:
                 yield env.timeout(late_s)
             times.begin[node] = env.now
             processor.collective_begins(collective)
-            if self._channel is not None:
+            if self.channel is not None:
                 times.wire[node] = env.now
-                yield self._channel.attend(collective)
+                yield self.channel.attend(collective)
             elif run.meets:
                 yield run.meet(node)
             processor.collective_ends(collective)
@@ -296,16 +292,16 @@ class _Resources:
 
     def copy_batches(self) -> Process:
         """Copy batches to the device, one after the other, each when its host has launched it."""
-        assert self._copy is not None
-        for node in self._rank.copies:
-            yield from self._when_queued(self._run.graph.queued[node])
-            self._run.times.begin[node] = self._run.env.now
-            yield self._copy()
-            self._run.ended(node)
+        assert self.copy is not None
+        for node in self.rank.copies:
+            yield from self._when_queued(self.run.graph.queued[node])
+            self.run.times.begin[node] = self.run.env.now
+            yield self.copy()
+            self.run.ended(node)
 
     def _when_queued(self, host: int) -> Process:
         """Wait until the host has come to a node, and until its end."""
-        env, end = self._run.env, self._run.times.end
+        env, end = self.run.env, self.run.times.end
         while end[host] == _NEVER:
             if self._queued is None:
                 self._queued = env.event()
@@ -318,10 +314,10 @@ class _Resources:
 
         What the host queues while the device is at what comes before is there when its turn comes.
         """
-        graph, nodes, end = self._run.graph, self._rank.compute, self._run.times.end
+        graph, nodes, end = self.run.graph, self.rank.compute, self.run.times.end
         compute, mark, not_before = NodeKind.COMPUTE, NodeKind.MARK, NodeKind.NOT_BEFORE
         kinds, lasts, queued = graph.kind, graph.seconds, graph.queued
-        fastest, seconds = self._processor.fastest, lasts[nodes[place - 1]]
+        fastest, seconds = self.processor.fastest, lasts[nodes[place - 1]]
         parts, count = [(seconds, nodes[place - 1])], len(nodes)
         while place < count:
             node = nodes[place]
