@@ -23,6 +23,7 @@ from ddpexec.running.subject import TrainingSubject
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan
+from ddpsim.schedules.named import scheme_named
 
 LEARNED = DISCARDED - 2
 """Of the discarded iterations those in which a scheme's times are learned; in the others its schedule settles."""
@@ -111,7 +112,7 @@ class Wrapping:
         )
 
     def _scheduled(self) -> ScheduledDataParallel:
-        settings, world = self.settings, self.communicator.world_size
+        settings = self.settings
         self._refuse_own_step()
         made = ScheduledDataParallel(
             self._module,
@@ -123,7 +124,7 @@ class Wrapping:
             broadcast_buffers=settings.broadcast_buffers,
             comm=settings.comm,
             accumulate=settings.accumulate if settings.sync == "every" else None,
-            learn=0 if settings.trainers(world) < world else LEARNED,
+            learn=LEARNED if scheme_named(settings.scheme).servers is None else 0,
             observer=self._watching,
         )
         self.subject.optimizer = made.optimizer

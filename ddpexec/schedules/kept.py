@@ -26,7 +26,7 @@ def scheme_state_dict(wrapper: Any) -> Kept:
     `end`, after which all may go on.
     """
     wrapper.complete()
-    return state_of(wrapper.reducer, wrapper._server() if wrapper.serves else None)
+    return state_of(wrapper.reducer, wrapper._server())
 
 
 def load_scheme_state_dict(wrapper: Any, state: Kept) -> None:
@@ -39,7 +39,7 @@ def load_scheme_state_dict(wrapper: Any, state: Kept) -> None:
         what, remedy = "the schedule is still to be made", "give `learn=0`, or load once it has learned"
         raise OptionError(what, place="scheme's state", remedy=remedy)
     wrapper.complete()
-    load_state(wrapper.reducer, wrapper._server() if wrapper.serves else None, state)
+    load_state(wrapper.reducer, wrapper._server(), state)
 
 
 def state_of(carried: SchemeSchedule, server: Server | None) -> Kept:

@@ -53,7 +53,7 @@ class RowStream(ServerStream):
         if gradient is None:
             return torch.empty(0, dtype=torch.int64), parameter.detach()[:0]
         gradient = gradient.coalesce()
-        return gradient.indices()[0], gradient.values() / (self.group.size() - len(self.servers))
+        return gradient.indices()[0], gradient.values() / self.servers[0]
 
 
 class Pull:
@@ -84,6 +84,7 @@ class RowServer(Server):
     Args:
         parameters: sparse ones, in the order of the pushes.
         order: of the pulls, as places among the pushes.
+        hosts: as those of `Server`.
     """
 
     def __init__(
@@ -93,12 +94,12 @@ class RowServer(Server):
         pull: dist.ProcessGroup,
         parameters: Sequence[Tensor],
         order: Sequence[int],
-        servers: int,
+        hosts: Sequence[int],
         make_optimizer: MakeOptimizer,
     ) -> None:
-        super().__init__(communicator, push, pull, (), order, servers, make_optimizer)
-        number = communicator.rank - len(self._workers)
-        bounds = [bounds_of(len(parameter), servers)[number : number + 2] for parameter in parameters]
+        super().__init__(communicator, push, pull, (), order, hosts, make_optimizer)
+        number = hosts.index(communicator.rank)
+        bounds = [bounds_of(len(parameter), len(hosts))[number : number + 2] for parameter in parameters]
         self._first = [low for low, _ in bounds]
         parts = [whole.detach()[low:high] for whole, (low, high) in zip(parameters, bounds, strict=True)]
         self._hold([nn.Parameter(part) for part in parts], make_optimizer)

@@ -130,12 +130,12 @@ class ScheduleSendings:
         places = {message.id: place for place, message in enumerate(pushes)}
         pulls = [message for message in schedule if message.group == SERVERS and not message.op.reduces]
         order = [places[message.after_messages[0]] for message in pulls]
-        servers = schedule.sharding.servers
+        hosts = schedule.sharding.hosts
         if any(message.sparse for message in pushes):
             rows = [self._memory.parameters[message.parameters[0]] for message in pushes]
-            return RowServer(self._communicator, push.group, pull.group, rows, order, servers, make_optimizer)
+            return RowServer(self._communicator, push.group, pull.group, rows, order, hosts, make_optimizer)
         buckets = [self._memory.averaged_of(message).whole for message in pushes]
-        return Server(self._communicator, push.group, pull.group, buckets, order, servers, make_optimizer)
+        return Server(self._communicator, push.group, pull.group, buckets, order, hosts, make_optimizer)
 
     def end(self) -> None:
         """Tell servers, where there are any, that this rank trains no more."""
@@ -158,5 +158,5 @@ def _lanes_of(
         messages = [message for message in schedule if message.stream == stream]
         made = lanes.of(stream, rings=False).group
         kind = RowStream if any(message.sparse for message in messages) else ServerStream
-        found[group, stream] = kind(made, schedule.sharding.servers, len(messages))
+        found[group, stream] = kind(made, schedule.sharding.hosts, len(messages))
     return found

@@ -33,13 +33,11 @@ class ServerStream:
 
     Args:
         groups: of all ranks, one for each stream.
-        servers: how many of the last ranks serve.
+        hosts: the ranks that serve; those before them train.
     """
 
-    def __init__(self, group: dist.ProcessGroup, servers: int, messages: int) -> None:
-        self.group, self._messages = group, messages
-        workers = group.size() - servers
-        self.servers = range(workers, group.size())
+    def __init__(self, group: dist.ProcessGroup, hosts: Sequence[int], messages: int) -> None:
+        self.group, self.servers, self._messages = group, hosts, messages
         self.rate = 0.0
         self.launched = 0
         self.sent_bytes = 0
@@ -121,7 +119,7 @@ class Server:
         push, pull: the groups of both streams.
         buckets: all parameters of each push, flat.
         order: of the pulls, as places among the pushes.
-        servers: how many there are.
+        hosts: the ranks that serve, this one among them; those before them train.
         make_optimizer: makes an optimizer of a flat part.
     """
 
@@ -132,14 +130,13 @@ class Server:
         pull: dist.ProcessGroup,
         buckets: Sequence[Tensor],
         order: Sequence[int],
-        servers: int,
+        hosts: Sequence[int],
         make_optimizer: MakeOptimizer,
     ) -> None:
         self._communicator, self._push, self._pull, self._order = communicator, push, pull, order
         self._sendable = sendable(order)
-        self._workers = range(communicator.world_size - servers)
-        number = communicator.rank - len(self._workers)
-        self._hold([nn.Parameter(parts_of(whole.detach(), servers)[number]) for whole in buckets], make_optimizer)
+        self._workers, number = range(hosts[0]), hosts.index(communicator.rank)
+        self._hold([nn.Parameter(parts_of(whole.detach(), len(hosts))[number]) for whole in buckets], make_optimizer)
         self.served = ServerStatistics()
 
     def _hold(self, parts: list[nn.Parameter], make_optimizer: MakeOptimizer) -> None:

@@ -265,18 +265,21 @@ class ScheduledDataParallel(nn.Module, Joinable):
 
     @property
     def serves(self) -> bool:
-        """Whether this rank serves and trains nothing: one of the last, under parameter servers."""
+        """Whether this rank, one of the last, trains nothing: it serves, or idles beside a server."""
         return self.communicator.rank >= self.communicator.world_size - self.schedule.sharding.servers
 
     def serve(self) -> ServerStatistics:
-        """Serve until all training ranks have ended; return what was done."""
+        """Serve until all training ranks have ended; return what was done, nothing where no server is on this rank."""
         server = self._server()
+        if server is None:
+            return ServerStatistics()
         return server.serve_each() if self.schedule.asynchronous else server.serve_all()
 
     scheme_state_dict, load_scheme_state_dict = kept.scheme_state_dict, kept.load_scheme_state_dict
 
-    def _server(self) -> Server:
-        if self._serving is None:
+    def _server(self) -> Server | None:
+        """Return the server on this rank; None where there is none."""
+        if self._serving is None and self.communicator.rank in self.schedule.sharding.hosts:
             self._serving = self.reducer.sendings.server(self.schedule, self._make_optimizer)
         return self._serving
 

@@ -148,8 +148,8 @@ def _parameter_server(text: _Text) -> Scheme:
         lambda setup: servers.parameter_server(setup, given),
         servers=given,
         asynchronous=given.asynchronous,
-        # The executor's servers are the last ranks.
-        runner="ddpexec" if given.in_the_last_ranks else "nobody",
+        # The executor has no server on a rank that trains.
+        runner="ddpexec" if given.beside is None else "nobody",
     )
 
 

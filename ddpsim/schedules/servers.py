@@ -86,8 +86,12 @@ class ServerPlaces:
         """
         place = f"scheme {scheme!r}"
         if self.nodes is not None and self.nodes * per_node >= world_size:
-            what = f"{self.nodes} of {world_size // per_node} nodes are servers', which leaves them without clients"
-            raise PlanError(what, place=place, remedy=f"give nodes={max(1, world_size // per_node - 1)} at most")
+            nodes = world_size // per_node
+            what = f"{self.nodes} of {nodes} nodes are servers', which leaves them without clients"
+            remedy = (
+                f"give nodes={nodes - 1} at most" if nodes > 1 else "take more nodes, or give servers=N or beside=K"
+            )
+            raise PlanError(what, place=place, remedy=remedy)
         if (on_one := self.each or self.beside or 0) > per_node:
             name = "each" if self.each else "beside"
             what = f"{on_one} servers on a node of {counted(per_node, 'rank')}"

@@ -75,6 +75,33 @@ def distances(rank: int, servers: int) -> dict[str, float]:
     return found
 
 
+def on_nodes(rank: int) -> list[tuple[str, float, int]]:
+    """Return what a rank of two nodes of two did, of which the second has one server, and two."""
+    found = []
+    for each in (1, 2):
+        with mock.patch.dict(os.environ, {"LOCAL_WORLD_SIZE": "2"}):
+            made = wrapped(rank, f"parameter-server:nodes=1,each={each}", "sgd")
+        if made.serves:
+            served = made.serve()
+            found.append(("server" if served.updates else "idle", 0.0, served.updates))
+            continue
+        for number in range(STEPS):
+            step(made, number, rank, 2)
+        made.end()
+        weights = [parameter.detach() for parameter in made.module.parameters()]
+        found.append(("trainer", apart(weights, alone("sgd", 2)[-1]), len(made.schedule) // 2))
+    return found
+
+
+def test_servers_have_nodes_of_their_own_and_other_ranks_there_idle() -> None:
+    told = ranks.run(4, on_nodes)
+    roles = [[role for role, *_ in found] for found in told]
+    assert roles == [["trainer", "trainer"], ["trainer", "trainer"], ["server", "server"], ["idle", "server"]]
+    assert max(far for found in told for _, far, _ in found) < 1e-10
+    buckets = told[0][0][2]
+    assert [updates for _, _, updates in told[2]] == [STEPS * buckets] * 2
+
+
 @pytest.mark.parametrize(("world", "servers"), [(3, 1), (4, 2), (2, 1)])
 def test_synchronous_steps_end_with_the_weights_of_one_process(world: int, servers: int) -> None:
     for found in ranks.run(world, distances, servers, timeout_s=110):
@@ -200,7 +227,7 @@ def refused(rank: int) -> str:
     with pytest.raises(ExecutionError, match="nobody trains by it here"):
         wrapped(rank, "parameter-server:beside=1")
     with pytest.raises(ExecutionError, match="simulated, and not run; give servers=N"):
-        RunSettings(scheme="parameter-server:nodes=1")
+        RunSettings(scheme="parameter-server:beside=1")
     with pytest.raises(PlanError) as said:
         wrapped(rank, "parameter-server:servers=2")
     made = wrapped(rank, "parameter-server")
