@@ -116,26 +116,32 @@ def weights(wrapper: Any, rank: int) -> bool:
 
 
 def recorded(rank: int) -> None:
-    """Trace and stamp a training: both say that MPI carries it, and a tuner's words go beside it."""
+    """Trace a training, then stamp it for a tuner: both say that MPI carries it, and a tuner's words go beside it."""
     box = [tempfile.mkdtemp() if rank == 0 else ""]
     dist.broadcast_object_list(box)
     model = torch.nn.parallel.DistributedDataParallel(nn.Linear(20, 3))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    tuner = Tuner(model)
+
+    def step() -> None:
+        model(torch.randn(8, 20)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
     with trace(box[0], every=1):
-        for _ in range(15):
-            model(torch.randn(8, 20)).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            tuner.step()
-    assert tuner.refused is None
-    assert tuner._observer.job.backend == "mpi"
-    tuner.close()
+        for _ in range(10):
+            step()
     dist.barrier()
     assert read_trace(Path(box[0])).backend == "mpi"
     dist.barrier()
     if rank == 0:
         shutil.rmtree(box[0])
+    tuner = Tuner(model)
+    for _ in range(15):
+        step()
+        tuner.step()
+    assert tuner.refused is None
+    assert tuner._observer.job.backend == "mpi"
+    tuner.close()
 
 
 if __name__ == "__main__":
