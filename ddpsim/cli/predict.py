@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ddpsim.jobs.beside import JobBeside
     from ddpsim.planning.bound import Bound
     from ddpsim.prediction.beside import StepBeside
+    from ddpsim.prediction.first import FirstIterations
     from ddpsim.prediction.otherwise import ConditionalStep
     from ddpsim.prediction.path import CriticalPath, Sensitivity
     from ddpsim.prediction.prediction import Prediction
@@ -75,7 +76,6 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
     from ddpsim.files import check_writable_folder
     from ddpsim.planning.bound import bound_of
     from ddpsim.prediction.beside import StepBeside
-    from ddpsim.prediction.first import check_first, first_iterations
     from ddpsim.prediction.models import Model
     from ddpsim.prediction.otherwise import otherwise
     from ddpsim.prediction.predict import predict as predict_one
@@ -96,6 +96,8 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
     options = replace(options, beside=None if beside is None or measures else _job_beside(beside))
     first = arguments.first
     if first is not None:
+        from ddpsim.prediction.first import check_first
+
         check_first(first, options)
     step, machine = Model.of(arguments.workload, options), load_topology(arguments.topology)
     model = step.on(machine, options=options)
@@ -122,7 +124,7 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
     path, helps = prediction.critical_path, sensitivities_of(prediction)
     bound = bound_of(prediction, prediction.calibration)
     second, shared = otherwise(prediction), StepBeside.of(prediction)
-    begun = None if first is None else first_iterations(prediction, first)
+    begun = None if first is None else _first(prediction, first)
     document = {
         **prediction.document(),
         **bound.document(),
@@ -134,6 +136,12 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
     }
     beginning = [] if begun is None else [first_text(begun)]
     output.emit(document, lambda: "\n\n".join([*beginning, _text(prediction, bound, path, helps, second, shared)]))
+
+
+def _first(prediction: Prediction, count: int) -> FirstIterations:
+    from ddpsim.prediction.first import first_iterations
+
+    return first_iterations(prediction, count)
 
 
 def _job_beside(path: str) -> JobBeside:
