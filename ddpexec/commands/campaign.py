@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.cli.expand import expand
-from ddpsim.cli.output import write
+from ddpsim.cli.output import JsonDocument, write
 
 if TYPE_CHECKING:
     from ddpexec.campaign.spec import Campaign
@@ -38,7 +38,7 @@ class CampaignArguments:
     trust_code: Annotated[
         bool, typer.Option("--trust-code", help="Import and run the functions that FILE names as schemes.")
     ] = False
-    json_: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON document.")] = False
+    json_: JsonDocument = False
 
 
 @expand

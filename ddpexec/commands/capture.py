@@ -13,7 +13,7 @@ import typer
 from ddpexec.groups.torchrun import has_others, is_first_rank, on_first_node
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
-from ddpsim.cli.output import note, write
+from ddpsim.cli.output import JsonDocument, note, write
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class CaptureArguments:
     threads: Annotated[int | None, typer.Option(min=1, help="Host threads; give those a rank will have.")] = None
     iterations: Annotated[int, typer.Option(min=1, help="Iterations to record.")] = 10
     warm_up: Annotated[int, typer.Option(min=0, help="Iterations to discard first.")] = 3
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+    json_: JsonDocument = False
 
 
 @expand

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.cli.expand import expand
-from ddpsim.cli.output import ms, percent, table, write
+from ddpsim.cli.output import JsonDocument, ms, percent, table, write
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class OrderRunArguments:
         ),
     ] = False
     out: Annotated[Path | None, typer.Option("-o", "--out", help="JSON to write.")] = None
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+    json_: JsonDocument = False
 
 
 @expand

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
-from ddpsim.cli.output import note, write
+from ddpsim.cli.output import JsonDocument, note, write
 
 
 def record_orders(
@@ -21,7 +21,7 @@ def record_orders(
     ranks: Annotated[int, typer.Option(min=1, help="Ranks, which take turns on this process.")] = 4,
     steps: Annotated[int, typer.Option(min=1, help="Steps to record.")] = 300,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, batches and chances.")] = 0,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json_: JsonDocument = False,
 ) -> None:
     """Train a small model whose order of gradients changes, and record when each gradient comes on each rank."""
     check_destination(output, as_json=json_)

@@ -9,10 +9,9 @@ import typer
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import check_destination
 from ddpsim.cli.expand import expand
-from ddpsim.cli.options import TopologyName
+from ddpsim.cli.options import GpusPerNode, NodeCount, TopologyName
 from ddpsim.cli.output import Output, note, percent, table
 from ddpsim.cli.pictures import plot_option
-from ddpsim.cli.predict import GpusPerNode
 from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.units import counted
@@ -32,7 +31,7 @@ OPERATIONS = "allreduce|reduce_scatter|all_gather|broadcast|reduce|sendrecv|allt
 class CollectiveRequest:
     """What is asked of a collective's times, whichever the operation."""
 
-    nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None
+    nodes: NodeCount = None
     gpus_per_node: GpusPerNode = None
     begin: Annotated[
         str | None, typer.Option("-b", metavar="SIZE", help="Smallest size, as nccl-tests takes it. [8]")

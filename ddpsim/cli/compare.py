@@ -13,10 +13,9 @@ from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination
 from ddpsim.cli.expand import expand
 from ddpsim.cli.keeping import keeping
-from ddpsim.cli.options import Schemes, SweptCaps, swept_caps
+from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCounts, Schemes, SweptCaps, swept_caps
 from ddpsim.cli.output import Output, note
 from ddpsim.cli.pictures import plot_option
-from ddpsim.cli.predict import GpusPerNode
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
@@ -39,8 +38,8 @@ class CompareArguments:
         list[str],
         typer.Option(metavar="W[@GPU]", help="Workload or file, put on each machine's own GPU; may be repeated."),
     ]
-    topology: Annotated[list[str], typer.Option(metavar="T", help="Machine or YAML file; may be repeated.")]
-    nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [each machine's own]")] = None
+    topology: MachineNames
+    nodes: NodeCounts = None
     gpus_per_node: GpusPerNode = None
     batch_size: Annotated[
         str | None, typer.Option(metavar="8,16,32", help="Samples a GPU and step, estimated anew. [the workload's own]")

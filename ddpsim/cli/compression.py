@@ -9,9 +9,8 @@ import typer
 
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.expand import expand
-from ddpsim.cli.options import WorkloadName
+from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCount, WorkloadName
 from ddpsim.cli.output import Output, ms, percent, table
-from ddpsim.cli.predict import GpusPerNode
 from ddpsim.cli.progress import Progress
 from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
@@ -27,8 +26,8 @@ class CompressionArguments:
     """What `compression` is asked: a workload on a machine, and the schemes to hold against DDP."""
 
     workload: WorkloadName
-    topology: Annotated[list[str], typer.Option(metavar="T", help="Machine or YAML file; may be repeated.")]
-    nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [each machine's own]")] = None
+    topology: MachineNames
+    nodes: NodeCount = None
     gpus_per_node: GpusPerNode = None
     schemes: Annotated[
         str | None,

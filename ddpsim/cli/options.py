@@ -23,6 +23,14 @@ WorkloadName = Annotated[
 TopologyName = Annotated[
     str, typer.Option("--topology", metavar="T", help="Shipped machine, or a YAML file; - is standard input.")
 ]
+MachineNames = Annotated[
+    list[str], typer.Option("--topology", metavar="T", help="Machine or YAML file; may be repeated.")
+]
+NodeCount = Annotated[int | None, typer.Option("--nodes", metavar="N", help="Nodes. [the machine's own]")]
+NodeCounts = Annotated[str | None, typer.Option("--nodes", metavar="1,2,4", help="Node counts. [each machine's own]")]
+GpusPerNode = Annotated[
+    int | None, typer.Option("--gpus-per-node", metavar="G", help="Use the first G GPUs of a node. [all]")
+]
 PlanFile = Annotated[str | None, typer.Option("--plan", metavar="FILE", help="A plan file instead of caps.")]
 CalibrationFile = Annotated[
     str | None, typer.Option("--calibration", metavar="C", help="Calibration file of `ddpsim calibrate`.")

@@ -12,12 +12,14 @@ import typer
 from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 
+JsonDocument = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
 
 @dataclass(frozen=True, slots=True)
 class Output:
     """Decides how a command speaks: one JSON document, or text."""
 
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False
+    as_json: JsonDocument = False
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False
 
     def emit(self, document: object, text: Callable[[], str], *, aside: bool = False) -> None:

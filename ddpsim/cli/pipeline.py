@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.expand import expand
-from ddpsim.cli.options import TopologyName, WorkloadName
+from ddpsim.cli.options import GpusPerNode, NodeCount, TopologyName, WorkloadName
 from ddpsim.cli.output import Output, ms, percent, table
-from ddpsim.cli.predict import GpusPerNode
 from ddpsim.dataclass import dataclass
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.units import counted
@@ -25,7 +22,7 @@ class PipelineArguments:
 
     workload: WorkloadName
     topology: TopologyName
-    nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None
+    nodes: NodeCount = None
     gpus_per_node: GpusPerNode = None
 
 

@@ -14,11 +14,11 @@ from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.keeping import keeping
-from ddpsim.cli.options import PlanFile, Schemes, SweptCaps, swept_caps
+from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCounts, PlanFile, Schemes, SweptCaps, swept_caps
 from ddpsim.cli.output import Output, note
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.plan_text import text
-from ddpsim.cli.predict import GpusPerNode, warn_of_pace
+from ddpsim.cli.predict import warn_of_pace
 from ddpsim.cli.progress import Progress
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.dataclass import dataclass
@@ -40,8 +40,8 @@ class PlanArguments:
     """What `plan` is asked beside a job: workloads, machines, sizes, caps, and where to write."""
 
     workload: Annotated[list[str], typer.Option(metavar="W", help="Workload or file; may be repeated.")]
-    topology: Annotated[list[str], typer.Option(metavar="T", help="Machine or YAML file; may be repeated.")]
-    nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [each machine's own]")] = None
+    topology: MachineNames
+    nodes: NodeCounts = None
     gpus_per_node: GpusPerNode = None
     bucket_cap_mb: SweptCaps = None
     plan: PlanFile = None

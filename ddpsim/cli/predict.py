@@ -14,6 +14,8 @@ from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.expand import expand
 from ddpsim.cli.first_text import first_text
 from ddpsim.cli.options import (
+    GpusPerNode,
+    NodeCount,
     PlanFile,
     TopologyName,
     WorkloadName,
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from ddpsim.trace.metrics import BucketSummary
     from ddpsim.trace.records import Trace
 
-GpusPerNode = Annotated[int | None, typer.Option(metavar="G", help="Use the first G GPUs of a node. [all]")]
 _BUCKETS_SHOWN = 12
 """Rows of buckets in the text, `--json` has all; chosen by hand, for one screen."""
 
@@ -48,7 +49,7 @@ class PredictArguments:
 
     workload: WorkloadName
     topology: TopologyName
-    nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None
+    nodes: NodeCount = None
     gpus_per_node: GpusPerNode = None
     plan: PlanFile = None
     trace: Annotated[str | None, typer.Option(metavar="DIR", help="Write the simulated trace.")] = None

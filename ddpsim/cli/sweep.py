@@ -14,6 +14,8 @@ from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination
 from ddpsim.cli.expand import expand
 from ddpsim.cli.keeping import keeping
 from ddpsim.cli.options import (
+    GpusPerNode,
+    NodeCounts,
     PlanFile,
     SweptCaps,
     TopologyName,
@@ -24,7 +26,6 @@ from ddpsim.cli.options import (
 )
 from ddpsim.cli.output import Output, ms, note, percent, table
 from ddpsim.cli.pictures import plot_option
-from ddpsim.cli.predict import GpusPerNode
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.dataclass import dataclass
 from ddpsim.jobs.simulated import Options
@@ -49,7 +50,7 @@ class SweepArguments:
 
     workload: WorkloadName
     topology: TopologyName
-    nodes: Annotated[str | None, typer.Option(metavar="1,2,4", help="Node counts. [the machine's own]")] = None
+    nodes: NodeCounts = None
     gpus_per_node: GpusPerNode = None
     bucket_cap_mb: SweptCaps = None
     plan: PlanFile = None

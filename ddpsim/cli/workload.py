@@ -10,7 +10,16 @@ import typer
 
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
-from ddpsim.cli.options import CalibrationFile, PlanFile, TopologyName, read_calibration, read_plan, refuse_beside_plan
+from ddpsim.cli.options import (
+    CalibrationFile,
+    GpusPerNode,
+    NodeCount,
+    PlanFile,
+    TopologyName,
+    read_calibration,
+    read_plan,
+    refuse_beside_plan,
+)
 from ddpsim.cli.output import Output, ms, note, table
 from ddpsim.dataclass import dataclass
 from ddpsim.jobs.simulated import Options
@@ -160,8 +169,8 @@ class AnchorArguments:
     topology: TopologyName
     step: Annotated[str, typer.Option(metavar="1.3s", help="What the step took there.")]
     file: Annotated[Path, typer.Option("-o", "--output", help="Workload file to write, .json or .json.gz.")]
-    nodes: Annotated[int | None, typer.Option(metavar="N", help="Nodes. [the machine's own]")] = None
-    gpus_per_node: Annotated[int | None, typer.Option(metavar="G", help="Use the first G GPUs of a node. [all]")] = None
+    nodes: NodeCount = None
+    gpus_per_node: GpusPerNode = None
     plan: PlanFile = None
     calibration: CalibrationFile = None
 
