@@ -69,7 +69,9 @@ class EstimateArguments:
     one_gpu_step: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="122.18ms", help="Measured on one GPU: the step, or a phase as backward=80ms; repeatable."
+            metavar="122.18ms",
+            help="Measured on one GPU: the step, 20.94ms±0.1% where its repetitions are known, or a phase as "
+            "backward=80ms; may be given again.",
         ),
     ] = None
     pace_of: Annotated[

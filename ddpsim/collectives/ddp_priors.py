@@ -76,6 +76,12 @@ _OF_LIBRARIES: Mapping[str, tuple[Constant, ...]] = {
         Constant(
             "nccl.ddp.pace_spread", 0.0235, "1", f"{_TABLE}; Sinha et al. (SC 2022): 8 % between V100s; {_IN_TURN}"
         ),
+        Constant(
+            "nccl.ddp.node_spread",
+            0.0,
+            "1",
+            f"what V100s of two nodes differ by is in pace_spread; {_IN_TURN}, of each node",
+        ),
         Constant("nccl.ddp.copy_slowdown", 1.0, "1", "copies are the device's work, slowed as computation is"),
         Constant("nccl.ddp.step_slowdown", 1.0, "1", "no thread of the host is woken at a step"),
         Constant("nccl.ddp.shared_compute_slowdown", 1.014, "1", f"{_TABLE}; {_UNDER_LOAD}"),
@@ -129,16 +135,22 @@ DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
     "mpi": tuple(_of_mpi()),
 }
 
-_HOPPER = {"pace_spread": 0.003, "shared_compute_slowdown": 1.003}
-_DEVICES: Mapping[int, Mapping[str, float]] = {9: _HOPPER, 10: _HOPPER}
-"""How far devices of one model differ, and what they cost each other in one machine, by major compute capability.
+_IN_A_BOX = {"pace_spread": 0.003, "shared_compute_slowdown": 1.003}
+_DEVICES: Mapping[int, Mapping[str, float]] = {
+    80: {"node_spread": 0.041},
+    90: {**_IN_A_BOX, "node_spread": 0.02},
+    100: _IN_A_BOX,
+    103: _IN_A_BOX,
+}
+"""How far devices and nodes of one model differ, and what devices of a machine cost each other, by compute capability.
 
-Hopper's is fitted to two boxes of eight H100; of the data centre's Blackwells one row of GB300 says 0, and Hopper's are
-taken: `python -m studies.published.devices_fit`. What that prints of Ampere and Ada comes from boxes whose links are in
-doubt; theirs, and those of cards of later generations, stay V100's.
+In a box Hopper's are fitted to two of eight H100; of the data centre's Blackwells one row of GB300 says 0, and
+Hopper's are taken: `python -m studies.published.devices_fit`. What that prints of Ampere and Ada comes from boxes whose
+links are in doubt; theirs, and those of cards of later generations, stay V100's. What nodes differ by beyond that is
+fitted to steps of 8 to 128 GPUs, A100's and H100's each to its own: `python -m studies.published.many_ranks --fit`.
 """
 
 
 def devices_of(backend: str, gpu: GpuSpec) -> Mapping[str, float]:
     """Return what is known of the devices of a GPU's generation in place of the priors, which are V100's."""
-    return _DEVICES.get((gpu.sm or 0) // 10, {}) if backend == "nccl" else {}
+    return _DEVICES.get(gpu.sm or 0, {}) if backend == "nccl" else {}

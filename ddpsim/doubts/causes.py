@@ -33,7 +33,7 @@ from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.costs import DOUBT, Costs, at_end
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
-from ddpsim.workload.anchors import GIVEN, MOSTLY_COMMUNICATION, RooflineFactors
+from ddpsim.workload.anchors import DEVICE_REPEATS, GIVEN, MOSTLY_COMMUNICATION, RooflineFactors
 from ddpsim.workload.estimate import TERM_SHARES
 from ddpsim.workload.fusing import CompiledAs
 from ddpsim.workload.gpus import gpu_of
@@ -103,6 +103,8 @@ def _pace(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
         return
     how = pace_of(workload)
     spread, left = PACE[how], PACE["captured"].high / PACE[how].high
+    if how == "measured" and (repeats := _repeats(workload)) is not None:
+        spread, left = Spread(-math.log1p(repeats), math.log1p(repeats), "the repetitions of the step given"), 1.0
     low, high = (replace(now, compute=math.exp(end)) for end in (spread.low, spread.high))
     if how == "measured" and not workload.one_clock:
         low, high = (replace(end, host=end.compute) for end in (low, high))
@@ -125,7 +127,7 @@ def _pace(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
 def _filled(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
     """Yield the doubt of what fills a step that was given: host or device.
 
-    One that is longer than launches take at their slowest is the device's.
+    One that is longer than launches take at their slowest is the device's, and one that repeats as devices do.
     """
     if workload.one_clock:
         return
@@ -134,7 +136,11 @@ def _filled(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
     if not host_s or not device_s:
         return
     low, high = (math.exp(end) for end in (HOST_LAUNCH.low, HOST_LAUNCH.high))
-    if device_s > high * host_s:
+    repeats = _repeats(workload)
+    if repeats is not None and repeats <= DEVICE_REPEATS:
+        high = min(high, max(device_s / host_s, 1.0))
+        yield Doubt("host launches", _CAPTURE, replace(now, host=low), replace(now, host=high))
+    elif device_s > high * host_s:
         yield Doubt("host launches", _CAPTURE, replace(now, host=low), replace(now, host=high))
     elif device_s > host_s:
         scale = workload.provenance.get("scale")
@@ -144,6 +150,12 @@ def _filled(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
     else:
         by_device = replace(now, compute=host_s / device_s, host=low)
         yield Doubt("whether host or device fills the step", _CAPTURE, None, by_device)
+
+
+def _repeats(workload: Workload) -> float | None:
+    """Return the share of a step that was given within which its repetitions lie; None where that is not known."""
+    repeats = workload.provenance.get("repeats")
+    return float(repeats) if isinstance(repeats, int | float) and 0 <= repeats < 1 else None
 
 
 def _collective(
@@ -222,7 +234,9 @@ def _unmeasured_costs(
         return _with(constants, backend, low), _with(constants, backend, high)
 
     def raised(names: Collection[str]) -> tuple[None, Assumptions]:
-        return None, _with(constants, backend, {name: UNPRICED[name] for name in names if name in prior})
+        return None, _with(
+            constants, backend, {name: UNPRICED[name] for name in names if name in prior & set(UNPRICED)}
+        )
 
     left = DOUBT / DDP_HOST.high
     if prior & set(HOST_COSTS):

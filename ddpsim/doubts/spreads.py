@@ -158,8 +158,8 @@ BESIDE = dict.fromkeys(
 Of a slow-down it is what it adds that is in doubt.
 """
 
-DEVICES = dict.fromkeys(("pace_spread", "shared_compute_slowdown"), _BESIDE)
-"""Of devices beside each other, likewise. Sinha et al. (SC 2022) report 8 % between V100s at full load."""
+DEVICES = dict.fromkeys(("pace_spread", "shared_compute_slowdown", "node_spread"), _BESIDE)
+"""Of devices and nodes beside each other, likewise. Sinha et al. (SC 2022) report 8 % between V100s at full load."""
 
 UNPRICED = {
     "enter_s": 38e-6 * math.log(10),

@@ -106,6 +106,7 @@ class Costs:
         graph_s: host time of a further graph of a compiled step, forward and backward.
         enter_s: time that the start of a collective takes from the GPU's computation, whatever its size.
         pace_spread: standard deviation of the logarithm of computing time among devices of one model.
+        node_spread: the same among nodes, which differ as a whole beyond that: their cooling, power and hosts.
         copy_slowdown: factor on the time of hooks, copies and launches on a CPU beside a collective of the same rank.
         step_slowdown: factor on the time that threads take from step to step of a collective while ranks are busy.
         pair_s, behind_s: the least time of an allreduce over gloo beside another: beside any, and beside one whose
@@ -149,6 +150,7 @@ class Costs:
     pair_s: float = 0.0
     behind_s: float = 0.0
     unit_s: float = 0.0
+    node_spread: float = 0.0
     channel_multiprocessors: float = 0.0
     tail_share: float = 0.0
     late_kernels: float = 0.0

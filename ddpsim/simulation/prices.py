@@ -87,7 +87,8 @@ class Prices:
         self.another = np.zeros(len(assumed), dtype=bool)
         for draw in run.draws:
             kind = self._kind(draw)
-            self.another |= [len(kind.paces) == 1 and (c.pace_spread > 0) != (kind.spread > 0) for c in self.costs]
+            others = [replace(kind, spread=c.pace_spread, node_spread=c.node_spread) for c in self.costs]
+            self.another |= [len(kind.paces) == 1 and other.differs != kind.differs for other in others]
         if run.schedule is not None and any(message.delay_s > 0 for message in run.schedule):
             self.another |= [each.compute != 1 or not job.keeps_transports(each) for each in assumed]
         used = {name for terms in run.graph.terms.values() for name, _ in terms} | {ENTER_S}
@@ -156,8 +157,8 @@ class Prices:
         """Return the factors by which devices beside each other, and the slowest of them, take longer than they did."""
         factors = np.array([each.shared_compute_slowdown if kind.beside_others else 1.0 for each in self.costs])
         if draw.rank == LATEST and not kind.execution.sleeps:
-            spread = [replace(kind, spread=each.pace_spread).slowest() for each in self.costs]
-            factors = factors * spread
+            others = [replace(kind, spread=each.pace_spread, node_spread=each.node_spread) for each in self.costs]
+            factors = factors * [other.slowest() for other in others]
         found: Columns = factors / factors[0]
         return found
 

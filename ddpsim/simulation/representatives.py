@@ -40,8 +40,9 @@ class RankKind:
         workload: of each.
         execution: on which resources the work of each is.
         paces: one a recorded iteration, scaled for this kind.
-        spread: standard deviation, from device to device of one model, of the logarithm of computing time; it acts on
-            the workload's `arithmetic_share`.
+        spread, node_spread: standard deviation, from device to device of one model, and from node to node, of the
+            logarithm of computing time; both act on the workload's `arithmetic_share`.
+        nodes: how many the ranks are on.
         jitter: standard deviation of the logarithm of what the recorded iterations are quantiles of; 0 of real records.
         beside_others: whether ranks of its machine compute beside it, as none did where the workload was recorded.
     """
@@ -53,6 +54,8 @@ class RankKind:
     spread: float = 0.0
     jitter: float = 0.0
     beside_others: bool = False
+    node_spread: float = 0.0
+    nodes: int = 1
 
     @property
     def first(self) -> int:
@@ -65,9 +68,24 @@ class RankKind:
         return len(self.ranks)
 
     def slowest(self) -> float:
-        """Return the factor by which the slowest of the kind's devices is expected to take longer than the median."""
-        share = self.workload.arithmetic_share
-        return 1 + share * math.expm1(self.spread * expected_largest(self.count)) if self.count > 1 else 1.0
+        """Return the factor by which the slowest of the kind's devices is expected to take longer than the median.
+
+        That of the slowest node, of which the slowest device counts: exact where nodes are alike, where the devices of
+        one are, and where each has one.
+        """
+        if self.count == 1:
+            return 1.0
+        latest = self.spread * (among := expected_largest(self.count))
+        if self.nodes > 1 and self.node_spread > 0:
+            inside = expected_largest(self.count / self.nodes)
+            of_nodes = self.node_spread * expected_largest(self.nodes)
+            latest = self.spread * inside + math.hypot(self.spread * (among - inside), of_nodes)
+        return 1 + self.workload.arithmetic_share * math.expm1(latest)
+
+    @property
+    def differs(self) -> bool:
+        """Whether its devices take other times for the same."""
+        return self.spread > 0 or (self.node_spread > 0 and self.nodes > 1)
 
     def beyond_record(self) -> float:
         """Return how many times longer the latest of the other ranks is expected to take than what they draw tells.
@@ -98,7 +116,7 @@ def latest_draw(
         cycle: of how many iterations the last one synchronises gradients.
         accumulate: of how many the last one runs the optimizer.
     """
-    if kind.count == 1 or (len(kind.paces) == 1 and kind.spread == 0):
+    if kind.count == 1 or (len(kind.paces) == 1 and not kind.differs):
         return None
     # Local steps add up draws, whose sums leave no tail out.
     slower = kind.slowest() * (kind.beyond_record() if cycle == 1 else 1.0)
@@ -131,7 +149,7 @@ def _since_together(kind: RankKind, drawn: Draws, cycle: int, accumulate: int) -
     return since
 
 
-def expected_largest(count: int) -> float:
+def expected_largest(count: float) -> float:
     """Return the expected maximum of `count` standard normal variables, as approximated by Blom (1958)."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 

@@ -232,8 +232,10 @@ def _kinds_of(
         edges_s = [edge_s * options.scale_compute * factor for edge_s in cut_s]
         used = [not_using(each, unused_here, nobody, source.parameters) for each in scaled]
         split = tuple(in_graphs(each, graphs, costs.graph_s, edges_s) for each in used)
-        spread = 0.0 if execution.sleeps else costs.pace_spread
-        yield RankKind(sorted(ranks), source, execution, split, spread, jitter_of(source), beside_others)
+        spread, of_nodes = (0.0, 0.0) if execution.sleeps else (costs.pace_spread, costs.node_spread)
+        nodes = len({rank // placement.gpus_per_node for rank in ranks})
+        jitter = jitter_of(source)
+        yield RankKind(sorted(ranks), source, execution, split, spread, jitter, beside_others, of_nodes, nodes)
 
 
 def _check_templates(placement: Placement, workloads: dict[str, Workload], trained: Workload) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from ddpsim.bucketing import Parameter
 from ddpsim.dataclass import dataclass
 from ddpsim.errors import WorkloadError
-from ddpsim.workload.anchors import Anchor, RooflineFactors, check_floor, of_step, pace_of
+from ddpsim.workload.anchors import Anchor, RooflineFactors, check_floor, of_step, pace_of, repeats_of
 from ddpsim.workload.compiled import COMPILED, was_compiled
 from ddpsim.workload.forward_use import ForwardUse
 from ddpsim.workload.fusing import COMPILED_AS, INDUCTOR_GRAPHS, CompiledAs, fused
@@ -290,6 +290,7 @@ def _provenance(
         "shares_source": gpu.achieved.source,
         "scaled_to": "; ".join(anchor.source for anchor in anchors) or None,
         "scale": round(pace.scale, 4),
+        **({} if (repeats := repeats_of(anchors)) is None else {"repeats": repeats}),
         "sample": shape.sample,
         "host": "prior: eager mode, a fixed launch cost an operator"
         if shape.compiler is None

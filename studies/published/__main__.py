@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from studies.published import gpu_page, memory, published
+from studies.published import gpu_page, many_ranks, memory, published
 from studies.study import Page, Study
 
 STUDY = Study(
@@ -13,6 +13,7 @@ STUDY = Study(
         Page("published.md", published.text),
         Page("gpu-steps.md", gpu_page.text, quick=False),
         Page("memory.md", memory.text),
+        Page("many-ranks.md", many_ranks.text),
     ),
 )
 

@@ -132,18 +132,27 @@ def transformer(
     before: Sequence[Sequence[int]],
     after: Sequence[Sequence[int]],
     optimizer: str,
+    checkpointed: bool = False,
 ) -> Workload:
-    """Return a transformer's step: a third of what the optimizer leaves is forward; gradients take as their bytes."""
+    """Return a transformer's step: a third of what the optimizer leaves is forward; gradients take as their bytes.
+
+    Args:
+        checkpointed: whether backward computes the layers' forward again, and forward is a quarter.
+    """
     shapes = [*before, *(shape for _ in range(layers) for shape in layer), *after]
-    parameters = tuple(Parameter(f"p{n}", tuple(shape), dtype, "cuda:0") for n, shape in enumerate(shapes))
+    inside = [f"h.{place}." for place in range(layers) for _ in layer]
+    names = [f"{block}p{n}" for n, block in enumerate([*("" for _ in before), *inside, *("" for _ in after)])]
+    parameters = tuple(
+        Parameter(name, tuple(shape), dtype, "cuda:0") for name, shape in zip(names, shapes, strict=True)
+    )
     optimizer_s = parse_time(optimizer, "optimizer")
-    backward_s = (one_s - optimizer_s) * 2 / 3
+    backward_s = (one_s - optimizer_s) * (3 / 4 if checkpointed else 2 / 3)
     sizes = np.array([prod(shape) for shape in shapes], dtype=float)
     last = np.cumsum(sizes[::-1])[::-1] / sizes.sum()
     one, hooks = np.ones(1), np.arange(len(shapes), 0, -1) * _HOST_S
     return Workload(
         name="transformer", device=gpu, precision="bf16", batch_size=1, threads=None, estimated=False,
-        parameters=parameters, buffers=(), forward=Phase(hooks[:1], (one_s - optimizer_s) / 3 * one),
+        parameters=parameters, buffers=(), forward=Phase(hooks[:1], (one_s - optimizer_s - backward_s) * one),
         backward=Phase(hooks[:1], backward_s * one), optimizer=Phase(hooks[:1], optimizer_s * one),
         gradient_hook_s=hooks[None, :], gradient_ready_s=np.maximum(backward_s * last, hooks)[None, :],
         provenance={}, arithmetic_share=ARITHMETIC_SHARE,

@@ -72,6 +72,25 @@ def test_a_step_longer_than_host_and_device_is_the_devices_and_may_be_the_hosts(
     assert sum(float(p.host_s[0]) for p in (given.forward, given.backward, given.optimizer)) == pytest.approx(host_s)
 
 
+def test_a_step_that_repeats_as_devices_do_is_the_devices_and_its_noise_is_its_spread():
+    shape = ModelShape.of(MODEL, load_workload("resnet50").operators)
+
+    def found(repeats, step_s=0.12):
+        given = estimate(
+            shape, gpu_named("V100").fitted(), "fp32", Anchor("step", step_s, repeats=repeats), optimizer_named("sgd")
+        )
+        return {each.name: each for each in doubts_of(given, MACHINE.place(1, 8), Options(), None, [1 << 20])}
+
+    either, fills = "whether host or device fills the step", "the step that was given"
+    unknown, as_host, as_device = (found(repeats) for repeats in (None, 0.03, 0.001))
+    assert {either in each for each in (unknown, as_host)} == {True}
+    assert either not in as_device
+    assert as_device["host launches"].high.host > 1 > as_device["host launches"].low.host
+    assert as_device[fills].high.compute == pytest.approx(1.001)
+    assert as_host[fills].low.compute == pytest.approx(1 / 1.03)
+    assert unknown[fills].high.compute == pytest.approx(math.exp(PACE["measured"].high))
+
+
 def test_a_constant_that_was_measured_or_given_leaves_the_doubt_of_priors():
     every = {f"nccl.ddp.{name}": 1.2 for name in ("enter_s", "compute_slowdown", "communication_slowdown")}
     assert "computing beside collectives" not in names(calibration=PRIORS.with_values(every, source=GIVEN))

@@ -78,6 +78,9 @@ def test_devices_of_a_generation_that_was_measured_differ_as_it_does():
     assert Costs.of("nccl", None, "RTXPRO6000").pace_spread == v100.pace_spread
     assert Costs.of("nccl", given(pace_spread=0.1), "H100").pace_spread == 0.1
     assert Costs.of("gloo", None, "H100").pace_spread == 0.0
+    assert a100.node_spread > h100.node_spread > v100.node_spread == b200.node_spread == 0.0
+    assert Costs.of("nccl", None, "RTX3090").node_spread == Costs.of("gloo", None, "A100").node_spread == 0.0
+    assert Costs.of("nccl", given(node_spread=0.1), "H100").node_spread == 0.1
 
 
 def test_what_is_measured_or_given_stands_in_place_of_what_is_derived():

@@ -9,8 +9,8 @@ from ddpsim.simulation.representatives import RankKind, latest_draw, own_draw
 from tests.ddpsim.simulation.builders import workload
 
 
-def kind_of(source, ranks, spread=0.0):
-    return RankKind(ranks, source, ExecutionModel(source.one_clock), tuple(paces(source)), spread)
+def kind_of(source, ranks, spread=0.0, **given):
+    return RankKind(ranks, source, ExecutionModel(source.one_clock), tuple(paces(source)), spread, **given)
 
 
 @pytest.mark.parametrize("count", [2, 4, 16, 1000])
@@ -18,6 +18,28 @@ def test_the_slowest_of_many_devices_is_the_expected_maximum(count):
     draws = np.random.default_rng(0).normal(0, 0.02, size=(4000, count)).max(axis=1)
     kind = kind_of(workload(), range(count), spread=0.02)
     assert np.log(kind.slowest()) == pytest.approx(draws.mean(), abs=0.0012)
+
+
+@pytest.mark.parametrize(("spread", "node_spread", "each"), [(0.02, 0.0, 8), (0.0, 0.05, 8), (0.02, 0.05, 1)])
+def test_the_slowest_of_devices_on_nodes_that_differ_is_the_expected_maximum(spread, node_spread, each):
+    nodes, rng = 16, np.random.default_rng(0)
+    draws = rng.normal(0, spread, (4000, nodes, each)) + rng.normal(0, node_spread, (4000, nodes, 1))
+    kind = kind_of(workload(), range(nodes * each), spread, node_spread=node_spread, nodes=nodes)
+    assert np.log(kind.slowest()) == pytest.approx(draws.max(axis=(1, 2)).mean(), abs=0.002)
+
+
+def test_both_spreads_together_are_near_the_expected_maximum():
+    rng = np.random.default_rng(0)
+    draws = (rng.normal(0, 0.0235, (4000, 16, 8)) + rng.normal(0, 0.05, (4000, 16, 1))).max(axis=(1, 2)).mean()
+    kind = kind_of(workload(), range(128), 0.0235, node_spread=0.05, nodes=16)
+    assert np.log(kind.slowest()) == pytest.approx(draws, rel=0.03)
+
+
+def test_nodes_differ_where_there_are_several():
+    alone, together = (kind_of(workload(device="V100"), range(8), node_spread=0.05, nodes=count) for count in (1, 2))
+    assert alone.slowest() == 1
+    assert latest_draw(alone, 0, 3) is None
+    assert latest_draw(together, 0, 3)(1).forward_work == pytest.approx(0.03 * together.slowest())
 
 
 def test_ranks_without_jitter_or_spread_need_no_latest():

@@ -36,6 +36,13 @@ def test_a_host_bound_step_is_met_by_the_host():
     assert pace(Anchor("step", 0.05), host=0.1).host == pytest.approx(0.5)
 
 
+def test_a_step_that_repeats_as_devices_do_is_met_by_the_device():
+    for repeats, host, phases in ((0.02, 0.11 / 0.12, (1, 1, 1)), (0.001, 0.11 / 0.12, (1.125, 1.125, 1))):
+        found = pace(Anchor("step", 0.11, repeats=repeats), host=0.12)
+        assert found.host == pytest.approx(host)
+        assert found.phases == pytest.approx(phases)
+
+
 def test_what_contradicts_is_refused():
     with pytest.raises(WorkloadError, match="leaves nothing"):
         pace(Anchor("backward", 0.2), Anchor("step", 0.15))
@@ -46,7 +53,12 @@ def test_what_contradicts_is_refused():
     for text in ("12", "0ms", "sideways=3ms", "backward=", "-1ms"):
         with pytest.raises(InputError, match="--one-gpu-step"):
             parse_anchor(text, "--one-gpu-step")
+    for text in ("20ms±", "20ms±3", "20ms±120%", "backward=80ms±1%", "20ms±-1%"):
+        with pytest.raises(InputError, match="--one-gpu-step"):
+            parse_anchor(text, "--one-gpu-step")
     assert parse_anchor("backward=80ms", "x").phase == "backward"
+    for text in ("20.94ms±0.1%", "20.94ms+-0.1%"):
+        assert parse_anchor(text, "x") == Anchor("step", 0.02094, repeats=pytest.approx(0.001))
 
 
 def test_the_pace_of_a_distributed_row_is_carried_and_of_no_anchor_refused():
