@@ -71,7 +71,7 @@ class EstimateArguments:
         typer.Option(
             metavar="122.18ms",
             help="Measured on one GPU: the step, 20.94ms±0.1% where its repetitions are known, or a phase as "
-            "backward=80ms; may be given again.",
+            "backward=80ms; repeatable.",
         ),
     ] = None
     pace_of: Annotated[

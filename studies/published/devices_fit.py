@@ -22,7 +22,7 @@ from studies.published.gpu_steps import prediction
 from studies.published.gpu_systems import FITTED, System, cases, step_s, systems
 
 ALIKE = Calibration.priors("nccl").with_values(
-    {"nccl.ddp.pace_spread": 0.0, "nccl.ddp.shared_compute_slowdown": 1.0}, source=GIVEN
+    {"nccl.ddp.pace_spread": 0.0, "nccl.ddp.node_spread": 0.0, "nccl.ddp.shared_compute_slowdown": 1.0}, source=GIVEN
 )
 _SHARED = [0.0005 * n for n in range(41)]
 _SPREADS = [0.0005 * n for n in range(81)]

@@ -55,7 +55,7 @@ class Cluster:
 
 
 CLUSTERS: Mapping[str, Cluster] = {
-    "dlperf-v100": Cluster("dgx-1v", "V100", "ddp"),
+    "dlperf-v100": Cluster("dlperf-v100", "V100", "ddp"),
     "mpt-a100": Cluster("oci-bm-gpu4", "A100", "fsdp2:gather=bf16,reduce=bf16"),
     "mpt-h100": Cluster("dgx-h100-roce", "H100", "fsdp2:gather=bf16,reduce=fp32"),
     "titan-h100": Cluster("dgx-h100-roce", "H100", "fsdp2:gather=bf16,reduce=fp32"),
@@ -211,26 +211,27 @@ def fit(each: Sequence[Series]) -> Iterator[str]:
 
 
 def lines(found: Sequence[Loss], judges: set[str]) -> Iterator[str]:
-    """Yield the lines of the tables."""
+    """Yield the lines of the tables: a row each, then the halves."""
     yield "| series | half | GPUs | over | loses, measured | predicted |"
     yield "|---|---|--:|--:|--:|--:|"
+    halves: dict[str, list[Loss]] = {"choosing": [], "judging": [], "judging, 64 GPUs and more": []}
     for loss in found:
         half = "judging" if loss.series in judges else "choosing"
+        halves[half].append(loss)
+        if half == "judging" and loss.gpus >= 64:
+            halves["judging, 64 GPUs and more"].append(loss)
         cells = (loss.series, half, loss.gpus, loss.fewest, f"{loss.measured:.1%}", f"{loss.predicted:.1%}")
         yield "| " + " | ".join(map(str, cells)) + " |"
-    yield from (
-        "",
-        "| half | rows | loses, measured, in the mean | predicted | median miss | within 1 % of the step |",
-    )
-    yield "|---|--:|--:|--:|--:|--:|"
-    for half in ("choosing", "judging"):
-        own = [loss for loss in found if (loss.series in judges) == (half == "judging")]
+    yield ""
+    yield "| half | rows | loses, measured, in the mean | predicted | of it | median miss | within 1 % of the step |"
+    yield "|---|--:|--:|--:|--:|--:|--:|"
+    for half, own in halves.items():
         if own:
-            measured, told = (sum(getattr(loss, name) for loss in own) / len(own) for name in ("measured", "predicted"))
+            measured, told = (fmean(getattr(loss, name) for loss in own) for name in ("measured", "predicted"))
             misses = [abs(loss.predicted - loss.measured) for loss in own]
             within = f"{sum(miss <= 0.01 for miss in misses)} of {len(own)}"
-            cells = (half, len(own), f"{measured:.2%}", f"{told:.2%}", f"{median(misses):.2%}", within)
-            yield "| " + " | ".join(map(str, cells)) + " |"
+            shown = (f"{measured:.2%}", f"{told:.2%}", f"{told / measured:.0%}", f"{median(misses):.2%}", within)
+            yield f"| {half} | {len(own)} | " + " | ".join(shown) + " |"
 
 
 HEAD = """# What many ranks lose
@@ -239,7 +240,7 @@ Written by `python -m studies.published`; sources stand in `studies/published/st
 series do the same work in each of its rows, on whole copies (DLPerf's ResNet-50) or sharded ones (MPT, Llama 3.1 8B by
 FSDP). There is no row of one GPU: a series is predicted at the pace at which its row of the fewest GPUs is what was
 measured, and what is judged is how much longer the step of more GPUs takes. Machines are taken from what the pages say
-of them; DLPerf's nodes are taken to be DGX-1V.
+of them.
 
 Every other series by name judges. What nodes differ by (`node_spread`, of A100 and H100) is fitted to the rest
 (`python -m studies.published.many_ranks --fit`). The pages' rows are single runs of some ten steps to a hundred.

@@ -21,6 +21,7 @@ from ddpsim.workload.estimate import TERM_SHARES, EstimateOptions, ModelShape, e
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_named
 from ddpsim.workload.optimizers import optimizer_named
+from ddpsim.workload.profile import Phase
 
 MACHINE = load_topology("dgx-1v")
 PRIORS = Calibration.priors("nccl")
@@ -73,19 +74,23 @@ def test_a_step_longer_than_host_and_device_is_the_devices_and_may_be_the_hosts(
 
 
 def test_a_step_that_repeats_as_devices_do_is_the_devices_and_its_noise_is_its_spread():
-    shape = ModelShape.of(MODEL, load_workload("resnet50").operators)
+    near = {
+        name: Phase(0.9 * phase.device_s, phase.device_s)
+        for name in ("forward", "backward", "optimizer")
+        for phase in [getattr(MODEL, name)]
+    }
 
-    def found(repeats, step_s=0.12):
-        given = estimate(
-            shape, gpu_named("V100").fitted(), "fp32", Anchor("step", step_s, repeats=repeats), optimizer_named("sgd")
-        )
+    def found(repeats):
+        told = {"scaled_to": "given by the user", "scale": 1.2} | ({} if repeats is None else {"repeats": repeats})
+        given = replace(MODEL, provenance=told, **near)
         return {each.name: each for each in doubts_of(given, MACHINE.place(1, 8), Options(), None, [1 << 20])}
 
     either, fills = "whether host or device fills the step", "the step that was given"
     unknown, as_host, as_device = (found(repeats) for repeats in (None, 0.03, 0.001))
     assert {either in each for each in (unknown, as_host)} == {True}
     assert either not in as_device
-    assert as_device["host launches"].high.host > 1 > as_device["host launches"].low.host
+    assert as_device["host launches"].high.host == pytest.approx(1 / 0.9)
+    assert as_device["host launches"].low.host < 1
     assert as_device[fills].high.compute == pytest.approx(1.001)
     assert as_host[fills].low.compute == pytest.approx(1 / 1.03)
     assert unknown[fills].high.compute == pytest.approx(math.exp(PACE["measured"].high))

@@ -25,6 +25,7 @@ HALF, TWICE = (lambda size: 0.5), (lambda size: 2.0)
 SLOWER = PRIORS.with_values({"nccl.ddp.hook_s": 40e-6, "nccl.ddp.copy_Bps": 2e11}, source="given")
 BESIDE = PRIORS.with_values({"nccl.ddp.tail_share": 0.3, "nccl.ddp.net_slowdown": 1.4}, source="given")
 DEVICES = PRIORS.with_values({"nccl.ddp.pace_spread": 0.06}, source="given")
+NODES = PRIORS.with_values({"nccl.ddp.node_spread": 0.05}, source="given")
 SLOWER_NICS = Assumptions(links=frozenset({"nic"}), link_rate=0.5)
 LATER = Assumptions(latency=3.0)
 ENDS = (
@@ -37,6 +38,7 @@ ENDS = (
     Assumptions(SLOWER),
     Assumptions(BESIDE),
     Assumptions(DEVICES, compute=1.1),
+    Assumptions(NODES),
 )
 
 
