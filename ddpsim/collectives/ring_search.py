@@ -97,6 +97,7 @@ class RingSearch:
                 self._hops[gpu, nic] = _hop(paths[gpu, nic], (f"{nic}>{NETWORK}", 1.0))
         self._outs = [tuple({self._hops[gpu, o].loads[0][0]: None for o in gpus if o != gpu}) for gpu in gpus]
         self._ports_of = {nic: (f"{NETWORK}>{nic}", f"{nic}>{NETWORK}") for nic in nics}
+        self._hops_from = {gpu: [(other, self._hops[gpu, other]) for other in gpus if other != gpu] for gpu in gpus}
         self._numbers = {gpu: number for number, gpu in enumerate(gpus)}
         self._free: dict[str, float] = {}
         self._tried, self._most = 0, budget
@@ -325,31 +326,32 @@ class RingSearch:
 
     def _connected(self, first: str, last: str, speed: float, kind: int) -> bool:
         """Return whether every GPU is still in reach of `first` without passing through `last`."""
-        seen, frontier = {first}, [first]
+        seen, frontier, looked, tried = {first}, [first], 0, 0
+        free, needed = self._free, speed * (1 - _SLACK)
         while frontier:
-            here = frontier.pop()
-            self._work_left -= len(self._gpus)
-            for other in self._gpus:
-                if other not in seen and self._fits(self._hops[here, other], speed, kind):
+            looked += len(self._gpus)
+            for other, hop in self._hops_from[frontier.pop()]:
+                if other in seen or hop.kind > kind:
+                    continue
+                tried += 1
+                for link, load in hop.loads:
+                    if free[link] < needed * load:
+                        break
+                else:
                     seen.add(other)
                     frontier += [other] if other != last else []
+        self._tried += tried
+        self._work_left -= looked + tried
         return len(seen) == len(self._gpus)
 
-    def _fits(self, hop: _Hop, speed: float, kind: int) -> bool:
-        if hop.kind > kind:
-            return False
+    def _take(self, hop: _Hop, speed: float) -> bool:
+        """Take the bandwidth of a hop where there is as much; return whether there is."""
         self._tried += 1
         self._work_left -= 1
         free, needed = self._free, speed * (1 - _SLACK)
-        for link, load in hop.loads:  # noqa: SIM110, a loop takes half the time
+        for link, load in hop.loads:
             if free[link] < needed * load:
                 return False
-        return True
-
-    def _take(self, hop: _Hop, speed: float) -> bool:
-        if not self._fits(hop, speed, hop.kind):
-            return False
-        free = self._free
         for link, load in hop.loads:
             free[link] -= speed * load
         return True
