@@ -87,6 +87,7 @@ class NcclTransport(ByOperation):
             )
         self.capacities: Mapping[LinkId, float] = layout.capacities
         self._demands: dict[tuple[Operation, int], Demand] = {}
+        self._costs_of: dict[tuple[Operation, int], list[tuple[Cost, float]]] = {}
 
     @property
     def hops(self) -> Collection[str]:
@@ -248,6 +249,12 @@ class NcclTransport(ByOperation):
 
     def _costs(self, operation: Operation, size_bytes: int) -> list[tuple[Cost, float]]:
         """Return the entries that may be taken, the cheapest by NCCL's belief first, with weights."""
+        key = (operation, size_bytes)
+        if key not in self._costs_of:
+            self._costs_of[key] = self._found_costs(operation, size_bytes)
+        return self._costs_of[key]
+
+    def _found_costs(self, operation: Operation, size_bytes: int) -> list[tuple[Cost, float]]:
         if operation is Operation.ALLREDUCE:
             entries, allowed, table = self._entries, self._allowed, self.layout.believed_us(size_bytes)
         else:
