@@ -212,7 +212,6 @@ class Processor:
 
     Attributes:
         busy: whether it works, other than for DDP.
-        fastest: factor on the time of work that it takes at least.
         on_busy: called with True when work begins and with False when it ends.
     """
 
@@ -225,7 +224,6 @@ class Processor:
     ) -> None:
         self.env = env
         self._slowdown = slowdown
-        self.fastest = 1.0 if slowdown.fixed is None else min(1.0, slowdown.fixed)
         self._factor = 1.0
         self._taken: list[Share] = []
         self._copy_slowdown = copy_slowdown

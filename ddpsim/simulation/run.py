@@ -310,23 +310,20 @@ class _Resources:
             yield env.timeout(end[host] - env.now)
 
     def _queued_work(self, place: int, now_s: float) -> tuple[int, float, list[tuple[float, int]]]:
-        """Return the work that nothing holds up from the node before `place` on, and where each part ends.
-
-        What the host queues while the device is at what comes before is there when its turn comes.
-        """
+        """Return the work that nothing holds up any more from the node before `place` on, and where each part ends."""
         graph, nodes, end = self.run.graph, self.rank.compute, self.run.times.end
         compute, mark, not_before = NodeKind.COMPUTE, NodeKind.MARK, NodeKind.NOT_BEFORE
         kinds, lasts, queued = graph.kind, graph.seconds, graph.queued
-        fastest, seconds = self.processor.fastest, lasts[nodes[place - 1]]
+        seconds = lasts[nodes[place - 1]]
         parts, count = [(seconds, nodes[place - 1])], len(nodes)
         while place < count:
             node = nodes[place]
-            kind, queued_s, turn_s = kinds[node], end[queued[node]], now_s + seconds * fastest
-            if queued_s > turn_s:
+            kind, queued_s = kinds[node], end[queued[node]]
+            if queued_s > now_s:
                 break
             if kind is compute:
                 seconds += lasts[node]
-            elif kind is not mark and (kind is not not_before or queued_s + lasts[node] > turn_s):
+            elif kind is not mark and (kind is not not_before or queued_s + lasts[node] > now_s):
                 break
             parts.append((seconds, node))
             place += 1
