@@ -45,6 +45,6 @@ def _steady(first: FirstIterations) -> str:
     if begins is None:
         return f"not steady within {several}: the last is over 1 % off"
     steady_s = sum(each.steady_s for each in first.iterations)
-    share = percent(first.longer_s / steady_s)
-    longer = f"the first {several} take {format_time(abs(first.longer_s))} ({share}) longer than steady ones"
+    share, than = percent(abs(first.longer_s) / steady_s), "longer" if first.longer_s > 0 else "shorter"
+    longer = f"the first {several} take {format_time(abs(first.longer_s))} ({share}) {than} than steady ones"
     return f"steady from iteration {begins}" + (f"; {longer}" if begins else "")

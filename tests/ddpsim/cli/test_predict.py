@@ -307,6 +307,9 @@ def test_first_iterations_are_printed_and_in_the_document(ddpsim: Callable, tiny
     out = ddpsim(*command).out
     assert out.startswith("construction  ")
     assert "1 (rebuilt)" in out
+    assert " longer than steady ones" in out
+    # Of this scheme the first forward waits for nothing that a step before has sent.
+    assert " shorter than steady ones" in ddpsim(*command, "--scheme", "dear").out
     first = ddpsim(*command, "--json").document["first"]
     assert [row["buckets"] for row in first["iterations"]] == [1, 2, 2]
     assert [row["rebuilt"] for row in first["iterations"]] == [False, True, False]
