@@ -21,6 +21,7 @@ from torch.autograd import Variable
 from ddpexec.ddp.compiling import uncompiled
 from ddpexec.ddp.graph_search import gradient_accumulator
 from ddpexec.ddp.parameters import ModelParameters
+from ddpexec.errors import OptionError
 from ddpexec.timing.observe import Observer
 
 REDUCER_ORDER = "_ddpexec_reducer_order"
@@ -64,9 +65,16 @@ class StockWatch:
         self.attach()
 
     def attach(self) -> None:
-        """Put hooks and the group that stamps in place, where they are not."""
+        """Put hooks and the group that stamps in place, where they are not.
+
+        Raises:
+            OptionError: another observer stamps this module's steps, as a trace or a tuner does.
+        """
         if self._undo:
             return
+        if "_sync_buffers" in self._ddp.__dict__:
+            what, remedy = "its steps are stamped by another observer", "trace and tune one after the other"
+            raise OptionError(what, place="DistributedDataParallel", remedy=remedy)
         for index, (parameter, node) in enumerate(zip(self._model.tensors, self._accumulators, strict=True)):
             before = functools.partial(self._before, index)
             self._undo.append(parameter.register_post_accumulate_grad_hook(before).remove)  # type: ignore[no-untyped-call]

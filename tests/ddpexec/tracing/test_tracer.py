@@ -357,3 +357,35 @@ def test_a_trace_and_a_tuner_name_the_backend_of_mpi(tmp_path: Path) -> None:
     assert read_trace(tmp_path).backend == "mpi"
     lead = explain(tmp_path).ranks.ranks[0]
     assert (lead.backend, lead.device, backend_of(lead)) == ("mpi", "cpu", "mpi")
+
+
+def traced_and_tuned(rank: int, folder: str, first: str) -> tuple[list[str], bool, list[int]]:
+    """Trace and tune at once; return what is said, whether weights are alike, and hooks that stay on gradients."""
+    plain = loops.train(loops.wrapped("torch"), 20, rank)
+    model, said = loops.wrapped("torch"), list[str]()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        with (
+            nullcontext() if first == "trace" else ddpexec.tuned(model, optimizer),
+            ddpexec.trace(folder, every=1),
+            ddpexec.tuned(model, optimizer) if first == "trace" else nullcontext(),
+        ):
+            for batch in loops.batches(20, rank):
+                model(batch).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        said = [str(each.message) for each in caught if "ddpexec." in str(each.message)]
+    same = all(map(torch.equal, plain, model.parameters()))
+    return said, same, [len(each._post_accumulate_grad_hooks or ()) for each in model.parameters()]
+
+
+@pytest.mark.parametrize("first", ["trace", "tuned"])
+def test_a_trace_and_a_tuner_at_once_are_one_of_them_and_the_other_says_why(first: str, tmp_path: Path) -> None:
+    for said, same, hooks in ranks.run(2, traced_and_tuned, str(tmp_path), first):
+        assert len(said) == 1
+        assert said[0].startswith("ddpexec.tuned stopped, and the training goes on: OptionError: ")
+        assert "stamped by another observer" in said[0]
+        assert same
+        assert set(hooks) == {0}
+    assert len(read_trace(tmp_path).of_rank(0)) == 20 - WARM_UP
