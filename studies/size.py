@@ -1,11 +1,11 @@
 """How large the project is: `python -m studies.size [--json]`.
 
-Lines of code are those that have a token which is no comment and no docstring; of tests and of the simulation all lines
-are counted, as `wc -l` does, and of documentation words, as `wc -w` does. Floors are the layers of the simulation's
-import contract. Parameters are many where a function takes more than six, `self` and `cls` apart; those of
-`DistributedDataParallel` are torch's own and not counted. What is on the way of one `predict` without a band is every
-function of `ddpsim` that ran in it, from reading workload and machine to the prediction, in a process that had imported
-all of it.
+Lines of code are those that have a token which is no comment and no docstring; of tests, of the simulation and of the
+executor (`ddpexec/ddp` and `ddpexec/schedules`) all lines are counted, as `wc -l` does, and of documentation words, as
+`wc -w` does. Floors are the layers of the simulation's import contract. Parameters are many where a function takes more
+than six, `self` and `cls` apart; those of `DistributedDataParallel` are torch's own and not counted. What is on the way
+of one `predict` without a band is every function of `ddpsim` that ran in it, from reading workload and machine to the
+prediction, in a process that had imported all of it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
+EXECUTOR = "ddpexec/ddp", "ddpexec/schedules"
 _EMPTY = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
     tokenize.ENCODING,
@@ -51,6 +52,7 @@ def sizes() -> dict[str, int]:
     return {
         **{f"{name}_code_lines": lines for name, lines in code.items()},
         "product_code_lines": sum(code.values()),
+        "executor_lines": _sum(path.read_text().count("\n") for part in EXECUTOR for path in _modules(part)),
         "tests_lines": _sum(path.read_text().count("\n") for path in _modules("tests")),
         "studies_lines": _sum(path.read_text().count("\n") for path in _modules("studies")),
         "documentation_words": _sum(len(path.read_text().split()) for path in pages),

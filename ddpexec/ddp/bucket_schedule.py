@@ -14,12 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddpexec.ddp.averaging import averaging
 from ddpexec.ddp.buckets import AnyBucket, Buckets, Eager
-from ddpexec.ddp.comm_hooks import Hook, by_hook
-from ddpexec.ddp.consensus import first_times, gather_times
-from ddpexec.ddp.executor import PendingUpdates
-from ddpexec.ddp.launcher import Launcher, Sending
+from ddpexec.ddp.comm_hooks import Hook, averaging, by_hook
+from ddpexec.ddp.executor import CarriedSchedule
+from ddpexec.ddp.launcher import Sending
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.ddp.runtime_stats import RuntimeStats, TimerEvent
@@ -33,7 +31,7 @@ from ddpsim.order import Arrivals, OrderPolicy
 from ddpsim.schedules.issuing import queue_of_buckets
 
 
-class BucketSchedule:
+class BucketSchedule(CarriedSchedule):
     """The schedule of DDP's buckets, which an `Executor` carries out.
 
     Args:
@@ -44,16 +42,10 @@ class BucketSchedule:
         order: when to rebuild the buckets, and in which order.
 
     Attributes:
-        launcher: of the buckets.
-        iteration: forwards whose gradients are reduced, so far.
         arrival, unused: registration indices of the last backward: as gradients came, and those that did not.
         launch_order: numbers of the buckets, as the last backward launched them.
-        used: which parameters ranks used.
         stats: times of sampled iterations.
     """
-
-    in_forward: Collection[int] = ()
-    updates: PendingUpdates | None = None
 
     def __init__(
         self,
@@ -63,14 +55,13 @@ class BucketSchedule:
         options: ReducerOptions,
         order: OrderPolicy,
     ) -> None:
-        self.model, self.communicator, self.options, self.order = model, communicator, options, order
+        super().__init__(model, communicator)
+        self.options, self.order = options, order
         self._made = Buckets(model, options, communicator.rank)
         self.buckets = self._made.all
-        self.launcher = Launcher(communicator)
         self._hook: tuple[Hook, object] | None = None
         self._after_bucket: Callable[[list[nn.Parameter]], None] | None = None
         self.used, self.stats = UsedMap(model, communicator), RuntimeStats(model.devices)
-        self.iteration = 0
         self._made.divide_by(communicator.world_size)
         self.launch_order: list[int] = []
         self.arrival: Sequence[int] = []
@@ -160,14 +151,23 @@ class BucketSchedule:
         """Rebuild the buckets where the order policy says so; all ranks come to the same answer."""
         if not self.order.due():
             return False
-        communicator, device = self.communicator, self.model.tensors[0].device
-        exchange = first_times if self.order.consensus == "rank0" and not self.options.searching else gather_times
-        gather = functools.partial(exchange, communicator=communicator, device=device)
-        words = functools.partial(communicator.gather_objects, device=device)
-        order = self.order.confer(self.plan.groups(), gather, words)
+        words = functools.partial(self.communicator.gather_objects, device=self.model.tensors[0].device)
+        order = self.order.confer(self.plan.groups(), self._gather_times, words)
         if order is not None:
             self._install(rebuilt_plan(self.model.policy, self.options.caps, order))
         return order is not None
+
+    def _gather_times(self, times: Sequence[float]) -> list[list[float]]:
+        """Return every rank's `times`, by rank; rank 0's alone where its word is law, which takes one broadcast."""
+        communicator = self.communicator
+        if communicator.world_size == 1:
+            return [list(times)]
+        mine = torch.tensor(times, dtype=torch.float64, device=communicator.device_for(self.model.tensors[0].device))
+        with naming_the_lost(communicator, "the consensus on the order of gradients"):
+            if self.order.consensus != "rank0" or self.options.searching:
+                return [row.tolist() for row in communicator.gather(mine)]
+            communicator.broadcast(mine, 0)
+            return [mine.tolist()]
 
     def use_plan(self, plan: BucketPlan, order: OrderPolicy) -> None:
         """Reduce by the buckets of `plan` from the coming iteration on, and rebuild them by `order`; between two."""
@@ -205,10 +205,6 @@ class BucketSchedule:
     def began(self, unused: Sequence[int]) -> None:
         """Take it that the gradients of `unused` will not come."""
         self.unused = list(unused)
-
-    def absent(self, indices: Sequence[int]) -> bool:
-        """Return False: what did not come may still do so, and the next forward says if it did not, as torch has it."""
-        return False
 
     def computed(self, *, counted: bool) -> None:
         """Share what a static graph uses, once it is counted."""
@@ -251,10 +247,6 @@ class BucketSchedule:
             self.order.observe(Arrivals(self.communicator.rank, self.iteration, tuple(arrival), context=self._context))
             self.expect_context(None)
         self.stats.note(TimerEvent.COMMUNICATED)
-
-    def missing(self) -> Sequence[int]:
-        """Return the parameters for want of whose gradients not all buckets were launched."""
-        return [point.parameter for point in self.queue.missing() if point.parameter is not None]
 
     @contextmanager
     def of_zeros(self) -> Iterator[None]:

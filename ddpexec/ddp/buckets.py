@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from ddpexec.ddp.arena import Arena
 from ddpexec.ddp.flat import FlatBucket, copied, gradient_of
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.ddp.sparse import SparseBucket
-from ddpsim.bucketing import Bucket, BucketPlan
+from ddpsim.bucketing import BucketPlan
 
 AnyBucket = FlatBucket | SparseBucket
 
@@ -22,6 +22,11 @@ Eager = tuple[AnyBucket, int] | None
 
 TOGETHER_BYTES = 256 << 10
 """Neighbours of at most this size in sum are written back together, when the last of them has been reduced."""
+
+ALIGN_BYTES = 64
+"""Slices begin at multiples of it, a cache line: vector loads and NCCL's copies are slower at odd places."""
+
+Key = tuple[torch.dtype, torch.device]
 
 
 class Buckets:
@@ -56,7 +61,7 @@ class Buckets:
             None if policy[group[0]].sparse else self._arena.take([tensors[index] for index in group])
             for group in plan.groups()
         ]
-        self._make(plan.buckets, self._memory)
+        self._make(zip(plan.groups(), self._memory, strict=True))
 
     def remap(self, groups: Sequence[Sequence[int]]) -> None:
         """Let gradients lie elsewhere in the memory of the plan's buckets, until the next `remap` or `install`.
@@ -65,10 +70,7 @@ class Buckets:
             groups: registration indices by bucket of the plan, as `ddpsim.bucketing.drop.remapped` returns them; where
                 a group is empty there is no bucket.
         """
-        policy = self._model.policy
-        filled = [(group, memory) for group, memory in zip(groups, self._memory, strict=True) if group]
-        made = [Bucket(tuple(group), sum(policy[i].size_bytes for i in group), None) for group, _ in filled]
-        self._make(made, [memory for _, memory in filled])
+        self._make(pair for pair in zip(groups, self._memory, strict=True) if pair[0])
 
     def divide_by(self, divisor: int) -> None:
         """Divide gradients that are copied in from now on."""
@@ -80,22 +82,18 @@ class Buckets:
     def _as_view(self) -> bool:
         return self._options.gradient_as_bucket_view and self._options.bucket_dtype is None
 
-    def _make(self, buckets: Sequence[Bucket], memories: Sequence[Tensor | None]) -> None:
+    def _make(self, groups: Iterable[tuple[Sequence[int], Tensor | None]]) -> None:
         model, options = self._model, self._options
-        dtype, batched = options.bucket_dtype, options.batched_grad_copy
-        as_view = self._as_view
         self.eager = [None] * len(model.tensors)
-        self.runs = []
         self.all.clear()
-        for number, (bucket, memory) in enumerate(zip(buckets, memories, strict=True)):
-            first = bucket.parameters[0]
+        for number, (group, memory) in enumerate(groups):
             made: AnyBucket
-            if model.policy[first].sparse:
-                made = SparseBucket(number, bucket, model.tensors, self._called)
+            if memory is None:
+                made = SparseBucket(number, group[0], model.tensors, self._called)
             else:
                 made = FlatBucket(
-                    number, bucket, model.tensors, as_view=as_view, batched=batched, dtype=dtype, called=self._called,
-                    memory=memory,
+                    number, group, model.tensors, as_view=self._as_view, batched=options.batched_grad_copy,
+                    dtype=options.bucket_dtype, called=self._called, memory=memory,
                 )  # fmt: skip
             made.divisor = self._divisor
             self.all.append(made)
@@ -138,3 +136,41 @@ def runs_of(buckets: Sequence[AnyBucket]) -> Iterator[Sequence[AnyBucket]]:
         size += bucket.size_bytes
     if run:
         yield run
+
+
+class Arena:
+    """Holds the gradients of some parameters in any buckets: another plan is other slices, and no allocation.
+
+    Args:
+        parameters: that may lie in buckets.
+        dtype: of the buckets; None is the parameters' own.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], dtype: torch.dtype | None) -> None:
+        self._dtype = dtype
+        needed: dict[Key, int] = {}
+        for parameter in parameters:
+            key = self._key(parameter)
+            needed[key] = needed.get(key, 0) + _aligned(parameter.numel(), key[0])
+        self._whole = {key: torch.zeros(elements, dtype=key[0], device=key[1]) for key, elements in needed.items()}
+        self._used: dict[Key, int] = {}
+
+    def clear(self) -> None:
+        """Let the slices that were taken be taken again."""
+        self._used = {}
+
+    def take(self, parameters: Sequence[nn.Parameter]) -> Tensor:
+        """Return a slice for the gradients of `parameters`, which have one dtype and device; it holds anything."""
+        key = self._key(parameters[0])
+        begin = self._used.get(key, 0)
+        size = sum(parameter.numel() for parameter in parameters)
+        self._used[key] = begin + _aligned(size, key[0])
+        return self._whole[key][begin : begin + size]
+
+    def _key(self, parameter: nn.Parameter) -> Key:
+        return self._dtype or parameter.dtype, parameter.device
+
+
+def _aligned(elements: int, dtype: torch.dtype) -> int:
+    step = ALIGN_BYTES // dtype.itemsize
+    return -(-elements // step) * step

@@ -20,6 +20,10 @@ class BufferSynchroniser:
     """Broadcast the buffers of `module`, which may be reassigned between calls but not moved to other modules.
 
     The walk over the modules is made once: it would otherwise cost about a millisecond a step for a ResNet-50.
+
+    Attributes:
+        hook: with its state, `hook(state, named buffers)` synchronises instead; it may return futures.
+        after_forward: whether it does so after forward.
     """
 
     def __init__(self, module: nn.Module, communicator: Communicator, ignored: Collection[str]) -> None:
@@ -28,10 +32,6 @@ class BufferSynchroniser:
         self._owners = list(module.named_modules())
         self.hook: tuple[BufferHook, Any] | None = None
         self.after_forward = False
-
-    def set_hook(self, hook: BufferHook, state: Any, *, after_forward: bool) -> None:
-        """Let `hook(state, named buffers)` synchronise, before or after forward; it may return futures."""
-        self.hook, self.after_forward = (hook, state), after_forward
 
     def named(self) -> dict[str, Tensor]:
         """Return the buffers by dotted name, each once, those ignored left out."""

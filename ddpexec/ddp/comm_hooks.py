@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ddpexec.ddp.flat import FlatBucket
 from ddpexec.ddp.sparse import SparseBucket
 from ddpexec.errors import ExecutionError
-from ddpexec.groups.process_groups import Work
+from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
 
 Hook = Callable[[Any, Any], "torch.futures.Future[Any]"]
 
@@ -132,19 +132,45 @@ def result_of(future: torch.futures.Future[Any], number: int, sent: Tensor | Non
     value = future.wait()
     if isinstance(value, (list, tuple)) and len(value) == 1:
         value = value[0]
-    if not isinstance(value, Tensor):
-        raise ExecutionError(
-            f"the communication hook's future of bucket {number} holds {type(value).__name__}",
-            remedy="let it hold one tensor of the bucket's size",
-        )
-    if sent is None:
+    if isinstance(value, Tensor) and sent is not None:
+        if sent.is_complex() and not value.is_complex() and value.shape[-1:] == (2,):
+            value = torch.view_as_complex(value)
+        if value.numel() == sent.numel():
+            return value
+        held = f"{value.numel()} elements, the bucket {sent.numel()}"
+    elif isinstance(value, Tensor):
         return value
-    if sent.is_complex() and not value.is_complex() and value.shape[-1:] == (2,):
-        value = torch.view_as_complex(value)
-    if value.numel() != sent.numel():
-        held = f"holds {value.numel()} elements, the bucket {sent.numel()}"
-        raise ExecutionError(
-            f"the communication hook's future of bucket {number} {held}",
-            remedy="let it hold one tensor of the bucket's size",
-        )
-    return value
+    else:
+        held = type(value).__name__
+    raise ExecutionError(
+        f"the communication hook's future of bucket {number} holds {held}",
+        remedy="let it hold one tensor of the bucket's size",
+    )
+
+
+def averaging(communicator: Communicator, dtype: torch.dtype | None = None) -> Hook:
+    """Return a hook that sums a bucket over the ranks of `communicator` and divides the sum by their number.
+
+    The reducer without a hook divides first; with a number of ranks that is no power of two the two round differently.
+
+    Args:
+        communicator: where buckets are sent.
+        dtype: of the sum and of what the hook returns; None is the bucket's.
+    """
+
+    def average(_: object, bucket: GradBucket) -> torch.futures.Future[Any]:
+        buffer = bucket.buffer() if dtype is None else bucket.buffer().to(dtype)
+        work = communicator.all_reduce(buffer, bucket.index())
+        return after(work, buffer, communicator.world_size)
+
+    return average
+
+
+def after(work: Any, buffer: Tensor, divisor: int) -> torch.futures.Future[Any]:
+    """Return a future of `buffer`, divided by `divisor` once `work` has summed it."""
+    if isinstance(work, FinishedWork):
+        done: torch.futures.Future[Any] = torch.futures.Future()
+        done.set_result(buffer.div_(divisor))
+        return done
+    future = cast("torch.futures.Future[Any]", work.get_future())
+    return future.then(lambda summed: (summed.value(), buffer.div_(divisor))[1])

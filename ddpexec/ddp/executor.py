@@ -4,92 +4,103 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd import Variable
+from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from ddpexec.ddp import messages
 from ddpexec.ddp.buckets import Eager
 from ddpexec.ddp.gradient_hooks import hook_gradients, remove
-from ddpexec.ddp.graph_search import gradient_accumulator, reachable
+from ddpexec.ddp.graph_search import reachable
 from ddpexec.ddp.launcher import Launcher
 from ddpexec.ddp.mixed import MixedPrecision
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.used import StaticGraph, UsedMap
 from ddpexec.errors import ExecutionError
+from ddpexec.groups.process_groups import Communicator
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import LaunchQueue
 from ddpsim.bucketing.launch import MarkedTwiceError
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind, points
 
 
-class PendingUpdates(Protocol):
-    """Steps of the optimizer that are carried out before forward uses what they update.
-
-    Attributes:
-        pending: registration indices whose step was asked for and not carried out.
-    """
-
-    pending: set[int]
-
-    def settle(self, indices: Iterable[int]) -> bool:
-        """Carry out what is pending of these parameters; return whether anything was."""
-
-
-class CarriedSchedule(Protocol):
+class CarriedSchedule:
     """A schedule in force, as an executor carries it out: its queue, its memory, and what stands beside an iteration.
 
+    Args:
+        model: its parameters, in registration order.
+        communicator: of the ranks.
+
     Attributes:
+        launcher: of the messages.
         queue: which messages may be launched at a point, and which are waited for there.
-        used: which parameters a backward visited.
+        used: which parameters a backward visited, on this rank and on others.
         eager: by registration index, the place in a bucket of a gradient that is copied in as it comes.
+        iteration: how many were begun whose gradients are reduced.
         in_forward: registration indices at whose use in forward something is launched or waited for.
-        updates: those that forward waits for; None where all are made at the optimizer's step.
+        pending: registration indices whose update was asked for and not carried out; forward `settle`s those it uses.
+        waits_in_forward: whether there can be any of either.
     """
 
     queue: LaunchQueue[Point]
     used: UsedMap
     eager: Sequence[Eager]
-    in_forward: Collection[int]
-    updates: PendingUpdates | None
+    in_forward: Collection[int] = ()
+    pending: Collection[int] = ()
+    waits_in_forward = False
+
+    def __init__(self, model: ModelParameters, communicator: Communicator) -> None:
+        self.model, self.communicator = model, communicator
+        self.launcher, self.iteration = Launcher(communicator), 0
 
     def launch(self, numbers: Sequence[int]) -> None:
         """Launch messages, in order."""
+        self.launcher.launch(numbers)
+
+    def settle(self, indices: Iterable[int]) -> bool:
+        """Carry out what is pending of these parameters; return whether anything was."""
+        return False
 
     def coming(self, unused: Sequence[int]) -> None:
         """Expect a backward, in which the parameters of these registration indices will get no gradient."""
 
     def began(self, unused: Sequence[int]) -> None:
         """Take it that the first gradient of a backward has come, and that those of `unused` will not."""
+        raise NotImplementedError
 
     def absent(self, indices: Sequence[int]) -> bool:
-        """Take it that these gradients did not come although they were expected; return whether it ends without."""
+        """Take it that these gradients did not come although they were expected; return whether backward ends so.
+
+        Where it does not they may still come, and the next forward says if they did not, as torch has it.
+        """
+        return False
 
     def computed(self, *, counted: bool) -> None:
         """Take it that all gradients have come; `counted` is whether they were taken at once, after a static graph's
         first backward."""
+        raise NotImplementedError
 
     def write_back(self, numbers: Sequence[int]) -> None:
         """Wait for the messages that backward's end waits for, and give the parameters what they summed."""
+        raise NotImplementedError
 
     def ended(self, arrival: Sequence[int], *, counted: bool) -> None:
         """Take it that gradients, which came in the order `arrival`, are written back."""
+        raise NotImplementedError
 
     def missing(self) -> Sequence[int]:
         """Return the registration indices for want of whose gradients not all was launched."""
+        return [point.parameter for point in self.queue.missing() if point.parameter is not None]
 
 
 class Executor:
     """Carries a schedule out, one backward after another.
 
     Args:
-        model: its parameters, in registration order.
         carried: the schedule in force.
-        launcher: of its messages.
-        rank: that errors name.
         find_unused: whether the graph is searched, in each forward, for parameters that will get no gradient.
         static_graph: whether every backward visits each parameter as often as the first does; then nothing is searched.
         mixed: lowers the parameters' precision until backward has ended; None leaves it.
@@ -105,10 +116,7 @@ class Executor:
 
     def __init__(
         self,
-        model: ModelParameters,
         carried: CarriedSchedule,
-        launcher: Launcher,
-        rank: int,
         *,
         find_unused: bool,
         static_graph: bool,
@@ -116,12 +124,13 @@ class Executor:
         told: Callable[[int], None] | None = None,
         observer: Observer | None = None,
     ) -> None:
-        self.model, self._carried, self.launcher, self._rank = model, carried, launcher, rank
+        self.model, self._carried, self.launcher = carried.model, carried, carried.launcher
+        self._rank, model = carried.communicator.rank, carried.model
         self._used, self._mixed = carried.used, mixed
         self._find_unused, self._told = find_unused, told
-        self.static: StaticGraph | None = StaticGraph(model, rank) if static_graph else None
+        self.static: StaticGraph | None = StaticGraph(model, self._rank) if static_graph else None
         # Held, so that the nodes live as long as the executor and are the ones met in every graph.
-        self._nodes = {gradient_accumulator(parameter): i for i, parameter in enumerate(model.tensors)}
+        self._nodes = {get_gradient_edge(parameter).node: i for i, parameter in enumerate(model.tensors)}
         self._all = tuple(range(len(model.tensors)))
         self._gradient_points = points(PointKind.GRADIENT, self._all)
         self._forward_points = points(PointKind.FORWARD, self._all)
@@ -163,8 +172,8 @@ class Executor:
     def forward(self, indices: Sequence[int]) -> bool:
         """Let forward use parameters: carry out what they still wait for; return whether there was any of it."""
         carried = self._carried
-        updates, in_forward, queue = carried.updates, carried.in_forward, carried.queue
-        held_up = updates is not None and bool(updates.pending) and updates.settle(indices)
+        in_forward, queue = carried.in_forward, carried.queue
+        held_up = bool(carried.pending) and carried.settle(indices)
         if not in_forward:
             return held_up
         for index in indices:
@@ -205,8 +214,8 @@ class Executor:
             names, found = self.model.names, self._find_unused
             raise self._fail(messages.never_ready(self._rank, missing, names, find_unused=found, static=static))
 
-    def expect(self, outputs: Iterable[Tensor], left_out: Iterable[int] = ()) -> None:
-        """Expect gradients of all parameters but those `left_out`, or that `outputs` are seen not to depend on."""
+    def expect(self, output: object, left_out: Iterable[int] = ()) -> None:
+        """Expect gradients of all parameters but those `left_out`, or that `output` is seen not to depend on."""
         self.expecting = True
         self._started = self._began = False
         self.arrival = []
@@ -214,16 +223,12 @@ class Executor:
             self.static.restart()
         elif self._find_unused:
             with torch.autograd.profiler.record_function("search_unused_parameters"):
-                found = reachable(outputs, self._nodes)
+                found = reachable(output, self._nodes)
             self._unused = [index for index in range(len(self.model.tensors)) if index not in found]
         else:
             self._unused = sorted(left_out)
         self._visits = self.static is not None or self._find_unused
         self._carried.coming(self._unused)
-
-    def expect_none(self) -> None:
-        """Let the gradients of the coming backward add up."""
-        self.expecting = False
 
     def backward_started(self) -> None:
         """Note that the outermost backward of a static graph has begun, where its gradients are to be reduced."""
@@ -288,7 +293,7 @@ class Executor:
 
     def _start(self, unused: Sequence[int]) -> None:
         """Take the gradients of `unused` as they are: the first of the others has come."""
-        if unused and self._waits_in_forward:  # their pending updates need the buffers that this iteration fills
+        if unused and self._carried.waits_in_forward:  # pending updates need the buffers that this iteration fills
             self.forward(unused)
         self._carried.began(unused)
         for index in unused:
@@ -305,10 +310,6 @@ class Executor:
             eager[0].fill(eager[1])
         if launchable := carried.queue.ready(self._gradient_points[index]):
             carried.launch(launchable)
-
-    @property
-    def _waits_in_forward(self) -> bool:
-        return bool(self._carried.in_forward) or self._carried.updates is not None
 
     # ---- end of backward
 
@@ -339,7 +340,7 @@ class Executor:
         carried, observer = self._carried, self.launcher.observer
         begin = observer.now() if observer is not None else None
         # What forward left out is passed now: its pending updates need the buffers that this iteration fills.
-        if self._waits_in_forward:
+        if self._carried.waits_in_forward:
             self.forward(self._all)
         if not complete and len(self.arrival) + len(self._unused) < len(self._all):
             came = {*self.arrival, *self._unused}

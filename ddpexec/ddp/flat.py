@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from ddpexec.errors import ExecutionError
-from ddpsim.bucketing import Bucket
 
 EAGER_BYTES = 64 << 10
 """A gradient of at least this size is copied as soon as it exists, while it is in cache; smaller ones together."""
@@ -27,7 +26,7 @@ class FlatBucket:
 
     Args:
         number: place in launch order.
-        bucket: what the policy decided.
+        indices: registration indices, in the order in which they lie.
         parameters: all parameters of the model, by registration index.
         as_view: gradients become views of the buffer (`gradient_as_bucket_view`).
         dtype: of the buffer; None is the parameters'.
@@ -44,7 +43,7 @@ class FlatBucket:
     def __init__(
         self,
         number: int,
-        bucket: Bucket,
+        indices: Sequence[int],
         parameters: Sequence[nn.Parameter],
         *,
         as_view: bool,
@@ -55,8 +54,8 @@ class FlatBucket:
         memory: Tensor | None = None,
     ) -> None:
         self.number = number
-        self.indices = bucket.parameters
-        self.parameters = [parameters[index] for index in bucket.parameters]
+        self.indices = tuple(indices)
+        self.parameters = [parameters[index] for index in indices]
         self.as_view, self._batched, self._called = as_view, batched, called
         first = self.parameters[0]
         self._sizes = [parameter.numel() for parameter in self.parameters]
@@ -282,12 +281,5 @@ def _real(tensor: Tensor) -> Tensor:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Whether the elements of `tensor` fill a stretch of memory without gaps or overlaps."""
-    if tensor.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True
+    """Whether the elements of `tensor` fill a stretch of memory without gaps or overlaps: torch keeps its strides."""
+    return tensor.is_contiguous() or torch.empty_like(tensor, device="meta").stride() == tensor.stride()

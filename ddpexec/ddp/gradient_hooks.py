@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -10,7 +11,6 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.ddp.serial import serial
 
 GradientHook = Callable[[Tensor], Any]
 
@@ -48,6 +48,17 @@ def hook_gradients(model: ModelParameters, hook: Callable[[int, Tensor], None]) 
     return [
         _hooks_of(parameter).add_last(functools.partial(called, index)) for index, parameter in enumerate(model.tensors)
     ]
+
+
+def serial(function: Callable[..., None]) -> Callable[..., None]:
+    """Return `function` so that a thread that calls it waits for another that has; one may call it within itself."""
+    lock = threading.RLock()
+
+    def one_at_a_time(*arguments: object) -> None:
+        with lock:
+            function(*arguments)
+
+    return one_at_a_time
 
 
 def remove(handles: Iterable[RemovableHandle]) -> None:

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import Node
+from torch.autograd.graph import Node, get_gradient_edge
+from torch.nn.parallel.distributed import _find_tensors
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 
-def tensors_in(value: object) -> Iterator[Tensor]:
-    """Yield the tensors in nested lists, tuples, dicts and dataclasses."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        yield from itertools.chain.from_iterable(map(tensors_in, value))
-    elif isinstance(value, dict):
-        yield from itertools.chain.from_iterable(map(tensors_in, value.values()))
-    elif _is_record(value):
-        for field in dataclasses.fields(value):
-            yield from tensors_in(getattr(value, field.name))
+def reachable(output: object, indices: Mapping[Node, int]) -> set[int]:
+    """Return the indices of those gradient accumulators that `output` depends on.
 
-
-def reachable(outputs: Iterable[Tensor], indices: Mapping[Node, int]) -> set[int]:
-    """Return the indices of those gradient accumulators that `outputs` depend on."""
-    outputs = list(outputs)
-    stack = [output.grad_fn for output in outputs if output.grad_fn is not None]
-    stack += [_accumulator(output) for output in _leaves(outputs)]
+    Its tensors are found as torch finds them, in nested lists, tuples, dicts and dataclasses.
+    """
+    tensors = _find_tensors(output)  # type: ignore[no-untyped-call]
+    stack = [get_gradient_edge(tensor).node for tensor in tensors if tensor.requires_grad]
     seen: set[Node] = set(stack)
     found: set[int] = set()
     while stack:
@@ -43,15 +32,6 @@ def reachable(outputs: Iterable[Tensor], indices: Mapping[Node, int]) -> set[int
                 seen.add(following)
                 stack.append(following)
     return found
-
-
-def gradient_accumulator(parameter: Tensor) -> Node:
-    """Return the autograd node that adds to `parameter.grad`."""
-    with torch.enable_grad():
-        view = parameter.view_as(parameter)
-    if view.grad_fn is None:
-        raise ValueError("the parameter needs no gradient")
-    return view.grad_fn.next_functions[0][0]  # type: ignore[return-value]
 
 
 def tie(output: Any, started: Callable[[], None], *, clone: bool) -> Any:
@@ -107,11 +87,3 @@ class _Tie(torch.autograd.Function):
 
 def _is_record(value: object) -> TypeGuard[Any]:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
-
-
-def _leaves(outputs: Iterable[Tensor]) -> list[Tensor]:
-    return [output for output in outputs if output.grad_fn is None and output.requires_grad]
-
-
-def _accumulator(leaf: Tensor) -> Node:
-    return gradient_accumulator(leaf)

@@ -1,18 +1,21 @@
-"""Uneven inputs: a rank that has run out shadows the collectives of those that have not.
+"""What the wrapper of torch's constructor and that of schemes share: iterations that send nothing, and uneven inputs.
 
-What torch's `Joinable` asks of a wrapper, of torch's constructor or of a scheme, as functions of it. The wrapper says
-what may not be joined (`check_joinable`), divides sums (`divide_by`), and takes part in an iteration of the others with
-gradients of zero (`shadow_iteration`).
+A rank that has run out of input shadows the collectives of those that have not, as torch's `Joinable` asks of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.join import Join, JoinHook
+from torch import Tensor, nn
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
+from ddpexec.ddp.mixed import MixedPrecision
+from ddpexec.ddp.options import not_with_mixed_precision
 from ddpexec.ddp.parameters import broadcast_state
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator, wait
@@ -20,85 +23,135 @@ from ddpexec.groups.process_groups import Communicator, wait
 _WHAT = "the exchange of which ranks still have input"
 
 
-def join(
-    ddp: Any,
-    divide_by_initial_world_size: bool = True,
-    enable: bool = True,
-    throw_on_early_termination: bool = False,
-) -> Join:
-    """Return a context in which ranks may have different numbers of inputs; see torch's class.
+class JoinableModule(nn.Module, Joinable):
+    """Wraps a module that is trained data parallel, by ranks that may have different numbers of inputs.
 
-    Raises:
-        OptionError: where ranks do more in an iteration than sum gradients.
+    A wrapper says what may not be joined (`check_joinable`), brings its parameters up to date (`complete`), and takes
+    part in an iteration of other ranks with gradients of zero (`shadow_iteration`).
+
+    Args:
+        module: that is wrapped.
+        communicator: of the ranks.
+
+    Attributes:
+        reducer: the schedule in force, which is told by how many ranks sums are divided.
+        device: of the first parameter.
+        mixed: lowers the parameters' precision in an iteration; None leaves it.
+        require_backward_grad_sync: whether the coming iteration's gradients are reduced.
     """
-    if enable:
-        ddp.check_joinable()
-    return Join([ddp], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size)
+
+    module: nn.Module
+    reducer: Any
+    device: torch.device
+    mixed: MixedPrecision | None
+    parameters_to_ignore: Collection[str]
+    forward_sync_buffers: bool
+    _authoritative_rank: int
+
+    def __init__(self, module: nn.Module, communicator: Communicator) -> None:
+        nn.Module.__init__(self)
+        Joinable.__init__(self)
+        self.module, self.communicator, self.process_group = module, communicator, communicator.main
+        self.require_backward_grad_sync = True
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients locally; the first backward whose forward is outside reduces what has accumulated.
+
+        A step of a scheme's optimizer inside is taken with this rank's gradients alone.
+        """
+        if self.mixed is not None:
+            raise not_with_mixed_precision("no_sync()")
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Join:
+        """Return a context in which ranks may have different numbers of inputs; see torch's class.
+
+        Raises:
+            OptionError: where ranks do more in an iteration than sum gradients.
+        """
+        if enable:
+            self.check_joinable()
+        divide = divide_by_initial_world_size
+        return Join([self], enable, throw_on_early_termination, divide_by_initial_world_size=divide)
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """Return what a rank that has run out of input does."""
+        self._divide_by_initial_world_size = bool(kwargs.get("divide_by_initial_world_size", True))
+        return _Shadow(self)
+
+    @property
+    def join_device(self) -> torch.device:
+        """The device of the join context's collectives."""
+        return self.communicator.device_for(self.device)
+
+    @property
+    def join_process_group(self) -> dist.ProcessGroup:
+        """The process group of the join context."""
+        return self.process_group
+
+    def check_joinable(self) -> None:
+        """Raise OptionError where a rank without input could not take part."""
+        raise NotImplementedError
+
+    def complete(self) -> None:
+        """Carry out what is still to be carried out, so that the parameters are those after the last step."""
+
+    def shadow_iteration(self) -> None:
+        """Take part in an iteration of the ranks that have input, with gradients of zero."""
+        raise NotImplementedError
+
+    def notify_join(self) -> None:
+        """Tell joined ranks of the coming forward; divide by those that still have input where that is asked."""
+        work: Any = Join.notify_join_context(self)
+        if work is not None:
+            ranks = self.communicator.world_size
+            if not self._divide_by_initial_world_size:
+                wait(work, self.communicator, _WHAT)
+                ranks = int(work.get_future().value()[0].item())
+            self.reducer.divide_by(ranks)
+
+    def backward_is_synced(self, *, joined: bool) -> bool:
+        """Tell joined ranks whether the others reduce their gradients this iteration; each rank calls this."""
+        synced = float(not joined and self.require_backward_grad_sync)
+        return bool(self._summed(torch.tensor([synced], device=self.join_device), dist.ReduceOp.SUM))
+
+    def common_rank(self, *, candidate: bool) -> int:
+        """Return the highest rank among the candidates; every rank calls this."""
+        rank = self.communicator.rank if candidate else -1
+        return int(self._summed(torch.tensor([rank], device=self.join_device), dist.ReduceOp.MAX))
+
+    def buffers_source(self) -> int:
+        """Return whose buffers are taken: rank 0's, or of joined ranks one that has input."""
+        return self.common_rank(candidate=True) if self._join_config.enable else 0
+
+    def _summed(self, value: Tensor, operation: Any) -> float:
+        with naming_the_lost(self.communicator, _WHAT):
+            dist.all_reduce(value, op=operation, group=self.process_group)
+        return value.item()
 
 
-def join_hook(ddp: Any, **kwargs: Any) -> ShadowHook:
-    """Return what a rank that has run out of input does."""
-    ddp._divide_by_initial_world_size = bool(kwargs.get("divide_by_initial_world_size", True))
-    return ShadowHook(ddp)
+class _Shadow(JoinHook):
+    """What a rank without input does: an iteration for each of those that have some, then it takes their model."""
 
-
-def join_device(ddp: Any) -> torch.device:
-    """Return the device of the join context's collectives."""
-    communicator: Communicator = ddp.communicator
-    return communicator.device_for(ddp.device)
-
-
-def join_process_group(ddp: Any) -> dist.ProcessGroup:
-    """Return the process group of the join context."""
-    group: dist.ProcessGroup = ddp.process_group
-    return group
-
-
-def notify_join(ddp: Any) -> None:
-    """Tell joined ranks of the coming forward; divide by those that still have input where that is asked."""
-    work = Join.notify_join_context(ddp)
-    if work is not None and not ddp._divide_by_initial_world_size:
-        ddp.divide_by(active_ranks(work, ddp.communicator))
-    elif work is not None:
-        ddp.divide_by(ddp.communicator.world_size)
-
-
-class ShadowHook(JoinHook):
-    """What a rank without input does, once for every iteration of those that have some."""
-
-    def __init__(self, ddp: Any) -> None:
-        self._ddp = ddp
+    def __init__(self, wrapper: JoinableModule) -> None:
+        self._wrapper = wrapper
 
     def main_hook(self) -> None:
-        """Take part in one iteration with gradients of zero."""
-        self._ddp.shadow_iteration()
+        self._wrapper.shadow_iteration()
 
     def post_hook(self, is_last_joiner: bool) -> None:
-        """Give every rank the model of the rank that trained longest."""
-        ddp = self._ddp
-        ddp.complete()
-        source = ddp._authoritative_rank = common_rank(ddp, candidate=is_last_joiner)
-        ignored = ddp.parameters_to_ignore
-        broadcast_state(ddp.module, ddp.communicator, ignored, buffers=ddp.forward_sync_buffers, source=source)
-
-
-def backward_is_synced(ddp: Any, *, joined: bool) -> bool:
-    """Tell joined ranks whether the others reduce their gradients this iteration; each rank calls this."""
-    flag = torch.tensor([float(not joined and ddp.require_backward_grad_sync)], device=join_device(ddp))
-    with naming_the_lost(ddp.communicator, _WHAT):
-        dist.all_reduce(flag, group=ddp.process_group)
-    return bool(flag.item())
-
-
-def common_rank(ddp: Any, *, candidate: bool) -> int:
-    """Return the highest rank among the candidates; every rank calls this."""
-    rank = torch.tensor([ddp.communicator.rank if candidate else -1], device=join_device(ddp))
-    with naming_the_lost(ddp.communicator, _WHAT):
-        dist.all_reduce(rank, op=dist.ReduceOp.MAX, group=ddp.process_group)
-    return int(rank.item())
-
-
-def active_ranks(work: Any, communicator: Communicator) -> int:
-    """Return how many ranks still have input, from the notification that each of them sends before forward."""
-    wait(work, communicator, _WHAT)
-    return int(work.get_future().value()[0].item())
+        wrapper = self._wrapper
+        wrapper.complete()
+        source = wrapper._authoritative_rank = wrapper.common_rank(candidate=is_last_joiner)
+        ignored, buffers = wrapper.parameters_to_ignore, wrapper.forward_sync_buffers
+        broadcast_state(wrapper.module, wrapper.communicator, ignored, buffers=buffers, source=source)

@@ -42,14 +42,6 @@ class Sending:
     others_code: bool = False
 
 
-@dataclass(slots=True)
-class InFlight:
-    """A message on its way: its work, and what is noted of it."""
-
-    work: Work
-    note: BucketNote | None
-
-
 class Launcher:
     """Launches messages by their numbers, and waits for them.
 
@@ -59,7 +51,7 @@ class Launcher:
     Attributes:
         observer: takes the moments of each message; None takes none.
         sendings: by number, what is sent.
-        flying: by number, the messages that were launched and not waited for.
+        flying: by number, the work of each message that was launched and not waited for, and what is noted of it.
         launched: numbers, in the order in which this iteration launched them.
         carried_bytes: of all messages that were launched so far.
     """
@@ -68,7 +60,7 @@ class Launcher:
         self._communicator = communicator
         self.observer: Observer | None = None
         self.sendings: list[Sending] = []
-        self.flying: dict[int, InFlight] = {}
+        self.flying: dict[int, tuple[Work, BucketNote | None]] = {}
         self.launched: list[int] = []
         self.carried_bytes = 0
 
@@ -86,15 +78,15 @@ class Launcher:
             if sending.fill is not None:
                 sending.fill()
             self.carried_bytes += sending.size_bytes
-            before = [flying[other].work for other in sending.after if other in flying] if sending.after else ()
+            before = [flying[other][0] for other in sending.after if other in flying] if sending.after else ()
             if observer is None:
-                flying[number] = InFlight(sending.send(before), None)
+                flying[number] = sending.send(before), None
             else:
                 begin = observer.now()
                 work = sending.send(before)
                 noted = work.future if isinstance(work, HookWork) else work
                 note = observer.launched(number, sending.indices, sending.size_bytes, begin, noted, sending.operation)
-                flying[number] = InFlight(work, note)
+                flying[number] = work, note
             launched.append(number)
 
     def wait(self, numbers: Iterable[int]) -> None:
@@ -108,16 +100,16 @@ class Launcher:
         self.wait(list(self.flying))
 
     def _land(self, number: int) -> None:
-        flight, sending, observer = self.flying.pop(number), self.sendings[number], self.observer
+        (work, note), sending, observer = self.flying.pop(number), self.sendings[number], self.observer
         begin = observer.now() if observer is not None else None
         try:
-            flight.work.wait()
+            work.wait()
         except RuntimeError as error:
             raise_lost(self._communicator, sending.what, error, others_code=sending.others_code)
         if sending.drain is not None:
             sending.drain()
-        if observer is not None and flight.note is not None:
-            observer.waited_for(flight.note, begin)
+        if observer is not None and note is not None:
+            observer.waited_for(note, begin)
 
 
 def nothing_sent(_: Sequence[Work]) -> Work:

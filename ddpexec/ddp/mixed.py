@@ -37,12 +37,8 @@ class MixedPrecision:
                     buffer.data = buffer.to(config.buffer_dtype)
 
     def lowered(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Compute in the lower precision from now on; return the inputs in it."""
+        """Compute in the lower precision from now on; return floating point inputs, nested ones too, in it."""
         self.lower()
-        return self.cast(inputs, kwargs)
-
-    def cast(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return floating point inputs, nested ones too, in the lower precision."""
         lowered: tuple[tuple[Any, ...], dict[str, Any]] = _cast_forward_inputs(self.dtype, *inputs, **kwargs)
         return lowered
 

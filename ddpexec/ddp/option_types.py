@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from torch import nn
 
@@ -15,48 +14,27 @@ from ddpsim.bucketing import BucketPlan
 LONG = 60
 """Characters of a value that are still shown."""
 
-
-def _has(*names: str) -> Callable[[Any], bool]:
-    return lambda value: all(hasattr(value, name) for name in names)
-
-
-def _is(kind: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, kind)
-
-
-def _name_or(*names: str) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, str) or all(callable(getattr(value, name, None)) for name in names)
-
-
-_KINDS: dict[str, tuple[bool, Callable[[Any], bool], str]] = {
-    "module": (False, _is(nn.Module), "give the torch.nn.Module to train"),
-    "plan": (
-        True,
-        _is(BucketPlan),
-        "give a ddpsim.BucketPlan, e.g. what ddpsim.load_plan made of a file",
-    ),
-    "drop": (True, _is(LayerDrop), "give a ddpexec.ddp.drop.LayerDrop"),
-    "observer": (True, _is(Observer), "give a ddpexec.timing.observe.Observer"),
-    "rebuild": (True, _name_or("due"), "give never, once, drift or a ddpsim.order.Rebuild"),
+_KINDS: dict[str, tuple[type | None, tuple[str, ...], str]] = {
+    "module": (nn.Module, (), "give the torch.nn.Module to train"),
+    "plan": (BucketPlan, (), "give a ddpsim.BucketPlan, e.g. what ddpsim.load_plan made of a file"),
+    "drop": (LayerDrop, (), "give a ddpexec.ddp.drop.LayerDrop"),
+    "observer": (Observer, (), "give a ddpexec.timing.observe.Observer"),
+    "rebuild": (str, ("due",), "give never, once, drift or a ddpsim.order.Rebuild"),
     "predictor": (
-        False,
-        _name_or("observe", "predict"),
+        str, ("observe", "predict"),
         "give last, mean, exponential, branch, context, package.module:Class or a ddpsim.order.Predictor",
     ),
-    "consensus": (False, _is(str), "give rank0, mean or slowest"),
-    "device_mesh": (True, _has("ndim", "get_group"), "give what init_device_mesh returned"),
+    "consensus": (str, (), "give rank0, mean or slowest"),
+    "device_mesh": (None, ("ndim", "get_group"), "give what init_device_mesh returned"),
     "mixed_precision": (
-        True,
-        _has("param_dtype", "reduce_dtype", "buffer_dtype"),
-        "give a torch.nn.parallel.distributed._MixedPrecision",
+        None, ("param_dtype", "reduce_dtype", "buffer_dtype"), "give a torch.nn.parallel.distributed._MixedPrecision",
     ),
-    "device_ids": (
-        True,
-        lambda value: isinstance(value, Sequence) and not isinstance(value, str),
-        "give a list of one device, e.g. [0]",
-    ),
-}
-"""Option: whether it may be None, whether a value is of its kind, and what to give."""
+    "device_ids": (Sequence, (), "give a list of one device, e.g. [0]"),
+}  # fmt: skip
+"""Option: its type, the attributes by which something else is taken for it, and what to give."""
+
+_REQUIRED = "module", "predictor", "consensus"
+"""Options that may not be None."""
 
 
 def check_flags(**flags: object) -> None:
@@ -69,8 +47,10 @@ def check_flags(**flags: object) -> None:
 def check_objects(**options: object) -> None:
     """Raise OptionError for an option that is not of its kind."""
     for name, value in options.items():
-        optional, fits, remedy = _KINDS[name]
-        if not (optional and value is None) and not fits(value):
+        kind, attributes, remedy = _KINDS[name]
+        fits = kind is not None and isinstance(value, kind) and (kind is str or not isinstance(value, str))
+        alike = bool(attributes) and all(hasattr(value, attribute) for attribute in attributes)
+        if not (fits or alike or (value is None and name not in _REQUIRED)):
             shown = repr(value)
             shown = f"{name}={shown}" if len(shown) <= LONG else name
             raise OptionError(f"{shown} is of type {type(value).__name__}", remedy=remedy)

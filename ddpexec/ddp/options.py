@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,14 +22,6 @@ from ddpsim.errors import PlanError
 from ddpsim.order import Never, Once, OrderPolicy, Predictor, Rebuild, predictor, rebuild
 
 COMM = ("real", "noop")
-
-
-@dataclass(frozen=True, slots=True)
-class BufferSync:
-    """Whether buffers are broadcast at construction, and before each forward."""
-
-    at_construction: bool
-    in_forward: bool
 
 
 def communicator_of(process_group: Any, device_mesh: Any, comm: str) -> Communicator:
@@ -67,24 +59,6 @@ def localise(module: nn.Module, device_mesh: Any) -> None:
         _pre_dp_module_transform(module)
 
 
-def refuse(*, dim: int, delayed: bool, check_reduction: bool, mixed_with: bool) -> None:
-    """Raise for what does not apply here, with what to do instead; warn of what has no effect."""
-    if dim != 0:
-        raise OptionError(
-            f"dim={dim} has no effect: inputs are not scattered", remedy="split the batch by rank yourself"
-        )
-    if delayed:
-        raise OptionError(
-            "delay_all_reduce_named_params and param_to_hook_all_reduce are not offered",
-            remedy="give a plan with a bucket of their own for these parameters, where it is wanted in the order",
-        )
-    if mixed_with:
-        raise not_with_mixed_precision("find_unused_parameters=True")
-    if check_reduction:
-        text = "The `check_reduction` argument is deprecated and has no effect: reduction is always checked."
-        warnings.warn(text, FutureWarning, stacklevel=3)
-
-
 def not_with_mixed_precision(what: str) -> OptionError:
     """Return the error for something that cannot go with `mixed_precision`."""
     return OptionError(f"{what} and mixed_precision do not go together", remedy="use torch.autocast instead")
@@ -97,32 +71,6 @@ def hook_twice(mixed: bool = False) -> OptionError:
     return OptionError(
         "register_comm_hook or register_builtin_comm_hook can only be called once.",
         remedy="register one hook, which may call both",
-    )
-
-
-def not_joined_and_dropped() -> OptionError:
-    """Return the error for uneven inputs where layers are left out."""
-    return OptionError(
-        "drop and join() do not go together: a rank without input cannot tell which buckets others leave out",
-        remedy="leave drop out, or give every rank as many inputs and leave join() out",
-    )
-
-
-def check_in_backward(hooked: bool, joined: bool) -> None:
-    """Raise where optimizers step in backward and gradients are not plain averages over all ranks."""
-    given = "a communication hook or mixed_precision" if hooked else "join()" if joined else None
-    if given is not None:
-        raise OptionError(
-            f"_apply_optimizer_in_backward and {given} do not go together",
-            remedy="call optimizer.step() after backward instead",
-        )
-
-
-def only_default_group() -> OptionError:
-    """Return the error for pickling a module of another process group."""
-    return OptionError(
-        "DDP Pickling/Unpickling are only supported when using DDP with the default process group",
-        remedy="leave process_group out, or pickle ddp.module",
     )
 
 
@@ -155,8 +103,11 @@ def order_policy(
     return OrderPolicy(count, policy, chosen, whose, unused)
 
 
-def check_module(parameters: Sequence[nn.Parameter]) -> None:
-    """Raise where a module cannot be trained data parallel: nothing to reduce, lazy parameters, mixed device types."""
+def check_module(module: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
+    """Raise where a module cannot be trained data parallel.
+
+    There is nothing to reduce, parameters are lazy, devices of several types, or batch norms synchronise on the CPU.
+    """
     if not any(parameter.requires_grad for parameter in parameters):
         raise OptionError(
             "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient.",
@@ -175,15 +126,9 @@ def check_module(parameters: Sequence[nn.Parameter]) -> None:
             f"locate in {{{', '.join(map(repr, types))}}}.",
             remedy="move the module to one type of device",
         )
-
-
-def check_synchronised_norms(module: nn.Module, device: torch.device) -> None:
-    """Raise where batch norms synchronise over ranks on the CPU, for which torch has no such kernel."""
-    if device.type == "cpu" and any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules()):
-        raise OptionError(
-            "SyncBatchNorm layers only work with GPU modules",
-            remedy="use BatchNorm layers, or move the module to a GPU",
-        )
+    if types == ["cpu"] and any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules()):
+        what = "SyncBatchNorm layers only work with GPU modules"  # torch has no such kernel for a CPU
+        raise OptionError(what, remedy="use BatchNorm layers, or move the module to a GPU")
 
 
 def devices_of(
@@ -210,8 +155,11 @@ def devices_of(
     return None, None
 
 
-def buffer_sync(broadcast_buffers: bool | None, forward_sync_buffers: bool | None) -> BufferSync:
-    """Return what the two options ask for; `forward_sync_buffers` wins, and leaves construction alone."""
+def buffer_sync(broadcast_buffers: bool | None, forward_sync_buffers: bool | None) -> tuple[bool, bool]:
+    """Return whether buffers are broadcast at construction, and before each forward.
+
+    Of the two options `forward_sync_buffers` wins, and leaves construction alone.
+    """
     if broadcast_buffers is not None:
         text = (
             "Both `broadcast_buffers` and `forward_sync_buffers` were specified. `broadcast_buffers` is deprecated and "
@@ -222,9 +170,9 @@ def buffer_sync(broadcast_buffers: bool | None, forward_sync_buffers: bool | Non
         )
         warnings.warn(text, FutureWarning, stacklevel=4)
     if forward_sync_buffers is not None:
-        return BufferSync(True, forward_sync_buffers)
+        return True, forward_sync_buffers
     both = True if broadcast_buffers is None else broadcast_buffers
-    return BufferSync(both, both)
+    return both, both
 
 
 def check_drop(drop: LayerDrop | None, options: ReducerOptions, names: list[str]) -> None:

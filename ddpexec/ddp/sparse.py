@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from ddpexec.errors import ExecutionError
-from ddpsim.bucketing import Bucket
 
 
 class SparseBucket:
@@ -18,7 +17,7 @@ class SparseBucket:
 
     Args:
         number: place in launch order.
-        bucket: what the policy decided.
+        index: registration index.
         parameters: all parameters of the model, by registration index.
         called: what errors call the parameter of a registration index.
 
@@ -33,14 +32,13 @@ class SparseBucket:
     def __init__(
         self,
         number: int,
-        bucket: Bucket,
+        index: int,
         parameters: Sequence[nn.Parameter],
         called: Callable[[int], str],
     ) -> None:
         self.number = number
-        self.indices = bucket.parameters
-        self.size_bytes = bucket.size_bytes
-        self.parameters = [parameters[bucket.parameters[0]]]
+        self.indices, self.parameters = (index,), [parameters[index]]
+        self.size_bytes = parameters[index].nbytes
         self._called = called
         self.eager = [False]
         self.divisor = 1

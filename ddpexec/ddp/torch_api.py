@@ -5,51 +5,21 @@ The wrapper has each by torch's name; see torch's class for what it is for.
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from ddpexec.ddp.logging_data import logging_data
+from ddpexec.ddp.bucket_schedule import BucketSchedule
 from ddpexec.ddp.parameters import BROADCAST_BYTES
 from ddpexec.errors import ExecutionError, OptionError
 
-
-def set_ignored(module: nn.Module, params_and_buffers_to_ignore: Collection[str]) -> None:
-    """Leave parameters and buffers of these names alone where `module` is wrapped."""
-    module._ddp_params_and_buffers_to_ignore = params_and_buffers_to_ignore  # type: ignore[assignment]
-    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if name in params_and_buffers_to_ignore:
-            tensor._ddp_ignored = True  # type: ignore[attr-defined]
-
-
-def parameters_of(module: nn.Module, named_params: bool = False) -> Iterator[Any]:
-    """Yield the parameters that are not ignored."""
-    for name, parameter in module.named_parameters():
-        if not hasattr(parameter, "_ddp_ignored"):
-            yield (name, parameter) if named_params else parameter
-
-
-def bucket_bytes_cap(ddp: Any) -> int:
-    """Return the largest limit of a bucket, in bytes."""
-    return int(max(ddp.caps.limits()))
-
-
-def bucket_bytes_cap_list(ddp: Any) -> list[int]:
-    """Return the limits of `bucket_cap_mb_list` in bytes; empty without it."""
-    return list(ddp.caps.limits()) if ddp.caps.bucket_cap_mb_list is not None else []
-
-
-def ddp_logging_data(ddp: Any) -> dict[str, str | int]:
-    """Return torch's logging data."""
-    return logging_data(
-        ddp.module, ddp.reducer, devices=(ddp.device_ids, ddp.output_device),
-        first_bucket_sizes=ddp.first_bucket_sizes, sync_buffers=ddp.forward_sync_buffers,
-        joined=ddp._join_config.enable, failure=ddp.executor.failure,
-    )  # fmt: skip
+_DTYPES = {"float32": "float", "float64": "double", "float16": "c10::Half", "bfloat16": "c10::BFloat16"}
 
 
 def register_buffer_hook(ddp: Any, state: Any, hook: Callable[..., Any], comm_hook_location: Any = None) -> None:
@@ -57,7 +27,7 @@ def register_buffer_hook(ddp: Any, state: Any, hook: Callable[..., Any], comm_ho
     if not callable(hook):
         raise TypeError(f"hook must be callable, got {type(hook).__name__}")
     after = comm_hook_location is None or comm_hook_location.name == "POST_FORWARD"
-    ddp.buffer_sync.set_hook(hook, state, after_forward=after)
+    ddp.buffer_sync.hook, ddp.buffer_sync.after_forward = (hook, state), after
 
 
 def register_builtin_hook(ddp: Any, comm_hook_type: Any) -> None:
@@ -98,28 +68,6 @@ def reducer_parameters(ddp: Any) -> tuple[list[nn.Parameter], list[bool]]:
     return list(model.tensors), [parameter.sparse for parameter in model.policy]
 
 
-def names_of(ddp: Any, parameters: Sequence[nn.Parameter]) -> dict[int, str]:
-    """Return the name of each parameter, by its place among `parameters`."""
-    model = ddp.reducer.model
-    places = {parameter: index for index, parameter in enumerate(parameters)}
-    for tensor, name in zip(model.tensors, model.names, strict=True):
-        if tensor not in places:
-            raise ValueError(f"Param with name {name} found in module parameters, but not DDP parameters.")
-    if len(places) != len(model.names):
-        raise ValueError(
-            "Expected param to name mapping to cover all parameters, but got conflicting lengths: "
-            f"{len(places)} vs {len(model.names)}."
-        )
-    return {places[tensor]: name for tensor, name in zip(model.tensors, model.names, strict=True)}
-
-
-def register_fused_optimizer(ddp: Any, optim: type, *args: Any, optim_params: Any = None, **kwargs: Any) -> None:
-    """Let an optimizer step on each parameter as its bucket is reduced."""
-    from torch.distributed.algorithms._optimizer_overlap.optimizer_overlap import _as_overlapped_optim
-
-    _as_overlapped_optim(optim, optim_params, *args, **kwargs).register_ddp(ddp)
-
-
 def set_static_graph(ddp: Any) -> None:
     """Train as if `static_graph=True` had been given."""
     if ddp.static_graph:
@@ -133,11 +81,6 @@ def set_static_graph(ddp: Any) -> None:
     ddp.static_graph = ddp.reducer.options.static_graph = True
     ddp.executor.set_static_graph()
     ddp.reducer.order = ddp.order_policy(ddp.reducer.model)
-
-
-def update_process_group(ddp: Any, new_process_group: Any) -> None:
-    """Reduce over another group from now on."""
-    ddp.use_process_group(new_process_group)
 
 
 def set_sink_clone(ddp: Any, val: bool) -> None:
@@ -155,11 +98,49 @@ def remove_hooks(ddp: Any) -> None:
     ddp.executor.remove_hooks()
 
 
-def syncs_buffers(ddp: Any) -> bool:
-    """Return whether buffers are broadcast before each forward, as torch's former `broadcast_buffers`."""
-    return bool(ddp.forward_sync_buffers)
-
-
-def sync_buffers(ddp: Any, value: bool) -> None:
-    """Say whether buffers are broadcast before each forward."""
-    ddp.forward_sync_buffers = value
+def logging_data(ddp: Any) -> dict[str, str | int]:
+    """Return torch's logging data: its keys, with what a Python reducer can say of them."""
+    reducer: BucketSchedule = ddp.reducer
+    communicator, options, policy = reducer.communicator, reducer.options, reducer.model.policy
+    sizes = ", ".join(str(bucket.size_bytes) for bucket in reducer.plan.buckets)
+    groups = ", ".join(" ".join(map(str, bucket.parameters)) for bucket in reducer.plan.buckets)
+    dtypes = dict.fromkeys(_DTYPES.get(parameter.dtype, parameter.dtype) for parameter in policy)
+    data: dict[str, str | int] = {
+        "world_size": communicator.world_size,
+        "rank": communicator.rank,
+        "module_name": type(ddp.module).__name__,
+        "device_ids": ", ".join(map(str, ddp.device_ids or ())),
+        "output_device": -1 if ddp.output_device is None else ddp.output_device,
+        "backend_name": communicator.backend,
+        **reducer.stats.data,
+        "dtypes": ", ".join(dtypes),
+        "total_parameter_size_bytes": sum(parameter.size_bytes for parameter in policy),
+        "num_parameter_tensors": len(policy),
+        "bucket_cap_bytes": max(options.caps.limits()),
+        "bucket_sizes": ddp.first_bucket_sizes,
+        "num_buckets_reduced": len(reducer.launch_order),
+        "broadcast_buffers": int(ddp.forward_sync_buffers),
+        "find_unused_parameters": int(options.find_unused_parameters),
+        "gradient_as_bucket_view": int(options.gradient_as_bucket_view),
+        "static_graph": int(options.static_graph),
+        "has_sync_bn": int(any(isinstance(layer, nn.SyncBatchNorm) for layer in ddp.module.modules())),
+        "is_multi_device_module": int(len(reducer.model.devices) > 1),
+        "has_rebuilt_buckets": int(reducer.order.rebuilds > 0),
+        "unused_parameter_size": sum(policy[index].size_bytes for index in reducer.unused),
+        "prev_iteration_grad_ready_order_indices": ", ".join(map(str, reducer.arrival)),
+        "join_uneven_inputs": int(ddp._join_config.enable),
+        "torch_version": str(torch.__version__),
+    }
+    if reducer.order.rebuilds:
+        data |= {"rebuilt_bucket_sizes": sizes, "rebuilt_per_bucket_param_indices": groups}
+    if reducer.hooked:
+        data["comm_hook"] = reducer.hook_name
+    if ddp.executor.failure:
+        data |= {"has_error": 1, "error": ddp.executor.failure}
+    for variable in ("MASTER_PORT", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "TORCH_DISTRIBUTED_DEBUG"):
+        data[variable.lower()] = os.environ.get(variable, "N/A")
+    if communicator.backend == "gloo":
+        data["gloo_num_threads"] = 2
+        for variable in ("GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT"):
+            data[variable.lower()] = os.environ.get(variable, "N/A")
+    return data

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.join import Joinable
+from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
-from ddpexec.ddp import gradient_hooks, in_backward, joining, option_types, torch_api
+from ddpexec.ddp import gradient_hooks, in_backward, option_types, torch_api
 from ddpexec.ddp import options as construction
 from ddpexec.ddp.bucket_schedule import BucketSchedule
 from ddpexec.ddp.buffers import BufferSynchroniser
@@ -20,11 +20,12 @@ from ddpexec.ddp.comm_hooks import Hook, check_hook
 from ddpexec.ddp.compiling import call, uncompiled, uncompiled_itself
 from ddpexec.ddp.drop import LayerDrop
 from ddpexec.ddp.executor import Executor
-from ddpexec.ddp.graph_search import tensors_in, tie
-from ddpexec.ddp.joining import backward_is_synced, common_rank, notify_join
+from ddpexec.ddp.graph_search import tie
+from ddpexec.ddp.joining import JoinableModule
 from ddpexec.ddp.mixed import MixedPrecision
 from ddpexec.ddp.parameters import BROADCAST_BYTES, ModelParameters, broadcast_state, collect, verify, verify_plan
 from ddpexec.ddp.reducer_options import ReducerOptions
+from ddpexec.errors import OptionError
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.bucketing.plan import custom_plan
@@ -35,7 +36,7 @@ _MADE_ANEW = (
 )  # fmt: skip
 
 
-class DistributedDataParallel(nn.Module, Joinable):
+class DistributedDataParallel(JoinableModule):
     """Train `module` data parallel: the arguments of torch's class by the same names, and these.
 
     Args:
@@ -90,8 +91,6 @@ class DistributedDataParallel(nn.Module, Joinable):
         comm: str = "real",
         observer: Observer | None = None,
     ) -> None:
-        nn.Module.__init__(self)
-        Joinable.__init__(self)
         option_types.check_flags(
             init_sync=init_sync, find_unused_parameters=find_unused_parameters, static_graph=static_graph,
             gradient_as_bucket_view=gradient_as_bucket_view, batched_grad_copy=batched_grad_copy,
@@ -101,24 +100,28 @@ class DistributedDataParallel(nn.Module, Joinable):
             module=module, plan=plan, drop=drop, observer=observer, rebuild=rebuild, predictor=predictor,
             consensus=consensus, device_mesh=device_mesh, mixed_precision=mixed_precision, device_ids=device_ids,
         )  # fmt: skip
-        construction.refuse(
-            dim=dim,
-            delayed=delay_all_reduce_named_params is not None or param_to_hook_all_reduce is not None,
-            check_reduction=check_reduction,
-            mixed_with=mixed_precision is not None and find_unused_parameters,
-        )
-        self.communicator = construction.communicator_of(process_group, device_mesh, comm)
-        self.process_group, self.device_mesh, self._comm = self.communicator.main, device_mesh, comm
+        if dim != 0:
+            what = f"dim={dim} has no effect: inputs are not scattered"
+            raise OptionError(what, remedy="split the batch by rank yourself")
+        if delay_all_reduce_named_params is not None or param_to_hook_all_reduce is not None:
+            what = "delay_all_reduce_named_params and param_to_hook_all_reduce are not offered"
+            remedy = "give a plan with a bucket of their own for these parameters, where it is wanted in the order"
+            raise OptionError(what, remedy=remedy)
+        if mixed_precision is not None and find_unused_parameters:
+            raise construction.not_with_mixed_precision("find_unused_parameters=True")
+        if check_reduction:
+            text = "The `check_reduction` argument is deprecated and has no effect: reduction is always checked."
+            warnings.warn(text, FutureWarning, stacklevel=2)
+        super().__init__(module, construction.communicator_of(process_group, device_mesh, comm))
+        self.device_mesh, self._comm = device_mesh, comm
         construction.localise(module, device_mesh)
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         tensors = [tensor for name, tensor in module.named_parameters() if name not in self.parameters_to_ignore]
-        construction.check_module(tensors)
+        construction.check_module(module, tensors)
         self.device_ids, self.output_device = construction.devices_of(tensors, device_ids, output_device)
-        self.module, self.device, self.device_type = module, tensors[0].device, tensors[0].device.type
-        construction.check_synchronised_norms(module, self.device)
-        sync = construction.buffer_sync(broadcast_buffers, forward_sync_buffers)
-        self.forward_sync_buffers = sync.in_forward
-        self.require_backward_grad_sync = self.require_forward_param_sync = self.clone_outputs = True
+        self.device, self.device_type = tensors[0].device, tensors[0].device.type
+        at_construction, self.forward_sync_buffers = construction.buffer_sync(broadcast_buffers, forward_sync_buffers)
+        self.require_forward_param_sync = self.clone_outputs = True
         self._options = ReducerOptions(
             caps=construction.caps_of(bucket_cap_mb, first_bucket_mb, bucket_cap_mb_list),
             gradient_as_bucket_view=gradient_as_bucket_view,
@@ -136,7 +139,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         model, first = self._first_plan()
         construction.check_drop(drop, self._options, model.names)
         if init_sync:
-            self._synchronise(model, first, buffers=sync.at_construction)
+            self._synchronise(model, first, buffers=at_construction)
         self.mixed = None
         if mixed_precision is not None:
             self.mixed = MixedPrecision(mixed_precision, module, self.parameters_to_ignore)
@@ -152,17 +155,6 @@ class DistributedDataParallel(nn.Module, Joinable):
         iteration.
         """
         self.reducer.expect_context(context)
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Accumulate gradients locally; the first backward whose forward is outside reduces what has accumulated."""
-        if self.mixed is not None:
-            raise construction.not_with_mixed_precision("no_sync()")
-        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
-        try:
-            yield
-        finally:
-            self.require_backward_grad_sync = before
 
     @uncompiled_itself
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -251,8 +243,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         if self.mixed is not None:
             self.reducer.average_after(self.mixed.reduce_dtype)
         self.executor = Executor(
-            model, self.reducer, self.reducer.launcher, self.communicator.rank, static_graph=options.static_graph,
-            find_unused=options.find_unused_parameters, mixed=self.mixed, observer=observer,
+            self.reducer, find_unused=options.find_unused_parameters, static_graph=options.static_graph,
+            mixed=self.mixed, observer=observer,
         )  # fmt: skip
         # Hooks hold the executor, its buckets and its graph: they go with this module, as torch's do.
         self._release = weakref.finalize(self, gradient_hooks.remove, self.executor.handles)
@@ -262,17 +254,17 @@ class DistributedDataParallel(nn.Module, Joinable):
         self.first_bucket_sizes = ", ".join(str(bucket.size_bytes) for bucket in plan.buckets)
         self.observer = observer
 
-    def use_process_group(self, process_group: Any) -> None:
-        """Reduce over `process_group` from now on, as after ranks have left or come back; buckets begin anew.
+    def use_process_group(self, new_process_group: Any) -> None:
+        """Reduce over `new_process_group` from now on, as after ranks have left or come back; buckets begin anew.
 
         A rank outside the group keeps its own, and must not call the module until it is given a group again. A
         communication hook stays; whatever group it holds itself is its own business.
         """
-        if dist.distributed_c10d._rank_not_in_group(process_group):
+        if dist.distributed_c10d._rank_not_in_group(new_process_group):
             return
         former, buffers = self.reducer, self.buffer_sync
         self._release()
-        self.communicator = construction.communicator_of(process_group, None, self._comm)
+        self.communicator = construction.communicator_of(new_process_group, None, self._comm)
         self.process_group, self.device_mesh = self.communicator.main, None
         self._build(*self._first_plan(), self.observer)
         self.reducer.take_over(former)
@@ -280,7 +272,8 @@ class DistributedDataParallel(nn.Module, Joinable):
 
     def __getstate__(self) -> dict[str, Any]:
         if self.process_group is not dist.group.WORLD or len(self.communicator.groups) > 1:
-            raise construction.only_default_group()
+            what = "DDP Pickling/Unpickling are only supported when using DDP with the default process group"
+            raise OptionError(what, remedy="leave process_group out, or pickle ddp.module")
         return {name: value for name, value in self.__dict__.items() if name not in _MADE_ANEW}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -294,19 +287,16 @@ class DistributedDataParallel(nn.Module, Joinable):
     def check_joinable(self) -> None:
         """Raise where layers are left out."""
         if self.drop is not None:
-            raise construction.not_joined_and_dropped()
-
-    def divide_by(self, ranks: int) -> None:
-        """Divide the coming sums by `ranks`."""
-        self.reducer.divide_by(ranks)
+            what = "drop and join() do not go together: a rank without input cannot tell which buckets others leave out"
+            raise OptionError(what, remedy="leave drop out, or give every rank as many inputs and leave join() out")
 
     def shadow_iteration(self) -> None:
         """Take part in an iteration of the ranks that have input, with gradients of zero."""
         self.executor.check_finished()
         self.reducer.rebuild()
         if self.buffers_due(after_forward=False):
-            self.buffer_sync.synchronise(common_rank(self, candidate=False))
-        self.require_forward_param_sync = backward_is_synced(self, joined=True)
+            self.buffer_sync.synchronise(self.common_rank(candidate=False))
+        self.require_forward_param_sync = self.backward_is_synced(joined=True)
         if self.require_forward_param_sync:
             self.executor.begin(local=False)
             if self.mixed is not None:
@@ -314,31 +304,27 @@ class DistributedDataParallel(nn.Module, Joinable):
             with self.reducer.of_zeros():
                 self.executor.shadow()
 
-    def complete(self) -> None:
-        """Bring the parameters up to date: they always are."""
-
-    join, join_hook = joining.join, joining.join_hook
-    join_device = property(joining.join_device)
-    join_process_group = property(joining.join_process_group)
-
     # ---- what else torch's class has
 
-    broadcast_buffers = property(torch_api.syncs_buffers, torch_api.sync_buffers)
+    broadcast_buffers = property(
+        lambda ddp: ddp.forward_sync_buffers, lambda ddp, value: setattr(ddp, "forward_sync_buffers", value)
+    )
     broadcast_bucket_size = BROADCAST_BYTES
-    bucket_bytes_cap = property(torch_api.bucket_bytes_cap)
-    bucket_bytes_cap_list = property(torch_api.bucket_bytes_cap_list)
-    _set_params_and_buffers_to_ignore_for_model = staticmethod(torch_api.set_ignored)
-    _get_data_parallel_params = staticmethod(torch_api.parameters_of)
-    _get_ddp_logging_data = torch_api.ddp_logging_data
+    bucket_bytes_cap = property(lambda ddp: int(max(ddp.caps.limits())))
+    bucket_bytes_cap_list = property(lambda ddp: list(ddp.caps.limits()) if ddp.caps.bucket_cap_mb_list else [])
+    _set_params_and_buffers_to_ignore_for_model = staticmethod(TorchDDP._set_params_and_buffers_to_ignore_for_model)
+    _get_data_parallel_params = staticmethod(TorchDDP._get_data_parallel_params)
+    _get_ddp_logging_data = torch_api.logging_data
     _register_buffer_comm_hook = torch_api.register_buffer_hook
     _register_builtin_comm_hook = torch_api.register_builtin_hook
     _set_ddp_runtime_logging_sample_rate = torch_api.set_sample_rate
     _default_broadcast_coalesced = torch_api.broadcast_coalesced
     _build_params_for_reducer = torch_api.reducer_parameters
-    _build_debug_param_to_name_mapping = torch_api.names_of
-    _register_fused_optim = torch_api.register_fused_optimizer
+    _build_debug_param_to_name_mapping = TorchDDP._build_debug_param_to_name_mapping
+    _log_and_throw, logger = TorchDDP._log_and_throw, None  # that function raises by
+    _register_fused_optim = TorchDDP._register_fused_optim
     _set_static_graph = torch_api.set_static_graph
-    _update_process_group = torch_api.update_process_group
+    _update_process_group = use_process_group
     _set_ddp_sink_clone = torch_api.set_sink_clone
     _check_reducer_finalized = torch_api.check_finished
     _remove_autograd_hooks = torch_api.remove_hooks
@@ -355,7 +341,7 @@ class DistributedDataParallel(nn.Module, Joinable):
             self.reducer.start_iteration()
         if self._join_config.enable:
             self.check_joinable()
-        notify_join(self)
+        self.notify_join()
         if torch.is_grad_enabled():
             self.executor.check_finished()
             self.reducer.rebuild()
@@ -366,7 +352,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         if self.buffers_due(after_forward=False):
             self._synchronise_buffers()
         if self._join_config.enable:
-            backward_is_synced(self, joined=False)
+            self.backward_is_synced(joined=False)
         if self.device_ids:
             (inputs,), (kwargs,) = dist.utils._to_kwargs(inputs, kwargs, self.device, True)
         if self.mixed is not None:
@@ -377,7 +363,10 @@ class DistributedDataParallel(nn.Module, Joinable):
         # Before the first forward, as optimizers are put on parameters after the module is wrapped too.
         self._optimizers_taken_over = True
         if in_backward.take_over(self.reducer.model.tensors):
-            construction.check_in_backward(self.reducer.hooked, self._join_config.enable)
+            hooked = "a communication hook or mixed_precision" if self.reducer.hooked else ""
+            if given := hooked or ("join()" if self._join_config.enable else ""):
+                what = f"_apply_optimizer_in_backward and {given} do not go together"
+                raise OptionError(what, remedy="call optimizer.step() after backward instead")
             self.reducer.step_each_bucket(in_backward.step)
 
     @uncompiled
@@ -389,12 +378,11 @@ class DistributedDataParallel(nn.Module, Joinable):
             self.mixed.restore()
         searching = self._options.searching
         if synced:
-            self.executor.expect(tensors_in(output) if searching else (), self.reducer.dropped)
+            self.executor.expect(output, self.reducer.dropped)
         self.require_forward_param_sync = synced
         if searching or self.executor.counting:
             return tie(output, self.executor.backward_started, clone=self.clone_outputs)
         return output
 
     def _synchronise_buffers(self) -> None:
-        source = common_rank(self, candidate=True) if self._join_config.enable else 0
-        self.reducer.await_also(self.buffer_sync.synchronise(source, self.observer))
+        self.reducer.await_also(self.buffer_sync.synchronise(self.buffers_source(), self.observer))

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from ddpexec.ddp.flat import FlatBucket
 from ddpexec.groups.process_groups import Communicator, wait
 from ddpexec.timing.stopwatch import Span, agreed, last_to_last, on_device, seconds_of, span_of
-from ddpsim.bucketing import Bucket
 
 BUCKETS, BUCKET_PARAMETERS = 4, 12
 """Buckets that are copied into by turns, and gradients in each; chosen by hand."""
@@ -32,7 +31,7 @@ def small_bucket(numel: int, device: torch.device) -> tuple[FlatBucket, list[nn.
     """Return a bucket of gradients of `numel` elements, and its parameters."""
     parameters = [nn.Parameter(torch.ones(numel, device=device)) for _ in range(BUCKET_PARAMETERS)]
     indices = tuple(range(BUCKET_PARAMETERS))
-    made = FlatBucket(0, Bucket(indices, 4 * numel * len(indices), None), parameters, as_view=False, batched=False)
+    made = FlatBucket(0, indices, parameters, as_view=False, batched=False)
     made.divisor = 2
     return made, parameters
 

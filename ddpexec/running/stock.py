@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
+from torch.autograd.graph import get_gradient_edge
 
 from ddpexec.ddp.compiling import uncompiled
-from ddpexec.ddp.graph_search import gradient_accumulator
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.errors import OptionError
 from ddpexec.timing.observe import Observer
@@ -59,7 +59,7 @@ class StockWatch:
         self._ddp, self._model, self._observer = ddp, model, observer
         self._begun: dict[int, Any] = {}
         self._callback_queued = False
-        self._accumulators = [gradient_accumulator(parameter) for parameter in model.tensors]
+        self._accumulators = [get_gradient_edge(parameter).node for parameter in model.tensors]
         self._undo: list[Callable[[], object]] = []
         self._group = StampedGroup(ddp.process_group, self._launched)
         self.attach()
@@ -158,7 +158,7 @@ def hook_cost_s(gradients: int = 100, rounds: int = 9) -> float:
 
     def backward_s(hooked: bool) -> float:
         leaves = [torch.ones((), requires_grad=True) for _ in range(gradients)]
-        nodes = [gradient_accumulator(leaf) for leaf in leaves]
+        nodes = [get_gradient_edge(leaf).node for leaf in leaves]
         if hooked:
             for leaf, node in zip(leaves, nodes, strict=True):
                 leaf.register_post_accumulate_grad_hook(lambda _: None)  # type: ignore[no-untyped-call]

@@ -26,76 +26,59 @@ class AveragedParameters:
         indices: registration indices, in the order in which they lie.
         model: all parameters.
         outer: the step taken at each average; None takes the average itself.
+
+    Attributes:
+        kept: what the outer step remembers: the parameters after the last one, and the momentum; nothing without one.
     """
 
     shard: nn.Parameter | None = None
 
     def __init__(self, number: int, indices: tuple[int, ...], model: ModelParameters, outer: OuterStep | None) -> None:
         self.number, self.indices = number, indices
-        self.tensors = [model.tensors[index] for index in indices]
-        first = self.tensors[0]
-        self.whole = torch.zeros(sum(t.numel() for t in self.tensors), dtype=first.dtype, device=first.device)
-        lie_in(self.whole, self.tensors)
-        self._outer = None if outer is None else _OuterMomentum(outer, self.whole, self.tensors)
-
-    @property
-    def kept(self) -> list[Tensor]:
-        """What the outer step remembers; nothing without one."""
-        return [] if self._outer is None else self._outer.kept
+        self.parameters = [model.tensors[index] for index in indices]
+        first = self.parameters[0]
+        self.whole = torch.zeros(sum(t.numel() for t in self.parameters), dtype=first.dtype, device=first.device)
+        lie_in(self.whole, self.parameters)
+        self._outer = outer
+        self.kept = [] if outer is None else [self.whole.clone(), torch.zeros_like(self.whole)]
+        self._rates: list[float] = []
 
     def divide(self, ranks: int, rates: Rates) -> None:
         """Divide the parameters by the ranks, before they are summed."""
         if self._outer is not None:
-            self._outer.rates = rates(self.tensors)
+            self._rates = rates(self.parameters)
         with torch.no_grad():
             self.whole.div_(ranks)
 
+    @torch.no_grad()
     def landed(self) -> None:
-        """Take the outer step, now that the parameters are the average."""
-        if self._outer is not None:
-            with torch.no_grad():
-                self._outer.step(self.whole)
-
-    def take_gradients(self) -> None:
-        """Take the gradients of its parameters away."""
-        for tensor in self.tensors:
-            tensor.grad = None
-
-    def own_gradients(self) -> list[Tensor]:
-        """Return the gradients that this rank's optimizer works with."""
-        return [tensor.grad for tensor in self.tensors if tensor.grad is not None]
-
-
-class _OuterMomentum:
-    """The outer step's memory: the parameters after the last one, and the momentum."""
-
-    def __init__(self, asked: OuterStep, whole: Tensor, tensors: Sequence[nn.Parameter]) -> None:
-        self._asked, self._tensors = asked, tensors
-        self._last, self._momentum = whole.clone(), torch.zeros_like(whole)
-        self.rates: list[float] = []
-
-    @property
-    def kept(self) -> list[Tensor]:
-        """The last parameters, and the momentum."""
-        return [self._last, self._momentum]
-
-    def step(self, whole: Tensor) -> None:
-        """Move `whole`, which is the average, to where the momentum leads from the last one."""
+        """Move the parameters, which are the average now, to where the outer step's momentum leads from the last."""
+        if self._outer is None:
+            return
         begin = 0
         for rate, elements in self._runs():
-            x, x0, u = (each[begin : begin + elements] for each in (whole, self._last, self._momentum))
-            u.mul_(self._asked.momentum)
+            x, x0, u = (each[begin : begin + elements] for each in (self.whole, *self.kept))
+            u.mul_(self._outer.momentum)
             if rate:
                 u.add_(x0, alpha=1 / rate).sub_(x, alpha=1 / rate)
-                torch.sub(x0, u, alpha=self._asked.rate * rate, out=x)
+                torch.sub(x0, u, alpha=self._outer.rate * rate, out=x)
             x0.copy_(x)
             begin += elements
 
+    def take_gradients(self) -> None:
+        """Take the gradients of its parameters away."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def own_gradients(self) -> list[Tensor]:
+        """Return the gradients that this rank's optimizer works with."""
+        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+
     def _runs(self) -> Iterator[tuple[float, int]]:
         """Yield each learning rate with how many elements in a row have it."""
-        of_tensors = zip(self.rates, self._tensors, strict=True)
-        for rate, group in itertools.groupby(of_tensors, key=lambda pair: pair[0]):
-            yield rate, sum(tensor.numel() for _, tensor in group)
+        of_parameters = zip(self._rates, self.parameters, strict=True)
+        for rate, group in itertools.groupby(of_parameters, key=lambda pair: pair[0]):
+            yield rate, sum(parameter.numel() for _, parameter in group)
 
 
 def rates_of(groups: Sequence[dict[str, Any]]) -> Rates:

@@ -34,7 +34,7 @@ class ChunkedBucket:
     """
 
     def __init__(self, flat: FlatGradients, chunks: Chunks) -> None:
-        self._buffer = flat.bucket.buffer
+        self._buffer = flat.buffer
         self._elements, self._momentum = chunks.elements, chunks.momentum
         count = -(-self._buffer.numel() // chunks.elements)
         self._left = self._buffer.new_zeros(count * chunks.elements)

@@ -16,23 +16,18 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 
 from ddpexec.ddp.parameters import ModelParameters, broadcast_state, collect, verify
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.planner import check_agreement
-from ddpexec.schedules.watching import (
-    CollectiveWatch,
-    Unit,
-    WatchedAllGather,
-    WatchedReduceScatter,
-    WatchedReplicas,
-    stamping,
-)
+from ddpexec.schedules.watching import CollectiveWatch, Unit, WatchedCollective, WatchedReplicas, stamping
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
+from ddpsim.operations import Operation
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.precision import Precision
 from ddpsim.schedules.schedule import Schedule
@@ -162,8 +157,9 @@ class FullySharded(nn.Module):
             what = f"torch's fully_shard refuses {type(module).__name__}: {error}"
             raise OptionError(what, place="scheme", remedy="use `scheme=zero2`, or another model") from error
         sharded: Any = module
-        sharded.set_custom_all_gather(WatchedAllGather(self._watch, unit))
-        sharded.set_custom_reduce_scatter(WatchedReduceScatter(self._watch, unit))
+        gather, scatter = Operation.ALL_GATHER, Operation.REDUCE_SCATTER
+        sharded.set_custom_all_gather(WatchedCollective(DefaultAllGather(), self._watch, gather, unit))
+        sharded.set_custom_reduce_scatter(WatchedCollective(DefaultReduceScatter(), self._watch, scatter, unit))
         groups = sharded._get_fsdp_state()._fsdp_param_groups
         for group in groups:
             if mesh.ndim > 1:

@@ -133,11 +133,11 @@ class _Thread:
         self._thread.start()
 
     def launch(self, operation: Operation, tensor: Tensor, after: Sequence[Work], not_before_s: float) -> Work:
-        future: torch.futures.Future[Any] = torch.futures.Future()
+        work = ThreadWork()
 
         def carry_out() -> None:
-            for work in after:
-                work.wait()
+            for before in after:
+                before.wait()
             if (left_s := not_before_s - time.monotonic()) > 0:
                 time.sleep(left_s)
             if operation is Operation.REDUCE_SCATTER:
@@ -147,8 +147,8 @@ class _Thread:
             else:
                 begin(self._group, operation, tensor).wait()
 
-        self._jobs.put((future, carry_out))
-        return ThreadWork(future)
+        self._jobs.put((work, carry_out))
+        return work
 
     def close(self) -> None:
         self._jobs.put(None)
@@ -169,23 +169,16 @@ class _Thread:
                 future.set_exception(error)
 
 
-class ThreadWork:
-    """The work of a message that a thread carries out."""
-
-    def __init__(self, future: torch.futures.Future[Any]) -> None:
-        self._future = future
-
-    def wait(self) -> object:
-        """Wait until it has been carried out; raise what went wrong."""
-        return self._future.wait()
+class ThreadWork(torch.futures.Future[Any]):
+    """The work of a message that a thread carries out: a future that is set then, or holds what went wrong."""
 
     def is_completed(self) -> bool:
-        """Return whether it has."""
-        return self._future.done()
+        """Return whether it has been carried out."""
+        return self.done()
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Return the future that is set then."""
-        return self._future
+        """Return itself."""
+        return self
 
 
 def begin(group: dist.ProcessGroup, operation: Operation, tensor: Tensor) -> Work:

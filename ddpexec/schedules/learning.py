@@ -8,18 +8,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 import torch
 
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.groups.lost import naming_the_lost
-from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.lanes import CommunicationStream
 from ddpexec.timing.clock import settle
 from ddpsim.operations import Operation
-from ddpsim.schedules.setup import SchemeInputs
 
 PROBES = (1 << 20, 8 << 20)
 """Bytes of the allreduces that tell what a message takes, the fixed part and the rate; chosen by hand: buffers on the
@@ -67,40 +64,14 @@ class ProbeTimes:
         """A gradient comes."""
         self._ready[-1][index] = time.perf_counter() - self._returned_s
 
-    def rows(self) -> torch.Tensor:
-        """Return when each parameter is needed and when its gradient is ready, two rows; NaN where never."""
-        return torch.tensor(
-            [self._medians(self._uses), self._medians(self._ready)],
-            dtype=torch.float64,
-        )
+    def learned(self) -> list[float]:
+        """Return when each parameter is needed, then when its gradient is ready; NaN where never."""
+        return [*self._medians(self._uses), *self._medians(self._ready)]
 
     def _medians(self, seen: Sequence[dict[int, float]]) -> list[float]:
         kept = seen[1:] or seen
         found = ([each[index] for each in kept if index in each] for index in range(self._count))
         return [median(times) if times else math.nan for times in found]
-
-
-def with_learned(
-    setup: SchemeInputs,
-    learning: ProbeTimes,
-    communicator: Communicator,
-    lane: CommunicationStream,
-    model: ModelParameters,
-) -> SchemeInputs:
-    """Return `setup` with what rank 0 learned, and what it measures of messages; every rank calls this."""
-    device = communicator.device_for(model.tensors[0].device)
-    rows = torch.cat([learning.rows().flatten(), torch.tensor(_probe(lane, model), dtype=torch.float64)]).to(device)
-    with naming_the_lost(communicator, "the broadcast of learned times"):
-        communicator.broadcast(rows, 0)
-    *times, fixed_s, rate = rows.tolist()
-    count = len(model.tensors)
-    uses, ready = times[:count], times[count:]
-    return replace(
-        setup,
-        use_s={index: seconds for index, seconds in enumerate(uses) if not math.isnan(seconds)},
-        ready_s={index: seconds for index, seconds in enumerate(ready) if not math.isnan(seconds)},
-        time_s=ProbedLink(communicator.world_size, fixed_s, rate),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +94,8 @@ class ProbedLink:
         return self.fixed_s + size_bytes / self.rate * share
 
 
-def arrival_order(setup: SchemeInputs) -> list[int]:
-    """Return registration indices as gradients came; those that never did come last."""
-    never = math.inf
-    return sorted(range(len(setup.parameters)), key=lambda index: (setup.ready_s.get(index, never), index))
-
-
-def _probe(lane: CommunicationStream, model: ModelParameters) -> tuple[float, float]:
-    """Return seconds of an allreduce of nothing, and bytes a second beyond."""
+def probe(lane: CommunicationStream, model: ModelParameters) -> tuple[float, float]:
+    """Return what is measured of the wire: seconds of an allreduce of nothing, and bytes a second beyond."""
     device = model.tensors[0].device
     taken = []
     for size in PROBES:

@@ -1,4 +1,4 @@
-"""The memory that messages carry: gradients of some parameters in one buffer, and the parameters in another."""
+"""The memory that messages carry: gradients of some parameters in one buffer, the parameters in another."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from torch import Tensor, nn
 from ddpexec.ddp.flat import FlatBucket, lie_in, views_of
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.schedules.rings import part_elements
-from ddpsim.bucketing.assign import Bucket
+from ddpsim.schedules.message import Message
+from ddpsim.schedules.points import PointKind
+from ddpsim.schedules.schedule import Schedule
+from ddpsim.schedules.servers import SERVERS
 
 
-class FlatGradients:
-    """A flat holds the gradients of parameters that messages carry together, divisible by the ranks.
+class FlatGradients(FlatBucket):
+    """A flat is a bucket of gradients that messages carry, divisible by the ranks.
 
     Args:
         number: that errors and traces call it by.
@@ -28,11 +31,12 @@ class FlatGradients:
         dtype: in which gradients come and are sent; None is their parameters'.
 
     Attributes:
-        eager: by registration index, the places of gradients that are copied in one by one, as they come.
         filled: whether all gradients lie in the buffer, and messages may carry it.
         every: in every how-manieth iteration gradients are summed.
         numbers: of the messages that carry it.
         untouched: registration indices of those that no rank used.
+        weights: the buffer of the parameters, where they are sharded.
+        shard: this rank's part of it, which its optimizer knows.
     """
 
     def __init__(
@@ -47,15 +51,12 @@ class FlatGradients:
         late: bool = False,
         dtype: torch.dtype | None = None,
     ) -> None:
-        self.number, self.indices = number, indices
-        self.tensors = [model.tensors[index] for index in indices]
-        first = self.tensors[0]
-        elements = sum(tensor.numel() for tensor in self.tensors)
-        part = part_elements(elements, (dtype or first.dtype).itemsize, ranks)
-        size = sum(model.policy[index].size_bytes for index in indices)
-        self.bucket = FlatBucket(
+        tensors = [model.tensors[index] for index in indices]
+        elements = sum(tensor.numel() for tensor in tensors)
+        part = part_elements(elements, (dtype or tensors[0].dtype).itemsize, ranks)
+        super().__init__(
             number,
-            Bucket(indices, size, None),
+            indices,
             model.tensors,
             as_view=late and len(indices) == 1 and not sharded and dtype is None,
             batched=False,
@@ -64,89 +65,74 @@ class FlatGradients:
             least=part * ranks,
         )
         self._own = slice(rank * part, (rank + 1) * part)
-        self.eager = {index: place for place, index in enumerate(indices) if self.bucket.eager[place] and not late}
-        self.filled, self._late = False, late
-        self.summed_over, self.every = ranks, 1
+        self.late, self.filled, self.divisor, self.every = late, False, ranks, 1
         self.numbers: tuple[int, ...] = ()
         self.untouched: Collection[int] = ()
-        self.parameters: Tensor | None = None
+        self.weights: Tensor | None = None
         self.shard: nn.Parameter | None = None
         if sharded:
-            self._move_parameters()
-
-    @property
-    def summed_over(self) -> int:
-        """Ranks, by which gradients are divided."""
-        return self.bucket.divisor
-
-    @summed_over.setter
-    def summed_over(self, ranks: int) -> None:
-        self.bucket.divisor = ranks
-
-    @property
-    def gradients(self) -> Tensor:
-        """All gradients, padded."""
-        return self.bucket.whole
+            self.weights = torch.zeros_like(self.whole)
+            lie_in(self.weights[: self.elements], self.parameters)
+            self.shard = nn.Parameter(self.weights[self._own])
 
     def complete(self) -> None:
         """Copy in the gradients that are still to be, divided by the ranks; once, however many messages carry them."""
         if not self.filled:
-            if self._late:
-                for place, eager in enumerate(self.bucket.eager):
+            if self.late:
+                for place, eager in enumerate(self.eager):
                     if eager:
-                        self.bucket.fill(place)
-            self.bucket.complete()
+                        self.fill(place)
+            super().complete()
             self.filled = True
 
     def complete_locally(self) -> None:
         """Copy in the gradients that were not copied as they came, whole."""
-        ranks, self.summed_over = self.summed_over, 1
-        self.bucket.complete()
-        self.summed_over = ranks
+        ranks, self.divisor = self.divisor, 1
+        super().complete()
+        self.divisor = ranks
 
     def give_gradients(self) -> None:
         """Give the parameters what lies in the buffer, by views of it; none to those that no rank used."""
         if self.shard is not None:
-            self.shard.grad = self.gradients[self._own]
+            self.shard.grad = self.whole[self._own]
             return
-        for index, tensor, view in zip(self.indices, self.tensors, self.bucket.views, strict=True):
-            tensor.grad = None if index in self.untouched else view
+        for index, parameter, view in zip(self.indices, self.parameters, self.views, strict=True):
+            parameter.grad = None if index in self.untouched else view
 
     def take_gradients(self) -> None:
         """Take the gradients of its parameters away: what they are is in the buffer, or will be."""
-        for tensor in self.tensors:
-            tensor.grad = None
-        if self.shard is not None:
-            self.shard.grad = None
+        for parameter in self.parameters if self.shard is None else (*self.parameters, self.shard):
+            parameter.grad = None
 
     def own_gradients(self) -> list[Tensor]:
         """Return the gradients that this rank's optimizer works with."""
-        owners = self.tensors if self.shard is None else [self.shard]
-        return [tensor.grad for tensor in owners if tensor.grad is not None]
+        owners = self.parameters if self.shard is None else [self.shard]
+        return [each.grad for each in owners if each.grad is not None]
 
-    def restore_gradients(self, ranks: int) -> None:
+    def restore_gradients(self) -> None:
         """Give the parameters gradients of their own whose mean over the ranks is what was reduced."""
         if self.shard is not None:
-            own = self.gradients[self._own] * ranks
-            self.gradients.zero_()
-            self.gradients[self._own] = own
+            own = self.whole[self._own] * self.divisor
+            self.whole.zero_()
+            self.whole[self._own] = own
             self.shard.grad = None
-        for index, tensor, view in zip(self.indices, self.tensors, self.bucket.views, strict=True):
-            tensor.grad = None if index in self.untouched else view.clone()
-
-    def write_back(self) -> None:
-        """Copy what lies in the buffer to the parameters' own gradients."""
-        self.bucket.write_back(self.untouched)
+        for index, parameter, view in zip(self.indices, self.parameters, self.views, strict=True):
+            parameter.grad = None if index in self.untouched else view.clone()
 
     def own_part(self, values: Sequence[Tensor]) -> Tensor:
         """Return this rank's part of what each parameter has one of, in its shape."""
-        whole = torch.zeros_like(self.gradients, dtype=values[0].dtype)
-        for view, value in zip(views_of(whole[: self.bucket.buffer.numel()], self.tensors), values, strict=True):
+        whole = torch.zeros_like(self.whole, dtype=values[0].dtype)
+        for view, value in zip(views_of(whole[: self.elements], self.parameters), values, strict=True):
             view.copy_(value)
         return whole[self._own].clone()
 
-    def _move_parameters(self) -> None:
-        """Let the parameters lie in one buffer, and this rank's part of it be the one that its optimizer knows."""
-        whole = torch.zeros_like(self.gradients)
-        lie_in(whole[: self.bucket.elements], self.tensors)
-        self.parameters, self.shard = whole, nn.Parameter(whole[self._own])
+
+def keeps_parts(schedule: Schedule) -> bool:
+    """Whether a rank updates its part of the parameters only, so that messages gather them."""
+    gathers = any(message.group != SERVERS and not gradients_in(message) for message in schedule)
+    return schedule.update != "elsewhere" and (schedule.sharding.optimizer > 1 or gathers)
+
+
+def gradients_in(message: Message) -> bool:
+    """Whether a message carries gradients: it sums them, or gathers what an optimizer waits for."""
+    return message.op.reduces or any(point.kind is PointKind.OPTIMIZER for point in message.blocks)

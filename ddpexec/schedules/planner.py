@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
 from ddpexec.ddp.parameters import ModelParameters, agree
 from ddpexec.errors import OptionError
+from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.chunked import check_no_momentum
 from ddpexec.schedules.lanes import CommunicationStream
-from ddpexec.schedules.learning import ProbeTimes, arrival_order, with_learned
-from ddpexec.schedules.message_memory import keeps_parts
+from ddpexec.schedules.learning import ProbedLink, ProbeTimes, probe
+from ddpexec.schedules.memory import keeps_parts
 from ddpexec.schedules.refusals import check_mixable
 from ddpexec.schedules.rows import check_optimizer
 from ddpexec.schedules.updates import MakeOptimizer
@@ -30,77 +32,66 @@ from ddpsim.schedules.schemes import without_overlap
 from ddpsim.schedules.setup import SchemeInputs
 
 
+@dataclass(kw_only=True)
 class SchedulePlanner:
     """A planner has a scheme make the schedules of one job: its first, and another of what was learned.
 
-    Args:
+    Attributes:
         scheme: makes a schedule of a setup.
         model: its parameters, in registration order.
         communicator: of the ranks.
         make_optimizer: makes an optimizer of some parameters; refused where it cannot take sparse gradients as sent.
         caps: of the buckets.
-        plan: the buckets instead.
+        given: the buckets instead.
         overlap: whether messages may begin before backward has ended.
         every: of how many iterations the last one sends gradients.
         accumulate: iterations of a step of the optimizer.
         find_unused: whether parameters may have no gradient.
         mixed_precision: torch's, in whose `param_dtype` gradients are sent; None leaves them in their parameters'.
+        wire: what a message takes, as probed when times were learned; None before.
+        plan: the buckets in force.
 
     Raises:
         OptionError: a scheme that others carry out, or `every` and `accumulate` that do not go together.
     """
 
-    def __init__(
-        self,
-        scheme: Scheme,
-        model: ModelParameters,
-        communicator: Communicator,
-        make_optimizer: MakeOptimizer,
-        *,
-        caps: BucketCaps,
-        plan: BucketPlan | None,
-        overlap: bool,
-        every: int,
-        accumulate: int,
-        find_unused: bool,
-        mixed_precision: Any = None,
-    ) -> None:
-        self._find_unused, self._mixed = find_unused, mixed_precision
-        self._scheme, self._model, self._communicator = scheme, model, communicator
-        self._make_optimizer, self._overlap = make_optimizer, overlap
-        self._every, self._accumulate = every, accumulate
-        self._given, self._caps = plan, caps
-        self.plan = plan or rebuilt_plan(model.policy, caps)
-        self.wire: Callable[[Operation, int], float] | None = None
-        if scheme.runner not in ("ddpexec", "DataParallel"):
-            what, remedy = (
-                f"{scheme.runner} trains by it{' here' if scheme.runner == 'nobody' else ''}",
-                "use zero1 or zero2, FullySharded for fsdp2 and hsdp, or simulate",
-            )
-            raise OptionError(what, place=f"scheme={scheme.name}", remedy=remedy)
-        if accumulate % every:
-            what = f"gradients are sent every {every} iterations, and a step is of {accumulate}"
-            raise OptionError(what, place="every", remedy="let `accumulate` be a multiple of `every`")
+    scheme: Scheme
+    model: ModelParameters
+    communicator: Communicator
+    make_optimizer: MakeOptimizer
+    caps: BucketCaps
+    given: BucketPlan | None
+    overlap: bool
+    every: int
+    accumulate: int
+    find_unused: bool
+    mixed_precision: Any
+    wire: Callable[[Operation, int], float] | None = None
 
-    @property
-    def caps(self) -> BucketCaps:
-        """The caps that buckets are made by."""
-        return self._caps
+    def __post_init__(self) -> None:
+        self.plan = self.given or rebuilt_plan(self.model.policy, self.caps)
+        if self.scheme.runner not in ("ddpexec", "DataParallel"):
+            here, place = " here" if self.scheme.runner == "nobody" else "", f"scheme={self.scheme.name}"
+            remedy = "use zero1 or zero2, FullySharded for fsdp2 and hsdp, or simulate"
+            raise OptionError(f"{self.scheme.runner} trains by it{here}", place=place, remedy=remedy)
+        if self.accumulate % self.every:
+            what = f"gradients are sent every {self.every} iterations, and a step is of {self.accumulate}"
+            raise OptionError(what, place="every", remedy="let `accumulate` be a multiple of `every`")
 
     @property
     def fixed(self) -> str | None:
         """Why no other schedule may take the place of this one; None where one may."""
-        name = self._scheme.name
+        name = self.scheme.name
         reasons = {
             f"its scheme {name} does more than sum whole gradients for one step": (
                 name.partition(":")[0] not in schemes.SAME_SUMS
             ),
-            "its buckets are a plan of its own": self._given is not None,
-            "it sends nothing before backward has ended (overlap=False)": not self._overlap,
-            f"it sends gradients every {self._every} iterations": self._every > 1,
-            f"a step is of {self._accumulate} iterations that send gradients": self._accumulate > self._every,
-            "mixed_precision lowers its parameters in backward": self._mixed is not None,
-            "a gradient of it is sparse": any(each.sparse for each in self._model.policy),
+            "its buckets are a plan of its own": self.given is not None,
+            "it sends nothing before backward has ended (overlap=False)": not self.overlap,
+            f"it sends gradients every {self.every} iterations": self.every > 1,
+            f"a step is of {self.accumulate} iterations that send gradients": self.accumulate > self.every,
+            "mixed_precision lowers its parameters in backward": self.mixed_precision is not None,
+            "a gradient of it is sparse": any(each.sparse for each in self.model.policy),
         }
         return next((reason for reason, so in reasons.items() if so), None)
 
@@ -110,15 +101,11 @@ class SchedulePlanner:
         Raises:
             PlanError: buckets, or messages, that do not hold each parameter once.
         """
-        plan = custom_plan(self._model.policy, groups)
+        plan = custom_plan(self.model.policy, groups)
         setup = replace(self._setup(), buckets=plan.groups())
         made = schemes.ddp(setup) if schedule is None else schedule
         check(made, setup.parameters, setup.world_size)
         return plan, made
-
-    def take(self, caps: BucketCaps, plan: BucketPlan) -> None:
-        """Take it that these buckets are in force."""
-        self._caps, self.plan = caps, plan
 
     def first(self, *, learns: bool) -> Schedule:
         """Return the schedule of the first iterations; while the job learns it is DDP's, which needs no times.
@@ -128,17 +115,17 @@ class SchedulePlanner:
                 of steps for all their parameters, where some may have taken fewer while the job learned.
         """
         setup = self._setup()
-        own, place = self._made(setup), f"scheme={self._scheme.name}"
+        own, place = self._made(setup), f"scheme={self.scheme.name}"
         if not learns:
             return own
         if own.sharding.servers:
             what, remedy = "servers take no part in the iterations in which times are learned", "give `learn=0`"
             raise OptionError(what, place=place, remedy=remedy)
-        if keeps_parts(own) and self._find_unused:
+        if keeps_parts(own) and self.find_unused:
             what = "flat parts cannot take over steps that some of their parameters were left out of"
             raise OptionError(what, place=place, remedy="give `learn=0`, or no `find_unused_parameters`")
         made = schemes.ddp(setup)
-        _check_sparse(made, self._model)
+        _check_sparse(made, self.model)
         return made
 
     def learned(self, learning: ProbeTimes, lane: CommunicationStream) -> Schedule:
@@ -146,39 +133,50 @@ class SchedulePlanner:
 
         Its buckets are made anew, in the order in which gradients came, where none were given.
         """
-        setup = with_learned(self._setup(), learning, self._communicator, lane, self._model)
-        self.wire = setup.time_s
-        if self._given is None:
-            self.plan = rebuilt_plan(self._model.policy, self._caps, arrival_order(setup))
-        return self._made(replace(setup, buckets=self.plan.groups()))
+        communicator, count = self.communicator, len(self.model.tensors)
+        device = communicator.device_for(self.model.tensors[0].device)
+        told = torch.tensor([*learning.learned(), *probe(lane, self.model)], dtype=torch.float64, device=device)
+        with naming_the_lost(communicator, "the broadcast of learned times"):
+            communicator.broadcast(told, 0)
+        *times, fixed_s, rate = told.tolist()
+        self.wire = ProbedLink(communicator.world_size, fixed_s, rate)
+        use_s, ready_s = (
+            {index: seconds for index, seconds in enumerate(row) if not math.isnan(seconds)}
+            for row in (times[:count], times[count:])
+        )
+        if self.given is None:  # those that never came last
+            order = sorted(range(count), key=lambda index: (ready_s.get(index, math.inf), index))
+            self.plan = rebuilt_plan(self.model.policy, self.caps, order)
+        return self._made(replace(self._setup(), use_s=use_s, ready_s=ready_s, time_s=self.wire))
 
     def _setup(self) -> SchemeInputs:
-        sent = self._model.policy
-        if self._mixed is not None:
-            sent = tuple(replace(each, dtype=str(self._mixed.param_dtype).removeprefix("torch.")) for each in sent)
+        sent = self.model.policy
+        if self.mixed_precision is not None:
+            dtype = str(self.mixed_precision.param_dtype).removeprefix("torch.")
+            sent = tuple(replace(each, dtype=dtype) for each in sent)
         return SchemeInputs(
             parameters=sent,
             buckets=self.plan.groups(),
-            world_size=self._communicator.world_size,
-            every=self._every,
-            accumulate=self._accumulate,
-            ranks_per_node=_ranks_per_node(self._communicator.world_size),
-            blocking=self._communicator.backend == "gloo",
+            world_size=self.communicator.world_size,
+            every=self.every,
+            accumulate=self.accumulate,
+            ranks_per_node=_ranks_per_node(self.communicator.world_size),
+            blocking=self.communicator.backend == "gloo",
         )
 
     def _made(self, setup: SchemeInputs) -> Schedule:
-        made = self._scheme.schedule(setup)
+        made = self.scheme.schedule(setup)
         if made.one_process:
             what, remedy = "its ranks are threads of one process", "use torch.nn.DataParallel, or take `ddp`"
             raise OptionError(what, place=f"scheme={made.scheme}", remedy=remedy)
-        _check_sparse(made, self._model)
+        _check_sparse(made, self.model)
         if any(message.sparse for message in made):
-            check_optimizer(self._make_optimizer)
+            check_optimizer(self.make_optimizer)
         if any(message.chunks is not None and message.chunks.momentum for message in made):
-            check_no_momentum(self._make_optimizer)
-        if self._mixed is not None:
-            check_mixable(made, self._accumulate, self._mixed)
-        return made if self._overlap else without_overlap(made)
+            check_no_momentum(self.make_optimizer)
+        if self.mixed_precision is not None:
+            check_mixable(made, self.accumulate, self.mixed_precision)
+        return made if self.overlap else without_overlap(made)
 
 
 def check_agreement(schedule: Schedule, communicator: Communicator, device: torch.device) -> None:

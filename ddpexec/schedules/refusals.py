@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
 from ddpexec.ddp.in_backward import OPTIMIZERS
 from ddpexec.errors import OptionError
-from ddpexec.schedules.message_memory import keeps_parts
+from ddpexec.schedules.memory import keeps_parts
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule, averages
@@ -31,8 +31,42 @@ def check_joinable(schedule: Schedule) -> None:
     Raises:
         OptionError: it says what else a rank without input would have to do.
     """
+    reasons = {
+        "update by gradients that are pushed to servers": bool(schedule.sharding.servers),
+        "update its part of the parameters": schedule.sharding.optimizer > 1,
+        "average parameters that it has not trained": any(map(averages, schedule)),
+        "choose chunks": any(message.chunks is not None for message in schedule),
+        "sum with the ranks of a group alone": any(message.group != WORLD for message in schedule),
+    }
     remedy = "give every rank as many inputs, or use `ddp`, `naive`, `flat`, `priority` or `dear`"
-    _refuse("join(): a rank without input would have to", schedule, _unjoinable(schedule), remedy)
+    _refuse("join(): a rank without input would have to", schedule, reasons, remedy)
+
+
+def check_mixable(schedule: Schedule, accumulate: int, mixed: Any) -> None:
+    """Refuse `mixed_precision` where weights are read or changed, or gradients added, while they are lowered.
+
+    Args:
+        schedule: of a scheme.
+        accumulate: iterations of a step of the optimizer.
+        mixed: torch's configuration.
+
+    Raises:
+        OptionError: it says which of these the scheme does.
+    """
+    apart = mixed.reduce_dtype not in (None, mixed.param_dtype)
+    reasons = {
+        "updates parameters in the midst of forward": schedule.update == "before_use",
+        "has servers update by what they are sent": schedule.update == "elsewhere",
+        "keeps a part of the parameters on a rank": keeps_parts(schedule),
+        "averages parameters": any(map(averages, schedule)),
+        "adds what it has not sent to later gradients": any(message.chunks is not None for message in schedule),
+        "adds gradients of several iterations": accumulate > 1,
+        "sums in the type that gradients come in, not in `reduce_dtype`, what no hook can": (
+            apart and any(_unhookable(schedule).values())
+        ),
+    }
+    remedy = "use torch.autocast, or `ddp`, `naive` or `flat` with one dtype for parameters and sums"
+    _refuse("mixed_precision: it", schedule, reasons, remedy)
 
 
 def check_module_for_scheme(module: nn.Module, scheme: str) -> None:
@@ -51,60 +85,22 @@ def check_module_for_scheme(module: nn.Module, scheme: str) -> None:
         raise OptionError(what, place=place, remedy=f"{remedy}, or use DistributedDataParallel")
 
 
-def check_mixable(schedule: Schedule, accumulate: int, mixed: Any) -> None:
-    """Refuse `mixed_precision` where weights are read or changed, or gradients added, while they are lowered.
-
-    Args:
-        schedule: of a scheme.
-        accumulate: iterations of a step of the optimizer.
-        mixed: torch's configuration.
-
-    Raises:
-        OptionError: it says which of these the scheme does.
-    """
-    remedy = "use torch.autocast, or `ddp`, `naive` or `flat` with one dtype for parameters and sums"
-    _refuse("mixed_precision: it", schedule, _unmixable(schedule, accumulate, mixed), remedy)
-
-
-def _refuse(what: str, schedule: Schedule, reasons: Iterator[str], remedy: str) -> None:
-    for reason in reasons:
+def _refuse(what: str, schedule: Schedule, reasons: Mapping[str, bool], remedy: str) -> None:
+    """Raise for the first of the reasons that holds."""
+    for reason in (reason for reason, holds in reasons.items() if holds):
         raise OptionError(f"{what} {reason}", place=f"scheme {schedule.scheme}", remedy=remedy)
 
 
-def _unhookable(schedule: Schedule) -> Iterator[str]:
-    for message in schedule:
-        reasons = {
-            "averages parameters": averages(message),
-            f"is no allreduce but a {message.op}": message.op is not Operation.ALLREDUCE,
-            f"is of the ranks of {message.group!r} alone": message.group != WORLD,
-            "carries a part of a bucket": message.part is not None,
-            "carries chosen chunks": message.chunks is not None,
-            "is held back for a cycle": bool(message.delay_s),
-        }
-        yield from (f"{message.id!r} {reason}" for reason, holds in reasons.items() if holds)
-
-
-def _unjoinable(schedule: Schedule) -> Iterator[str]:
-    reasons = {
-        "update by gradients that are pushed to servers": bool(schedule.sharding.servers),
-        "update its part of the parameters": schedule.sharding.optimizer > 1,
-        "average parameters that it has not trained": any(map(averages, schedule)),
-        "choose chunks": any(message.chunks is not None for message in schedule),
-        "sum with the ranks of a group alone": any(message.group != WORLD for message in schedule),
+def _unhookable(schedule: Schedule) -> dict[str, bool]:
+    return {
+        f"{message.id!r} {reason}": holds
+        for message in schedule
+        for reason, holds in (
+            ("averages parameters", averages(message)),
+            (f"is no allreduce but a {message.op}", message.op is not Operation.ALLREDUCE),
+            (f"is of the ranks of {message.group!r} alone", message.group != WORLD),
+            ("carries a part of a bucket", message.part is not None),
+            ("carries chosen chunks", message.chunks is not None),
+            ("is held back for a cycle", bool(message.delay_s)),
+        )
     }
-    return (reason for reason, holds in reasons.items() if holds)
-
-
-def _unmixable(schedule: Schedule, accumulate: int, mixed: Any) -> Iterator[str]:
-    reasons = {
-        "updates parameters in the midst of forward": schedule.update == "before_use",
-        "has servers update by what they are sent": schedule.update == "elsewhere",
-        "keeps a part of the parameters on a rank": keeps_parts(schedule),
-        "averages parameters": any(map(averages, schedule)),
-        "adds what it has not sent to later gradients": any(message.chunks is not None for message in schedule),
-        "adds gradients of several iterations": accumulate > 1,
-        "sums in the type that gradients come in, not in `reduce_dtype`, what no hook can": (
-            mixed.reduce_dtype not in (None, mixed.param_dtype) and next(_unhookable(schedule), None) is not None
-        ),
-    }
-    return (reason for reason, holds in reasons.items() if holds)

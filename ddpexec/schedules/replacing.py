@@ -39,9 +39,9 @@ def use_schedule(
     wrapper.complete()
     plan, made = wrapper._planner.other(groups, schedule)
     wrapper._install(made, keep_groups=True)
-    wrapper._planner.take(caps, plan)
+    wrapper._planner.caps, wrapper._planner.plan = caps, plan
     wrapper._announce(wanted=False)  # a module that announces by itself may have been asked by others since
-    wrapper._announce(wanted=wrapper.reducer.announced)
+    wrapper._announce(wanted=wrapper.reducer.waits_in_forward)
 
 
 def observe(wrapper: Any, observer: Observer | None) -> None:
@@ -54,7 +54,7 @@ def observe(wrapper: Any, observer: Observer | None) -> None:
 
 def release_streams(wrapper: Any) -> None:
     """Destroy the process groups of schedules that were in force; every rank does, between the same two steps."""
-    wrapper._lanes.keep(wrapper.reducer.streams)
+    wrapper._lanes.keep(wrapper.reducer.messages.streams)
 
 
 def flags(wrapper: Any) -> dict[str, object]:
@@ -68,7 +68,7 @@ def flags(wrapper: Any) -> dict[str, object]:
 
 def fixed(wrapper: Any) -> str | None:
     """Why no other schedule may take the place of the one in force; None where one may."""
-    if wrapper.reducer.sendings.hooked:
+    if wrapper.reducer.messages.hooked:
         return "a communication hook sends its buckets, which cannot be seen on their way"
     if len(wrapper.communicator.groups) > 1:
         return "it has several process groups, and what one sends says nothing of the others"

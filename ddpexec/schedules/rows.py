@@ -6,6 +6,7 @@ as it has updated them; others it cannot have moved, which an optimizer is asked
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -13,10 +14,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ddpexec.errors import OptionError
-from ddpexec.groups.process_groups import Communicator, Work
-from ddpexec.schedules.served import GOES_ON, JoinedWorks, Server, ServerStream
+from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.process_groups import Work
+from ddpexec.schedules.served import WHAT, Server, ServerStream, bounds_of
 from ddpexec.schedules.updates import MakeOptimizer
-from ddpsim.operations import Operation
 
 Rows = tuple[Tensor, Tensor]
 """Indices of rows, ascending, and the values of each."""
@@ -25,27 +26,20 @@ Rows = tuple[Tensor, Tensor]
 class RowStream(ServerStream):
     """A row lane sends the rows of sparse gradients to the servers, and receives rows of parameters from them."""
 
-    def launch(self, operation: Operation, tensor: Tensor, after: Sequence[Work], delay_s: float = 0.0) -> Work:
-        """Begin to push the gradient of `tensor`, which is a whole parameter, or to pull its rows.
-
-        Raises:
-            ExecutionError: a gradient that is dense.
-        """
-        number = self.launched % self._messages
-        self.launched += 1
-        bounds = bounds_of(len(tensor), len(self.servers))
-        if operation is not Operation.REDUCE:
-            return Pull(self.group, self.servers, number + 1, tensor)
-        if number == 0:
-            self.tell(GOES_ON)
+    def _push(self, tensor: Tensor, tag: int) -> list[dist.Work]:
+        """Begin to push the gradient of a whole parameter, which is sparse."""
         indices, values = self._taken(tensor)
         works: list[dist.Work] = []
-        for server, low, high in zip(self.servers, bounds, bounds[1:], strict=False):
+        bounds = itertools.pairwise(bounds_of(len(tensor), len(self.servers)))
+        for server, (low, high) in zip(self.servers, bounds, strict=True):
             mine = (indices >= low) & (indices < high)
             rows = indices[mine], values[mine]
             self.sent_bytes += sum(part.nbytes for part in rows)
-            works += send_rows(self.group, server, number + 1, rows)
-        return JoinedWorks(works)
+            works += send_rows(self.group, server, tag, rows)
+        return works
+
+    def _pull(self, tensor: Tensor, tag: int) -> Work:
+        return Pull(self.group, self.servers, tag, tensor)
 
     def _taken(self, parameter: Tensor) -> Rows:
         """Return the rows of a gradient, divided by the training ranks; none where nothing used it."""
@@ -79,31 +73,7 @@ class Pull:
 
 
 class RowServer(Server):
-    """A row server keeps its part of each sparse parameter's rows, and updates those that are touched.
-
-    Args:
-        parameters: sparse ones, in the order of the pushes.
-        order: of the pulls, as places among the pushes.
-        hosts: as those of `Server`.
-    """
-
-    def __init__(
-        self,
-        communicator: Communicator,
-        push: dist.ProcessGroup,
-        pull: dist.ProcessGroup,
-        parameters: Sequence[Tensor],
-        order: Sequence[int],
-        hosts: Sequence[int],
-        make_optimizer: MakeOptimizer,
-    ) -> None:
-        super().__init__(communicator, push, pull, (), order, hosts, make_optimizer)
-        number = hosts.index(communicator.rank)
-        bounds = [bounds_of(len(parameter), len(hosts))[number : number + 2] for parameter in parameters]
-        self._first = [low for low, _ in bounds]
-        parts = [whole.detach()[low:high] for whole, (low, high) in zip(parameters, bounds, strict=True)]
-        self._hold([nn.Parameter(part) for part in parts], make_optimizer)
-        self._sends: list[dist.Work] = []
+    """A row server keeps its part of each sparse parameter's rows, and updates those that are touched."""
 
     def _take_all(self, rate: float) -> None:
         """Sum the rows of all training ranks, update those, and send them to all."""
@@ -114,31 +84,15 @@ class RowServer(Server):
             gradient = torch.sparse_coo_tensor((indices - self._first[place])[None], values, part.shape).coalesce()
             self._update(place, gradient, rate)
             touched.append(gradient.indices()[0])
-        self._settle(self._sends)
-        self._sends = []
+        self._settle_sent()
         for number, place in enumerate(self._order):
             rows_of = touched[place] + self._first[place], self._parts[place].detach()[touched[place]]
-            for worker in self._workers:
-                self._sends += send_rows(self._pull, worker, number + 1, rows_of)
-
-    def _end_all(self) -> None:
-        self._settle(self._sends)
-        self._sends = []
+            each = (send_rows(self._pull, worker, number + 1, rows_of) for worker in self._workers)
+            self._sent[place] = [work for works in each for work in works]
 
     def _received(self, worker: int, place: int) -> Rows:
-        try:
+        with naming_the_lost(self._communicator, WHAT):
             return receive_rows(self._push, worker, place + 1, self._parts[place])
-        except RuntimeError as error:
-            self._lost(error)
-
-
-def bounds_of(rows: int, servers: int) -> list[int]:
-    """Return where the rows of each server begin, and the end of the last's.
-
-    >>> bounds_of(5, 2)
-    [0, 2, 5]
-    """
-    return [rows * number // servers for number in range(servers + 1)]
 
 
 def send_rows(group: dist.ProcessGroup, to: int, tag: int, rows: Rows) -> list[dist.Work]:

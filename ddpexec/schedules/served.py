@@ -7,18 +7,18 @@ server sends what it has updated as soon as all before it in the order of the pu
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from ddpexec.errors import ExecutionError
-from ddpexec.groups.lost import raise_lost
-from ddpexec.groups.process_groups import Communicator, Work
+from ddpexec.groups.process_groups import Communicator, Work, wait
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.operations import Operation
 from ddpsim.schedules.servers import sendable
@@ -26,6 +26,8 @@ from ddpsim.schedules.servers import sendable
 CONTROL_TAG = 0
 """Tag of what says whether a rank goes on; messages have their number plus one."""
 GOES_ON, ENDS = 1.0, 0.0
+WHAT = "a message between server and rank"
+"""What errors call the message that failed."""
 
 
 class ServerStream:
@@ -46,14 +48,21 @@ class ServerStream:
     def launch(self, operation: Operation, tensor: Tensor, after: Sequence[Work], delay_s: float = 0.0) -> Work:
         """Begin to push or pull `tensor`; what comes before it on the servers is for them to see to."""
         number = self.launched % self._messages
-        if operation is Operation.REDUCE and number == 0:
-            self.tell(GOES_ON)
         self.launched += 1
-        parts = parts_of(tensor, len(self.servers))
-        if operation is Operation.REDUCE:
-            self.sent_bytes += tensor.nbytes
-            return JoinedWorks([self.group.send([p], s, number + 1) for p, s in zip(parts, self.servers, strict=True)])
-        return JoinedWorks([self.group.recv([p], s, number + 1) for p, s in zip(parts, self.servers, strict=True)])
+        if operation is not Operation.REDUCE:
+            return self._pull(tensor, number + 1)
+        if number == 0:
+            self.tell(GOES_ON)
+        return JoinedWorks(self._push(tensor, number + 1))
+
+    def _push(self, tensor: Tensor, tag: int) -> list[dist.Work]:
+        self.sent_bytes += tensor.nbytes
+        parts = zip(parts_of(tensor, len(self.servers)), self.servers, strict=True)
+        return [self.group.send([part], server, tag) for part, server in parts]
+
+    def _pull(self, tensor: Tensor, tag: int) -> Work:
+        parts = zip(parts_of(tensor, len(self.servers)), self.servers, strict=True)
+        return JoinedWorks([self.group.recv([part], server, tag) for part, server in parts])
 
     def tell(self, flag: float) -> None:
         """Tell the servers whether another iteration comes; what was told before has arrived by then."""
@@ -86,10 +95,18 @@ class JoinedWorks:
         return all(work.is_completed() for work in self._works)
 
 
+def bounds_of(rows: int, servers: int) -> list[int]:
+    """Return where the rows of each server begin, and the end of the last's: as equal as whole rows allow.
+
+    >>> bounds_of(5, 2)
+    [0, 2, 5]
+    """
+    return [rows * number // servers for number in range(servers + 1)]
+
+
 def parts_of(tensor: Tensor, servers: int) -> list[Tensor]:
-    """Return the part of each server: consecutive, of as equal sizes as whole elements allow."""
-    flat, count = tensor.view(-1), tensor.numel()
-    return [flat[count * k // servers : count * (k + 1) // servers] for k in range(servers)]
+    """Return the part of each server: consecutive elements of a flat tensor, rows of another."""
+    return [tensor[low:high] for low, high in itertools.pairwise(bounds_of(len(tensor), servers))]
 
 
 @dataclass(slots=True)
@@ -117,7 +134,7 @@ class Server:
     Args:
         communicator: of training ranks and servers.
         push, pull: the groups of both streams.
-        buckets: all parameters of each push, flat.
+        wholes: all parameters of each push, flat; of sparse gradients the parameter.
         order: of the pulls, as places among the pushes.
         hosts: the ranks that serve, this one among them; those before them train.
         make_optimizer: makes an optimizer of a flat part.
@@ -128,24 +145,22 @@ class Server:
         communicator: Communicator,
         push: dist.ProcessGroup,
         pull: dist.ProcessGroup,
-        buckets: Sequence[Tensor],
+        wholes: Sequence[Tensor],
         order: Sequence[int],
         hosts: Sequence[int],
         make_optimizer: MakeOptimizer,
     ) -> None:
         self._communicator, self._push, self._pull, self._order = communicator, push, pull, order
         self._sendable = sendable(order)
-        self._workers, number = range(hosts[0]), hosts.index(communicator.rank)
-        self._hold([nn.Parameter(parts_of(whole.detach(), len(hosts))[number]) for whole in buckets], make_optimizer)
+        self._workers, number, servers = range(hosts[0]), hosts.index(communicator.rank), len(hosts)
+        self._first = [bounds_of(len(whole), servers)[number] for whole in wholes]
+        self._parts = [nn.Parameter(parts_of(whole.detach(), servers)[number]) for whole in wholes]
+        self._optimizers = [make_optimizer([part]) for part in self._parts]
+        self._locks = [threading.Lock() for _ in self._parts]
+        self._versions = [0] * len(self._parts)
+        self._coming = [[torch.empty_like(part) for _ in self._workers] for part in self._parts]
+        self._sent: list[list[dist.Work]] = [[] for _ in self._parts]
         self.served = ServerStatistics()
-
-    def _hold(self, parts: list[nn.Parameter], make_optimizer: MakeOptimizer) -> None:
-        self._parts = parts
-        self._optimizers = [make_optimizer([part]) for part in parts]
-        self._locks = [threading.Lock() for _ in parts]
-        self._versions = [0] * len(parts)
-        self._coming = [[torch.empty_like(part) for _ in self._workers] for part in parts]
-        self._sent: list[list[dist.Work]] = [[] for _ in parts]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of its optimizers, and how many updates they made; its parameters are the module's."""
@@ -168,7 +183,7 @@ class Server:
             told = [self._told(worker) for worker in self._workers]
             going = [worker for worker, (flag, _) in zip(self._workers, told, strict=True) if flag == GOES_ON]
             if not going:
-                self._end_all()
+                self._settle_sent()
                 return self.served
             if len(going) < len(self._workers):
                 ended = sorted(set(self._workers).difference(going))
@@ -198,9 +213,8 @@ class Server:
         place = self._order[number]
         self._sent[place] = [self._pull.send([self._parts[place].data], w, number + 1) for w in self._workers]
 
-    def _end_all(self) -> None:
+    def _settle_sent(self) -> None:
         self._settle(work for works in self._sent for work in works)
-        self._sent = [[] for _ in self._parts]
 
     def serve_each(self) -> ServerStatistics:
         """Update by each rank's gradients as they come, and answer it alone, until all have ended.
@@ -269,12 +283,6 @@ class Server:
         flag, rate = told.tolist()
         return flag, rate
 
-    def _settle(self, works: Any) -> None:
+    def _settle(self, works: Iterable[dist.Work]) -> None:
         for work in works:
-            try:
-                work.wait()
-            except RuntimeError as error:
-                self._lost(error)
-
-    def _lost(self, error: RuntimeError) -> NoReturn:
-        raise_lost(self._communicator, "a message between server and rank", error)
+            wait(work, self._communicator, WHAT)

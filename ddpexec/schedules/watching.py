@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 
 from ddpexec.timing.observe import Observer
 from ddpsim.operations import Operation
@@ -65,36 +65,25 @@ class CollectiveWatch:
         return numbers[place] if place < len(numbers) else self._more
 
 
-class WatchedAllGather(DefaultAllGather):
-    """torch's all-gather of one unit, noted."""
+class WatchedCollective:
+    """torch's all-gather or reduce-scatter of one unit, noted.
 
-    def __init__(self, watch: CollectiveWatch, unit: Unit) -> None:
-        super().__init__()
-        self._watch, self._unit = watch, unit
+    Args:
+        inner: torch's own, which is called.
+        watch: that notes it.
+        op: which of the two.
+        unit: whose parameters it carries.
+    """
 
-    def __call__(self, output_tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Gather, as torch does."""
+    def __init__(self, inner: Any, watch: CollectiveWatch, op: Operation, unit: Unit) -> None:
+        self._inner, self._watch, self._op, self._unit = inner, watch, op, unit
+        self.allocate = inner.allocate
+        self._whole = "output_tensor" if op is Operation.ALL_GATHER else "input_tensor"
 
-        def call() -> Any:
-            return super(WatchedAllGather, self).__call__(output_tensor, *args, **kwargs)
-
-        return self._watch.around(Operation.ALL_GATHER, self._unit, output_tensor, call)
-
-
-class WatchedReduceScatter(DefaultReduceScatter):
-    """torch's reduce-scatter of one unit, noted."""
-
-    def __init__(self, watch: CollectiveWatch, unit: Unit) -> None:
-        super().__init__()
-        self._watch, self._unit = watch, unit
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Reduce and scatter, as torch does."""
-
-        def call() -> Any:
-            return super(WatchedReduceScatter, self).__call__(output_tensor, input_tensor, *args, **kwargs)
-
-        return self._watch.around(Operation.REDUCE_SCATTER, self._unit, input_tensor, call)
+    def __call__(self, **arguments: Any) -> Any:
+        """Gather or reduce, as torch does; torch names the arguments."""
+        call = functools.partial(self._inner, **arguments)
+        return self._watch.around(self._op, self._unit, arguments[self._whole], call)
 
 
 class WatchedReplicas(dist.ProcessGroup):

@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.algorithms.join import Joinable
 from torch.utils.hooks import RemovableHandle
 
-from ddpexec.ddp import joining
-from ddpexec.ddp.averaging import averaging
 from ddpexec.ddp.buffers import BufferSynchroniser
-from ddpexec.ddp.comm_hooks import Hook, check_hook
+from ddpexec.ddp.comm_hooks import Hook, averaging, check_hook
 from ddpexec.ddp.executor import Executor
 from ddpexec.ddp.gradient_hooks import remove
-from ddpexec.ddp.graph_search import tensors_in, tie
-from ddpexec.ddp.joining import backward_is_synced, common_rank, notify_join
+from ddpexec.ddp.graph_search import tie
+from ddpexec.ddp.joining import JoinableModule
 from ddpexec.ddp.mixed import MixedPrecision
 from ddpexec.ddp.option_types import check_objects
 from ddpexec.ddp.options import check_module, communicator_of, hook_twice, not_with_mixed_precision
 from ddpexec.ddp.parameters import broadcast_state, collect, verify
 from ddpexec.errors import OptionError
-from ddpexec.schedules import kept, replacing
+from ddpexec.schedules import replacing
 from ddpexec.schedules.clipping import clipped
 from ddpexec.schedules.forward_points import ForwardPoints
 from ddpexec.schedules.lanes import CommunicationStreams
 from ddpexec.schedules.learning import ProbeTimes
 from ddpexec.schedules.planner import SchedulePlanner, check_agreement
 from ddpexec.schedules.refusals import check_joinable, check_module_for_scheme
-from ddpexec.schedules.scheme_schedule import SchemeSchedule
+from ddpexec.schedules.scheme_schedule import Kept, SchemeSchedule
 from ddpexec.schedules.served import Server, ServerStatistics
-from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate, ScheduledOptimizer, move_state
+from ddpexec.schedules.stepper import ScheduledOptimizer
+from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate, move_state
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.operations import Operation
@@ -43,7 +40,7 @@ from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.scheme import Scheme
 
 
-class ScheduledDataParallel(nn.Module, Joinable):
+class ScheduledDataParallel(JoinableModule):
     """Train `module` data parallel by a scheme.
 
     Step `optimizer` once an iteration (or once in `every`), after its backward. Between a step and the next forward
@@ -96,9 +93,8 @@ class ScheduledDataParallel(nn.Module, Joinable):
         learn: int = 0,
         observer: Observer | None = None,
     ) -> None:
-        nn.Module.__init__(self)
-        Joinable.__init__(self)
-        self.module, self.observer = module, observer
+        super().__init__(module, communicator_of(process_group, None, comm))
+        self.observer = observer
         self.executor: Executor = None  # type: ignore[assignment]
         self.reducer: SchemeSchedule = None  # type: ignore[assignment]
         self.optimizer: ScheduledOptimizer = None  # type: ignore[assignment]
@@ -106,19 +102,18 @@ class ScheduledDataParallel(nn.Module, Joinable):
         check_objects(mixed_precision=mixed_precision)
         if mixed_precision is not None and find_unused_parameters:
             raise not_with_mixed_precision("find_unused_parameters=True")
-        self.communicator = communicator_of(process_group, None, comm)
-        self.process_group = self.communicator.main
         model = collect(module)
-        check_module(list(model.tensors))
+        check_module(module, model.tensors)
         check_module_for_scheme(module, str(getattr(scheme, "name", scheme)))
         self.model, self.device = model, model.tensors[0].device
         self.parameters_to_ignore, self.forward_sync_buffers = (), broadcast_buffers
         verify(model, self.communicator, self.device)
         broadcast_state(module, self.communicator, (), buffers=True)
         self._planner = SchedulePlanner(
-            scheme_named(scheme) if isinstance(scheme, str) else scheme, model, self.communicator, make_optimizer,
-            caps=caps or BucketCaps(), plan=plan, overlap=overlap, every=every, accumulate=accumulate or every,
-            find_unused=find_unused_parameters or static_graph, mixed_precision=mixed_precision,
+            scheme=scheme_named(scheme) if isinstance(scheme, str) else scheme, model=model,
+            communicator=self.communicator, make_optimizer=make_optimizer, caps=caps or BucketCaps(), given=plan,
+            overlap=overlap, every=every, accumulate=accumulate or every, mixed_precision=mixed_precision,
+            find_unused=find_unused_parameters or static_graph,
         )  # fmt: skip
         self._step_iterations = accumulate or every
         self._make_optimizer, self._find_unused = make_optimizer, find_unused_parameters
@@ -127,18 +122,18 @@ class ScheduledDataParallel(nn.Module, Joinable):
         self._learning = ProbeTimes(len(model.tensors), learn) if learn else None
         self._hooks: list[RemovableHandle] = []
         first = self._planner.first(learns=bool(learn))
-        self._mixed = None if mixed_precision is None else MixedPrecision(mixed_precision, module)
+        self.mixed = None if mixed_precision is None else MixedPrecision(mixed_precision, module)
         check_agreement(first, self.communicator, self.device)
         self._install(first)
-        handles = [
+        handles: list[RemovableHandle] = [
             module.register_state_dict_pre_hook(self._before_state),  # type: ignore[no-untyped-call]
             module.register_load_state_dict_pre_hook(self._before_state),  # type: ignore[no-untyped-call]
         ]
         self._handles = [handles, self._hooks]
         self._points: ForwardPoints | None = None
-        self._announce(wanted=self.reducer.announced or bool(learn))
+        self._announce(wanted=self.reducer.waits_in_forward or bool(learn))
         self._synchroniser = BufferSynchroniser(module, self.communicator, ()) if broadcast_buffers else None
-        self.require_backward_grad_sync, self._hooked, self._serving = True, False, None
+        self._hooked, self._serving = False, None
         # Hooks of gradients hold the executor and its memory: they go with this module.
         self._end = weakref.finalize(self, _end, self._handles, self._lanes)
         self._end.atexit = False
@@ -150,20 +145,18 @@ class ScheduledDataParallel(nn.Module, Joinable):
         observer = self.observer
         if not torch.is_grad_enabled():
             self.complete()
-            if self._mixed is not None:
-                inputs, kwargs = self._mixed.lowered(inputs, kwargs)
+            if self.mixed is not None:
+                inputs, kwargs = self.mixed.lowered(inputs, kwargs)
             output = self.module(*inputs, **kwargs)
-            if self._mixed is not None:
-                self._mixed.restore()
+            if self.mixed is not None:
+                self.mixed.restore()
             return output
-        source = 0
         if self._join_config.enable:
             self.check_joinable()
-            notify_join(self)
-            backward_is_synced(self, joined=False)
-            source = common_rank(self, candidate=True) if self.require_backward_grad_sync else 0
+            self.notify_join()
+            self.backward_is_synced(joined=False)
         if self.require_backward_grad_sync:
-            self.synchronise_buffers(source)
+            self.synchronise_buffers(self.buffers_source())
         settled = self.require_backward_grad_sync and self.reducer.iteration % self._step_iterations == 0
         if self._learning is not None and self._learning.done and settled:
             self._replan(self._learning)
@@ -172,8 +165,8 @@ class ScheduledDataParallel(nn.Module, Joinable):
         self._begin(local=not self.require_backward_grad_sync)
         if self._learning is not None:
             self._learning.begin()
-        if self._mixed is not None:
-            inputs, kwargs = self._mixed.lowered(inputs, kwargs)
+        if self.mixed is not None:
+            inputs, kwargs = self.mixed.lowered(inputs, kwargs)
         if self._points is not None:
             self._forward_point(self._points.at_start)
         output = self.module(*inputs, **kwargs)
@@ -183,13 +176,11 @@ class ScheduledDataParallel(nn.Module, Joinable):
             self._learning.returned()
         if observer is not None:
             observer.module(begin)
-        searching = self.executor.searching
+        self.executor.expecting = False  # in `no_sync` gradients add up
         if self.require_backward_grad_sync:
-            self.executor.expect(tensors_in(output) if searching else ())
-        else:
-            self.executor.expect_none()
+            self.executor.expect(output)
         # Under a reentrant checkpoint the first gradients come in a backward within backward, which ends before it.
-        tied = searching or self._static_graph
+        tied = self.executor.searching or self._static_graph
         return tie(output, self.executor.backward_started, clone=True) if tied else output
 
     def register_comm_hook(self, state: object, hook: Hook) -> None:
@@ -200,44 +191,21 @@ class ScheduledDataParallel(nn.Module, Joinable):
             OptionError: the scheme sums something else, times are still to be learned, or a hook is registered already.
         """
         check_hook(hook)
-        if self._learning is not None:
-            what, remedy = "the schedule is still to be made", "give `learn=0`, or register once it has learned"
-            raise OptionError(what, place="communication hook", remedy=remedy)
-        if self._hooked or self._mixed is not None:
-            raise hook_twice(self._mixed is not None)
-        self.reducer.sendings.use_hook(hook, state)
+        self._check_learned("communication hook")
+        if self._hooked or self.mixed is not None:
+            raise hook_twice(self.mixed is not None)
+        self.reducer.messages.use_hook(hook, state)
         self._hooked = True
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Send nothing: gradients add up for an iteration outside; a step would be taken with this rank's alone."""
-        if self._mixed is not None:
-            raise not_with_mixed_precision("no_sync()")
-        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
-        try:
-            yield
-        finally:
-            self.require_backward_grad_sync = before
-
-    join, join_hook = joining.join, joining.join_hook
-    join_device = property(joining.join_device)
-    join_process_group = property(joining.join_process_group)
 
     def check_joinable(self) -> None:
         """Raise where the scheme has ranks do more in an iteration than sum gradients, or times are to be learned."""
-        if self._learning is not None:
-            what, remedy = "join() while times are learned", "give `learn=0`"
-            raise OptionError(what, place=f"scheme {self.schedule.scheme}", remedy=remedy)
+        self._check_learned("join()")
         check_joinable(self.schedule)
-
-    def divide_by(self, ranks: int) -> None:
-        """Divide the coming sums by `ranks`."""
-        self.reducer.divide_by(ranks)
 
     def shadow_iteration(self) -> None:
         """Take part in an iteration of the ranks that have input, with gradients of zero, and step nothing."""
-        if backward_is_synced(self, joined=True):
-            self.synchronise_buffers(common_rank(self, candidate=False))
+        if self.backward_is_synced(joined=True):
+            self.synchronise_buffers(self.common_rank(candidate=False))
             self.reducer.drop_gradients()
             self._begin(local=False)
             self.executor.shadow()
@@ -250,7 +218,7 @@ class ScheduledDataParallel(nn.Module, Joinable):
 
     def complete(self) -> None:
         """Carry out what is still to be carried out, so that the parameters are those after the last step."""
-        self.reducer.complete()
+        self.reducer.stepper.complete()
 
     def close(self) -> None:
         """Bring the weights up to date, take all hooks off the module, and destroy this wrapper's process groups.
@@ -275,18 +243,35 @@ class ScheduledDataParallel(nn.Module, Joinable):
             return ServerStatistics()
         return server.serve_each() if self.schedule.asynchronous else server.serve_all()
 
-    scheme_state_dict, load_scheme_state_dict = kept.scheme_state_dict, kept.load_scheme_state_dict
+    def scheme_state_dict(self) -> Kept:
+        """Return what the scheme keeps on this rank beside the module's and the optimizer's state, after pending steps.
+
+        Every rank saves its own, with its module's; a server once `serve` has returned, which it does where the others
+        `end`, after which all may go on.
+        """
+        self.complete()
+        return self.reducer.state_dict(self._server())
+
+    def load_scheme_state_dict(self, state: Kept) -> None:
+        """Take what `scheme_state_dict` returned on this rank, after the module's and the optimizer's own state.
+
+        Raises:
+            OptionError: another scheme's, rank's or number of ranks', or while it learns when gradients come.
+        """
+        self._check_learned("scheme's state")
+        self.complete()
+        self.reducer.load_state_dict(self._server(), state)
 
     def _server(self) -> Server | None:
         """Return the server on this rank; None where there is none."""
         if self._serving is None and self.communicator.rank in self.schedule.sharding.hosts:
-            self._serving = self.reducer.sendings.server(self.schedule, self._make_optimizer)
+            self._serving = self.reducer.messages.server(self._make_optimizer)
         return self._serving
 
     def end(self) -> None:
         """Carry out what is pending, and let servers go, where there are any; nothing is trained after it."""
         self.complete()
-        self.reducer.sendings.end()
+        self.reducer.messages.end()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients of all parameters."""
@@ -309,11 +294,6 @@ class ScheduledDataParallel(nn.Module, Joinable):
     fixed, flags = property(replacing.fixed), replacing.flags
 
     @property
-    def plan(self) -> BucketPlan:
-        """The buckets in force."""
-        return self._planner.plan
-
-    @property
     def caps(self) -> BucketCaps:
         """The caps that buckets are made by."""
         return self._planner.caps
@@ -324,6 +304,11 @@ class ScheduledDataParallel(nn.Module, Joinable):
         return self._learning is not None
 
     @property
+    def plan(self) -> BucketPlan:
+        """The buckets in force."""
+        return self._planner.plan
+
+    @property
     def wire(self) -> Callable[[Operation, int], float] | None:
         """What a message takes, as probed when times were learned; None before."""
         return self._planner.wire
@@ -331,25 +316,23 @@ class ScheduledDataParallel(nn.Module, Joinable):
     def _install(self, schedule: Schedule, *, keep_groups: bool = False) -> None:
         """Carry `schedule` out from the coming iteration on; optimizers keep what they know."""
         former: Sequence[ParameterUpdate] = self.reducer.stepper.updates if self.reducer is not None else ()
-        sent = None if self._mixed is None else self._mixed.dtype
+        sent = None if self.mixed is None else self.mixed.dtype
         made = SchemeSchedule(
             schedule, self.model, self.communicator, self._lanes, self._make_optimizer,
             some_unused=self._find_unused, static_graph=self._static_graph, sent=sent, observer=self.observer,
         )  # fmt: skip
-        updates = made.stepper.updates
         if self.optimizer is None:
-            self.optimizer = ScheduledOptimizer(updates, self._step, self.complete, self._forget)
+            self.optimizer = ScheduledOptimizer(made.stepper)
         else:
-            move_state(former, updates)
-            (self.optimizer.follow_with_groups if keep_groups else self.optimizer.follow)(updates)
+            move_state(former, made.stepper.updates)
+            (self.optimizer.follow_with_groups if keep_groups else self.optimizer.follow)(made.stepper)
         self.schedule, self.reducer = schedule, made
-        if self._mixed is not None and self._mixed.reduce_dtype != self._mixed.dtype:
-            self.reducer.sendings.use_hook(averaging(self.communicator, self._mixed.reduce_dtype), None)
-        told = self.reducer.check_settled if schedule.update == "before_use" else None
+        if self.mixed is not None and self.mixed.reduce_dtype != self.mixed.dtype:
+            made.messages.use_hook(averaging(self.communicator, self.mixed.reduce_dtype), None)
+        told = made.check_settled if schedule.update == "before_use" else None
         remove(self._hooks)
         self.executor = Executor(
-            self.model, self.reducer, self.reducer.launcher, self.communicator.rank,
-            find_unused=self._find_unused, static_graph=self._static_graph, mixed=self._mixed,
+            made, find_unused=self._find_unused, static_graph=self._static_graph, mixed=self.mixed,
             told=told if self._learning is None else self._learning.gradient, observer=self.observer,
         )  # fmt: skip
         self._hooks[:] = self.executor.handles
@@ -379,16 +362,15 @@ class ScheduledDataParallel(nn.Module, Joinable):
         self.reducer.begin(local=local)
         self.executor.begin(local=local)
 
+    def _check_learned(self, place: str) -> None:
+        if self._learning is not None:
+            remedy = "give `learn=0`, or wait until times are learned"
+            raise OptionError("the schedule is still to be made", place=place, remedy=remedy)
+
     def _forward_point(self, indices: Sequence[int]) -> bool:
         if self._learning is not None and torch.is_grad_enabled():
             self._learning.forward(indices)
         return self.executor.forward(indices)
-
-    def _step(self) -> None:
-        self.reducer.step()
-
-    def _forget(self) -> None:
-        self.reducer.forget()
 
     def _before_state(self, *_: Any) -> None:
         self.complete()

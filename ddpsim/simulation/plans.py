@@ -74,7 +74,7 @@ class Plans:
         """Return what conferring before an iteration takes of each rank; None where nobody confers.
 
         Rank 0 tells the others where its word is law; else every rank tells every other. The executor does it so
-        (`ddpexec.ddp.consensus`).
+        (`ddpexec.ddp.bucket_schedule`).
         """
         everybody = options.consensus != "rank0" or options.find_unused_parameters
 

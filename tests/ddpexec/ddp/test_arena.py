@@ -7,8 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from ddpexec.ddp.arena import ALIGN_BYTES  # noqa: E402
-from ddpexec.ddp.buckets import Buckets  # noqa: E402
+from ddpexec.ddp.buckets import ALIGN_BYTES, Buckets  # noqa: E402
 from ddpexec.ddp.flat import views_of  # noqa: E402
 from ddpexec.ddp.parameters import collect  # noqa: E402
 from ddpexec.ddp.reducer_options import ReducerOptions  # noqa: E402

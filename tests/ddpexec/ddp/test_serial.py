@@ -10,9 +10,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from ddpexec.ddp.gradient_hooks import hook_gradients  # noqa: E402
+from ddpexec.ddp.gradient_hooks import hook_gradients, serial  # noqa: E402
 from ddpexec.ddp.parameters import ModelParameters  # noqa: E402
-from ddpexec.ddp.serial import serial  # noqa: E402
 
 
 @pytest.mark.parametrize(("devices", "most"), [(("cpu", "meta"), 1), (("cpu", "cpu"), 2)])

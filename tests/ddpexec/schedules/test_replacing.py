@@ -146,7 +146,7 @@ def apart(rank: int) -> tuple[str, str, str, bool]:
     for group in model.optimizer.param_groups:
         group["lr"] = 0.25
     model.optimizer.step()
-    (own,) = model.optimizer.updates
+    (own,) = model.optimizer.scheduler.updates
     return str(refused.value), before, str(later.value), own.optimizer.param_groups[0]["lr"] == 0.25
 
 
@@ -168,7 +168,7 @@ def saved(rank: int) -> list[bool]:
         group["lr"] = 0.125
     use(model, "dear", CAPS)
     model.optimizer.load_state_dict(state)
-    rates = [group["lr"] for update in model.optimizer.updates for group in update._groups]
+    rates = [group["lr"] for update in model.optimizer.scheduler.updates for group in update.groups]
     rates += [group["lr"] for group in model.optimizer.param_groups]
     return [rate == 0.125 for rate in rates]
 
