@@ -215,6 +215,7 @@ class Server:
 
     def _settle_sent(self) -> None:
         self._settle(work for works in self._sent for work in works)
+        self._sent = [[] for _ in self._parts]  # gloo's waits only once
 
     def serve_each(self) -> ServerStatistics:
         """Update by each rank's gradients as they come, and answer it alone, until all have ended.

@@ -14,7 +14,6 @@ from ddpexec.ddp.flat import FlatBucket  # noqa: E402
 from ddpexec.ddp.launcher import Launcher, Sending  # noqa: E402
 from ddpexec.errors import ExecutionError  # noqa: E402
 from ddpexec.groups.process_groups import Communicator  # noqa: E402
-from ddpsim.bucketing import Bucket  # noqa: E402
 from tests.ddpexec.groups import ranks  # noqa: E402
 
 
@@ -76,7 +75,7 @@ def test_a_message_is_filled_sent_waited_for_once_and_drained_and_a_failure_name
 
 def test_what_a_hook_returns_of_complex_numbers_may_be_their_parts() -> None:
     parameter = torch.nn.Parameter(torch.zeros(3, dtype=torch.complex64))
-    bucket = FlatBucket(0, Bucket((0,), 24, None), [parameter], as_view=False, batched=False)
+    bucket = FlatBucket(0, (0,), [parameter], as_view=False, batched=False)
     future: Any = torch.futures.Future()
     future.set_result([torch.view_as_real(torch.full((3,), 1 + 2j, dtype=torch.complex64))])
     assert HookWork(future, bucket).wait()
