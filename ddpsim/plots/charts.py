@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from ddpsim.charts.model import Axis, Chart, ChartLine, Style
 from ddpsim.dataclass import dataclass
-from ddpsim.plots.figure import MARKERS, label_decades, legend_below, legend_beside, save
+from ddpsim.plots.figure import MARKERS, label_logarithms, legend_below, legend_beside, save
 
 _STAR = {"marker": "*", "markersize": 14, "markeredgecolor": "black", "markeredgewidth": 0.7, "linestyle": ""}
 _REPORTED = {**_STAR, "markersize": 13, "color": "gold", "zorder": 5}
@@ -104,7 +104,7 @@ def _label_ticks(axes: Any, side: str, axis: Axis) -> None:
 
 def _label(axis: Any, of: Axis, ends: tuple[float, float]) -> None:
     if of.scale == "log" and not of.ticks and ends[1] < _LEGIBLE * ends[0]:
-        label_decades(axis)
+        label_logarithms(axis, *ends)
 
 
 def _legend(axes: Any, chart: Chart, layout: PictureLayout) -> None:

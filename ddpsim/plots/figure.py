@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, NullFormatter
 
+from ddpsim.charts.scales import log_ticks
 from ddpsim.files import write_whole
 
 MARKERS = "os^Dv<>Pph"
@@ -33,8 +34,8 @@ def legend_below(axes: Any, lines: int = 1, **style: Any) -> None:
     axes.legend(**{"fontsize": 8, "borderaxespad": 0.0, **place, **style})
 
 
-def label_decades(axis: Any) -> None:
-    """Label a logarithmic axis at 1, 2 and 5 of each power of ten, in plain numbers that do not overlap."""
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+def label_logarithms(axis: Any, low: float, high: float) -> None:
+    """Label a logarithmic axis between its ends as `log_ticks` says, in plain numbers."""
+    axis.set_major_locator(FixedLocator(log_ticks(low, high)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
