@@ -42,8 +42,7 @@ class Reference:
     def __init__(self, case: Case, groups: Sequence[tuple[int, ...]]) -> None:
         self.case, self.name = case, case.scheme.partition(":")[0]
         self.hooked = self.name.startswith("compression")
-        servers = 0 if self.hooked else scheme_named(case.scheme).servers
-        self.ranks = case.world - servers
+        self.ranks = case.world if self.hooked else scheme_named(case.scheme).trainers(case.world)
         self.copies = [_Copy(case) for _ in range(self.ranks)]
         self.codec = codec_of(case, groups) if self.hooked else None
         self.flow = Flow(case.scheme, groups, self.copies[0].tensors) if self.name == "gradientflow" else None
