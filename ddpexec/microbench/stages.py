@@ -12,9 +12,9 @@ import torch.distributed as dist
 
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
-from ddpsim.bounded import MOST_BYTES
 from ddpsim.errors import InputError
 from ddpsim.files import json_text, open_regular, replace
+from ddpsim.files.bounded import MOST_BYTES
 
 Progress = Callable[[str], None]
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ddpsim.bounded import BoundedFile
 from ddpsim.errors import InputError
 from ddpsim.files import is_regular, open_regular
+from ddpsim.files.bounded import BoundedFile
 from ddpsim.units import counted
 
 ENDING = ".partial"

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim import bounded, strict
-from ddpsim.bounded import BoundedFile
+from ddpsim import files, strict
 from ddpsim.documents.yaml_reading import read_mapping
 from ddpsim.errors import InputError, TraceError, WorkloadError
 from ddpsim.explaining.files import read_ranks
 from ddpsim.explaining.plain_pickle import read_plain
 from ddpsim.explaining.recorder import read_recorder
-from ddpsim.files import read_json, read_text
+from ddpsim.files import bounded, read_json, read_text
+from ddpsim.files.bounded import BoundedFile
 from ddpsim.topology.xml_text import read_xml
 from ddpsim.trace.json.streaming import StreamedTrace
 from ddpsim.workload.files import load_workload
@@ -26,7 +26,7 @@ from ddpsim.workload.files import load_workload
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds of a few kilobytes."""
-    for module in (bounded, __import__("ddpsim.files", fromlist=["files"])):
+    for module in (bounded, files):
         monkeypatch.setattr(module, "MOST_BYTES", 1 << 12)
 
 

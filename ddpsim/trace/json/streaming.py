@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ddpsim.bounded import MOST_BYTES, MOST_TRACE_BYTES, BoundedFile
 from ddpsim.errors import InputError
 from ddpsim.files import STANDARD_STREAM, display_name, standard_input
+from ddpsim.files.bounded import MOST_BYTES, MOST_TRACE_BYTES, BoundedFile
 
 EVENTS = "traceEvents"
 """The key whose list is read event by event."""

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ddpsim import strict as misfits
-from ddpsim.bounded import MOST_BYTES, BoundedFile
 from ddpsim.errors import InputError
+from ddpsim.files.bounded import MOST_BYTES, BoundedFile
 
 STANDARD_STREAM = "-"
 """The name that stands for standard input where a file is read."""
