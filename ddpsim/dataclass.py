@@ -30,6 +30,7 @@ else:
             made = dataclasses.dataclass(init=False, repr=False, eq=False, **settings)(plain)
             if "__init__" not in own:
                 _on_first_use(made, "__init__", lambda: _init(made, frozen))
+                made.__signature__ = _Signature()
             if repr and "__repr__" not in own:
                 _on_first_use(made, "__repr__", lambda: (_repr(made), {"recursive": recursive_repr}))
             if eq:
@@ -44,13 +45,30 @@ else:
 def _on_first_use(cls: Any, method: str, lines: Callable[[], tuple[list[str], dict[str, Any]]]) -> None:
     """Give `cls` a method that compiles itself, from source and the names in it, when it is first called."""
 
-    def first(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def write() -> Callable[..., Any]:
         source, names = lines()
         exec("\n".join(source), names)
-        _put(cls, method, names[method])
-        return names[method](self, *args, **kwargs)
+        written: Callable[..., Any] = names[method]
+        written.__annotations__ = names.get("dataclass_types", {})
+        _put(cls, method, written)
+        return written
 
+    def first(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return write()(self, *args, **kwargs)
+
+    first.__dict__["write"] = write
     _put(cls, method, first)
+
+
+class _Signature:
+    """The signature of a class, as people ask for it: that of its `__init__`, which is compiled for it."""
+
+    def __get__(self, one: object, of: Any) -> Any:
+        from inspect import signature
+
+        init = of.__init__
+        whole = signature(init.__dict__["write"]() if "write" in init.__dict__ else init)
+        return whole.replace(parameters=list(whole.parameters.values())[1:])
 
 
 def _put(cls: Any, name: str, function: Callable[..., Any]) -> None:
@@ -60,7 +78,9 @@ def _put(cls: Any, name: str, function: Callable[..., Any]) -> None:
 
 
 def _init(cls: Any, frozen: bool) -> tuple[list[str], dict[str, Any]]:
+    types: dict[str, Any] = {"return": None}
     names: dict[str, Any] = {"dataclass_set": object.__setattr__, "dataclass_missing": object()}
+    names["dataclass_types"] = types
     plain: list[str] = ["self"]
     keywords: list[str] = []
     body: list[str] = []
@@ -73,6 +93,7 @@ def _init(cls: Any, frozen: bool) -> tuple[list[str], dict[str, Any]]:
             names[made], given = each.default_factory, "=dataclass_missing"
             value = f"{made}() if {name} is dataclass_missing else {name}"
         if each.init:
+            types[name] = each.type
             (keywords if each.kw_only else plain).append(f"{name}{given}")
         elif given:
             value = default if default in names else f"{made}()"

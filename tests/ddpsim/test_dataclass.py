@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import inspect
 import pickle
 from dataclasses import field
 from typing import Any
@@ -54,6 +55,19 @@ def test_objects_are_those_of_the_standard_library(arguments: tuple[tuple[Any, .
                 (repr(one), dataclasses.astuple(one), hash(one), one == kind(*plain, **{**keywords, "cost": 0.5}))
             )
     assert made[0] == made[1]
+
+
+def test_its_signature_is_that_of_the_standard_library_before_and_after_an_object_is_made() -> None:
+    kind = described(dataclass(frozen=True))
+    asked = inspect.signature(kind)
+    kind("a")
+    known = inspect.signature(described(dataclasses.dataclass(frozen=True)))
+    assert list(asked.parameters) == list(known.parameters) == ["name", "rate", "hops", "cost"]
+    told = [[(each.kind, each.annotation) for each in one.parameters.values()] for one in (asked, known)]
+    assert told[0] == told[1]
+    assert inspect.signature(kind) == asked
+    assert asked.return_annotation is known.return_annotation is None
+    assert asked.parameters["rate"].default == 2.0
 
 
 def test_lists_are_not_shared() -> None:
