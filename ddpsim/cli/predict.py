@@ -76,11 +76,12 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
     """Predict an iteration's latency, its breakdown and every bucket."""
     from ddpsim.files import check_writable_folder
     from ddpsim.planning.bound import bound_of
+    from ddpsim.planning.lost import without_each
     from ddpsim.prediction.beside import StepBeside
     from ddpsim.prediction.models import Model
     from ddpsim.prediction.otherwise import otherwise
     from ddpsim.prediction.predict import predict as predict_one
-    from ddpsim.prediction.sensitivities import sensitivities_of
+    from ddpsim.prediction.sensitivities import more_of, sensitivities_of
     from ddpsim.topology.spec import load_topology
 
     trace, chakra, beside = arguments.trace, arguments.chakra, arguments.beside
@@ -111,6 +112,7 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
         calibration=given.calibration_in_force(options.on(model, machine).backend_for(model)),
         progress=Progress("iterations"),
         keep=True,
+        also=lambda made: {**more_of(made), **without_each(made)},
     )
     if trace:
         from ddpsim.trace.json import write_trace

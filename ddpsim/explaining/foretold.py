@@ -23,7 +23,7 @@ from ddpsim.planning.rows import WORTH_IT, PlanRow
 from ddpsim.prediction.path import Sensitivity
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.prediction.sensitivities import sensitivities_of
+from ddpsim.prediction.sensitivities import more_of, sensitivities_of
 from ddpsim.simulation import Options
 from ddpsim.workload import Workload
 from ddpsim.workload.profile import Phase
@@ -152,6 +152,7 @@ def foretell(
             options=options,
             calibration=calibration,
             keep=True,
+            also=more_of,
         )
 
     workload = basis.finishing

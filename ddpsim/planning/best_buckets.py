@@ -16,10 +16,11 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.planning.bound import bound_of
 from ddpsim.planning.host_bound import launch_priors
+from ddpsim.planning.lost import without_each
 from ddpsim.planning.partition import best_partition
 from ddpsim.planning.rows import AlternativePlan, PlanRow, worth_it
 from ddpsim.planning.savings import savings
-from ddpsim.prediction.predict import gain_band, predict, with_band
+from ddpsim.prediction.predict import Also, gain_band, predict, with_band
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
@@ -64,7 +65,7 @@ def best_buckets(
         InputError: as `predict`.
     """
     one = partial(_one, workload, topology, gpus_per_node, calibration, progress=progress)
-    default = one(nodes, replace(options, caps=BucketCaps(), plan=None), keep=True)
+    default = one(nodes, replace(options, caps=BucketCaps(), plan=None), also=without_each)
     one = partial(one, local_s=default.local_s, band=False)
     tell = partial(one, brief=True)
     total_mb = workload.gradient_bytes / (1 << 20)
@@ -82,12 +83,10 @@ def best_buckets(
     row = PlanRow(best, default, tuple(curve), min(each.iteration_s for each in tried))
     row = replace(row, others=tuple(AlternativePlan(each.plan.torch, each.iteration_s) for each in others))
     if best is not default:
-        best = with_band(one(nodes, best.options, keep=True), calibration, progress, keep=True)
+        best = with_band(one(nodes, best.options, keep=True), calibration, progress, also=without_each)
         low, high = gain_band(default, best)
         row = replace(row, best=best, gain_low=low, gain_high=high, savings=savings(default, best, calibration))
     row = replace(row, bound=bound_of(row.chosen, calibration))
-    default.run.let_go()
-    best.run.let_go()
     if not row.chosen.workload.estimated:
         return row
     return replace(row, priors=tuple(launch_priors(options.backend_for(row.chosen.workload), calibration)))
@@ -178,6 +177,7 @@ def _one(
     progress: Progress | None = None,
     brief: bool = False,
     keep: bool = False,
+    also: Also | None = None,
 ) -> Prediction:
     return predict(
         workload,
@@ -191,4 +191,5 @@ def _one(
         progress=progress,
         brief=brief,
         keep=keep,
+        also=also,
     )

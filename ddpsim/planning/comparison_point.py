@@ -14,6 +14,7 @@ from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.efficiency import efficiency_of, local_s
 from ddpsim.planning.entries import check_entry, entry_of
 from ddpsim.planning.keys import Keys
+from ddpsim.planning.lost import without_each
 from ddpsim.prediction.kept import KeptPrediction, prediction_document, restore_prediction
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
@@ -78,7 +79,7 @@ class ComparisonPoint:
             local_s=local_s(self.workload, self.options) if self.topology.compute_device != "cpu" else None,
             progress=progress,
             brief=True,
-            keep=True,
+            also=without_each,
         )
         bound = asdict(bound_of(prediction, self.calibration))
         document = {

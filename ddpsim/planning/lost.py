@@ -14,6 +14,8 @@ from ddpsim.simulation.costs import undisturbed
 
 By = Literal["computation", "host", "communication"]
 
+_WITHOUT = "without "
+
 _NO_TIME = 2e-9
 """Factor on the time of a resource that takes none; options take none below 1e-9."""
 
@@ -23,14 +25,21 @@ def lost_s(prediction: Prediction, calibration: Calibration | None = None) -> di
 
     Each is predicted again with that resource taking no time: the device's computation; the host's launches and hooks,
     where host and computation are not one; all collectives, with what they cost computation beside them. Resources that
-    work at once hide each other, so that these do not sum to the step. The run's graph is let go afterwards.
+    work at once hide each other, so that these do not sum to the step. It is told anew where `prediction` was not made
+    with `without_each`. The run's graph is let go afterwards.
     """
     without = dict(_without(prediction, calibration))
     # Beside another job, as with doubts, of the job by itself.
-    steps = periods_under(prediction, list(without.values()), exact=True)
+    known = [prediction.also[_WITHOUT + by] for by in without if _WITHOUT + by in prediction.also]
+    steps = known or periods_under(prediction, list(without.values()))
     prediction.run.let_go()
     lost = (max(0.0, prediction.iteration_s - each.iteration_s) for each in steps)
     return dict(zip(without, lost, strict=True))
+
+
+def without_each(prediction: Prediction) -> dict[str, Assumptions]:
+    """Return what `lost_s` assumes, for `predict`."""
+    return {_WITHOUT + by: assumed for by, assumed in _without(prediction, prediction.calibration)}
 
 
 def _without(prediction: Prediction, calibration: Calibration | None) -> Iterator[tuple[By, Assumptions]]:

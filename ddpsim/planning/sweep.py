@@ -16,6 +16,7 @@ from ddpsim.options.checks import check_given
 from ddpsim.planning.bound import bound_of
 from ddpsim.planning.entries import check_entry, entry_of
 from ddpsim.planning.keys import Keys
+from ddpsim.planning.lost import without_each
 from ddpsim.prediction.document import check_prediction, flat
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import taking_names
@@ -60,8 +61,8 @@ class SweepRequest:
     for_table: bool = False
     _local_s: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def predict(self, point: SweepPoint, progress: Progress | None = None, *, keep: bool = False) -> Prediction:
-        """Return the prediction of one point; `keep` is as that of `predict`."""
+    def predict(self, point: SweepPoint, progress: Progress | None = None) -> Prediction:
+        """Return the prediction of one point; where more than a table is kept, what it is without each resource too."""
         # One rank without DDP has neither buckets nor nodes.
         asked = str(replace(point.options, caps=BucketCaps(), plan=None))
         prediction = predict(
@@ -73,7 +74,7 @@ class SweepRequest:
             calibration=self.calibration,
             local_s=self._local_s.get(asked),
             progress=progress,
-            keep=keep,
+            also=None if self.for_table else without_each,
         )
         self._local_s.setdefault(asked, prediction.local_s)
         return prediction
@@ -84,7 +85,7 @@ class SweepRequest:
         Raises:
             InputError: as `predict`; and a figure that JSON lacks.
         """
-        prediction = self.predict(point, progress, keep=not self.for_table)
+        prediction = self.predict(point, progress)
         document = _table_document(prediction) if self.for_table else swept_document(prediction, self.calibration)
         return entry_of(document, prediction, str(point))
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, median
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import correcting_curve
-from ddpsim.dataclass import dataclass
 from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.doubt import Doubt, Ends
-from ddpsim.prediction.prediction import Prediction
+from ddpsim.prediction.prediction import AlternativeStep, Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun, in_brief, workloads_on
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.assumptions import Assumptions
@@ -22,6 +21,9 @@ from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Cluster
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.workload import Workload
+
+Also = Callable[[Prediction], Mapping[str, Assumptions]]
+"""What else a prediction is to be told under, by name: in one pass with the ends of its doubts."""
 
 _ROUNDING = 1e-9
 """Relative: what another order of a sum may change."""
@@ -43,6 +45,7 @@ def predict(
     progress: Progress | None = None,
     brief: bool = False,
     keep: bool = False,
+    also: Also | None = None,
 ) -> Prediction:
     """Predict the iteration latency of `workload` on `topology`.
 
@@ -58,6 +61,7 @@ def predict(
         band: whether to tell what its doubts change; `with_band` does so afterwards.
         brief: whether to simulate no more iterations than tell the period, where all are alike.
         keep: whether to keep the graph of the run for what is asked of it afterwards, which then lets it go.
+        also: what else it is assumed of a prediction with a band, for `Prediction.also`.
         progress: called with iterations done and in all, in each of these runs.
 
     Raises:
@@ -68,7 +72,7 @@ def predict(
     if local_s is None:
         local_s = local_period_s(run.workload, run.options, progress, calibration)
     prediction = predicted(run, summarise(trace), trace.plan, local_s)
-    return with_band(prediction, calibration, progress, keep=keep) if band else prediction
+    return with_band(prediction, calibration, progress, keep=keep, also=also) if band else prediction
 
 
 def predicted(run: SimulatedRun, summary: Summary, plan: BucketPlan, local_s: float) -> Prediction:
@@ -107,20 +111,20 @@ def with_band(
     progress: Progress | None = None,
     *,
     keep: bool = False,
+    also: Also | None = None,
 ) -> Prediction:
     """Return `prediction` with what each of its doubts changes, joined into its band.
 
     Args:
         prediction: whose band is of its iterations alone.
         calibration: that it was made with.
-        progress, keep: as those of `predict`.
+        progress, keep, also: as those of `predict`.
     """
     sizes = [bucket.size_bytes for bucket in prediction.plan.buckets]
     doubts = doubts_of(prediction.workload, prediction.placement, prediction.options, calibration, sizes)
-    free = _undisturbed(prediction, calibration)
+    free, further = _undisturbed(prediction, calibration), {} if also is None else also(prediction)
     assumed = [end for doubt in doubts for end in (doubt.low, doubt.high) if end is not None]
-    steps = periods_under(prediction, [*assumed, *free], progress)
-    told = iter(steps)
+    told = iter(periods_under(prediction, [*assumed, *free, *further.values()], progress))
 
     def ends_of(doubt: Doubt) -> Ends:
         found = [None if end is None else next(told) for end in (doubt.low, doubt.high)]
@@ -129,11 +133,13 @@ def with_band(
         return Ends.of(doubt, (low_s, high_s), retimed=retimed)
 
     ends = tuple(map(ends_of, doubts))
-    more_s = max((prediction.iteration_s - each.iteration_s for each in told), default=0.0)
+    more_s = max((prediction.iteration_s - next(told).iteration_s for _ in free), default=0.0)
     hidden_s = more_s if more_s > _ROUNDING * prediction.iteration_s else 0.0
     if not keep:
         prediction.run.let_go()
-    banded = replace(prediction, ends=(*ends, *_phases(prediction, progress)), hidden_comm_cost_s=hidden_s)
+    ends = (*ends, *_phases(prediction, progress))
+    found = dict(zip(further, told, strict=True))
+    banded = replace(prediction, ends=ends, hidden_comm_cost_s=hidden_s, also=found)
     low_s, high_s = join.positive_band(prediction.iteration_s, banded.doubts)
     return replace(banded, low_s=low_s, high_s=high_s)
 
@@ -149,14 +155,6 @@ def _phases(prediction: Prediction, progress: Progress | None) -> list[Ends]:
     low_s, high_s = sorted((prediction.iteration_s, later_s))
     remedy = "none: jobs begin when they begin"
     return [Ends("phase of the job beside", remedy, 1.0, (low_s, high_s), ((1.0, 1.0), (1.0, 1.0)), 0, 1)]
-
-
-@dataclass(frozen=True, slots=True)
-class AlternativeStep:
-    """A step under other assumptions, and whether it was told from the graph of the run rather than simulated."""
-
-    iteration_s: float
-    retimed: bool
 
 
 def periods_under(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from statistics import fmean
 
@@ -36,6 +36,14 @@ _JITTER, _NO_REMEDY = "jitter", "none: iterations differ"
 
 
 @dataclass(frozen=True, slots=True)
+class AlternativeStep:
+    """A step under other assumptions, and whether it was told from the graph of the run rather than simulated."""
+
+    iteration_s: float
+    retimed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """What `predict` returns.
 
@@ -55,6 +63,7 @@ class Prediction:
         hidden_comm_cost_s: what computing and communicating at once costs the iteration beyond each by itself; it is
             in the parts already. None until `with_band`.
         hidden_comm_known: whether its calibration has how they slow each other, rather than priors.
+        also: the iteration under what else was assumed beside the ends of its doubts, by name.
     """
 
     workload: Workload
@@ -73,6 +82,7 @@ class Prediction:
     calibration: Calibration | None = field(default=None, compare=False, repr=False)
     hidden_comm_cost_s: float | None = field(default=None, compare=False)
     hidden_comm_known: bool = False
+    also: Mapping[str, AlternativeStep] = field(default_factory=dict, compare=False, repr=False)
 
     def __repr__(self) -> str:
         where = f"{self.nodes} x {self.topology.name}"

@@ -15,6 +15,8 @@ from ddpsim.simulation.costs import Costs
 PERCENT = 1.0
 """By how much more of a resource a step is told; small beside what makes another choice or order of it."""
 
+_MORE = "more of "
+
 LINKS = {
     "NIC rate": frozenset({"nic"}),
     "NVLink rate": frozenset({"nvlink"}),
@@ -24,20 +26,34 @@ LINKS = {
 """Kinds of links by what one buys more of; those between switches follow NICs where the machine's file derives them."""
 
 
-def sensitivities_of(prediction: Prediction, percent: float = PERCENT) -> list[Sensitivity]:
-    """Return what `percent` more of each resource would save of the iteration of `prediction`, the most first.
+def sensitivities_of(prediction: Prediction) -> list[Sensitivity]:
+    """Return what `PERCENT` more of each resource would save of the iteration of `prediction`, the most first.
 
-    Everything else stays, buckets and schedule too.
+    Everything else stays, buckets and schedule too. It is told anew where `prediction` was not made with `more_of`.
     """
-    more = resources_of(prediction, 1 + percent / 100)
-    # Where collectives of several groups meet on links, retiming is off by some ten-thousandths of the step: little
-    # beside a doubt, and much beside one per cent of a resource.
-    told = periods_under(prediction, list(more.values()), exact=prediction.options.process_groups > 1)
-    found = [
-        Sensitivity(name, prediction.iteration_s - each.iteration_s, each.retimed)
-        for name, each in zip(more, told, strict=True)
-    ]
-    return sorted(found, key=lambda each: (-each.saved_s, each.resource))
+    more = resources_of(prediction, 1 + PERCENT / 100)
+    known = {name: prediction.also[_MORE + name] for name in more if _MORE + name in prediction.also}
+    if not known:
+        found = periods_under(prediction, list(more.values()), exact=_meet(prediction))
+        known = dict(zip(more, found, strict=True))
+    saved = [Sensitivity(name, prediction.iteration_s - told.iteration_s, told.retimed) for name, told in known.items()]
+    return sorted(saved, key=lambda each: (-each.saved_s, each.resource))
+
+
+def more_of(prediction: Prediction) -> dict[str, Assumptions]:
+    """Return what `sensitivities_of` assumes, for `predict`; nothing where ends are told too roughly for that."""
+    if _meet(prediction):
+        return {}
+    return {_MORE + name: each for name, each in resources_of(prediction, 1 + PERCENT / 100).items()}
+
+
+def _meet(prediction: Prediction) -> bool:
+    """Whether collectives of several groups meet on links.
+
+    Retiming is off by some ten-thousandths of the step there: little beside a doubt, and much beside one per cent of a
+    resource.
+    """
+    return prediction.options.process_groups > 1
 
 
 def resources_of(prediction: Prediction, factor: float) -> dict[str, Assumptions]:

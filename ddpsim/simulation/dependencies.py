@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddpsim.dataclass import dataclass
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.graph import ORIGIN, NodeKind, RankGraph, StepGraph
 from ddpsim.simulation.job_run import Columns, JobRun
 
-_WORK = (NodeKind.COMPUTE, NodeKind.MARK, NodeKind.EVENT, NodeKind.NOT_BEFORE)
 _BREAKS = (NodeKind.WAIT, NodeKind.COPY, NodeKind.LOAD, NodeKind.RESUME)
 
 
@@ -56,50 +55,58 @@ class Rows:
     """Which row of the columns a node has: those of a stream are consecutive, in its order.
 
     Attributes:
-        of: by node; -1 of what is behind the last iteration that is looked at.
-        streams: by rank its host's or only thread's, computing and copying streams, its lanes, and delays: nodes.
+        of: by node; -1 of what is no part of the graph.
         count: of rows; row 0 is the origin's.
     """
 
     of: list[int]
-    streams: list[tuple[list[int], list[int], list[int], list[list[int]], list[int]]]
     count: int = 1
 
     @classmethod
-    def until(cls, graph: StepGraph, iterations: int) -> Rows:
-        """Return the rows of the first iterations of all ranks."""
-        rows = cls([-1] * len(graph.kind), [])
+    def in_graph(cls, graph: StepGraph) -> Rows:
+        """Return the rows of all ranks."""
+        rows = cls([-1] * len(graph.kind))
         rows.of[ORIGIN] = 0
         for rank in graph.ranks:
-            last = rank.iterations[iterations - 1].end
-            host, compute, copies, delays = (
-                nodes[: bisect_right(nodes, last)] for nodes in (rank.host, rank.compute, rank.copies, rank.delays)
-            )
-            lanes = [nodes[: bisect_right(nodes, last)] for nodes in rank.lanes]
-            for nodes in (host, compute, copies, *lanes, delays):
+            for nodes in (rank.host, rank.compute, rank.copies, *rank.lanes, rank.delays):
                 for node in nodes:
                     rows.of[node] = rows.count
                     rows.count += 1
-            rows.streams.append((host, compute, copies, lanes, delays))
         return rows
 
 
 @dataclass(slots=True, eq=False)
 class _Cursor:
-    """Says how far one rank's resources have been put in order."""
+    """Says how far one rank's resources have been put in order.
+
+    Attributes:
+        queued: by node of the computing stream, the place on the host of what it is queued by.
+        released: likewise, the row of that, and how long after its end the node begins at the earliest.
+        host_stops, compute_stops: places at which more than the node before is waited for.
+    """
 
     rank: RankGraph
-    host: list[int]
-    compute: list[int]
-    copies: list[int]
-    lanes: list[list[int]]
     delays: list[int]
+    queued: list[int]
+    released: tuple[NDArray[np.intp], Columns]
+    host_stops: list[int]
+    compute_stops: list[int]
     at_host: int = 0
     at_compute: int = 0
     at_copies: int = 0
-    queued: list[int] = field(default_factory=list)
-    host_stops: list[int] = field(default_factory=list)
-    compute_stops: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, rank: RankGraph, graph: StepGraph, row: Sequence[int]) -> _Cursor:
+        """Return the cursor at a rank's first nodes, of which each has its row."""
+        kinds, place = graph.kind, {node: at for at, node in enumerate(rank.host)}
+        hosts = [graph.queued[node] for node in rank.compute]
+        queued = [place.get(node, -1) for node in hosts]
+        lags = [graph.seconds[node] if kinds[node] is NodeKind.NOT_BEFORE else 0.0 for node in rank.compute]
+        released = np.array([row[node] for node in hosts], dtype=np.intp), np.array(lags)
+        host, compute = (
+            [at for at, node in enumerate(nodes) if kinds[node] in _BREAKS] for nodes in (rank.host, rank.compute)
+        )
+        return cls(rank, list(rank.delays), queued, released, host, compute)
 
 
 class Dependencies:
@@ -108,34 +115,24 @@ class Dependencies:
     Args:
         run: that showed the order of each resource.
         iterations: how many.
+
+    Attributes:
+        graph: of these iterations.
+        row, kind, queued: by node of it, as `Rows` and `StepGraph` have them.
     """
 
     def __init__(self, run: JobRun, iterations: int) -> None:
-        self._run, self._graph = run, run.graph
-        self.rows = Rows.until(run.graph, iterations)
-        self._known = bytearray(len(run.graph.kind))
-        self._known[ORIGIN] = 1
-        self._cursors = [
-            self._cursor(rank, *streams) for rank, streams in zip(run.graph.ranks, self.rows.streams, strict=True)
-        ]
+        self._run, self.graph = run, run.graph.until(iterations)
+        self.rows = Rows.in_graph(self.graph)
+        # By row, as everything that follows.
+        self._known = bytearray(self.rows.count)
+        self._known[0] = 1
+        self._cursors = [_Cursor.of(rank, self.graph, self.rows.of) for rank in self.graph.ranks]
         self._at_lane = [0] * len(run.graph.ranks[0].lanes)
         self.operations = list(self._write())
-
-    def _cursor(
-        self,
-        rank: RankGraph,
-        host: list[int],
-        compute: list[int],
-        copies: list[int],
-        lanes: list[list[int]],
-        delays: list[int],
-    ) -> _Cursor:
-        kinds, queued, place = self._graph.kind, self._graph.queued, {node: at for at, node in enumerate(host)}
-        cursor = _Cursor(rank, host, compute, copies, lanes, list(delays))
-        cursor.queued = [place.get(queued[node], -1) for node in compute]
-        cursor.host_stops = [at for at, node in enumerate(host) if kinds[node] in _BREAKS]
-        cursor.compute_stops = [at for at, node in enumerate(compute) if kinds[node] in _BREAKS]
-        return cursor
+        self.row, self.kind, self.queued = (
+            np.array(each, dtype=np.intp) for each in (self.rows.of, self.graph.kind, self.graph.queued)
+        )
 
     def _write(self) -> Iterator[Operation]:
         going = True
@@ -149,15 +146,15 @@ class Dependencies:
                 while (meeting := self._meeting(lane)) is not None:
                     going = True
                     yield meeting
-        left = sum(not self._known[node] for node, row in enumerate(self.rows.of) if row >= 0)
+        left = self._known.count(0)
         assert not left, f"{left} nodes wait for others for ever"
 
     def _all_known(self, nodes: Sequence[int]) -> bool:
-        return all(self._known[node] for node in nodes)
+        row, known = self.rows.of, self._known
+        return all(known[row[node]] for node in nodes)
 
-    def _end(self, nodes: Sequence[int]) -> None:
-        for node in nodes:
-            self._known[node] = 1
+    def _end(self, first: int, stop: int) -> None:
+        self._known[first:stop] = b"\1" * (stop - first)
 
     def _of_rank(self, number: int, cursor: _Cursor) -> Iterator[Operation]:
         going = True
@@ -172,114 +169,111 @@ class Dependencies:
     # One resource after the other: the next operation, or None where it has to wait.
 
     def _next_of_host(self, number: int, cursor: _Cursor) -> Operation | None:
-        host, at, graph, row = cursor.host, cursor.at_host, self._graph, self.rows.of
+        host, at, graph, row = cursor.rank.host, cursor.at_host, self.graph, self.rows.of
         if at == len(host):
             return None
         node = host[at]
         before, kind = (row[host[at - 1]] if at else 0), graph.kind[node]
-        if kind in _BREAKS:
-            if not self._all_known(graph.after[node]):
-                return None
+        if kind in _BREAKS and not self._all_known(graph.after[node]):
+            return None
+        after = [row[each] for each in graph.after[node]]
+        if kind is NodeKind.LOAD or kind is NodeKind.RESUME:
             cursor.at_host += 1
-            self._end([node])
-            after = [row[each] for each in graph.after[node]]
-            if kind is NodeKind.LOAD:
-                return _load(row[node], before, number)
-            if kind is NodeKind.RESUME:
-                return _resume(row[node], before, after, number)
-            return _latest(row[node], [before, *after])
+            first = row[node]
+            self._end(first, first + 1)
+            return _load(first, before, number) if kind is NodeKind.LOAD else _resume(first, before, after, number)
         stops = cursor.host_stops
-        stop = stops[found] if (found := bisect_left(stops, at)) < len(stops) else len(host)
-        nodes = host[at:stop]
+        stop = stops[found] if (found := bisect_right(stops, at)) < len(stops) else len(host)
+        paced = [graph.kind[each] is NodeKind.PACED for each in host[at:stop]] if cursor.rank.one_thread else []
+        if kind is NodeKind.WAIT and any(paced):
+            stop, paced = at + 1, []
         cursor.at_host = stop
-        self._end(nodes)
-        first = row[node]
-        if cursor.rank.one_thread and any(graph.kind[each] is NodeKind.PACED for each in nodes):
-            return _paced(first, first + len(nodes), before, [graph.kind[n] is NodeKind.PACED for n in nodes], number)
-        return _in_turn(first, first + len(nodes), before)
+        first, last = row[node], row[node] + stop - at
+        self._end(first, last)
+        return _paced(first, last, before, paced, number) if any(paced) else _in_turn(first, last, [before, *after])
 
     def _next_of_compute(self, number: int, cursor: _Cursor) -> Operation | None:
-        compute, at, graph, row = cursor.compute, cursor.at_compute, self._graph, self.rows.of
+        compute, at, graph, row = cursor.rank.compute, cursor.at_compute, self.graph, self.rows.of
         if at == len(compute) or cursor.queued[at] >= cursor.at_host:
             return None
         node = compute[at]
         before, kind = (row[compute[at - 1]] if at else 0), graph.kind[node]
-        if kind in _BREAKS:
-            if not self._all_known(graph.after[node]):
-                return None
+        if kind in _BREAKS and not self._all_known(graph.after[node]):
+            return None
+        after = [row[each] for each in graph.after[node]]
+        if kind is NodeKind.COPY:
             cursor.at_compute += 1
-            self._end([node])
-            after = [row[each] for each in graph.after[node]]
-            begin = [before, row[graph.queued[node]], *after]
-            return _latest(row[node], begin) if kind is NodeKind.WAIT else _lasting(row[node], begin)
+            self._end(row[node], row[node] + 1)
+            return _lasting(row[node], [before, row[graph.queued[node]], *after])
         stops = cursor.compute_stops
-        stop = stops[found] if (found := bisect_left(stops, at)) < len(stops) else len(compute)
+        stop = stops[found] if (found := bisect_right(stops, at)) < len(stops) else len(compute)
         stop = bisect_left(cursor.queued, cursor.at_host, at, stop)
-        nodes = compute[at:stop]
         cursor.at_compute = stop
-        self._end(nodes)
-        lags = [(place, graph.seconds[n]) for place, n in enumerate(nodes) if graph.kind[n] is NodeKind.NOT_BEFORE]
-        return _queued_work(row[node], row[node] + len(nodes), before, [row[graph.queued[n]] for n in nodes], lags)
+        first, last = row[node], row[node] + stop - at
+        self._end(first, last)
+        released, lags_s = cursor.released
+        return _queued_work(first, last, [before, *after], released[at:stop], lags_s[at:stop])
 
     def _next_copy(self, number: int, cursor: _Cursor) -> Operation | None:
-        if cursor.at_copies == len(cursor.copies):
+        at, copies, row = cursor.at_copies, cursor.rank.copies, self.rows.of
+        if at == len(copies):
             return None
-        at, row = cursor.at_copies, self.rows.of
-        node = cursor.copies[at]
-        queued = self._graph.queued[node]
-        if not self._known[queued]:
+        node = copies[at]
+        queued = self.graph.queued[node]
+        if not self._known[row[queued]]:
             return None
         cursor.at_copies += 1
-        self._end([node])
-        return _lasting(row[node], [row[cursor.copies[at - 1]] if at else 0, row[queued]])
+        self._end(row[node], row[node] + 1)
+        return _lasting(row[node], [row[copies[at - 1]] if at else 0, row[queued]])
 
     def _next_delay(self, number: int, cursor: _Cursor) -> Operation | None:
         for place, node in enumerate(cursor.delays):
-            if self._all_known(after := self._graph.after[node]):
+            if self._all_known(after := self.graph.after[node]):
                 del cursor.delays[place]
-                self._end([node])
-                return _lasting(self.rows.of[node], [self.rows.of[each] for each in after])
+                row = self.rows.of
+                self._end(row[node], row[node] + 1)
+                return _lasting(row[node], [row[each] for each in after])
         return None
 
     def _meeting(self, lane: int) -> Operation | None:
-        graph, row, at, run = self._graph, self.rows.of, self._at_lane[lane], self._run
-        if any(len(cursor.lanes[lane]) <= at for cursor in self._cursors):
+        graph, row, at, run = self.graph, self.rows.of, self._at_lane[lane], self._run
+        lanes = [cursor.rank.lanes[lane] for cursor in self._cursors]
+        if any(len(each) <= at for each in lanes):
             return None
-        nodes = [cursor.lanes[lane][at] for cursor in self._cursors]
+        nodes = [each[at] for each in lanes]
         if not all(self._all_known(graph.after[node]) for node in nodes):
             return None
         self._at_lane[lane] += 1
-        self._end(nodes)
+        for node in nodes:
+            self._end(row[node], row[node] + 1)
         arrivals = []
         for number, node in enumerate(nodes):
             after = [row[each] for each in graph.after[node]]
             if at and run.job.options.comm != "real":
-                after.append(row[self._cursors[number].lanes[lane][at - 1]])
+                after.append(row[lanes[number][at - 1]])
             arrivals.append((row[node], after))
         if run.job.options.comm != "real":
             return _apart(arrivals)
-        lanes = run.shared.lanes
-        in_line = lanes is not None and lanes.lines[lane] is not None
+        streams = run.shared.lanes
+        in_line = streams is not None and streams.lines[lane] is not None
         return _meet(arrivals, lane, in_line=in_line)
 
 
-def _in_turn(first: int, stop: int, before: int) -> Operation:
-    """One after the other."""
+def _in_turn(first: int, stop: int, begin: Sequence[int]) -> Operation:
+    """One after the other, the first when the last of others has ended."""
 
     def done(now: Moments) -> None:
         ends = now.end[first:stop]
         np.cumsum(now.lasts[first:stop], axis=0, out=ends)
-        ends += now.end[before]
+        ends += _last(now.end, begin)
 
     return done
 
 
-def _queued_work(
-    first: int, stop: int, before: int, queued: Sequence[int], lags: Sequence[tuple[int, float]]
-) -> Operation:
-    """One after the other, none before the host has queued it."""
-    released = np.array(queued)
-    places, seconds = np.array([p for p, s in lags if s], dtype=np.intp), np.array([s for _, s in lags if s])[:, None]
+def _queued_work(first: int, stop: int, after: Sequence[int], released: NDArray[np.intp], lags_s: Columns) -> Operation:
+    """One after the other, none before the host has queued it, the first when the last of others has ended."""
+    places = np.flatnonzero(lags_s)
+    seconds = lags_s[places, None]
 
     def done(now: Moments) -> None:
         lasts, begin = now.lasts[first:stop], now.end[released]
@@ -288,7 +282,7 @@ def _queued_work(
         worked = np.cumsum(lasts, axis=0)
         begin -= worked
         begin += lasts
-        np.maximum(begin[0], now.end[before], out=begin[0])
+        np.maximum(begin[0], _last(now.end, after), out=begin[0])
         np.maximum.accumulate(begin, axis=0, out=begin)
         np.add(begin, worked, out=now.end[first:stop])
 
@@ -317,15 +311,6 @@ def _resume(row: int, before: int, after: Sequence[int], number: int) -> Operati
     def done(now: Moments) -> None:
         end = now.end[row] = now.end[before]
         now.due[number] = now.due[number] + end - now.end[after[0]] if after else end
-
-    return done
-
-
-def _latest(row: int, begin: Sequence[int]) -> Operation:
-    """When the last of others has ended."""
-
-    def done(now: Moments) -> None:
-        now.end[row] = _last(now.end, begin)
 
     return done
 

@@ -167,9 +167,12 @@ def run_again(run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assump
     """
     if not assumed or not has_prices(run):
         return [None] * len(assumed)
-    prices = Prices(run, assumed)
+    graph = run.graph.until(extent.end)
+    prices = Prices(run, graph, assumed)
     kept = [not prices.another[column] and _keeps_graph(run, each) for column, each in enumerate(assumed, 1)]
-    return [_period_again(run, extent, prices, column) if keeps else None for column, keeps in enumerate(kept, 1)]
+    again = [column for column, keeps in enumerate(kept, 1) if keeps]
+    told = {column: _period_again(run, graph, extent, prices, column) for column in again}
+    return [told.get(column) for column in range(1, 1 + len(assumed))]
 
 
 def _keeps_graph(run: JobRun, assumed: Assumptions) -> bool:
@@ -189,14 +192,14 @@ def _keeps_graph(run: JobRun, assumed: Assumptions) -> bool:
     )
 
 
-def _period_again(run: JobRun, extent: SimulatedIterations, prices: Prices, column: int) -> float:
-    """Return the period of the graph of a run under one of several assumptions."""
+def _period_again(run: JobRun, graph: StepGraph, extent: SimulatedIterations, prices: Prices, column: int) -> float:
+    """Return the period of the first iterations of a run under one of several assumptions."""
     job = prices.jobs[column]
-    graph = replace(run.graph, seconds=prices.seconds[:, column].tolist())
+    graph = replace(graph, seconds=prices.seconds[:, column].tolist())
     costs, late_s = zip(*((each.costs[column], float(each.late_s[column])) for each in prices.ranks), strict=True)
     shared = job.communication(simpy.Environment(), run.settings[0].scheduled)
     again = on_resources(job, shared, graph, run.draws, run.settings, costs, late_s)
-    end = again.run([rank.iterations[extent.end - 1].end for rank in graph.ranks]).end
+    end = again.run().end
     return float(period_of(run, extent, lambda node: np.array(end[node])))
 
 

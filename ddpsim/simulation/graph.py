@@ -6,7 +6,9 @@ is in `RankGraph.iterations`. Nodes are numbered; node 0 is the origin, which ha
 
 from __future__ import annotations
 
-from dataclasses import field
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import field, replace
 from enum import IntEnum
 from typing import Literal, SupportsFloat
 
@@ -146,6 +148,10 @@ class ExecutionModel:
     sleeps: bool = False
 
 
+CollectiveKey = tuple[str, int, int]
+"""Operation, bytes and lane: what tells one collective's time from another's."""
+
+
 @dataclass(slots=True, eq=False)
 class Collective:
     """A collective is one rank's part in one message among all ranks of a group.
@@ -161,6 +167,11 @@ class Collective:
     operation: Operation | Literal["buffers"]
     lane: int
     number: int
+
+    @property
+    def key(self) -> CollectiveKey:
+        """What tells its time from another's."""
+        return str(self.operation), self.size_bytes, self.lane
 
 
 @dataclass(slots=True)
@@ -255,6 +266,22 @@ class RankGraph:
     last: int = ORIGIN
     nodes: range = range(0)
 
+    def until(self, iterations: int, kind: Sequence[NodeKind]) -> RankGraph:
+        """Return the first iterations; of marks, those where one of them begins or ends.
+
+        Args:
+            kind: of each node.
+        """
+        first = self.iterations[:iterations]
+        last, asked = first[-1].end, {mark for each in first for mark in (each.start, each.end)}
+        host, compute, copies, delays, *lanes = (
+            nodes[: bisect_right(nodes, last)]
+            for nodes in (self.host, self.compute, self.copies, self.delays, *self.lanes)
+        )
+        compute = [node for node in compute if kind[node] is not NodeKind.MARK or node in asked]
+        nodes = range(self.nodes.start, last + 1)
+        return RankGraph(self.number, self.one_thread, lanes, host, compute, copies, delays, first, last, nodes)
+
 
 @dataclass(slots=True)
 class StepGraph:
@@ -279,6 +306,10 @@ class StepGraph:
     ranks: list[RankGraph] = field(default_factory=list)
     cause: list[Cause] = field(default_factory=lambda: [Cause.OTHER])
     writing: Cause = Cause.OTHER
+
+    def until(self, iterations: int) -> StepGraph:
+        """Return the graph of the first iterations, without marks that nobody asks for; nodes keep their numbers."""
+        return replace(self, ranks=[rank.until(iterations, self.kind) for rank in self.ranks])
 
     def add(self, kind: NodeKind, seconds: float = 0.0, queued: int = ORIGIN, after: tuple[int, ...] = ()) -> int:
         """Add a node and return its number; the caller puts it on a resource."""

@@ -6,20 +6,25 @@ or host. Nothing is built anew for that. What would make another graph, is refus
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.transport import AlgorithmChoice
 from ddpsim.dataclass import dataclass
+from ddpsim.operations import Operation
 from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.communication import Communication
 from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
-from ddpsim.simulation.graph import BUFFERS_PART, PER, Cause, NodeKind, StepGraph
+from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, PER, Cause, Collective, NodeKind, RankGraph, StepGraph, Terms
 from ddpsim.simulation.job_run import Columns, JobRun
 from ddpsim.simulation.representatives import LATEST, RankKind, SimulatedRank
 from ddpsim.simulation.setting import RankConfiguration
@@ -27,6 +32,7 @@ from ddpsim.workload.gpus import AchievedGpu
 
 _COMPUTED = (Cause.FORWARD, Cause.BACKWARD, Cause.OPTIMIZER)
 _KEPT, _HOST, _DEVICE = 0, 1, 2
+_times_of = attrgetter(*TIMES)
 _ROUNDING_S = 1e-15
 """What is less is left over of sums."""
 
@@ -65,6 +71,7 @@ class Prices:
 
     Args:
         run: whose calibration and factors are taken as given.
+        graph: the part of its graph that is priced.
         assumed: other assumptions.
 
     Attributes:
@@ -76,7 +83,7 @@ class Prices:
         seconds: what nodes take with nothing beside them: (nodes, assumptions).
     """
 
-    def __init__(self, run: JobRun, assumed: Sequence[Assumptions]) -> None:
+    def __init__(self, run: JobRun, graph: StepGraph, assumed: Sequence[Assumptions]) -> None:
         assumed = [Assumptions(run.job.calibration, run.job.wire_factor, latency=run.job.latency), *assumed]
         self._run, self.assumed = run, assumed
         self._costs_of: dict[tuple[int, int], Costs] = {}
@@ -91,31 +98,30 @@ class Prices:
             self.another |= [len(kind.paces) == 1 and other.differs != kind.differs for other in others]
         if run.schedule is not None and any(message.delay_s > 0 for message in run.schedule):
             self.another |= [each.compute != 1 or not job.keeps_transports(each) for each in assumed]
-        used = {name for terms in run.graph.terms.values() for name, _ in terms} | {ENTER_S}
-        for rank, graph in zip(self.ranks, run.graph.ranks, strict=True):
-            for name in used if not graph.one_thread else ():
-                now = rank.constants[name]
-                self.another |= (now[0] == 0) & (now > 0)
-        self.seconds = self._seconds()
+        names = list(self.ranks[0].constants)
+        nodes, sums, times = _terms(graph, names)
+        constants = [np.stack(list(rank.constants.values())) for rank in self.ranks]
+        used = np.flatnonzero(times.any(axis=0) | (np.array(names) == ENTER_S))
+        for values, each in zip(constants, graph.ranks, strict=True):
+            if not each.one_thread:
+                now = values[used]
+                self.another |= ((now[:, :1] == 0) & (now > 0)).any(axis=0)
+        self.seconds = np.zeros((len(graph.seconds), len(assumed)))
+        for rank, values, each in zip(self.ranks, constants, graph.ranks, strict=True):
+            own = (nodes >= each.nodes.start) & (nodes < each.nodes.stop)
+            self._price(graph, each, rank, nodes[own], (times @ values)[sums[own]])
 
-    def _seconds(self) -> Columns:
-        graph, names = self._run.graph, list(self.ranks[0].constants)
-        plain = np.array(graph.seconds)
-        numbers = {name: number for number, name in enumerate(names)}
-        terms = [(node, numbers[name], times) for node, each in graph.terms.items() for name, times in each]
-        nodes, constants, times = (np.array(each) for each in zip(*terms, strict=True)) if terms else ((), (), ())
-        paces, found = _paces(graph), np.zeros((len(plain), len(self.assumed)))
-        for rank, prices in zip(graph.ranks, self.ranks, strict=True):
-            of = slice(rank.nodes.start, rank.nodes.stop)
-            values = np.stack([prices.constants[name] for name in names])
-            factors = np.stack([np.ones_like(prices.host), prices.host, prices.compute])
-            own = slice(*np.searchsorted(nodes, (of.start, of.stop))) if terms else slice(0)
-            np.subtract.at(plain, nodes[own], times[own] * values[constants[own], 0])
-            left = np.where(np.abs(plain[of]) < _ROUNDING_S, 0.0, plain[of])
-            paced = np.where((paces[of] == _HOST) & rank.one_thread, _KEPT, paces[of])
-            found[of] = left[:, None] * factors[paced]
-            np.add.at(found, nodes[own], times[own][:, None] * values[constants[own]])
-        return found
+    def _price(
+        self, graph: StepGraph, rank: RankGraph, prices: RankPrices, nodes: NDArray[np.intp], constants_s: Columns
+    ) -> None:
+        """Price one rank's nodes, of which some are, in part, sums of constants."""
+        of = slice(rank.nodes.start, rank.nodes.stop)
+        plain = np.array(graph.seconds[of])
+        plain[nodes - of.start] -= constants_s[:, 0]
+        plain[np.abs(plain) < _ROUNDING_S] = 0.0
+        factors = np.stack([np.ones_like(prices.host), prices.host, prices.compute])
+        self.seconds[of] = plain[:, None] * factors[_paces(graph, rank)]
+        self.seconds[nodes] += constants_s
 
     def wire(self, size_bytes: int) -> Columns:
         """Return the factor on the time of a collective of so many bytes, by assumption."""
@@ -139,7 +145,7 @@ class Prices:
         device, host = (np.array([getattr(each, name) for each in self.assumed]) for name in ("compute", "host"))
         kernels_s = setting.kernel_s * device
         compute = device * self._devices(draw, kind)
-        constants = {name: np.array([getattr(each, name) for each in costs]) for name in TIMES}
+        constants = dict(zip(TIMES, np.array([_times_of(each) for each in costs]).T, strict=True))
         constants[PER + "copy_Bps"] = np.array([1 / each.copy_Bps for each in costs])
         codecs = [each.codec(options.codec.name, one_thread=setting.execution.one_thread) for each in costs]
         constants[CODEC_KERNEL_S] = np.array([each.launch_s for each in codecs])
@@ -172,10 +178,97 @@ class Prices:
         return self._costs_of[key]
 
 
-def _paces(graph: StepGraph) -> NDArray[np.intp]:
+def _terms(graph: StepGraph, names: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp], Columns]:
+    """Return the nodes that are sums of constants, which sum each is, and of each how many times it has each name."""
+    numbers: dict[Terms, int] = {}
+    by_id = {id(terms): terms for terms in graph.terms.values()}
+    known = {key: numbers.setdefault(terms, len(numbers)) for key, terms in by_id.items()}
+    times = np.zeros((len(numbers), len(names)))
+    for terms, number in numbers.items():
+        for name, count in terms:
+            times[number, names.index(name)] += count
+    sums = [known[id(terms)] for terms in graph.terms.values()]
+    return np.array(list(graph.terms), dtype=np.intp), np.array(sums, dtype=np.intp), times
+
+
+def _paces(graph: StepGraph, rank: RankGraph) -> NDArray[np.intp]:
     """Return by whose pace each node's seconds go that are none of DDP's costs; only a device's host has its own."""
-    kind, cause = (np.fromiter(each, dtype=np.intp, count=len(graph.kind)) for each in (graph.kind, graph.cause))
-    delays = kind == NodeKind.DELAY
+    of = slice(rank.nodes.start, rank.nodes.stop)
+    kind, cause = np.array(graph.kind[of], dtype=np.intp), np.array(graph.cause[of], dtype=np.intp)
+    delays, host = kind == NodeKind.DELAY, _KEPT if rank.one_thread else _HOST
     computed = ((kind == NodeKind.COMPUTE) | (kind == NodeKind.PACED)) & np.isin(cause, _COMPUTED)
     found = np.where(computed | (delays & (cause == Cause.OPTIMIZER)), _DEVICE, _KEPT)
-    return np.where(delays & (cause == Cause.HOST), _HOST, found)
+    return np.where(delays & (cause == Cause.HOST), host, found)
+
+
+class CollectiveTimes:
+    """Times of the distinct collectives of a run under several assumptions.
+
+    Args:
+        run: whose transports they go by.
+        prices: of DDP's costs, and the transports.
+        collectives: one of each kind; rows are in their order.
+    """
+
+    def __init__(self, run: JobRun, prices: Prices, collectives: Sequence[Collective]) -> None:
+        self._run = run
+        self.rows = {collective.key: row for row, collective in enumerate(collectives)}
+        costs, shared = prices.costs, prices.shared
+        hops = [tuple(self._group(each, run.shared).transport.hops) for each in collectives]
+        known = {each: [cost.slowed_by(each) for cost in costs] for each in dict.fromkeys(hops)}
+        slowed = np.array([known[each] for each in hops])
+        steps = np.maximum(np.array([each.step_slowdown for each in costs]) / slowed, 1.0)
+        distinct = list({id(each): each for each in shared}.values())
+        columns = [distinct.index(each) for each in shared]
+        told = np.array([[self._demand(each, by) for by in distinct] for each in collectives])[:, columns]
+        latency, stall, links, threads, slow = np.moveaxis(told, -1, 0)
+        self.another_choice = np.zeros(len(columns), dtype=bool)
+        if len(distinct) > 1:
+            chosen = [[self._choice(each, by) for by in distinct] for each in collectives]
+            self.another_choice[:] = [any(row[each] != row[columns[0]] for row in chosen) for each in columns]
+        self._wire = np.array([prices.wire(self._sized(collective)) for collective in collectives])
+        self.latency_s: Columns = latency * self._wire
+        self._idle_s: Columns = (stall + np.maximum(links, threads)) * self._wire
+        busy = stall + np.where(slow > 0, np.maximum(links, threads * steps) * slowed, np.maximum(links, threads))
+        self._busy_s: Columns = busy * self._wire
+        self.alone_s: Columns = self.latency_s + self._idle_s
+        floors = [each.broadcast_s for each in costs]
+        self.floor_s: Columns = np.array(
+            [floors if collective.operation == BUFFERS else [0.0] * len(costs) for collective in collectives]
+        )
+        self.busy_matters = bool((self._busy_s != self._idle_s).any())
+
+    def bytes_s(self, rows: Columns, busy: Columns) -> Columns:
+        """Return how long bytes are on their way, of which computing goes on beside them for the share `busy`."""
+        idle_s, busy_s = self._idle_s[rows], self._busy_s[rows]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slower = 1 / ((1 - busy) / idle_s + busy / busy_s)
+        return np.where(idle_s > 0, slower, 0.0)
+
+    def _choice(self, collective: Collective, shared: Communication) -> AlgorithmChoice:
+        buffers = collective.operation == BUFFERS
+        operation = Operation.BROADCAST if buffers else Operation(collective.operation)
+        return self._group(collective, shared).choice(self._sized(collective), operation)
+
+    def _group(self, collective: Collective, shared: Communication) -> Collectives:
+        """Return what carries a collective."""
+        world = shared.lanes is None or collective.operation == BUFFERS
+        return shared.collectives if shared.lanes is None or world else shared.lanes.groups[collective.lane]
+
+    def _sized(self, collective: Collective) -> int:
+        lanes = self._run.shared.lanes
+        if lanes is None or collective.operation == BUFFERS:
+            return collective.size_bytes
+        return lanes.together[collective.lane] * collective.size_bytes
+
+    def _demand(self, collective: Collective, shared: Communication) -> tuple[float, float, float, float, float]:
+        lanes, group, buffers = shared.lanes, self._group(collective, shared), collective.operation == BUFFERS
+        operation = Operation.BROADCAST if buffers else Operation(collective.operation)
+        demand, capacities = group.transport.demand(operation, self._sized(collective)), group.transport.capacities
+        size_bytes, latency_s = demand.size_bytes, demand.latency_s
+        links_s = size_bytes / min(demand.alone(capacities), demand.rate_limit)
+        threads_s = size_bytes / demand.host_limit
+        slowed = self._run.job.options.fidelity != "closed" and bool(demand.loads) and size_bytes > 0
+        if lanes is not None and not buffers and lanes.lines[collective.lane] is not None:
+            latency_s = 0.0
+        return latency_s, demand.stall_s, links_s, threads_s, float(slowed and math.isfinite(links_s))

@@ -8,45 +8,50 @@ moment moves. A column in which what was kept would change says so, and has to b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpsim.collectives.transport import alone_s
+from ddpsim.operations import Operation
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.assumptions import Assumptions
-from ddpsim.simulation.communication import copies_of
 from ddpsim.simulation.dependencies import Dependencies, Moments
-from ddpsim.simulation.graph import NodeKind
+from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.simulation.job_run import Columns, JobRun, period_of
-from ddpsim.simulation.prices import Prices, has_prices
+from ddpsim.simulation.prices import CollectiveTimes, Prices, has_prices
 from ddpsim.simulation.resolve import SimulatedIterations
-from ddpsim.simulation.retimed_messages import RetimedCollectives
-from ddpsim.simulation.retimed_work import RankWork, RetimedRun
+from ddpsim.simulation.retimed_work import RankWork, RetimedRun, busy_until, fair_rates, share
+from ddpsim.simulation.servers import send_s
 
+# All chosen by hand: `python -m studies.retiming` prints how far what is told is off, and what it costs.
 SETTLED = 2e-4
 """Share of the period by which it no longer changes from one pass to the next, where it has settled."""
+
+SETTLED_EFFECT = 0.02
+"""The same as a share of what the assumption changes: a doubt is not known to a fiftieth of itself."""
+
+AHEAD = 5.0
+"""How many times as far a period may still move that has a limit so near."""
+
+MOST_SWINGS = 0.01
+"""Share of a step by which all that one rank's nodes take may still move, whatever the period does meanwhile."""
 
 PASSES = 7
 """So many at most; a column that has not settled then is simulated."""
 
-DAMPED_FROM = 2
-"""The pass from which on nodes take the mean of what they took and what they would: overlaps may swing otherwise."""
+DAMPED_BY = 0.1
+"""The part by which what nodes take stays behind what they would in a pass: overlaps may swing otherwise.
+
+Chosen by hand, as the one of 0.1, 0.15, 0.2, 0.25 and 0.5 that took the fewest passes on seven jobs.
+"""
 
 MOST_RATIO = 0.7
-"""Of what a period moves in a pass to what it did in the pass before, where it has a limit; it is half where nodes
-take the mean and overlaps stay. Chosen by hand, as `python -m studies.retiming` prints how far that is off."""
+"""Of what a period moves in a pass, either way, to what it did in the pass before, where it has a limit."""
 
-ALONE = 1.001
-"""Factor on the time of a copy of a batch by itself up to which nothing shared its links."""
-
-MET_OTHERS = 0.05
-"""Share of collectives' time in which they share links otherwise than in the run, from which on a column is simulated.
-
-Chosen by hand; `python -m studies.retiming` prints how far retimed columns are from simulated ones.
-"""
+MET_OTHERS = 0.03
+"""Share of collectives' time in which they share links otherwise than in the run, from which on it is simulated."""
 
 FAITHFUL = 2e-4
 """Share of the period by which the run's own assumptions, retimed, may miss it."""
@@ -55,27 +60,9 @@ FAITHFUL = 2e-4
 def retimable(run: JobRun) -> bool:
     """Whether a run has a graph that other constants keep.
 
-    Asynchronous servers' ranks go on as messages come; where batches and messages had the same links, other runs share
-    them otherwise.
+    Asynchronous servers' ranks go on as messages come.
     """
-    if run.job.options.asynchronous:
-        return False
-    return has_prices(run) and not _copies_share_links(run)
-
-
-def _copies_share_links(run: JobRun) -> bool:
-    """Whether copies of batches took longer than by themselves, for messages that had the same links then."""
-    job, end, begin = run.job, run.times.end, run.times.begin
-    for draw, setting, rank in zip(run.draws, run.settings, run.graph.ranks, strict=True):
-        stage, kinds = setting.input_stage, run.graph.kind
-        copies = [*rank.copies, *(node for node in rank.compute if kinds[node] is NodeKind.COPY)]
-        if stage is None or not copies or stage.copy_bytes == 0 or job.options.fidelity == "closed":
-            continue
-        together = range(job.placement.world_size) if stage.in_turn else draw.stands_for
-        by_itself_s = alone_s(*copies_of(job.placement, together, stage))
-        if any(math.inf > end[node] > begin[node] + ALONE * by_itself_s for node in copies):
-            return True
-    return False
+    return not run.job.options.asynchronous and has_prices(run)
 
 
 def periods_s(
@@ -94,20 +81,14 @@ def periods_s(
     if not assumed or not retimable(run):
         return [None] * len(assumed)
     retiming = _Retiming(run, extent, assumed, order)
-    found_s, settled = retiming.periods()
-    simulated_s = retiming.simulated_s
-    if not abs(found_s[0] - simulated_s) <= FAITHFUL * simulated_s:
-        return [None] * len(assumed)
-    prices = retiming.prices
-    silent = [each.silent for each in prices.assumed]
-    kept = settled & ~prices.another & ~retiming.another_way() & ~retiming.overlaps_change() & ~np.array(silent)
-    return [
-        simulated_s + float(each - found_s[0]) if ok else None for each, ok in zip(found_s[1:], kept[1:], strict=True)
-    ]
+    more_s, settled = retiming.effects()
+    kept = settled & ~retiming.another()
+    told = zip(more_s[1:].tolist(), kept[1:], strict=True)
+    return [retiming.simulated_s + more if ok else None for more, ok in told]
 
 
 def _limit(found: Columns, moved: Columns, before: Columns) -> Columns:
-    """Return where periods go to that move by a smaller part each pass; NaN where they do not.
+    """Return where periods go to that move by a smaller part each pass, either way; NaN where they do not.
 
     Args:
         found: now.
@@ -115,7 +96,7 @@ def _limit(found: Columns, moved: Columns, before: Columns) -> Columns:
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = moved / before
-    shrinks = (ratio > 0) & (ratio < MOST_RATIO)
+    shrinks = np.abs(ratio) < MOST_RATIO
     return np.where(shrinks, found + moved * ratio / (1 - np.where(shrinks, ratio, 0.0)), np.nan)
 
 
@@ -126,58 +107,53 @@ class _Retiming:
         self, run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assumptions], order: Dependencies | None
     ) -> None:
         self._run, self._extent, self._columns = run, extent, 1 + len(assumed)
-        self.prices = Prices(run, assumed)
         self._dependencies = order or Dependencies(run, extent.end)
-        rows = self._dependencies.rows
+        rows, graph = self._dependencies.rows, self._dependencies.graph
+        self.prices = Prices(run, graph, assumed)
+        row = self._dependencies.row
         seen_s = np.zeros(rows.count)
-        for node, row in enumerate(rows.of):
-            if row >= 0:
-                seen_s[row] = run.times.end[node]
+        seen_s[row[row >= 0]] = np.array(run.times.end)[row >= 0]
         self._lasts = np.zeros((rows.count, self._columns))
-        self._seen = RetimedRun(run, self.prices, rows, seen_s, self._lasts, np.zeros_like(self._lasts))
-        self._ranks = [RankWork(self._seen, number) for number in range(len(run.graph.ranks))]
-        meets = run.job.options.comm == "real" and any(streams[3] for streams in rows.streams)
+        self._seen = RetimedRun(run, self._dependencies, self.prices, seen_s, self._lasts, np.zeros_like(self._lasts))
+        self._ranks = [RankWork(self._seen, number) for number in range(len(graph.ranks))]
+        meets = run.job.options.comm == "real" and any(any(rank.lanes) for rank in graph.ranks)
         self._messages = RetimedCollectives(self._seen, self._ranks) if meets else None
+        self.simulated_s = float(self._period_of(seen_s[:, None])[0])
 
-    @property
-    def simulated_s(self) -> float:
-        """The period that was simulated."""
-        return float(self._period_of(self._seen.end_s[:, None])[0])
-
-    def periods(self) -> tuple[Columns, Columns]:
-        """Return the period of each column, and whether it has settled: itself, or where it goes to."""
+    def effects(self) -> tuple[Columns, NDArray[np.bool_]]:
+        """Return how much longer the period of each column is than the run's own, and whether it has settled."""
         now = self._pass()
-        found, settled = self._period_of(now.end), np.ones(self._columns, dtype=bool)
-        limit, moved, limited = found, np.zeros(self._columns), ~settled
-        for number in range(PASSES):
-            took = self._lasts.copy() if number >= DAMPED_FROM else None
+        found, settled = self._effects(now), np.ones(self._columns, dtype=bool)
+        limit, moved = found, np.zeros(self._columns)
+        for _ in range(PASSES):
+            took = self._lasts.copy()
             if not self._relax(now):
                 break
-            if took is not None:
-                self._lasts += took
-                self._lasts /= 2
+            swings = np.abs(self._lasts - took).sum(axis=0) / self._extent.end / len(self._ranks)
+            self._lasts += (took - self._lasts) * DAMPED_BY
             now = self._pass()
-            period = self._period_of(now.end)
-            found, moved, before, limit_before = period, period - found, moved, limit
+            effects = self._effects(now)
+            found, moved, before = effects, effects - found, moved
             limit = _limit(found, moved, before)
-            itself = np.abs(moved) <= SETTLED * found
-            limited = ~itself & (np.abs(limit - limit_before) <= SETTLED * found)
-            settled = itself | limited
+            enough = np.maximum(SETTLED * self.simulated_s, SETTLED_EFFECT * np.abs(found))
+            told = (np.abs(moved) <= AHEAD * enough) & (np.abs(limit - found) <= enough)
+            settled = ((np.abs(moved) <= enough) | told) & (swings <= MOST_SWINGS * self.simulated_s)
             if settled.all():
                 break
-        return np.where(limited, limit, found), settled
+        faithful = abs(self._period_of(now.end)[0] - self.simulated_s) <= FAITHFUL * self.simulated_s
+        return np.where(np.isfinite(limit), limit, found), settled & faithful
 
-    def another_way(self) -> NDArray[np.bool_]:
-        """Return in which columns collectives are carried out otherwise than in the run."""
-        if self._messages is None:
-            return np.zeros(self._columns, dtype=bool)
-        return self._messages.another_way
+    def _effects(self, now: Moments) -> Columns:
+        periods = self._period_of(now.end)
+        more_s: Columns = periods - periods[0]
+        return more_s
 
-    def overlaps_change(self) -> NDArray[np.bool_]:
-        """Return in which columns collectives meet others on links that they did not meet in the run, or miss some."""
+    def another(self) -> NDArray[np.bool_]:
+        """Return which columns have other nodes than the run, or collectives that go or meet on links otherwise."""
+        found: NDArray[np.bool_] = self.prices.another | np.array([each.silent for each in self.prices.assumed])
         if self._messages is None:
-            return np.zeros(self._columns, dtype=bool)
-        return np.broadcast_to(self._messages.changed_overlap() > MET_OTHERS, self._columns)
+            return found | any(rank.copies.met for rank in self._ranks)
+        return found | self._messages.another_way | (self._messages.changed_overlap() > MET_OTHERS)
 
     def _pass(self) -> Moments:
         run, shape = self._run, self._lasts.shape
@@ -210,3 +186,211 @@ class _Retiming:
     def _period_of(self, end: Columns) -> Columns:
         row = self._dependencies.rows.of
         return np.asarray(period_of(self._run, self._extent, lambda node: end[row[node]]))
+
+
+_ROUNDING = 1e-9
+
+_MET = 0.02
+"""Share of the links that others have from which on it is told by a run what they cost."""
+
+
+class RetimedCollectives:
+    """The collectives for which all ranks of a run meet, and the copies of batches that are on links with them.
+
+    Args:
+        seen: gets what they take.
+        ranks: whose computation slows them, and whose batches are copied.
+    """
+
+    def __init__(self, seen: RetimedRun, ranks: Sequence[RankWork]) -> None:
+        self._seen, self._ranks = seen, ranks
+        run, ranks_of = seen.run, seen.order.graph.ranks
+        each_rank = [[node for lane in rank.lanes for node in lane] for rank in ranks_of]
+        self._all, nodes = [seen.order.row[nodes] for nodes in each_rank], each_rank[0]
+        self._collectives = [run.graph.collectives[node] for node in nodes]
+        distinct = {each.key: each for each in self._collectives}
+        self._times = CollectiveTimes(run, seen.prices, list(distinct.values()))
+        self._kind = np.array([self._times.rows[each.key] for each in self._collectives])
+        self.line_s = np.zeros(seen.columns)
+        if run.shared.lanes is not None and any(run.shared.lanes.lines):
+            ranks_of_all = run.job.placement.world_size
+            sends_s = [send_s(each.collectives, ranks_of_all) for each in seen.prices.shared]
+            self.line_s = np.array(sends_s) * seen.prices.wire(ranks_of_all)
+        wire = np.array([run.times.wire.get(node, np.nan) for node in nodes])
+        met = run.job.options.fidelity != "closed" and any(rank.copies.met for rank in ranks)
+        self._copies = [rank.copies for rank in ranks] if met else []
+        self._floor = np.maximum(self._times.floor_s[self._kind], self._beside_others(wire, seen.end_s[self._all[0]]))
+        self._links = self._shared_links()
+        self._ratio, self._seen_busy, seen_rates = self._seen_ratio(wire)
+        self._part, self._seen_rates, self._rates_now = self._parts(seen_rates), seen_rates, seen_rates
+        self._set(self._alone(self._seen_busy), seen_rates)
+
+    def relax(self, now: Moments, horizon_s: float) -> bool:
+        """Let collectives take what the computation beside them costs at these moments; return whether it does."""
+        if not self._times.busy_matters and not self._links:
+            return False
+        rows = self._all[0]
+        begin, end = now.wire[rows] + self._times.latency_s[self._kind], now.end[rows]
+        busy = self._busy(now.end, begin, end, horizon_s) if self._times.busy_matters else np.zeros_like(begin)
+        begin = np.concatenate([begin, *(copies.begin(now.end) for copies in self._copies)])
+        end = np.concatenate([end, *(now.end[copies.rows] for copies in self._copies)])
+        self._rates_now = self._rates(begin, end, horizon_s)
+        self._set(self._alone(busy), self._rates_now)
+        return True
+
+    @property
+    def another_way(self) -> NDArray[np.bool_]:
+        """In which columns a collective is carried out by another algorithm, protocol or number of channels.
+
+        And those of other transports, where collectives share links: while one stalls, others move.
+        """
+        if not self._links:
+            return self._times.another_choice
+        others = [each is not self._seen.run.shared for each in self._seen.prices.shared]
+        found: NDArray[np.bool_] = self._times.another_choice | np.array(others)
+        return found
+
+    def changed_overlap(self) -> Columns:
+        """Return for which share of their time collectives share links otherwise than the run saw, or with copies."""
+        lasts, count = self._seen.lasts[self._all[0]], len(self._collectives)
+        moved = np.abs(self._part * (self._rates_now - self._seen_rates))[:count] * lasts
+        return np.asarray(moved.sum(axis=0) / np.maximum(lasts.sum(axis=0), _ROUNDING))
+
+    def _shared_links(self) -> list[Columns]:
+        """Return the places of what may be on links at once: of each network where it has several; copies come last."""
+        run = self._seen.run
+        lanes, world = run.shared.lanes, run.shared.collectives
+        if run.job.options.fidelity == "closed":
+            return []
+        found: dict[int, list[int]] = {}
+        streams: dict[int, set[int]] = {}
+        for place, each in enumerate(self._collectives):
+            group = world if lanes is None or each.operation == BUFFERS else lanes.groups[each.lane]
+            found.setdefault(id(group.network), []).append(place)
+            streams.setdefault(id(group.network), set()).add(each.lane)
+        copied = range(len(self._collectives), len(self._collectives) + sum(len(each.rows) for each in self._copies))
+        if copied:
+            found.setdefault(id(world.network), []).extend(copied)
+            streams.setdefault(id(world.network), set()).update((-1, -2))
+        several = world.streams_per_group > 1
+        return [np.array(places) for key, places in found.items() if several or len(streams[key]) > 1]
+
+    def _rates(self, begin: Columns, end: Columns, horizon_s: float) -> Columns:
+        """Return which part of the links each has, in the mean, where those on them at once have equal parts."""
+        rates = np.ones_like(begin)
+        for places in self._links:
+            rates[places] = fair_rates(begin[places], end[places], horizon_s)
+        return rates
+
+    def _parts(self, seen_rates: Columns) -> Columns:
+        """Return how much of what equal parts would cost each was seen to pay; the usual where it met nobody."""
+        met = seen_rates < 1 - _MET
+        with np.errstate(divide="ignore", invalid="ignore"):
+            parts = np.where(met, np.clip((1 - 1 / self._ratio) / (1 - seen_rates), 0.0, 1.0), 1.0)
+        found = np.empty_like(parts)
+        count = len(self._collectives)
+        for kind in (slice(count), slice(count, None)):
+            known = parts[kind][met[kind]].tolist()
+            found[kind] = np.where(met[kind], parts[kind], median(known) if known else 1.0)
+        self._ratio = self._ratio * (1 - found * (1 - seen_rates))
+        return found
+
+    def _set(self, alone_s: Columns, rates: Columns) -> None:
+        lasts = self._ratio * alone_s / (1 - self._part * (1 - rates))
+        count = len(self._collectives)
+        found = np.maximum(lasts[:count], self._floor)
+        for rows in self._all:
+            self._seen.lasts[rows] = found
+        for copies in self._copies:
+            self._seen.lasts[copies.rows] = lasts[count : count + len(copies.rows)]
+            count += len(copies.rows)
+
+    def _alone(self, busy: Columns) -> Columns:
+        """Return what messages take with no others beside them, where computation goes on for the share `busy`."""
+        alone_s = self._times.latency_s[self._kind] + self._times.bytes_s(self._kind, busy)
+        return np.concatenate([alone_s, *(copies.alone_s for copies in self._copies)])
+
+    def _busy(self, ends: Columns, begin: Columns, end: Columns, horizon_s: float) -> Columns:
+        """Return for which share of intervals a rank is busy: of the rank that is so most."""
+        most = np.zeros_like(begin)
+        for rank in self._ranks:
+            began, over = rank.busy(ends)
+            if len(began):
+                until = busy_until(began, over, horizon_s)
+                most = np.maximum(most, share(until(end) - until(begin), end - begin))
+        return most
+
+    def _seen_ratio(self, wire: Columns) -> tuple[Columns, Columns, Columns]:
+        """Return by what factor each took longer in the run than with no others beside it, 1 where that is not known.
+
+        Then for which share of it ranks were busy, and which part of the links it had where those on them are alike.
+        """
+        end = self._seen.end_s[self._all[0]]
+        begin, took_s = wire, end - wire
+        if self.line_s.any():
+            begin = self._sent(wire, end)
+            took_s = end - begin
+        begun = (begin + self._times.latency_s[self._kind][:, 0])[:, None]
+        busy = np.zeros((len(wire), 1))
+        ends = np.where(np.isfinite(self._seen.end_s), self._seen.end_s, 0.0)[:, None]
+        horizon_s = 2 * float(ends.max()) + 1e-9
+        over, floor_s = end[:, None], self._floor[:, 0]
+        known = np.isfinite(took_s)
+        begun, over = np.where(known[:, None], begun, 0.0), np.where(known[:, None], over, 0.0)
+        if self._times.busy_matters:
+            busy = self._busy(ends, begun, over, horizon_s)
+        alone_s = self._alone(busy)[:, 0]
+        for copies in self._copies:
+            began, ended = (np.where(np.isfinite(copies.seen[1]), each, 0.0) for each in copies.seen)
+            begun, over = np.concatenate([begun, began]), np.concatenate([over, ended])
+            took_s = np.concatenate([took_s, (copies.seen[1] - copies.seen[0])[:, 0]])
+        floor_s = np.pad(floor_s, (0, len(took_s) - len(floor_s)))
+        bound = (floor_s > alone_s) & (took_s <= floor_s * (1 + _ROUNDING))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(np.isfinite(took_s) & ~bound & (alone_s > 0), took_s / alone_s, 1.0)
+        return ratio[:, None], busy, self._rates(begun, over, horizon_s)
+
+    def _sent(self, wire: Columns, end: Columns) -> Columns:
+        """Return when each message in line left: after its latency, and the one before it."""
+        lanes = self._seen.run.shared.lanes
+        sent = wire.copy()
+        last: dict[int, float] = {}
+        for place, collective in enumerate(self._collectives):
+            lane = collective.lane
+            if lanes is not None and lanes.lines[lane] is not None:
+                sent[place] = max(wire[place] + self.line_s[0], last.get(lane, 0.0))
+                last[lane] = end[place]
+        return sent
+
+    def _beside_others(self, wire: Columns, end: Columns) -> Columns:
+        """Return the least time of each beside those that were in flight when it began, as `ConcurrentCollectives`."""
+        seen, prices = self._seen, self._seen.prices
+        ranks = seen.run.job.placement.world_size
+        pair, behind = (np.array([getattr(each, name) for each in prices.costs]) for name in ("pair_s", "behind_s"))
+        least = np.zeros((len(wire), seen.columns))
+        if ranks == 1 or not (pair.any() or behind.any()):
+            return least
+        order = sorted(range(len(wire)), key=lambda place: wire[place])
+        for at, place in enumerate(order):
+            others = [other for other in order[:at] if end[other] > wire[place]]
+            if not others:
+                continue
+            longest = np.max([self._by_itself(self._collectives[other]) for other in others], axis=0)
+            least[place] = np.maximum(pair, np.minimum(behind, longest)) * self._steps(self._collectives[place], ranks)
+        return least
+
+    def _by_itself(self, collective: Collective) -> Columns:
+        operation = Operation.BROADCAST if collective.operation == BUFFERS else Operation(collective.operation)
+        shared = self._seen.prices.shared
+        alone_s = np.array([each.collectives.estimate_s(collective.size_bytes, operation) for each in shared])
+        found: Columns = alone_s * self._seen.prices.wire(collective.size_bytes)
+        return found
+
+    def _steps(self, collective: Collective, ranks: int) -> float:
+        """Return the steps of a collective over those of an allreduce of all ranks, at most 1."""
+        whole = Operation.ALLREDUCE.steps(ranks)
+        if collective.operation == BUFFERS:
+            return min(1.0, (ranks - 1).bit_length() / whole)
+        lanes = self._seen.run.shared.lanes
+        steps = Operation(collective.operation).steps(ranks) if lanes is None else lanes.steps(collective)
+        return min(1.0, steps / whole)

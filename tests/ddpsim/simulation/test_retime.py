@@ -17,6 +17,7 @@ from ddpsim.simulation.resolve import SimulatedIterations
 from ddpsim.simulation.retime import periods_s
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
+from ddpsim.workload.files import load_workload
 from ddpsim.workload.single_clock import single_clock
 from tests.ddpsim.simulation.builders import ALIKE, workload
 
@@ -126,6 +127,32 @@ def test_other_transports_are_retimed_where_nothing_shares_links_and_nccl_choose
     assert slower is None or slower == pytest.approx(summarise(trace_of(nics)).iteration_s, rel=5e-3)
     several = run_job(source, placement, Options(iterations=1, process_groups=2))
     assert periods_s(several, several.extent, [SLOWER_NICS, LATER]) == [None, None]
+
+
+@pytest.mark.parametrize("stage", ["load=1ms,copy=2MB,pipelined", "load=1ms,copy=2MB,queued"])
+def test_copies_of_batches_that_met_others_on_links_are_retimed(stage: str) -> None:
+    source = workload(device="V100", gradients=12, size=1_000_000)
+    pairs = both_s(source, "p3.16xlarge", 2, Options(iterations=2, input_stage=stage))
+    found = [(told, simulated) for told, simulated in pairs if told is not None]
+    assert len(found) >= 0.7 * len(pairs)
+    assert all(told == pytest.approx(simulated, rel=5e-3) for told, simulated in found)
+
+
+def test_where_messages_wait_for_large_copies_a_run_tells_what_longer_messages_cost() -> None:
+    options = Options(input_stage="load=30ms,workers=3,copy=380MB,pipelined")
+    placement = load_topology("8xgpu-dual-root").place(1)
+    ran = run_job(load_workload("resnet50"), placement, options)
+    assert periods_s(ran, ran.extent, [Assumptions(wire_factor=TWICE)]) == [None]
+
+
+def test_the_graph_of_the_first_iterations_ends_with_them() -> None:
+    ran = run_job(workload(device="V100", gradients=12), load_topology("dgx-1v").place(2), Options(iterations=2))
+    first = ran.graph.until(2)
+    for rank, whole in zip(first.ranks, ran.graph.ranks, strict=True):
+        assert rank.last == whole.iterations[1].end < whole.last
+        nodes = {*rank.host, *rank.compute, *rank.copies, *rank.delays, *(n for lane in rank.lanes for n in lane)}
+        assert max(nodes) == rank.last
+        assert {node for each in rank.iterations for node in (each.start, each.end)} <= nodes
 
 
 def test_the_first_iterations_tell_the_period_of_a_longer_run() -> None:
