@@ -211,7 +211,7 @@ class CollectiveTimes:
     """
 
     def __init__(self, run: JobRun, prices: Prices, collectives: Sequence[Collective]) -> None:
-        self._run = run
+        self._run, self._prices = run, prices
         self.rows = {collective.key: row for row, collective in enumerate(collectives)}
         costs, shared = prices.costs, prices.shared
         hops = [tuple(self._group(each, run.shared).transport.hops) for each in collectives]
@@ -237,6 +237,12 @@ class CollectiveTimes:
             [floors if collective.operation == BUFFERS else [0.0] * len(costs) for collective in collectives]
         )
         self.busy_matters = bool((self._busy_s != self._idle_s).any())
+
+    def leave_out_but(self, columns: NDArray[np.intp]) -> None:
+        """Go on with some columns only; what is carried out otherwise is known of all."""
+        self.latency_s, self._idle_s, self._busy_s = (
+            each[:, columns] for each in (self.latency_s, self._idle_s, self._busy_s)
+        )
 
     def bytes_s(self, rows: Columns, busy: Columns) -> Columns:
         """Return how long bytes are on their way, of which computing goes on beside them for the share `busy`."""
@@ -272,3 +278,39 @@ class CollectiveTimes:
         if lanes is not None and not buffers and lanes.lines[collective.lane] is not None:
             latency_s = 0.0
         return latency_s, demand.stall_s, links_s, threads_s, float(slowed and math.isfinite(links_s))
+
+    def beside_others_s(self, collectives: Sequence[Collective], wire: Columns, end: Columns) -> Columns:
+        """Return the least time of each beside those that were in flight when it began, as `ConcurrentCollectives`.
+
+        Args:
+            wire, end: when the last rank had come, and when each ended.
+        """
+        costs, ranks = self._prices.costs, self._run.job.placement.world_size
+        pair, behind = (np.array([getattr(each, name) for each in costs]) for name in ("pair_s", "behind_s"))
+        least = np.zeros((len(wire), len(costs)))
+        if ranks == 1 or not (pair.any() or behind.any()):
+            return least
+        order = sorted(range(len(wire)), key=lambda place: wire[place])
+        for at, place in enumerate(order):
+            others = [other for other in order[:at] if end[other] > wire[place]]
+            if not others:
+                continue
+            longest = np.max([self._by_itself(collectives[other]) for other in others], axis=0)
+            least[place] = np.maximum(pair, np.minimum(behind, longest)) * self._steps(collectives[place], ranks)
+        return least
+
+    def _by_itself(self, collective: Collective) -> Columns:
+        operation = Operation.BROADCAST if collective.operation == BUFFERS else Operation(collective.operation)
+        shared = self._prices.shared
+        alone_s = np.array([each.collectives.estimate_s(collective.size_bytes, operation) for each in shared])
+        found: Columns = alone_s * self._prices.wire(collective.size_bytes)
+        return found
+
+    def _steps(self, collective: Collective, ranks: int) -> float:
+        """Return the steps of a collective over those of an allreduce of all ranks, at most 1."""
+        whole = Operation.ALLREDUCE.steps(ranks)
+        if collective.operation == BUFFERS:
+            return min(1.0, (ranks - 1).bit_length() / whole)
+        lanes = self._run.shared.lanes
+        steps = Operation(collective.operation).steps(ranks) if lanes is None else lanes.steps(collective)
+        return min(1.0, steps / whole)

@@ -14,15 +14,14 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpsim.operations import Operation
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.dependencies import Dependencies, Moments
-from ddpsim.simulation.graph import BUFFERS, Collective
+from ddpsim.simulation.graph import BUFFERS
 from ddpsim.simulation.job_run import Columns, JobRun, period_of
 from ddpsim.simulation.prices import CollectiveTimes, Prices, has_prices
 from ddpsim.simulation.resolve import SimulatedIterations
-from ddpsim.simulation.retimed_work import RankWork, RetimedRun, busy_until, fair_rates, share
+from ddpsim.simulation.retimed_work import RankWork, RetimedRun, busy_until, fair_rates, narrow, share
 from ddpsim.simulation.servers import send_s
 
 # All chosen by hand: `python -m studies.retiming` prints how far what is told is off, and what it costs.
@@ -81,10 +80,8 @@ def periods_s(
     if not assumed or not retimable(run):
         return [None] * len(assumed)
     retiming = _Retiming(run, extent, assumed, order)
-    more_s, settled = retiming.effects()
-    kept = settled & ~retiming.another()
-    told = zip(more_s[1:].tolist(), kept[1:], strict=True)
-    return [retiming.simulated_s + more if ok else None for more, ok in told]
+    told = zip(*retiming.effects(), strict=True)
+    return [retiming.simulated_s + float(more_s) if ok else None for more_s, ok in told][1:]
 
 
 def _limit(found: Columns, moved: Columns, before: Columns) -> Columns:
@@ -113,56 +110,76 @@ class _Retiming:
         row = self._dependencies.row
         seen_s = np.zeros(rows.count)
         seen_s[row[row >= 0]] = np.array(run.times.end)[row >= 0]
-        self._lasts = np.zeros((rows.count, self._columns))
-        self._seen = RetimedRun(run, self._dependencies, self.prices, seen_s, self._lasts, np.zeros_like(self._lasts))
+        lasts, late = (np.zeros((rows.count, self._columns)) for _ in range(2))
+        self._seen = RetimedRun(run, self._dependencies, self.prices, seen_s, lasts, late)
         self._ranks = [RankWork(self._seen, number) for number in range(len(graph.ranks))]
         meets = run.job.options.comm == "real" and any(any(rank.lanes) for rank in graph.ranks)
         self._messages = RetimedCollectives(self._seen, self._ranks) if meets else None
         self.simulated_s = float(self._period_of(seen_s[:, None])[0])
 
     def effects(self) -> tuple[Columns, NDArray[np.bool_]]:
-        """Return how much longer the period of each column is than the run's own, and whether it has settled."""
+        """Return how much longer the period of each column is than the run's own, and whether that is so.
+
+        Columns that have settled are left out of further passes, but for the run's own.
+        """
+        more_s, told, columns = np.zeros(self._columns), np.ones(self._columns, dtype=bool), np.arange(self._columns)
         now = self._pass()
-        found, settled = self._effects(now), np.ones(self._columns, dtype=bool)
-        limit, moved = found, np.zeros(self._columns)
+        found, moved = self._effects(now), np.zeros(self._columns)
+        more_s[:] = found
         for _ in range(PASSES):
-            took = self._lasts.copy()
+            took = self._seen.lasts.copy()
             if not self._relax(now):
                 break
-            swings = np.abs(self._lasts - took).sum(axis=0) / self._extent.end / len(self._ranks)
-            self._lasts += (took - self._lasts) * DAMPED_BY
+            swings = np.abs(self._seen.lasts - took).sum(axis=0) / self._extent.end / len(self._ranks)
+            self._seen.lasts += (took - self._seen.lasts) * DAMPED_BY
             now = self._pass()
             effects = self._effects(now)
             found, moved, before = effects, effects - found, moved
             limit = _limit(found, moved, before)
             enough = np.maximum(SETTLED * self.simulated_s, SETTLED_EFFECT * np.abs(found))
-            told = (np.abs(moved) <= AHEAD * enough) & (np.abs(limit - found) <= enough)
-            settled = ((np.abs(moved) <= enough) | told) & (swings <= MOST_SWINGS * self.simulated_s)
+            near = (np.abs(moved) <= AHEAD * enough) & (np.abs(limit - found) <= enough)
+            settled = ((np.abs(moved) <= enough) | near) & (swings <= MOST_SWINGS * self.simulated_s)
+            more_s[columns] = np.where(np.isfinite(limit), limit, found)
+            told[columns] = settled
+            if self._messages is not None:
+                told[columns] &= self._messages.changed_overlap() <= MET_OTHERS
             if settled.all():
                 break
+            left = np.flatnonzero(~settled | (columns == 0))
+            if 2 * len(left) <= len(columns):
+                self._leave_out_but(left)
+                narrow(now, ("end", "begin", "wire"), left)
+                columns, found, moved = columns[left], found[left], moved[left]
         faithful = abs(self._period_of(now.end)[0] - self.simulated_s) <= FAITHFUL * self.simulated_s
-        return np.where(np.isfinite(limit), limit, found), settled & faithful
+        return more_s, told & faithful & ~self._another()
+
+    def _leave_out_but(self, columns: NDArray[np.intp]) -> None:
+        self._columns = len(columns)
+        self._seen.leave_out_but(columns)
+        for rank in self._ranks:
+            rank.leave_out_but(columns)
+        if self._messages is not None:
+            self._messages.leave_out_but(columns)
 
     def _effects(self, now: Moments) -> Columns:
         periods = self._period_of(now.end)
         more_s: Columns = periods - periods[0]
         return more_s
 
-    def another(self) -> NDArray[np.bool_]:
-        """Return which columns have other nodes than the run, or collectives that go or meet on links otherwise."""
+    def _another(self) -> NDArray[np.bool_]:
+        """Return which columns have other nodes than the run, or collectives that are carried out otherwise."""
         found: NDArray[np.bool_] = self.prices.another | np.array([each.silent for each in self.prices.assumed])
-        if self._messages is None:
-            return found | any(rank.copies.met for rank in self._ranks)
-        return found | self._messages.another_way | (self._messages.changed_overlap() > MET_OTHERS)
+        met = any(rank.copies.met for rank in self._ranks)
+        return found | (met if self._messages is None else self._messages.another_way)
 
     def _pass(self) -> Moments:
-        run, shape = self._run, self._lasts.shape
+        run, shape = self._run, self._seen.lasts.shape
         nothing: Columns = np.zeros(self._columns)
         stage = [setting.input_stage for setting in run.settings]
         lanes = len(run.graph.ranks[0].lanes)
         now = Moments(
             end=np.zeros(shape),
-            lasts=self._lasts,
+            lasts=self._seen.lasts,
             begin=np.zeros(shape),
             wire=np.zeros(shape),
             late=self._seen.late,
@@ -219,7 +236,8 @@ class RetimedCollectives:
         wire = np.array([run.times.wire.get(node, np.nan) for node in nodes])
         met = run.job.options.fidelity != "closed" and any(rank.copies.met for rank in ranks)
         self._copies = [rank.copies for rank in ranks] if met else []
-        self._floor = np.maximum(self._times.floor_s[self._kind], self._beside_others(wire, seen.end_s[self._all[0]]))
+        least_s = self._times.beside_others_s(self._collectives, wire, seen.end_s[self._all[0]])
+        self._floor = np.maximum(self._times.floor_s[self._kind], least_s)
         self._links = self._shared_links()
         self._ratio, self._seen_busy, seen_rates = self._seen_ratio(wire)
         self._part, self._seen_rates, self._rates_now = self._parts(seen_rates), seen_rates, seen_rates
@@ -237,6 +255,11 @@ class RetimedCollectives:
         self._rates_now = self._rates(begin, end, horizon_s)
         self._set(self._alone(busy), self._rates_now)
         return True
+
+    def leave_out_but(self, columns: NDArray[np.intp]) -> None:
+        """Go on with some columns only."""
+        self._times.leave_out_but(columns)
+        narrow(self, ("line_s", "_floor"), columns)
 
     @property
     def another_way(self) -> NDArray[np.bool_]:
@@ -361,36 +384,3 @@ class RetimedCollectives:
                 sent[place] = max(wire[place] + self.line_s[0], last.get(lane, 0.0))
                 last[lane] = end[place]
         return sent
-
-    def _beside_others(self, wire: Columns, end: Columns) -> Columns:
-        """Return the least time of each beside those that were in flight when it began, as `ConcurrentCollectives`."""
-        seen, prices = self._seen, self._seen.prices
-        ranks = seen.run.job.placement.world_size
-        pair, behind = (np.array([getattr(each, name) for each in prices.costs]) for name in ("pair_s", "behind_s"))
-        least = np.zeros((len(wire), seen.columns))
-        if ranks == 1 or not (pair.any() or behind.any()):
-            return least
-        order = sorted(range(len(wire)), key=lambda place: wire[place])
-        for at, place in enumerate(order):
-            others = [other for other in order[:at] if end[other] > wire[place]]
-            if not others:
-                continue
-            longest = np.max([self._by_itself(self._collectives[other]) for other in others], axis=0)
-            least[place] = np.maximum(pair, np.minimum(behind, longest)) * self._steps(self._collectives[place], ranks)
-        return least
-
-    def _by_itself(self, collective: Collective) -> Columns:
-        operation = Operation.BROADCAST if collective.operation == BUFFERS else Operation(collective.operation)
-        shared = self._seen.prices.shared
-        alone_s = np.array([each.collectives.estimate_s(collective.size_bytes, operation) for each in shared])
-        found: Columns = alone_s * self._seen.prices.wire(collective.size_bytes)
-        return found
-
-    def _steps(self, collective: Collective, ranks: int) -> float:
-        """Return the steps of a collective over those of an allreduce of all ranks, at most 1."""
-        whole = Operation.ALLREDUCE.steps(ranks)
-        if collective.operation == BUFFERS:
-            return min(1.0, (ranks - 1).bit_length() / whole)
-        lanes = self._seen.run.shared.lanes
-        steps = Operation(collective.operation).steps(ranks) if lanes is None else lanes.steps(collective)
-        return min(1.0, steps / whole)

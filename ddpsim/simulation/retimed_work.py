@@ -122,7 +122,13 @@ _SLOWED = (NodeKind.COMPUTE, NodeKind.SERVE, NodeKind.LASTING)
 _NOTHING_S = 1e-12
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+def narrow(made: object, names: Sequence[str], columns: NDArray[np.intp]) -> None:
+    """Let attributes have some of their columns only."""
+    for name in names:
+        setattr(made, name, getattr(made, name)[..., columns])
+
+
+@dataclass(slots=True, eq=False)
 class RetimedRun:
     """What a run has shown, and what its nodes take under several assumptions.
 
@@ -146,8 +152,12 @@ class RetimedRun:
         """How many assumptions there are."""
         return len(self.lasts[0])
 
+    def leave_out_but(self, columns: NDArray[np.intp]) -> None:
+        """Go on with some columns only."""
+        narrow(self, ("lasts", "late"), columns)
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@dataclass(slots=True, eq=False)
 class BatchCopies:
     """The copies of batches to one rank's device.
 
@@ -234,10 +244,18 @@ class RankWork:
         collectives = [node for lane in rank.lanes for node in lane]
         self._flights = order.row[np.array(collectives, dtype=np.intp)]
         self._copy_slowdown = np.array([each.copy_slowdown for each in seen.prices.costs])
+        self._taken: tuple[Columns, Columns]
         self._slowdown(number, collectives)
         self._late_s = prices.late_s
         self._known: tuple[Columns, Columns, Columns] | None = None
         self._as_seen(collectives)
+
+    def leave_out_but(self, columns: NDArray[np.intp]) -> None:
+        """Go on with some columns only."""
+        narrow(self, ("_seconds", "_copy_slowdown", "_fixed", "_tail", "_late_s"), columns)
+        narrow(self.copies, ("alone_s",), columns)
+        many, bandwidth = self._taken
+        self._taken, self._known = (many[:, columns], bandwidth[:, columns]), None
 
     def _slowdown(self, number: int, collectives: Sequence[int]) -> None:
         """Find what collectives take of the rank's processor in each column, or the factor that is known."""
