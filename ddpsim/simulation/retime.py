@@ -25,7 +25,7 @@ from ddpsim.simulation.retimed_work import RankWork, RetimedRun, busy_until, fai
 from ddpsim.simulation.servers import send_s
 
 # All chosen by hand: `python -m studies.retiming` prints how far what is told is off, and what it costs.
-SETTLED = 2e-4
+SETTLED = 5e-5
 """Share of the period by which it no longer changes from one pass to the next, where it has settled."""
 
 SETTLED_EFFECT = 0.02
