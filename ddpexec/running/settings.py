@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal, get_args
 
 from ddpexec.errors import OptionError
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
-from ddpsim.dataclass import dataclass
 from ddpsim.jobs.job import NO_INPUT, RECORDED_INPUT, Job
 from ddpsim.options.checks import at_least_one
 from ddpsim.options.input_stage import InputStage, input_stage

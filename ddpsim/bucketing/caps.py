@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import PlanError
 from ddpsim.options import text
 from ddpsim.options.option import Option

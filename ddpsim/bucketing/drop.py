@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from ddpsim.bucketing.assign import Parameter, assign_buckets
 from ddpsim.bucketing.plan import BucketPlan, custom_plan
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import PlanError
 
 

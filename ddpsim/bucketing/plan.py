@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from ddpsim.bucketing.assign import Bucket, Parameter, assign_buckets, repeated_name
 from ddpsim.bucketing.caps import BucketCaps
 from ddpsim.bucketing.torch_call import NO_CALL, TorchCall
 from ddpsim.bucketing.torch_caps import torch_caps
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import PlanError
 
 SCHEMA = "ddpsim.plan/1"

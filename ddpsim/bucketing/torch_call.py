@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 
 from ddpsim.bucketing.caps import BucketCaps
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError, PlanError
 
 _CAPS = ("bucket_cap_mb", "bucket_cap_mb_list")

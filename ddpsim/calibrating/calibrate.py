@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from ddpsim.calibrating.samples import Sample, predicted
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.nccl.versions import OLD
 from ddpsim.collectives.priors import PRIORS
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import CalibrationError, UnknownNameError
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.measured import MeasuredTable

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
-from ddpsim.dataclass import dataclass
 
 Vector = npt.NDArray[np.float64]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from ddpsim.calibrating.fitting import Vector
 from ddpsim.calibrating.samples import Sample
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import CalibrationError
 from ddpsim.units import counted, format_time
 

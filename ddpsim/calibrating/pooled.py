@@ -7,6 +7,7 @@ known, and the constants of all others should not make up for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from ddpsim.collectives.nccl.costs import efficient_as
 from ddpsim.collectives.nccl.loads import GROUPS
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.versions import PROTOCOLS, RING, TREE
-from ddpsim.dataclass import dataclass
 from ddpsim.units import MIB, counted
 
 _FAR = 2.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.collectives.transport import Transport
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import CalibrationError, InputError
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.jobs.job_options import GPU_BACKENDS

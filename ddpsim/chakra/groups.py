@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from ddpsim.dataclass import dataclass
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import TRAINERS
 from ddpsim.schedules.sharded import REPLICA

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,6 @@ from ddpsim.bucketing import Parameter
 from ddpsim.chakra.schema import Attribute, CollectiveType, NodeType, Tensors, TraceNode, decode
 from ddpsim.chakra.steps import BACKWARD, FORWARD, MODULE_BUFFERS, OPTIMIZER, PARAMETERS
 from ddpsim.chakra.unannotated import annotated
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import TraceError
 from ddpsim.files import display_name, read_bytes
 from ddpsim.workload import Buffer, Phase, Workload

@@ -7,13 +7,12 @@ ChakraProtoMsg). What is left out here (storage, lists of numbers) protobuf carr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError, TraceError
 
 VERSION = "0.0.4"

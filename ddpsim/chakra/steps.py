@@ -11,14 +11,13 @@ import json
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 
 from ddpsim.bucketing import Parameter
 from ddpsim.chakra.schema import Attribute, CollectiveType, NodeType, Tensors, TraceNode
-from ddpsim.dataclass import dataclass
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import WORLD
 from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, PER, Cause, IterationNodes, NodeKind, RankGraph, StepGraph

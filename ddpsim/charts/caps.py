@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint
-from ddpsim.dataclass import dataclass
 
 LEAST_CAP = 0.1
 """MiB at which a cap of 0, one bucket a gradient, is drawn on an axis of logarithms."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
-
-from ddpsim.dataclass import dataclass
 
 Scale = Literal["linear", "log", "log2"]
 Ticks = tuple[tuple[float, str], ...]

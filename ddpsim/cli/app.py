@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -15,7 +15,6 @@ from ddpsim.cli.flags import error_in_flags, find_command, flags_of
 from ddpsim.cli.sections import SectionedCommand
 from ddpsim.cli.streams import guarded_streams
 from ddpsim.cli.usage import INTERRUPTED, USAGE_ERROR, refuse_repeated, usage_message
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.stopping import Interrupts
 from ddpsim.version import __version__

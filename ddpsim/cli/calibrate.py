@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +12,6 @@ from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName
 from ddpsim.cli.output import Output, note, percent, table
 from ddpsim.cli.pictures import plot_option
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.options.text import counts
 from ddpsim.units import counted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,6 @@ from ddpsim.cli.expand import expand
 from ddpsim.cli.options import GpusPerNode, NodeCount, TopologyName
 from ddpsim.cli.output import Output, note, percent, table
 from ddpsim.cli.pictures import plot_option
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.units import counted
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,6 @@ from ddpsim.cli.expand import expand
 from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCount, WorkloadName
 from ddpsim.cli.output import Output, ms, percent, table
 from ddpsim.cli.progress import Progress
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, table
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:

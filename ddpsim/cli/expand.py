@@ -6,13 +6,12 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Container, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from ddpsim.cli.flags import in_flags
-from ddpsim.dataclass import dataclass
 from ddpsim.options.arguments import flag, flags
 from ddpsim.options.option import Declared, build, declared
 

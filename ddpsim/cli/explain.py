@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,6 @@ from ddpsim.cli.destination import STANDARD_OUTPUT
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.explaining.given import RunFacts
 from ddpsim.workers.asked import FEW, Workers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ import typer
 from ddpsim.cli.destination import STANDARD_OUTPUT, deliver
 from ddpsim.cli.output import note, note_once
 from ddpsim.cli.progress import Progress
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.stopping import Stopped, stopping_on_signals
 

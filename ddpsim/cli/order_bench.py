@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,6 @@ from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, ms, note, percent, table
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.progress import Progress
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.options.text import numbers
 from ddpsim.order.consensus import Consensus

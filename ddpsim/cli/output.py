@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 
 JsonDocument = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import GpusPerNode, NodeCount, TopologyName, WorkloadName
 from ddpsim.cli.output import Output, ms, percent, table
-from ddpsim.dataclass import dataclass
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.units import counted
 

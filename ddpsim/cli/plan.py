@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +21,6 @@ from ddpsim.cli.plan_text import text
 from ddpsim.cli.predict import warn_of_pace
 from ddpsim.cli.progress import Progress
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts

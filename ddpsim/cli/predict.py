@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +24,6 @@ from ddpsim.cli.options import (
 )
 from ddpsim.cli.output import Output, ms, note_once, percent, table
 from ddpsim.cli.progress import Progress
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 

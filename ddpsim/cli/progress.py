@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import field
-
-from ddpsim.dataclass import dataclass
+from dataclasses import dataclass, field
 
 REDRAW_S = 0.2
 """Seconds between two states of a terminal's line."""

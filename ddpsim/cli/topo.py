@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +14,6 @@ from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note, table
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.transports import transports_of, transports_text
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.options.text import indices
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -21,7 +21,6 @@ from ddpsim.cli.options import (
     refuse_beside_plan,
 )
 from ddpsim.cli.output import Output, ms, note, table
-from ddpsim.dataclass import dataclass
 from ddpsim.jobs.simulated import Options
 
 if TYPE_CHECKING:

@@ -7,11 +7,10 @@ documented priors; fitting (`ddpsim.calibrating.calibrate`) replaces some. The t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from ddpsim.collectives.constant import Constant
 from ddpsim.collectives.priors import PRIORS
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import UnknownNameError
 from ddpsim.operations import Operation
 

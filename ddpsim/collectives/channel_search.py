@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ddpsim.collectives.ring_search import Limits, Ring, RingSearch
-from ddpsim.dataclass import dataclass
 from ddpsim.topology.paths import KINDS, Paths
 
 _GB = 1e9

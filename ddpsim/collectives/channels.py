@@ -7,14 +7,13 @@ links carry, the best product of rings and speed kept, near routes preferred. No
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
 from ddpsim.collectives.channel_search import best_rings, doubled, fewest_rings, nic_echo, speeds_of
 from ddpsim.collectives.mesh_rings import mesh_rings
 from ddpsim.collectives.ring_search import Ring, RingSearch
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.topology.hardware import gcn_of, xgmi_bandwidth
 from ddpsim.topology.node import NETWORK, Link, NodeTemplate

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.interpolation import MonotoneTable
 from ddpsim.collectives.scaled import TransportAround, fitted, fitted_steps
 from ddpsim.collectives.transport import Steps, Transport
-from ddpsim.dataclass import dataclass
 from ddpsim.network.fairness import Demand
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement

@@ -9,10 +9,9 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-
-from ddpsim.dataclass import dataclass
 
 _REPEATS, _APART, _BEYOND = 0.02, 0.3, 0.05
 """Doubt of a measured row, a share of what the readings differ by, and doubt a factor e of size beyond the rows.

@@ -9,12 +9,12 @@ first, as NCCL tries its forced order: where GPUs are alike, and NICs, no other 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from heapq import merge
 from itertools import pairwise, product
 from operator import itemgetter
 
-from ddpsim.dataclass import dataclass
 from ddpsim.topology.node import NETWORK
 from ddpsim.topology.paths import KINDS, Paths, Route
 

@@ -7,9 +7,8 @@ and so does one node boundary of each kind (which classes meet, whether it cross
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from ddpsim.dataclass import dataclass
 from ddpsim.network.fairness import LinkId
 from ddpsim.topology.graph import NETWORK, Link, NodeTemplate, Placement
 

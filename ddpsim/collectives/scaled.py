@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, ChannelSchedule, Connection, Steps, Transport
-from ddpsim.dataclass import dataclass
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.operations import Operation
 

@@ -7,9 +7,8 @@ message, beta seconds a byte sent, gamma seconds a byte reduced (Thakur, Rabense
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 
 MOST_TRANSFERS = 60_000

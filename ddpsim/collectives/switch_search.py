@@ -8,9 +8,9 @@ GPU nearest to each NIC.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from ddpsim.collectives.channel_search import speeds_of
-from ddpsim.dataclass import dataclass
 from ddpsim.topology.node import NETWORK, NodeTemplate
 from ddpsim.topology.paths import Paths, find_paths
 from ddpsim.topology.vertices import VertexKind

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.schedules import TransferSchedule
-from ddpsim.dataclass import dataclass
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.operations import Operation
 

@@ -7,9 +7,8 @@ bits.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
-
-from ddpsim.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from ddpsim.bucketing import Parameter
 from ddpsim.compression.costs import CodecWork
-from ddpsim.dataclass import dataclass
 
 ALLREDUCE, ALLGATHER = "allreduce", "allgather"
 MIN_COMPRESSION_RATE = 2.0

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
-
-from ddpsim.dataclass import dataclass
+from dataclasses import asdict, dataclass
 
 YES, NO, UNKNOWN = "yes", "no", "unknown"
 """Words, for JSON's true and false leave no room for the third."""

@@ -7,9 +7,9 @@ public tables.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from ddpsim.collectives.bands import NINETIETH
-from ddpsim.dataclass import dataclass
 from ddpsim.workload.anchors import ROOFLINE_BAND
 from ddpsim.workload.fusing import SOURCE, CompiledAs
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import hypot
 from statistics import median
 
-from ddpsim.dataclass import dataclass
 from ddpsim.explaining.explanation import Explanation
 from ddpsim.explaining.late import FEWEST, SHARE, SURE, standard_error
 from ddpsim.explaining.seen import PARTS, SeenRank

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Literal
 
 from ddpsim.bucketing import BucketCaps, Parameter
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.dataclass import dataclass
 from ddpsim.workload import Workload
 from ddpsim.workload.kineto.mapping import map_arrivals
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp

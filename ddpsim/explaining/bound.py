@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from ddpsim.dataclass import dataclass
 from ddpsim.explaining.seen import PARTS, PHASES, SeenRank
 
 Bound = Literal["host", "device", "communication"]

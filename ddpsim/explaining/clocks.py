@@ -7,9 +7,9 @@ between two ranks is that of their clocks. What single collectives are off by af
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import TraceError
 from ddpsim.explaining.seen import SeenRank
 from ddpsim.trace.metrics import quantile

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from ddpsim.dataclass import dataclass
 from ddpsim.explaining.bound import Bound, StepShares
 from ddpsim.explaining.clocks import Alignment
 from ddpsim.explaining.files import Ranks

@@ -7,10 +7,9 @@ import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError, TraceError
 from ddpsim.explaining.kineto import read_kineto_rank
 from ddpsim.explaining.recorded import read_recorded_rank

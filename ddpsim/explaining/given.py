@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.options.option import Option
 from ddpsim.units import parse_time

@@ -9,9 +9,9 @@ and the one whose excess that is, is the cause.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 
-from ddpsim.dataclass import dataclass
 from ddpsim.explaining.seen import PHASES, SeenRank, SeenStep
 from ddpsim.units import format_time
 

@@ -10,12 +10,11 @@ takes a share of the message in two segments; the pieces of NCCL are too small t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.transport import Transport
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.explaining.late import SURE, standard_error
 from ddpsim.explaining.machine import TracedMachine

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import TopologyError, TraceError
 from ddpsim.explaining.given import RunFacts
 from ddpsim.explaining.splits import MedianSplit

@@ -6,10 +6,8 @@ Times are in seconds. Those of one rank are on that rank's own clock until `ddps
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
-
-from ddpsim.dataclass import dataclass
 
 PARTS = (
     "forward_s", "backward_compute_s", "exposed_comm_s", "buffer_broadcast_s", "ddp_overhead_s", "optimizer_s",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ddpsim.dataclass import dataclass
 from ddpsim.workload.kineto.calls import Call, calls_in, dimensions_bytes, operation_named
 from ddpsim.workload.kineto.events import DeviceWork, Events
 from ddpsim.workload.kineto.steps import HostStep, is_communication

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, median
 
-from ddpsim.dataclass import dataclass
 from ddpsim.explaining.seen import SeenCollective, SeenRank
 
 

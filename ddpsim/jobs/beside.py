@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import field
+from dataclasses import dataclass, field
 from statistics import median
 
-from ddpsim.dataclass import dataclass
 from ddpsim.jobs.job import Job
 from ddpsim.workload import Workload
 from ddpsim.workload.files import locate_workload, read_workload, workload_document

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddpsim.bucketing import BucketPlan, Parameter, initial_plan, unused_plan
 from ddpsim.bucketing.drop import DropPlan, aligned_plan, layers_named
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.jobs.checks import check_job
 from ddpsim.jobs.job_options import JobOptions

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.bucketing.plan import Assignment
 from ddpsim.compression import CompressionScheme, scheme
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.options.option import Option
 from ddpsim.options.text import factors, probabilities

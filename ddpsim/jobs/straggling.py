@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from ddpsim.dataclass import dataclass
 from ddpsim.markup.templates import Markup, call_macro
 
 

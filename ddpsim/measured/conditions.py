@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from ddpsim.dataclass import dataclass
 from ddpsim.measured.table import MeasuredTable
 
 

@@ -10,10 +10,9 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import CalibrationError
 from ddpsim.operations import Operation
 

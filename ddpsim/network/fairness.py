@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from operator import truediv
-
-from ddpsim.dataclass import dataclass
 
 LinkId = Hashable
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import simpy
 from simpy.events import EventPriority
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import TopologyError
 from ddpsim.network.fairness import Demand, LinkId, max_min_rates, shared_rates, stalled
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.options.asked import flag, parse_options, value
 from ddpsim.strict import whole_number

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from statistics import fmean
 
-from ddpsim.dataclass import dataclass
 from ddpsim.order.arrivals import Arrivals
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
-from ddpsim.dataclass import dataclass
 from ddpsim.trace.records import Iteration, Trace
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.order.agreement import plan_tau
 from ddpsim.order.arrivals import Arrivals

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError, UnknownNameError
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from ddpsim.dataclass import dataclass
 from ddpsim.order.arrivals import Arrivals
 from ddpsim.order.policy import Decision, OrderPolicy
 

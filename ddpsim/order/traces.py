@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
-from ddpsim.dataclass import dataclass
 from ddpsim.order.agreement import plan_tau
 from ddpsim.order.arrivals import arrivals_in
 from ddpsim.trace.records import BucketTimes, Trace

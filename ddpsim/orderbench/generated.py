@@ -7,14 +7,13 @@ some out and turns some neighbours round; what it left out it leaves out again w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.bucketing import Parameter
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.workload.order_trace import Context, OrderTrace
 from ddpsim.workload.profile import Phase, Workload

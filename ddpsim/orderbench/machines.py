@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
-from ddpsim.dataclass import dataclass
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Cluster, Placement

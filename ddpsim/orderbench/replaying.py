@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.bucketing import rebuilt_plan
-from ddpsim.dataclass import dataclass
 from ddpsim.jobs.simulated import Options
 from ddpsim.order import Arrivals, arrange, consensus
 from ddpsim.order.agreement import ready_tau

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.dataclass import dataclass
 from ddpsim.planning.band import Band
 from ddpsim.planning.break_even import BreakEven, Search
 from ddpsim.planning.comparison_row import ComparisonRow

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ddpsim.dataclass import dataclass
 from ddpsim.planning.advice import AccumulationAdvice, Advice, TwoNodeCost, advise
 from ddpsim.planning.band import Band
 from ddpsim.planning.break_even import BreakEven, What

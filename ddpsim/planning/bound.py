@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.transport import Transport
-from ddpsim.dataclass import dataclass
 from ddpsim.planning.lost import By, lost_s
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.topology.node import NETWORK

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 from ddpsim import compression
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.dataclass import dataclass
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.errors import InputError
 from ddpsim.planning.break_even import FASTEST, SLOWEST

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ddpsim.dataclass import dataclass
 from ddpsim.markup import SCREEN, table
 from ddpsim.planning.advice import Advice
 from ddpsim.planning.comparison_row import ComparisonRow

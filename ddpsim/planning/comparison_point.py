@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.dataclass import dataclass
 from ddpsim.planning.bound import Bound, bound_of
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.efficiency import efficiency_of, local_s

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ddpsim.dataclass import dataclass
+from dataclasses import dataclass
+
 from ddpsim.planning.band import Band
 from ddpsim.planning.bound import Bound
 from ddpsim.planning.prices import Price

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from ddpsim.dataclass import dataclass
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Doubt
 from ddpsim.simulation.assumptions import Assumptions

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.dataclass import dataclass
 from ddpsim.doubts import join
 from ddpsim.planning.band import Band
 from ddpsim.prediction.predict import local_period_s

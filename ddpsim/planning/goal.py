@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ddpsim.dataclass import dataclass
+from dataclasses import dataclass
+
 from ddpsim.errors import InputError
 from ddpsim.units import format_duration
 

@@ -8,13 +8,13 @@ what copies send.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import library_of, make_transport, ways_of
 from ddpsim.collectives.transport import Connection
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.operations import Operation

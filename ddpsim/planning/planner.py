@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.dataclass import dataclass
 from ddpsim.options.checks import check_given
 from ddpsim.planning.best_buckets import best_buckets
 from ddpsim.planning.bound import Bound

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ddpsim.collectives.constant import Constant
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.markup import SCREEN, table
 from ddpsim.planning.bound import Bound

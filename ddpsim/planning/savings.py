@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
-from ddpsim.dataclass import dataclass
 from ddpsim.prediction.prediction import Prediction
 
 WHERE: Mapping[str, str] = MappingProxyType(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from matplotlib.figure import Figure
 
 from ddpsim.charts.model import Axis, Chart, ChartLine, Style
-from ddpsim.dataclass import dataclass
 from ddpsim.plots.figure import MARKERS, label_logarithms, legend_below, legend_beside, save
 
 _STAR = {"marker": "*", "markersize": 14, "markeredgecolor": "black", "markeredgewidth": 0.7, "linestyle": ""}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ddpsim.dataclass import dataclass
+from dataclasses import dataclass
+
 from ddpsim.prediction.predict import without_beside
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.units import counted, format_time

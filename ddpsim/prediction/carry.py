@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import WorkloadError
 from ddpsim.simulation.pace import Factors, retimed
 from ddpsim.workload import Workload

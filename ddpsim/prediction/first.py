@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.options.checks import at_least_one
 from ddpsim.prediction.prediction import Prediction

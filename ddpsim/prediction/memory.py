@@ -12,9 +12,9 @@ buffers in which gradients are staged, are alive as backward begins.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ddpsim.bucketing import BucketPlan
-from ddpsim.dataclass import dataclass
 from ddpsim.gpus.table import shipped_gpu
 from ddpsim.jobs.job import Job
 from ddpsim.schedules.schedule import WHOLE, Schedule

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import WorkloadError
 from ddpsim.gpus.table import shipped_gpu
 from ddpsim.jobs.simulated import Options

@@ -6,8 +6,9 @@ file of a machine tells. One band that held both cases would say nothing of eith
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ddpsim.collectives.nccl.paths_taken import other_reach
-from ddpsim.dataclass import dataclass
 from ddpsim.doubts.collectives import covers
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Band, Prediction

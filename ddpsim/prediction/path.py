@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from ddpsim.dataclass import dataclass
 from ddpsim.trace.records import PathSpan, Trace
 from ddpsim.units import format_time
 

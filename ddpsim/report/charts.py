@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ddpsim.charts.model import Axis, BoxBar, Chart, ChartLine, ChartPoint, StackedBar, categories
 from ddpsim.charts.scales import log_ticks, round_steps
-from ddpsim.dataclass import dataclass
 from ddpsim.markup import Markup, SvgShape, call_macro, svg
 
 WIDTH, HEIGHT = 380, 250

@@ -6,9 +6,10 @@ tenths, in the document.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ddpsim.charts.model import Chart, StackedBar
 from ddpsim.charts.timeline import TimelineStep, microseconds
-from ddpsim.dataclass import dataclass
 
 SCHEMA = "ddpsim.report/1"
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ddpsim.charts.model import StackedBar
 from ddpsim.charts.one_step import of_trace
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.dataclass import dataclass
 from ddpsim.planning.cap_curves import charts_of
 from ddpsim.planning.ranking import unranked
 from ddpsim.planning.rows import PlanReport, PlanRow

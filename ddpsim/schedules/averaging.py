@@ -9,9 +9,8 @@ Sources: `torch/distributed/algorithms/model_averaging/averagers.py` and `ddp_co
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.options.asked import count, value

@@ -14,9 +14,9 @@ momentum then.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.options.asked import count, factor, value
 

@@ -13,9 +13,8 @@ Source: torch `nn/parallel/replicate.py`, `_functions.py` (`Broadcast`, `ReduceA
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ddpsim.dataclass import dataclass
 from ddpsim.operations import Operation
 from ddpsim.options.asked import some_bytes, value
 from ddpsim.schedules.message import Message

@@ -19,9 +19,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ddpsim.dataclass import dataclass
 from ddpsim.operations import Operation
 from ddpsim.options.asked import elements, value
 from ddpsim.schedules.message import Message

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.options.asked import some_bytes, value

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NoReturn, TypeVar
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.options.asked import count, parse_options
 from ddpsim.schedules import (

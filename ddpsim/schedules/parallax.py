@@ -9,7 +9,8 @@ runs a server beside its workers and cuts a variable into parts; here the last r
 
 from __future__ import annotations
 
-from ddpsim.dataclass import dataclass
+from dataclasses import dataclass
+
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.options.asked import count, value

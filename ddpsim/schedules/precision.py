@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from ddpsim.bucketing.assign import DTYPE_BYTES, Parameter
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import UnknownNameError
 
 _SHORT = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}

@@ -6,11 +6,10 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from ddpsim.bucketing.assign import Parameter
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import PlanError
 from ddpsim.schedules.message import WORLD, Message, cut
 from ddpsim.schedules.outer import OuterStep

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.schedules.schedule import Schedule, check
 from ddpsim.schedules.servers import ServerPlaces

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError, PlanError
 from ddpsim.operations import Operation
 from ddpsim.options.asked import count, flag, value

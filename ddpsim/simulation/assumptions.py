@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.dataclass import dataclass
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.link_rates import with_faster_links
 

@@ -6,14 +6,13 @@ The other job trains for as long as the one that is asked about: it is given ste
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from statistics import median
 
 import simpy
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import library_of
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.job import Job

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import simpy
@@ -13,7 +13,6 @@ from ddpsim.collectives.execute import Collectives, make_transport, scaled_trans
 from ddpsim.collectives.gloo.groups import among
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.transport import Transport, alone_s
-from ddpsim.dataclass import dataclass
 from ddpsim.jobs.simulated import Options
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.network.fluid import Network

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import simpy
 
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import assign_buckets
-from ddpsim.dataclass import dataclass
 from ddpsim.operations import Operation
 from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.graph import NodeKind, StepGraph

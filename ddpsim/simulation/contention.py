@@ -13,6 +13,7 @@ A `Processor` works at the speed that this leaves. Collectives in flight beside 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +21,6 @@ import simpy
 from numpy.typing import NDArray
 
 from ddpsim.collectives.transport import Transport
-from ddpsim.dataclass import dataclass
 from ddpsim.network.fluid import FULL, Network, Speed
 from ddpsim.operations import Operation
 from ddpsim.simulation.costs import Costs

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpsim.dataclass import dataclass
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.graph import ORIGIN, NodeKind, RankGraph, StepGraph
 from ddpsim.simulation.job_run import Columns, JobRun

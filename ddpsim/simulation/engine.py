@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import simpy
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.dataclass import dataclass
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.torch_line import torch_line
 from ddpsim.options.input_stage import Loader

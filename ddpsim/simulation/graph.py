@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Literal, SupportsFloat
 
-from ddpsim.dataclass import dataclass
 from ddpsim.operations import Operation
 
 Terms = tuple[tuple[str, float], ...]

@@ -7,10 +7,10 @@ are told here; which message may leave where is asked of the queue that an execu
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from ddpsim.bucketing import Bucket, LaunchQueue, Parameter
 from ddpsim.compression import CompressionScheme, Roofline
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.schedules.issuing import Lane, gradients

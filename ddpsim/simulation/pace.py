@@ -15,12 +15,11 @@ elsewhere `work` is the interval times the busy share of all such intervals, and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpsim.dataclass import dataclass
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.anchors import PHASES
 from ddpsim.workload.forward_use import ForwardUse

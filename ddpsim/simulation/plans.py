@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ddpsim.bucketing import BucketPlan, rebuilt_plan
-from ddpsim.dataclass import dataclass
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.order import Arrivals, OrderExchange, conferences

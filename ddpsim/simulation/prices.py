@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.transport import AlgorithmChoice
-from ddpsim.dataclass import dataclass
 from ddpsim.operations import Operation
 from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.communication import Communication

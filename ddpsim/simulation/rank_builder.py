@@ -7,9 +7,9 @@ follows. Callers say what is done, here stands on which resource.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from ddpsim.dataclass import dataclass
 from ddpsim.operations import Operation
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import (

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.collectives.transport import alone_s
-from ddpsim.dataclass import dataclass
 from ddpsim.simulation.communication import Communication, copies_of
 from ddpsim.simulation.contention import MOST, ComputeSlowdown, slower
 from ddpsim.simulation.dependencies import Dependencies, Moments

@@ -7,12 +7,11 @@ it waits for a node. Work that it has queued already is done by the device in on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import simpy
 
-from ddpsim.dataclass import dataclass
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.contention import Process, Processor
 from ddpsim.simulation.graph import ORIGIN, Collective, NodeKind, RankGraph, StepGraph

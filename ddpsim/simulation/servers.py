@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import simpy
 
@@ -12,7 +12,6 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.scaled import scaled
 from ddpsim.collectives.transport import Transport
-from ddpsim.dataclass import dataclass
 from ddpsim.network.fairness import LinkId
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.operations import Operation

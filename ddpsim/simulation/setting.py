@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from ddpsim.bucketing import Bucket, BucketPlan
 from ddpsim.bucketing.drop import remapped
-from ddpsim.dataclass import dataclass
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.input_stage import InputStage
 from ddpsim.simulation.contention import GpuCapacity

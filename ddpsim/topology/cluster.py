@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ddpsim.dataclass import dataclass
 from ddpsim.topology.declared import Cluster, on_node, port_link, rejoined
 from ddpsim.topology.node import Link
 from ddpsim.topology.placement import Placement, place

@@ -8,9 +8,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import TopologyError
 from ddpsim.topology.hardware import gcn_of
 from ddpsim.topology.node import Degradation, Link, NodeTemplate, both_ways

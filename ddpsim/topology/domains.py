@@ -6,10 +6,9 @@ Source: NCCL 2.30 `src/mnnvl.cc` (ranks of one fabric cluster and clique are a c
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import TopologyError
 from ddpsim.topology.bounds import MOST_GPUS
 from ddpsim.topology.declared import Cluster, NodeGroup, rejoined

@@ -5,9 +5,9 @@ Source: NCCL 2.30 `src/graph/topo.h` (`*_BW`, `*_NVLINK_BW`) and `topo.cc` (`ncc
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
-from ddpsim.dataclass import dataclass
 from ddpsim.gpus.table import names, shipped_gpu
 
 GB = 1e9

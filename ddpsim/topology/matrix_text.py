@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import TopologyError
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")

@@ -8,10 +8,9 @@ Vertices are named `gpu0`, `nic0`, `cpu0` (a socket with its host bridge), `pcie
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.topology.vertices import OUTSIDE, Vertex, VertexKind
 

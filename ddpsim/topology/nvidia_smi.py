@@ -8,8 +8,8 @@ one NUMA node; SYS the link between sockets.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import TopologyError
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.layouts import gpu_choices, gpu_model

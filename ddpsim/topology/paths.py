@@ -8,10 +8,9 @@ PXN through a GPU that is near the NIC.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import TopologyError
 from ddpsim.topology.hardware import INTEL_P2P_OVERHEAD, gpu_facts
 from ddpsim.topology.node import GPU_LINKS, Link, NodeTemplate

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import TopologyError
 from ddpsim.topology.bounds import MOST_NODES, MOST_RANKS
 from ddpsim.topology.declared import Cluster, port_link

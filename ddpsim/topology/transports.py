@@ -7,9 +7,9 @@ log names it: `via P2P/CUMEM`, `via SHM/direct`, `via NET/IB/0/GDRDMA`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
-from ddpsim.dataclass import dataclass
 from ddpsim.gpus.table import shipped_gpu
 from ddpsim.topology.declared import Cluster
 from ddpsim.topology.hardware import gpu_facts

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
-
-from ddpsim.dataclass import dataclass
 
 
 class VertexKind(StrEnum):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from xml.parsers import expat
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import TopologyError
 
 _MOST_LEVELS = 60

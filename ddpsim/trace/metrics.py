@@ -6,11 +6,10 @@ The same for simulated and measured traces, so that a prediction and a run are c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from statistics import fmean, median
 from typing import Any
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import TraceError
 from ddpsim.operations import Operation
 from ddpsim.trace.cycles import by_schedule, cycle_length, cycles, leaves_layers_out, period_steps

@@ -7,9 +7,8 @@ Times are seconds on one clock common to all ranks. The names of streams and eve
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from ddpsim.dataclass import dataclass
 from ddpsim.operations import Operation
 
 HOST = "host"

@@ -7,8 +7,7 @@ gives measured ones.
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-from ddpsim.dataclass import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

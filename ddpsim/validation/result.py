@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 
-from ddpsim.dataclass import dataclass
 from ddpsim.markup import summary_card
 from ddpsim.prediction.path import CriticalPath, Sensitivity
 from ddpsim.units import format_time

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from statistics import fmean
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError, TraceError
 from ddpsim.prediction.document import BUCKET_TIMES
 from ddpsim.prediction.path import CriticalPath, Sensitivity

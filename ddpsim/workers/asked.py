@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing import current_process
 from typing import Annotated
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.options.checks import at_least_one
 from ddpsim.options.option import Option

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError
 from ddpsim.stopping import Stopped
 from ddpsim.workers.crew import WorkerPool

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ddpsim.dataclass import dataclass
 from ddpsim.gpus.table import GpuSpec
 
 _GROUPED_SHARE = 0.1

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import InputError, WorkloadError, shortened
 from ddpsim.options.text import percentage
 from ddpsim.units import format_time, parse_time

@@ -9,12 +9,11 @@ has been published, device times are scaled to it.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ddpsim.bucketing import Parameter
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import WorkloadError
 from ddpsim.workload.anchors import Anchor, RooflineFactors, check_floor, of_step, pace_of, repeats_of
 from ddpsim.workload.compiled import COMPILED, was_compiled

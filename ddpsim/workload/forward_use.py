@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import WorkloadError
 
 MOST_S = 1e9

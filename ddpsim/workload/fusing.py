@@ -9,10 +9,9 @@ That is the most that fusion can save within runs: what backward needs is taken 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 
-from ddpsim.dataclass import dataclass
 from ddpsim.workload.operators import NARROW, Operator
 
 INDUCTOR = "inductor"

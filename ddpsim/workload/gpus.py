@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.gpus.table import GpuSpec, gpu_from, named_by_driver, names, shipped_gpu
 from ddpsim.units import format_bandwidth

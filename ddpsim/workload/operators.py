@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-
-from ddpsim.dataclass import dataclass
+from dataclasses import dataclass, replace
 
 Product = tuple[int, int, int, int]
 """How many products of matrices, and rows, columns and depth of each."""

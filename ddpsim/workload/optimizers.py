@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ddpsim.bucketing import Parameter
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import UnknownNameError
 
 _TENSORS_A_LAUNCH = 30

@@ -6,7 +6,7 @@ A workload is drawn from; an order trace is replayed: iteration k of every rank 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy as np
 from pydantic import Field
 
 from ddpsim.bucketing import Parameter
-from ddpsim.dataclass import dataclass
 from ddpsim.documents import Count, Document, File, Index, Text, read_as
 from ddpsim.errors import WorkloadError
 from ddpsim.files import display_name, encoded, json_text, read_json, write_whole

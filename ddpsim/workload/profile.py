@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import repeated_name
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import WorkloadError
 from ddpsim.options.input_stage import InputStage
 from ddpsim.workload.forward_use import MOST_S, ForwardUse

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
-
-from ddpsim.dataclass import dataclass
+from dataclasses import dataclass, field
 
 FORWARD_LAUNCH_S = 30e-6
 BACKWARD_LAUNCH_S = 40e-6

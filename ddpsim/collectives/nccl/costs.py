@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ddpsim.collectives.nccl import pieces as nccl_pieces
@@ -20,7 +20,6 @@ from ddpsim.collectives.nccl.loads import GROUPS, HOST, NET, NVLINK, NVSWITCH, P
 from ddpsim.collectives.nccl.shape import TuningEntry
 from ddpsim.collectives.nccl.tuning import generation, ll_max, tree_max
 from ddpsim.collectives.nccl.versions import ALL_PAIRS, LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE
-from ddpsim.dataclass import dataclass
 from ddpsim.operations import Operation
 
 _THREADS = {LL: 512, LL128: 640, SIMPLE: 512}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ddpsim.collectives.routes import PlacedLink
-from ddpsim.dataclass import dataclass
 from ddpsim.network.fairness import LinkId
 from ddpsim.topology.graph import Link, NodeTemplate
 from ddpsim.topology.paths import Route

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl.layout import Layout, joined_by_nvlink
 from ddpsim.collectives.nccl.transport import NcclTransport
-from ddpsim.dataclass import dataclass
 from ddpsim.jobs.collective import CollectiveOptions
 from ddpsim.topology.declared import Cluster, NodeGroup
 from ddpsim.topology.far_gpus import farthest_from_nics

@@ -8,12 +8,12 @@ Sources: ROCm/rccl src/graph/tuning.cc @9e22c79d (tuning_model_0, 3, 5 and 6, `n
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from math import floor, log2
 
 from ddpsim.collectives.nccl.shape import Shape, TuningEntry
 from ddpsim.collectives.nccl.versions import ALL_PAIRS, LL, LL128, PROTOCOLS, RING, SIMPLE, TREE
-from ddpsim.dataclass import dataclass
 
 Table = Mapping[tuple[str, str], float]
 """By algorithm and protocol."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ddpsim.collectives.nccl.versions import CURRENT
-from ddpsim.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from ddpsim.collectives import schedules
 from ddpsim.collectives.channels import Channel
@@ -13,7 +14,6 @@ from ddpsim.collectives.operation_schedules import around
 from ddpsim.collectives.routes import PlacedLink
 from ddpsim.collectives.schedules import refuse_too_many
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
-from ddpsim.dataclass import dataclass
 from ddpsim.network.fairness import LinkId
 from ddpsim.operations import Operation
 

@@ -8,9 +8,7 @@ older holds. Latencies are microseconds, bandwidths GB/s.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-
-from ddpsim.dataclass import dataclass
+from dataclasses import dataclass, replace
 
 RING, TREE, NVLS, NVLS_TREE, ALL_PAIRS = "ring", "tree", "nvls", "nvls_tree", "all_pairs"
 LL, LL128, SIMPLE = "ll", "ll128", "simple"

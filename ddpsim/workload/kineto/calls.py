@@ -9,8 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from ddpsim.dataclass import dataclass
 from ddpsim.workload.kineto.events import HostEvent, dtype_named
 from ddpsim.workload.kineto.steps import HostStep
 

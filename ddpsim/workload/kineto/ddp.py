@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from ddpsim.bucketing import Parameter
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import TraceError
 from ddpsim.trace.records import BucketTimes, Gradient, Iteration, Trace
 from ddpsim.workload.kineto.events import DeviceWork

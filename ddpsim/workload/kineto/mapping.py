@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ddpsim.bucketing import Parameter
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import TraceError, WorkloadError
 from ddpsim.workload.kineto.events import dtype_named
 from ddpsim.workload.kineto.steps import HostStep

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 import numpy as np
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import TraceError
 from ddpsim.workload.kineto.events import DeviceWork, Events, HostEvent
 from ddpsim.workload.kineto.steps import BROADCAST_OPERATORS

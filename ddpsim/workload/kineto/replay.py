@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 
-from ddpsim.dataclass import dataclass
 from ddpsim.workload.kineto.events import DeviceWork
 from ddpsim.workload.kineto.steps import Cut, HostStep, is_communication
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import TraceError
 from ddpsim.workload.kineto.events import DeviceWork, Events, HostEvent, dtype_named
 

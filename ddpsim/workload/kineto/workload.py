@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from ddpsim.dataclass import dataclass
 from ddpsim.errors import TraceError
 from ddpsim.files import display_name
 from ddpsim.trace.json.streaming import StreamedTrace
