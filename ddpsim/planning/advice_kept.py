@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from ddpsim.planning.advice import AccumulationAdvice, Advice, TwoNodeCost, advise
 from ddpsim.planning.band import Band
 from ddpsim.planning.break_even import BreakEven, What
 from ddpsim.planning.comparison_point import ComparisonPoint
 from ddpsim.planning.comparison_row import ComparisonRow
-from ddpsim.planning.entries import check_entry, entry_of
+from ddpsim.planning.entries import entry_of, read_entry
 from ddpsim.planning.keys import Keys
 from ddpsim.simulation.run import Progress
 from ddpsim.workers.journal import JournalEntry
@@ -21,7 +19,7 @@ from ddpsim.workers.kept import Task
 
 
 @dataclass(frozen=True, slots=True)
-class TwoNodeCostEntry:
+class KeptTwoNodeCost:
     """What is kept of `TwoNodeCost`: all but its row."""
 
     ranks: int
@@ -32,11 +30,21 @@ class TwoNodeCostEntry:
 
 @dataclass(frozen=True, slots=True)
 class KeptAdvice:
-    """What is kept of advice, for who checks one that was read."""
+    """What is kept of advice: all but its row."""
 
-    break_even: list[tuple[What, float | None, float | None, float | None, str]]
-    apart: TwoNodeCostEntry | None
-    accumulating: list[tuple[int, Band]]
+    break_even: tuple[tuple[What, float | None, float | None, float | None, str], ...]
+    apart: KeptTwoNodeCost | None
+    accumulating: tuple[tuple[int, Band], ...]
+
+    @classmethod
+    def of(cls, advice: Advice) -> KeptAdvice:
+        """Return what is kept of `advice`."""
+        apart = advice.apart
+        return cls(
+            tuple((found.what, found.value, found.low, found.high, found.why) for found in advice.break_even),
+            None if apart is None else KeptTwoNodeCost(apart.ranks, apart.together_s, apart.apart_s, apart.cost),
+            tuple((each.every, each.saving) for each in advice.accumulating),
+        )
 
 
 def advice_task(
@@ -50,41 +58,30 @@ def advice_task(
         efficiency: as that of `advise`.
     """
     keys = Keys("advice", efficiency)
-    return Task(partial(_entry, efficiency), rows, [keys.of(*point.parts()) for point in points], _named, _restore_part)
-
-
-def _restore_part(row: ComparisonRow, entry: JournalEntry) -> Advice:
-    check_entry(KeptAdvice, entry)
-    return restore_advice(row, entry)
+    known = [keys.of(*point.parts()) for point in points]
+    return Task(partial(_entry, efficiency), rows, known, _named, restore_advice)
 
 
 def restore_advice(row: ComparisonRow, entry: JournalEntry) -> Advice:
-    """Return the advice on a row of which `entry` was kept."""
-    document: dict[str, Any] = json.loads(entry.document)
-    apart = document["apart"]
+    """Return the advice on a row of which `entry` was kept.
+
+    Raises:
+        ValueError: as `read_entry`.
+    """
+    kept = read_entry(KeptAdvice, entry)
+    apart = kept.apart
     return Advice(
         row,
-        break_even=tuple(BreakEven(row, *found) for found in document["break_even"]),
-        apart=None if apart is None else TwoNodeCost(row, **{**apart, "cost": tuple(apart["cost"])}),
-        accumulating=tuple(AccumulationAdvice(row, every, tuple(saving)) for every, saving in document["accumulating"]),
+        tuple(BreakEven(row, *found) for found in kept.break_even),
+        None if apart is None else TwoNodeCost(row, apart.ranks, apart.together_s, apart.apart_s, apart.cost),
+        tuple(AccumulationAdvice(row, every, saving) for every, saving in kept.accumulating),
     )
 
 
 def _entry(efficiency: float, row: ComparisonRow, progress: Progress | None = None) -> JournalEntry:
     """Return what is kept of the advice on a row; nothing tells how far a search has come, so that nothing is shown."""
-    advice = advise(row, efficiency, row.prediction.calibration)
-    apart = advice.apart
-    document = {
-        "break_even": [[found.what, found.value, found.low, found.high, found.why] for found in advice.break_even],
-        "apart": None if apart is None else {name: getattr(apart, name) for name in _APART},
-        "accumulating": [[each.every, each.saving] for each in advice.accumulating],
-    }
-    return entry_of(document, None, _named(row))
+    return entry_of(KeptAdvice.of(advise(row, efficiency, row.prediction.calibration)), None, _named(row))
 
 
 def _named(row: ComparisonRow) -> str:
     return f"advice on {row.model}, {row.machine}"
-
-
-_APART = ("ranks", "together_s", "apart_s", "cost")
-"""What is kept of `TwoNodeCost`: all but its row."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.bound import Bound, bound_of
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.efficiency import efficiency_of, local_s
-from ddpsim.planning.entries import check_entry, entry_of
+from ddpsim.planning.entries import entry_of, read_entry
 from ddpsim.planning.keys import Keys
 from ddpsim.planning.lost import without_each
-from ddpsim.prediction.kept import KeptPrediction, prediction_document, restore_prediction
+from ddpsim.prediction.kept import KeptPrediction, restore_prediction
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
@@ -30,7 +27,7 @@ LinkRate = tuple[str, float]
 
 @dataclass(frozen=True, slots=True)
 class KeptPoint:
-    """What is kept of a row, for who checks one that was read."""
+    """What is kept of a row."""
 
     prediction: KeptPrediction
     efficiency: tuple[float, float, float]
@@ -80,22 +77,21 @@ class ComparisonPoint:
             brief=True,
             also=without_each,
         )
-        bound = asdict(bound_of(prediction, self.calibration))
-        document = {
-            "prediction": prediction_document(prediction),
-            "efficiency": efficiency_of(prediction),
-            "bound": bound,
-        }
-        return entry_of(document, prediction, str(self))
+        bound = bound_of(prediction, self.calibration)
+        kept = KeptPoint(KeptPrediction.of(prediction), efficiency_of(prediction), bound)
+        return entry_of(kept, prediction, str(self))
 
     def row(self, entry: JournalEntry) -> ComparisonRow:
-        """Return the row of which `entry` was kept, without what it costs."""
-        document: dict[str, Any] = json.loads(entry.document)
-        middle, low, high = document["efficiency"]
+        """Return the row of which `entry` was kept, without what it costs.
+
+        Raises:
+            ValueError: as `read_entry`.
+        """
+        kept = read_entry(KeptPoint, entry)
         link, rate = self.rate or (None, None)
         return ComparisonRow(
             prediction=restore_prediction(
-                document["prediction"],
+                kept.prediction,
                 self.workload,
                 self.topology,
                 nodes=self.nodes,
@@ -105,8 +101,8 @@ class ComparisonPoint:
             ),
             machine=self.machine,
             model=self.model,
-            efficiency=(middle, low, high),
-            bound=Bound(**document["bound"]),
+            efficiency=kept.efficiency,
+            bound=kept.bound,
             link=link,
             link_rate=rate,
         )
@@ -119,9 +115,5 @@ class ComparisonPoint:
 def rows_task(points: Sequence[ComparisonPoint]) -> Task[ComparisonPoint]:
     """Return the rows of points as a task."""
     keys = Keys("compare")
-    return Task(ComparisonPoint.entry, points, [keys.of(*point.parts()) for point in points], recall=_restore_row)
-
-
-def _restore_row(point: ComparisonPoint, entry: JournalEntry) -> ComparisonRow:
-    check_entry(KeptPoint, entry)
-    return point.row(entry)
+    known = [keys.of(*point.parts()) for point in points]
+    return Task(ComparisonPoint.entry, points, known, recall=ComparisonPoint.row)

@@ -63,10 +63,7 @@ class ComparisonRow:
     @property
     def samples_per_s(self) -> Band:
         """Samples a second of all ranks that train, with their band."""
-        p = self.prediction
-        middle = p.samples_per_s
-        low, high = (middle * p.iteration_s / seconds for seconds in (p.low_s, p.high_s))
-        return middle, high, low
+        return self.prediction.samples_per_s_band
 
     @property
     def fits(self) -> bool | None:

@@ -1,11 +1,10 @@
-"""What is kept of an answer: its document on one line, and what people are to be told of its prediction."""
+"""What is kept of an answer, one line of JSON: written and read by the dataclass that says what it holds."""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -13,28 +12,32 @@ from ddpsim.errors import InputError
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.workers.journal import JournalEntry
 
+Kept = TypeVar("Kept")
 
-def entry_of(document: Mapping[str, object], noted: Prediction | None, place: str) -> JournalEntry:
-    """Return the entry of `document`, with the notes of the prediction that is to be noted.
+
+def entry_of(kept: object, noted: Prediction | None, place: str) -> JournalEntry:
+    """Return the entry of a dataclass, or of JSON values, with the notes of the prediction that is to be noted.
 
     Raises:
         InputError: a figure that JSON lacks; `place` names the point.
     """
     try:
-        line = json.dumps(document, allow_nan=False)
+        line = json.dumps(_adapter(type(kept)).dump_python(kept), allow_nan=False)
     except ValueError as error:
         remedy = "take options and figures nearer to those of real machines"
         raise InputError("has a number that is not finite", place=place, remedy=remedy) from error
     return JournalEntry(line, () if noted is None else noted.notes)
 
 
-def check_entry(kind: Any, entry: JournalEntry) -> None:
-    """Refuse an entry whose document is not of the dataclass `kind`, item by item: any file may hold anything.
+def read_entry(kind: type[Kept], entry: JournalEntry) -> Kept:
+    """Return what was kept, item by item of its kind: any file may hold anything.
 
     Raises:
         ValueError: pydantic's own; whoever reads a journal computes such a point anew.
+        InputError: values that contradict each other.
     """
-    _adapter(kind).validate_json(entry.document, strict=True)
+    found: Kept = _adapter(kind).validate_json(entry.document, strict=True)
+    return found
 
 
 @functools.cache

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import asdict, dataclass
-from typing import Any
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.options.checks import check_given
 from ddpsim.planning.best_buckets import best_buckets
 from ddpsim.planning.bound import Bound
-from ddpsim.planning.entries import check_entry, entry_of
+from ddpsim.planning.entries import entry_of, read_entry
 from ddpsim.planning.host_bound import constants_in_force
 from ddpsim.planning.keys import Keys
 from ddpsim.planning.rows import AlternativePlan, PlanReport, PlanRow
 from ddpsim.planning.savings import Saving
-from ddpsim.prediction.kept import KeptPrediction, prediction_document, restore_prediction
+from ddpsim.prediction.kept import KeptPrediction, restore_prediction
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import taking_names
 from ddpsim.prediction.prediction import Prediction
@@ -34,18 +31,34 @@ from ddpsim.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class KeptRow:
-    """What is kept of a row, for who checks one that was read."""
+    """What is kept of a row; no best plan is where that is the default."""
 
     default: KeptPrediction
     best: KeptPrediction | None
-    sweep: list[tuple[float, float]]
+    sweep: tuple[tuple[float, float], ...]
     fastest_s: float
     bound: Bound | None
-    priors: list[str]
+    priors: tuple[str, ...]
     gain_low: float
     gain_high: float
-    savings: list[Saving]
-    others: list[AlternativePlan]
+    savings: tuple[Saving, ...]
+    others: tuple[AlternativePlan, ...]
+
+    @classmethod
+    def of(cls, row: PlanRow) -> KeptRow:
+        """Return what is kept of `row`."""
+        return cls(
+            KeptPrediction.of(row.default),
+            None if row.best is row.default else KeptPrediction.of(row.best),
+            row.sweep,
+            row.fastest_s,
+            row.bound,
+            tuple(constant.name for constant in row.priors),
+            row.gain_low,
+            row.gain_high,
+            row.savings,
+            row.others,
+        )
 
 
 @taking_names
@@ -110,30 +123,33 @@ class Cell:
             calibration=self.calibration,
             progress=progress,
         )
-        return entry_of(_kept(row), row.best, str(self))
+        return entry_of(KeptRow.of(row), row.best, str(self))
 
     def row(self, entry: JournalEntry) -> PlanRow:
-        """Return the row of which `entry` was kept."""
-        document: dict[str, Any] = json.loads(entry.document)
-        default = self._recalled(document["default"])
-        best = default if document["best"] is None else self._recalled(document["best"])
+        """Return the row of which `entry` was kept.
+
+        Raises:
+            ValueError: as `read_entry`.
+        """
+        kept = read_entry(KeptRow, entry)
+        default = self._restored(kept.default)
         constants = constants_in_force(self.options.backend_for(default.workload), self.calibration)
         return PlanRow(
-            best=best,
+            best=default if kept.best is None else self._restored(kept.best),
             default=default,
-            sweep=tuple((cap, seconds) for cap, seconds in document["sweep"]),
-            fastest_s=document["fastest_s"],
-            bound=Bound(**document["bound"]),
-            priors=tuple(constants[name] for name in document["priors"]),
-            gain_low=document["gain_low"],
-            gain_high=document["gain_high"],
-            savings=tuple(Saving(**saving) for saving in document["savings"]),
-            others=tuple(AlternativePlan(**other) for other in document["others"]),
+            sweep=kept.sweep,
+            fastest_s=kept.fastest_s,
+            bound=kept.bound,
+            priors=tuple(constants[name] for name in kept.priors),
+            gain_low=kept.gain_low,
+            gain_high=kept.gain_high,
+            savings=kept.savings,
+            others=kept.others,
         )
 
-    def _recalled(self, document: Mapping[str, Any]) -> Prediction:
+    def _restored(self, kept: KeptPrediction) -> Prediction:
         return restore_prediction(
-            document,
+            kept,
             self.workload,
             self.topology,
             nodes=self.nodes,
@@ -172,30 +188,10 @@ def task_of(cells: Sequence[Cell]) -> Task[Cell]:
     """Return the rows of cells as a task."""
     keys = Keys("plan")
     told = [(c.workload, c.topology, c.nodes, c.caps, c.options, c.gpus_per_node, c.calibration) for c in cells]
-    return Task(Cell.entry, cells, [keys.of(*parts) for parts in told], recall=_restore_row)
-
-
-def _restore_row(cell: Cell, entry: JournalEntry) -> PlanRow:
-    check_entry(KeptRow, entry)
-    return cell.row(entry)
+    return Task(Cell.entry, cells, [keys.of(*parts) for parts in told], recall=Cell.row)
 
 
 def report_of(name: str, cells: Sequence[Cell], entries: Sequence[JournalEntry]) -> PlanReport:
     """Return the report of the rows that were kept of the cells of one model, which is called `name`."""
     rows = (cell.row(entry) for cell, entry in zip(cells, entries, strict=True))
     return PlanReport(tuple(rows), name)
-
-
-def _kept(row: PlanRow) -> dict[str, object]:
-    return {
-        "default": prediction_document(row.default),
-        "best": None if row.best is row.default else prediction_document(row.best),
-        "sweep": row.sweep,
-        "fastest_s": row.fastest_s,
-        "bound": None if row.bound is None else asdict(row.bound),
-        "priors": [constant.name for constant in row.priors],
-        "gain_low": row.gain_low,
-        "gain_high": row.gain_high,
-        "savings": [asdict(saving) for saving in row.savings],
-        "others": [asdict(other) for other in row.others],
-    }

@@ -13,7 +13,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.markup import Markup
 from ddpsim.options.checks import check_given
 from ddpsim.planning.bound import bound_of
-from ddpsim.planning.entries import check_entry, entry_of
+from ddpsim.planning.entries import entry_of, read_entry
 from ddpsim.planning.keys import Keys
 from ddpsim.planning.lost import without_each
 from ddpsim.prediction.document import check_prediction, flat
@@ -109,7 +109,7 @@ class KeptDocument:
 
 
 def _restore_document(point: SweepPoint, entry: JournalEntry) -> dict[str, object]:
-    check_entry(KeptDocument, entry)
+    read_entry(KeptDocument, entry)
     return check_prediction(json.loads(entry.document), str(point))
 
 

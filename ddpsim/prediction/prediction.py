@@ -147,8 +147,8 @@ class Prediction:
 
     @property
     def samples(self) -> int:
-        """Samples of an iteration, of all ranks that train: servers of parameters do not."""
-        return self.options.trainers(self.summary.world_size, self.placement.gpus_per_node) * self.workload.batch_size
+        """Samples of an iteration, of all ranks that train."""
+        return sum(self.run.batches)
 
     @property
     def samples_per_s(self) -> float:
@@ -156,7 +156,7 @@ class Prediction:
         steps = self.rank_steps_s
         if steps is None:
             return self.samples / self.iteration_s
-        return sum(self.workload.batch_size / seconds for seconds in steps.values())
+        return sum(self.run.batches[rank] / seconds for rank, seconds in steps.items())
 
     @property
     def rank_steps_s(self) -> dict[int, float] | None:
@@ -175,6 +175,12 @@ class Prediction:
         """How stale gradients were that servers took in, where ranks go on without each other; else None."""
         found = self.trace.provenance.get("servers") if self.options.asynchronous else None
         return dict(found) if isinstance(found, dict) else None
+
+    @property
+    def samples_per_s_band(self) -> Band:
+        """Samples a second with the ends of their band: the slow end is that of the longest iteration."""
+        middle = self.samples_per_s
+        return middle, *(middle * self.iteration_s / seconds for seconds in (self.high_s, self.low_s))
 
     @property
     def tokens_per_s(self) -> float | None:

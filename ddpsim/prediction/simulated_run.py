@@ -49,6 +49,7 @@ class SimulatedRun:
     _trace: Simulated | None = field(init=False, default=None)
     _ran: JobRun | None = field(init=False, default=None)
     _order: Dependencies | None = field(init=False, default=None)
+    _batches: tuple[int, ...] | None = field(init=False, default=None)
 
     def __repr__(self) -> str:
         return f"<SimulatedRun: {self.workload.name}, {self.placement!r}>"
@@ -75,6 +76,19 @@ class SimulatedRun:
         if options.beside is not None:
             options = replace(options, beside=_at_its_pace(options.beside, topology))
         return cls(replayed, placement, options.on(replayed, topology), calibration, brief)
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Samples of an iteration by rank that trains, the first ranks: a batch of its node's own workload."""
+        if self._batches is None:
+            per_node, found = self.placement.gpus_per_node, dict[int, int]()
+            for each in self.placement.classes:
+                name = each.template.workload
+                batch = self.workload.batch_size if name is None else load_workload(name).batch_size
+                found |= dict.fromkeys(each.node_indices, batch)
+            trainers = self.options.trainers(self.placement.world_size, per_node)
+            self._batches = tuple(found[rank // per_node] for rank in range(trainers))
+        return self._batches
 
     def traced_path(self) -> Simulated:
         """Return a trace with its longest path; of a brief run another is simulated for that, if its graph is gone."""

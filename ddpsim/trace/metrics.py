@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
-from typing import Any
 
 from ddpsim.errors import TraceError
 from ddpsim.operations import Operation
@@ -89,12 +88,6 @@ class Summary:
         return (
             f"<Summary: {self.iteration_s * 1e3:.4g} ms a step, {self.world_size} ranks, {len(self.buckets)} buckets>"
         )
-
-    @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Summary:
-        """Return the summary that a document of its own holds."""
-        buckets = (BucketSummary(**{**each, "parameters": tuple(each["parameters"])}) for each in document["buckets"])
-        return cls(**{**document, "buckets": tuple(buckets)})
 
     def document(self) -> dict[str, object]:
         """Return the summary as JSON values."""

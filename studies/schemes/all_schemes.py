@@ -90,12 +90,6 @@ def _predicted(cell: Cell) -> Prediction:
     )
 
 
-def samples_per_s(found: Prediction) -> float:
-    """Return samples a second of all ranks that train."""
-    trainers = found.options.trainers(found.summary.world_size)
-    return trainers * found.workload.batch_size / found.iteration_s
-
-
 def sent_bytes(schedule: Schedule, ranks: int) -> float:
     """Return the bytes that a training rank sends and receives in a step in the mean, half of both together."""
     total = 0.0
@@ -120,12 +114,12 @@ def schedule_of(found: Prediction) -> Schedule:
 
 def rows(machine: str, model: str, schemes: Sequence[str]) -> Iterator[tuple[str, float, float, float, float, float]]:
     """Yield of each scheme its step in ms, samples a second over DDP's, MiB sent, exposed ms and GiB of memory."""
-    default = samples_per_s(Cell("ddp", machine, model).prediction())
+    default = Cell("ddp", machine, model).prediction().samples_per_s
     for scheme in schemes:
         found = Cell(scheme, machine, model).prediction()
         sent = sent_bytes(schedule_of(found), found.summary.world_size)
         memory = 0.0 if found.memory is None else found.memory.step_bytes / GIB
-        faster = samples_per_s(found) / default
+        faster = found.samples_per_s / default
         yield scheme, found.iteration_s * 1e3, faster, sent / MIB, found.summary.exposed_comm_s * 1e3, memory
 
 

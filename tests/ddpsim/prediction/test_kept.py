@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,8 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.best_buckets import pipeline_plan
 from ddpsim.planning.efficiency import efficiency_of
-from ddpsim.prediction.kept import prediction_document, restore_prediction
+from ddpsim.planning.entries import entry_of, read_entry
+from ddpsim.prediction.kept import KeptPrediction, restore_prediction
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
@@ -33,10 +33,10 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def again(found: Prediction, given: dict[str, Any]) -> Prediction:
-    document = json.loads(json.dumps(prediction_document(found), allow_nan=False))
+    kept = read_entry(KeptPrediction, entry_of(KeptPrediction.of(found), None, "here"))
     rest = {"nodes": 2, "gpus_per_node": None, "options": Options(), "calibration": None}
     asked = rest | {key: value for key, value in given.items() if key in rest}
-    return restore_prediction(document, load_workload("resnet50"), found.topology, **asked)
+    return restore_prediction(kept, load_workload("resnet50"), found.topology, **asked)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +12,8 @@ from ddpsim.planning.compare import compare
 from ddpsim.prediction.predict import predict
 from ddpsim.report.wording import rate
 from ddpsim.simulation import Options
-from ddpsim.topology.spec import load_topology
-from ddpsim.workload.files import load_workload
+from ddpsim.topology.spec import load_topology, parse_topology
+from ddpsim.workload.files import load_workload, save_workload
 
 
 def test_samples_are_of_the_ranks_that_train_wherever_they_are_said() -> None:
@@ -24,6 +26,27 @@ def test_samples_are_of_the_ranks_that_train_wherever_they_are_said() -> None:
     assert f"{expected:,.0f}" in made._repr_html_()
     row = compare([workload], [machine], nodes=[1], options=options).rows[0]
     assert row.samples_per_s[0] == pytest.approx(4 * workload.batch_size / row.step_s[0])
+
+
+MIXED = """
+name: mixed
+nodes: {new: 1, old: 2}
+templates: {new: p3.16xlarge, old: {machine: p3.16xlarge, workload: SLOWER}}
+fabric: {kind: flat}
+"""
+
+
+def test_samples_of_unlike_nodes_are_of_each_nodes_own_batch(tmp_path: Path) -> None:
+    workload, slower = load_workload("mlp"), tmp_path / "slower.json"
+    save_workload(replace(workload, batch_size=3), slower)
+    machine = parse_topology(MIXED.replace("SLOWER", str(slower)), "mixed")
+    made = predict(workload, machine, nodes=3, gpus_per_node=2, band=False)
+    assert made.samples == 2 * workload.batch_size + 4 * 3
+    served = predict(
+        workload, machine, nodes=3, gpus_per_node=2, options=Options(scheme="parameter-server:servers=3"), band=False
+    )
+    assert served.samples == 2 * workload.batch_size + 3
+    assert served.document()["samples_per_s"] == pytest.approx(served.samples / served.iteration_s)
 
 
 @pytest.mark.parametrize(
