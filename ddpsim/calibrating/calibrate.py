@@ -95,8 +95,9 @@ def calibrate(
         accept_misfit: whether constants are wanted that explain the rows worse than `ddpsim.calibrating.misfit` allows.
 
     Raises:
-        CalibrationError: no rows, or rows that contradict each other or the machine, or that the host timed; tables of
-            two backends, or of NCCL on a machine without GPUs; a host cost out of range.
+        CalibrationError: no rows, or rows that contradict each other or the machine, or that the host timed; a version
+            of NCCL that does not run on its GPUs; links that carry more than they have; tables of two backends, or of
+            NCCL on a machine without GPUs; a host cost out of range.
         UnknownNameError: a backend that is not modelled.
         TopologyError: ranks that the topology cannot hold.
     """
@@ -109,10 +110,14 @@ def calibrate(
     if any(len(kept.rows) < len(table.rows) for kept, table in zip(tables, whole, strict=True)):
         start = latencies_held(start)
     samples = [Sample.of(table, topology, count) for table, count in zip(tables, counts, strict=True)]
+    if start.backend == "nccl":
+        _refuse_versions(samples)
     samples = with_versions(samples, start)
     found, calibration = fit_samples(samples, start)
     judged = misfit(samples, found.residuals)
     judged.refuse(accepted=accept_misfit)
+    if not accept_misfit:
+        _refuse_efficiencies(calibration)
     if start.backend in GPU_BACKENDS:
         version = max(sample.version for sample in samples)
         calibration = calibration.with_values({f"{start.backend}.version": version}, source="the tables' version")
@@ -148,6 +153,41 @@ def calibrate(
     )
 
 
+def _refuse_versions(samples: Sequence[Sample]) -> None:
+    """Refuse a table whose header states a version of NCCL that does not run on the machine's GPUs.
+
+    Raises:
+        CalibrationError: it names the table, the version and the GPU.
+    """
+    for sample in samples:
+        if sample.version_known and not sample.runs(sample.version):
+            major, minor = divmod(sample.version, 1000)
+            model = sample.placement.classes[0].template.gpus[0].model
+            what = f"NCCL {major}.{minor} does not run on {model}"
+            raise CalibrationError(what, place=sample.table.name, remedy="name their machine, or mend the version")
+
+
+MOST_EFFICIENCY = 4 / 3
+"""The most of what NCCL counts a link as that bytes can take: a link's wire over that count.
+
+PCIe 3.0 x16 carries 15.75 GB/s and is counted 12 (1.31), NVLink of V100 and A100 25 and 20 (1.25), xGMI 4/3 by
+definition (`ddpsim/topology/hardware.py`).
+"""
+
+
+def _refuse_efficiencies(calibration: Calibration) -> None:
+    """Refuse constants that say that links carry more than they have.
+
+    Raises:
+        CalibrationError: it names the constant and its value.
+    """
+    for name in calibration.fitted_names if calibration.backend in GPU_BACKENDS else ():
+        if ".efficiency." in name and calibration[name] > MOST_EFFICIENCY:
+            what = f"{name} comes to {calibration[name]:.3g}, and no link carries over {MOST_EFFICIENCY:.3g}"
+            remedy = "name their machine, or accept it with `accept_misfit`"
+            raise CalibrationError(what, place="topology", remedy=remedy)
+
+
 def with_versions(samples: Sequence[Sample], start: Calibration) -> list[Sample]:
     """Return the samples with the NCCL version that explains their rows best, where their header states none.
 
@@ -156,7 +196,7 @@ def with_versions(samples: Sequence[Sample], start: Calibration) -> list[Sample]
     alone = sum(len(sample.sizes) for sample in samples) < 2
     if start.backend != "nccl" or alone or all(sample.version_known for sample in samples):
         return list(samples)
-    older = [sample if sample.version_known else sample.at_version(OLD) for sample in samples]
+    older = [sample if sample.version_known or not sample.runs(OLD) else sample.at_version(OLD) for sample in samples]
     losses = [fit_samples(candidate, start)[0].loss for candidate in (samples, older)]
     return older if losses[1] < losses[0] else list(samples)
 

@@ -15,7 +15,7 @@ from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.collectives.mpi.transport import MpiTransport
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
-from ddpsim.collectives.nccl.versions import CURRENT
+from ddpsim.collectives.nccl.versions import CURRENT, first_version
 from ddpsim.collectives.transport import Transport
 from ddpsim.errors import CalibrationError, InputError
 from ddpsim.jobs.collective import CollectiveOptions
@@ -109,6 +109,11 @@ class Sample:
         start_s = _ISOLATED_S if self.isolated and backend in GPU_BACKENDS else 0.0
         times: list[float] = np.maximum(self.undisturbed - start_s, self.undisturbed / 2).tolist()
         return times
+
+    def runs(self, version: int) -> bool:
+        """Whether `version` of NCCL runs on its GPUs."""
+        gpus = (gpu for each in self.placement.classes for gpu in each.template.gpus)
+        return all(version >= first_version(gpu.sm) for gpu in gpus)
 
     def layout(self) -> Layout:
         """Return what NCCL's patterns load on the placement, found once."""

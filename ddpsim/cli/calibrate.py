@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from math import exp, log
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,14 +10,15 @@ import typer
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName
-from ddpsim.cli.output import Output, note, percent, table
+from ddpsim.cli.output import Output, note, percent
 from ddpsim.cli.pictures import plot_option
 from ddpsim.errors import InputError
 from ddpsim.options.text import counts
+from ddpsim.tables import Column, Table
 from ddpsim.units import counted
 
 if TYPE_CHECKING:
-    from ddpsim.calibrating.calibrate import CalibrationReport
+    from ddpsim.calibrating.calibrate import CalibrationReport, CalibrationRow
     from ddpsim.collectives.constant import Constant
 
 
@@ -50,7 +51,10 @@ def calibrate(
     arguments: CalibrateArguments,
     output: Output,
 ) -> None:
-    """Fit a machine's link constants to measured tables of collectives."""
+    """Fit a machine's link constants to measured tables of collectives.
+
+    Measured times stand beside fitted ones, then the constants that the tables tell; -v adds all others and all rows.
+    """
     from ddpsim.calibrating.calibrate import calibrate as fit
     from ddpsim.files import json_text
     from ddpsim.measured import read_tables
@@ -80,7 +84,9 @@ def calibrate(
         note(f"warning: {report.misfit.summary}")
     for remark in report.notes:
         note(f"note: {remark}")
-    output.emit(_document(report), lambda: _text(report), aside=arguments.out == STANDARD_OUTPUT)
+    output.emit(
+        _document(report), lambda: _text(report, details=output.verbose), aside=arguments.out == STANDARD_OUTPUT
+    )
 
 
 def _document(report: CalibrationReport) -> dict[str, object]:
@@ -118,18 +124,53 @@ def _origin(report: CalibrationReport, constant: Constant) -> str:
     return f"prior: {reason}" if reason else "prior"
 
 
-def _text(report: CalibrationReport) -> str:
-    rows = [
-        (
-            constant.name,
-            f"{constant.value:.4g}",
-            "" if constant.unit == "1" else constant.unit,
-            "-" if constant.log_std is None else f"x/÷ {2.718281828**constant.log_std:.2f}",
-            _origin(report, constant),
-        )
-        for constant in report.calibration.constants.values()
+_MOST_ROWS = 24
+"""Rows of measured beside fitted times in the text, all with -v and in `--json`; chosen by hand, for one screen."""
+
+
+def _text(report: CalibrationReport, *, details: bool) -> str:
+    """Return how well the constants fit, measured beside fitted times, and the constants: priors only with details."""
+    every = tuple(report.calibration.constants.values())
+    shown = [constant for constant in every if details or constant.fitted]
+    lines = [_summary(report), "", *_rows(report, details=details), "", Table.of(_constants(report), shown).text()]
+    if left := len(every) - len(shown):
+        lines.append(f"{counted(left, 'constant')} kept as documented; -v lists them")
+    return "\n".join(lines)
+
+
+def _summary(report: CalibrationReport) -> str:
+    said = f"{counted(len(report.rows), 'row')}; mean absolute error {percent(report.fit_error)} on the rows fitted"
+    if report.held_out_error is None:
+        return said
+    return f"{said}, {percent(report.held_out_error)} on {report.held_out} left out"
+
+
+def _rows(report: CalibrationReport, *, details: bool) -> list[str]:
+    """Return the table of measured and fitted times, of many rows those farthest off."""
+    rows, columns = list(report.rows), list(_TIMES)
+    if len({row.table for row in rows}) > 1:
+        columns.insert(0, Column("table", lambda row: row.table.rpartition("/")[2], words=True))
+    note = []
+    if not details and len(rows) > _MOST_ROWS:
+        farthest = sorted(rows, key=lambda row: -abs(log(row.fitted_s / row.measured_s)))[:_MOST_ROWS]
+        note = [f"the {_MOST_ROWS} farthest off of {len(rows)} rows; -v and --json have all"]
+        rows = [row for row in rows if row in farthest]
+    return [Table.of(columns, rows).text(), *note]
+
+
+_TIMES: tuple[Column[CalibrationRow], ...] = (
+    Column("bytes", lambda row: row.size_bytes),
+    Column("measured us", lambda row: f"{row.measured_s * 1e6:.1f}"),
+    Column("fitted us", lambda row: f"{row.fitted_s * 1e6:.1f}"),
+    Column("error", lambda row: percent(row.fitted_s / row.measured_s - 1, signed=True)),
+)
+
+
+def _constants(report: CalibrationReport) -> list[Column[Constant]]:
+    return [
+        Column("constant", lambda each: each.name, words=True),
+        Column("value", lambda each: f"{each.value:.4g}"),
+        Column("unit", lambda each: "" if each.unit == "1" else each.unit, words=True),
+        Column("spread", lambda each: None if each.log_std is None else f"x/÷ {exp(each.log_std):.2f}"),
+        Column("origin", lambda each: _origin(report, each), words=True),
     ]
-    summary = f"{counted(len(report.rows), 'row')}; mean absolute error {percent(report.fit_error)} on the rows fitted"
-    if report.held_out_error is not None:
-        summary += f", {percent(report.held_out_error)} on {report.held_out} left out"
-    return "\n".join([table(("constant", "value", "unit", "spread", "origin"), rows, left=(0, 2, 4)), "", summary])

@@ -163,7 +163,7 @@ def draw(found: Comparison, path: str) -> None:
         rows = found.of(model)
         lines = panels.setdefault(model, {})
         for row in rows:
-            label = ", ".join([row.machine, *(f"{name} {value(row)}" for name, value in varying(rows))])
+            label = ", ".join([row.machine, *(f"{each.heading} {each.cell(row)}" for each in varying(rows))])
             lines.setdefault(label, []).append((str(row.nodes), row.step_s))
     plot_steps(panels, path, "nodes")
     note(f"wrote {path}")

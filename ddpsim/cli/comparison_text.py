@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ddpsim.cli.output import table
+from ddpsim.tables import Column, Table
 from ddpsim.units import GIB, counted, format_time
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ddpsim.planning.comparison_row import ComparisonRow
     from ddpsim.planning.goal import RateGoal
 
-Column = tuple[str, Callable[["ComparisonRow"], object]]
+Columns = list[Column["ComparisonRow"]]
 _WHAT = {
     "hidden": "communication hidden",
     "link": "faster NICs gain < 1 %",
@@ -33,12 +33,12 @@ def _part(found: Comparison, model: str, efficiency: float) -> Iterator[str]:
     columns = varying(rows)
     yield _title(model, rows)
     yield ""
-    yield _table([*_PLACE, *columns, *_TIME, *_tokens(rows)], rows)
+    yield Table.of([*_PLACE, *columns, *_TIME, *_tokens(rows)], rows).text()
     if any(row.price is not None for row in rows):
         yield ""
         yield _prices(rows)
         yield ""
-        yield _table([*_PLACE, *columns, *_cost(rows)], [row for row in rows if row.price is not None])
+        yield Table.of([*_PLACE, *columns, *_cost(rows)], [row for row in rows if row.price is not None]).text()
     yield ""
     yield from _verdict(found, model, rows)
     for advice in found.advice:
@@ -48,15 +48,14 @@ def _part(found: Comparison, model: str, efficiency: float) -> Iterator[str]:
             yield from (f"    {line}" for line in lines)
 
 
-def _tokens(rows: Sequence[ComparisonRow]) -> list[Column]:
+def _tokens(rows: Sequence[ComparisonRow]) -> Columns:
     """Return the column of tokens a second, where a row's workload knows how long its sequences are."""
     known = any(row.prediction.tokens_per_s is not None for row in rows)
-    return [("tokens/s", lambda row: "" if (t := row.prediction.tokens_per_s) is None else f"{t:.0f}")] if known else []
-
-
-def _table(columns: Sequence[Column], rows: Sequence[ComparisonRow]) -> str:
-    left = [number for number, (name, _) in enumerate(columns) if name in _LEFT]
-    return table([name for name, _ in columns], [[value(row) for _, value in columns] for row in rows], left)
+    return (
+        [Column("tokens/s", lambda row: "" if (t := row.prediction.tokens_per_s) is None else f"{t:.0f}")]
+        if known
+        else []
+    )
 
 
 def _title(model: str, rows: Sequence[ComparisonRow]) -> str:
@@ -74,21 +73,21 @@ def _title(model: str, rows: Sequence[ComparisonRow]) -> str:
     return ", ".join(parts)
 
 
-def varying(rows: Sequence[ComparisonRow]) -> list[Column]:
+def varying(rows: Sequence[ComparisonRow]) -> Columns:
     """Return the columns of what differs from row to row beside machine and nodes."""
-    columns: list[Column] = [
-        ("precision", lambda row: row.prediction.workload.precision),
-        ("batch", lambda row: row.batch_size),
-        ("cap MiB", lambda row: _cap(row)),
-        ("scheme", lambda row: row.prediction.options.scheme),
+    columns: Columns = [
+        Column("precision", lambda row: row.prediction.workload.precision),
+        Column("batch", lambda row: row.batch_size),
+        Column("cap MiB", lambda row: _cap(row)),
+        Column("scheme", lambda row: row.prediction.options.scheme),
     ]
-    found = [column for column in columns if len({column[1](row) for row in rows}) > 1]
+    found = [column for column in columns if len({column.cell(row) for row in rows}) > 1]
     if any(row.prediction.options.accumulate > 1 for row in rows):
-        found.append(("micro-batch ms", _micro_batch))
+        found.append(Column("micro-batch ms", _micro_batch))
     if any(row.link for row in rows):
-        found.append(("rate", _link))
+        found.append(Column("rate", _link, words=True))
     if any(row.prediction.pace_kept for row in rows):
-        found.append(("pace", _pace))
+        found.append(Column("pace", _pace, words=True))
     return found
 
 
@@ -147,34 +146,33 @@ def _memory(row: ComparisonRow) -> str:
     return f"{known}{memory.step_bytes / GIB:.1f}{of}{ {False: ' NO', None: ' ?'}.get(memory.fits, '') }"
 
 
-_PLACE: list[Column] = [
-    ("machine", lambda row: row.machine),
-    ("GPUs", lambda row: f"{row.nodes} x {row.prediction.placement.gpus_per_node}"),
+_PLACE: Columns = [
+    Column("machine", lambda row: row.machine, words=True),
+    Column("GPUs", lambda row: f"{row.nodes} x {row.prediction.placement.gpus_per_node}"),
 ]
-_TIME: list[Column] = [
-    ("step ms", lambda row: _span(row.step_s, 1e3)),
-    ("samples/s", lambda row: f"{row.samples_per_s[0]:.0f}"),
-    ("eff.", lambda row: _percent(row.efficiency[0])),
-    ("exposed", lambda row: _percent(row.bound.exposed_share)),
-    ("binds", _binds),
-    ("link", lambda row: row.bound.link),
-    ("GiB", _memory),
+_TIME: Columns = [
+    Column("step ms", lambda row: _span(row.step_s, 1e3)),
+    Column("samples/s", lambda row: f"{row.samples_per_s[0]:.0f}"),
+    Column("eff.", lambda row: _percent(row.efficiency[0])),
+    Column("exposed", lambda row: _percent(row.bound.exposed_share)),
+    Column("binds", _binds, words=True),
+    Column("link", lambda row: row.bound.link, words=True),
+    Column("GiB", _memory),
 ]
-_LEFT = ("machine", "binds", "link", "front", "rate", "pace")
 
 
-def _cost(rows: Sequence[ComparisonRow]) -> list[Column]:
+def _cost(rows: Sequence[ComparisonRow]) -> Columns:
     priced = next(row for row in rows if row.price is not None)
     currency = "" if priced.price is None else priced.price.currency
-    columns: list[Column] = [
-        (f"{currency}/h", lambda row: _short(row.per_hour or 0.0)),
-        (f"{currency} a million samples", lambda row: _span(row.per_million_samples or _NOTHING)),
+    columns: Columns = [
+        Column(f"{currency}/h", lambda row: _short(row.per_hour or 0.0)),
+        Column(f"{currency} a million samples", lambda row: _span(row.per_million_samples or _NOTHING)),
     ]
     if priced.epoch_s is not None:
         unit, seconds = _unit(max(row.epoch_s[0] for row in rows if row.epoch_s is not None))
-        columns.append((f"{unit} an epoch", lambda row: _span(row.epoch_s or _NOTHING, 1 / seconds)))
-        columns.append((f"{currency} an epoch", lambda row: _span(row.per_epoch or _NOTHING)))
-    return [*columns, ("front", lambda row: "*" if row.pareto else "")]
+        columns.append(Column(f"{unit} an epoch", lambda row: _span(row.epoch_s or _NOTHING, 1 / seconds)))
+        columns.append(Column(f"{currency} an epoch", lambda row: _span(row.per_epoch or _NOTHING)))
+    return [*columns, Column("front", lambda row: "*" if row.pareto else "", words=True)]
 
 
 _NOTHING = (0.0, 0.0, 0.0)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
+from operator import itemgetter
 from typing import Annotated
 
 import typer
 
 from ddpsim.errors import InputError
+from ddpsim.tables import Column, Table
 
 JsonDocument = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
@@ -64,19 +65,9 @@ def note_once(lines: Iterable[str], told: set[str]) -> None:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: Container[int] = (0,)) -> str:
     """Return rows as aligned text: the columns in `left` to the left, the others to the right."""
-    cells = [list(header), *([_cell(value) for value in row] for row in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
-    return "\n".join(
-        "  ".join(
-            text.ljust(width) if column in left else text.rjust(width)
-            for column, (text, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in cells
-    )
-
-
-def _cell(value: object) -> str:
-    return "-" if value is None else str(value)
+    return Table.of(
+        [Column(heading, itemgetter(n), words=n in left) for n, heading in enumerate(header)], list(rows)
+    ).text()
 
 
 def ms(seconds: float | None) -> str | None:

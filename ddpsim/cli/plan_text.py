@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ddpsim.cli.breakdown import step_line
-from ddpsim.cli.output import ms, percent, table
 from ddpsim.cli.predict import largest_doubt
+from ddpsim.tables import Table, column
 from ddpsim.units import GIB, counted
 
 if TYPE_CHECKING:
@@ -15,12 +15,11 @@ if TYPE_CHECKING:
     from ddpsim.prediction.memory import Memory
     from ddpsim.prediction.prediction import Prediction
 
-_RUN = ("machine", "pace", "nodes", "ranks", "buckets", "iteration ms", "80 % band")
-_DETAILS = ("input", "forward", "backward", "exposed", "broadcast", "DDP", "optimizer", "hidden")
-"""Columns of the parts of a step, only with details; `input` only where a step waits for its batch."""
-_RESULT = ("efficiency", "gain", "memory GiB", "binds")
-_LEFT = ("machine", "pace", "buckets", "binds")
-"""Columns of words."""
+_DETAILS = {
+    "forward_s": "forward", "backward_compute_s": "backward", "exposed_comm_s": "exposed",
+    "buffer_broadcast_s": "broadcast", "ddp_overhead_s": "DDP", "optimizer_s": "optimizer", "overlap_ratio": "hidden",
+}  # fmt: skip
+"""Columns of the parts of a step, only with details, in milliseconds as the step."""
 
 _TENTH = 0.1
 """Share of a saving from which a part of it is told; chosen by hand."""
@@ -173,33 +172,30 @@ def _places(predictions: Sequence[Prediction]) -> str:
 
 
 def _table(rows: Sequence[PlanRow], *, details: bool) -> str:
-    """Return the rows as a table, with details a column a part of the step."""
-    waits = any(row.chosen.summary.input_s is not None for row in rows)
-    header = [*_RUN, *(_DETAILS[0 if waits else 1 :] if details else ()), *_RESULT]
-    left = [number for number, name in enumerate(header) if name in _LEFT]
-    if any(row.chosen.options.accumulate > 1 for row in rows):
-        header[header.index("iteration ms")] = "step ms"
-    return table(header, [_cells(row, details=details, waits=waits) for row in rows], left=left)
+    """Return the rows as a table, with details a column a part of the step; `input` where one waits for its batch."""
+    waits = {"input_s": "input"} if any(row.chosen.summary.input_s is not None for row in rows) else {}
+    accumulates = any(row.chosen.options.accumulate > 1 for row in rows)
+    columns = [
+        *(column(key, words=True) for key in ("topology", "pace")),
+        *map(column, ("nodes", "world_size")),
+        column("buckets", words=True),
+        column("iteration_s", None if accumulates else "iteration ms"),
+        *(column(key, heading) for key, heading in ({**waits, **_DETAILS} if details else {}).items()),
+        *(column(key, bands=False) for key in ("scaling_efficiency", "gain")),
+        column("memory", "memory GiB"),
+        column("binds", words=True),
+    ]
+    return Table.of(columns, [_record(row) for row in rows]).text()
 
 
-def _cells(row: PlanRow, *, details: bool, waits: bool) -> tuple[object, ...]:
-    from ddpsim.planning.bound import binds
-    from ddpsim.trace.metrics import PARTS
-
-    chosen, summary = row.chosen, row.chosen.summary
-    marks = [chosen.workload.device_label, *(["estimated"] if chosen.workload.estimated else [])]
-    pace = ", ".join([*marks, *(["kept"] if chosen.pace_kept else [])])
-    micro_batches = chosen.options.accumulate
-    parts = [ms(micro_batches * getattr(summary, part)) for part in PARTS]
-    waited = ["" if summary.input_s is None else ms(micro_batches * summary.input_s)] if waits else []
-    shown = [*waited, *parts, percent(summary.overlap_ratio)] if details else []
-    shares = (percent(chosen.scaling_efficiency), percent(row.gain))
-    ranks = (chosen.nodes, summary.world_size)
-    step_s, low_s, high_s = chosen.step_s
-    band = f"{ms(low_s)} to {ms(high_s)}"
-    timed = (ms(step_s), band, *shown, *shares)
-    bound = "" if row.bound is None else binds(row.bound, chosen.workload)
-    return chosen.topology.name, pace, *ranks, _buckets(row), *timed, memory_cell(chosen.memory), bound
+def _record(row: PlanRow) -> dict[str, object]:
+    """Return what the table shows of a row: the gain is that of what was found, whether it is advised or not."""
+    chosen = row.chosen
+    marks = (("estimated", chosen.workload.estimated), ("kept", chosen.pace_kept))
+    pace = ", ".join([chosen.workload.device_label, *(mark for mark, holds in marks if holds)])
+    empty = {"input_s": "", "binds": ""}
+    known = {key: value for key, value in row.describe().items() if value is not None or key not in empty}
+    return {**empty, **known, "gain": row.gain, "pace": pace, "memory": memory_cell(chosen.memory)}
 
 
 def memory_cell(memory: Memory | None) -> str:
@@ -212,11 +208,3 @@ def memory_cell(memory: Memory | None) -> str:
         return size
     mark = {False: " does NOT fit", None: " may not fit" if known else ""}.get(memory.fits, "")
     return f"{size} of {memory.capacity_bytes / GIB:.0f}{mark}"
-
-
-def _buckets(row: PlanRow) -> str:
-    """Return the caps in few words: `default`, `25`, or how many a list holds."""
-    caps, count = row.chosen.options.caps, len(row.chosen.plan.buckets)
-    if row.keep_default:
-        return f"default ({count})"
-    return counted(count, "bucket") if caps.bucket_cap_mb is None else f"{caps.bucket_cap_mb:g} MiB ({count})"

@@ -5,22 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ddpsim.cli.output import ms, percent, table
+from ddpsim.cli.output import percent
 from ddpsim.cli.plan_text import memory_cell
+from ddpsim.tables import Table, column
 from ddpsim.units import counted
 
 if TYPE_CHECKING:
     from ddpsim.planning.by_scheme import SchemeChoice, SchemeReport, SchemeRow
 
-_HEADER = (
-    "machine", "nodes", "ranks", "scheme", "step ms", "80 % band", "exposed ms", "gain", "its band", "memory GiB",
-)  # fmt: skip
-
 
 def text(report: SchemeReport) -> str:
     """Return the report as a table and what is advised."""
     rows = [row for choice in report.choices for row in choice.rows]
-    lines = [table(_HEADER, [_cells(row) for row in rows], left=(0, 3)), ""]
+    columns = [
+        column("topology", words=True),
+        *map(column, ("nodes", "world_size")),
+        column("scheme", words=True),
+        column("iteration_s"),
+        column("exposed_comm_s"),
+        column("gain"),
+        column("memory", "memory GiB"),
+    ]
+    lines = [Table.of(columns, [_record(row) for row in rows]).text(), ""]
     lines += [line for choice in report.choices for line in _advice(choice)]
     return "\n".join([*lines, "", *_verdict(report)])
 
@@ -54,10 +60,8 @@ def _advice(choice: SchemeChoice) -> Iterator[str]:
     yield f"{where}: keep DDP; the most gains {most.scheme}, {percent(most.gain)} ({band}){unfit}"
 
 
-def _cells(row: SchemeRow) -> tuple[object, ...]:
-    p = row.prediction
-    step_s, low_s, high_s = p.step_s
-    band = f"{ms(low_s)} to {ms(high_s)}"
-    gain = ("", "") if p is row.default else (percent(row.gain), f"{percent(row.gain_low)} to {percent(row.gain_high)}")
-    place = (p.topology.name, p.nodes, p.summary.world_size, row.scheme)
-    return (*place, ms(step_s), band, ms(p.options.accumulate * p.summary.exposed_comm_s), *gain, memory_cell(p.memory))
+def _record(row: SchemeRow) -> dict[str, object]:
+    from ddpsim.prediction.document import of_step
+
+    own = {"gain": "", "gain_low": None} if row.prediction is row.default else {}
+    return {**of_step(row.document()), "memory": memory_cell(row.prediction.memory), **own}

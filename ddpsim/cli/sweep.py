@@ -24,23 +24,18 @@ from ddpsim.cli.options import (
     refuse_beside_plan,
     swept_caps,
 )
-from ddpsim.cli.output import Output, ms, note, percent, table
+from ddpsim.cli.output import Output, ms, note
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
+from ddpsim.tables import Column, Table, column
 from ddpsim.units import counted
 from ddpsim.workers.asked import Workers
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps
     from ddpsim.workers.journal import JournalEntry
-
-_SHOWN = ("nodes", "world_size", "iteration_s", "exposed_comm_s", "overlap_ratio", "scaling_efficiency")
-_HEADER = ("nodes", "ranks", "cap MiB", "iteration ms", "exposed ms", "hidden", "efficiency")
-
-_OF_STEPS = tuple(name.replace("iteration", "step") for name in _HEADER)
-"""Where gradients are accumulated, times are of the optimizer's step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,17 +149,20 @@ def _caps_text(caps: BucketCaps, plan: str | None) -> str:
 
 
 def _text(entries: Sequence[JournalEntry], labels: Sequence[str], *, moved: bool) -> str:
+    from ddpsim.prediction.document import of_step
+
     documents = [json.loads(entry.document) for entry in entries]
     accumulates = any(document["accumulate"] != 1 for document in documents)
-    rows = []
-    for document, label in zip(documents, labels, strict=True):
-        nodes, ranks, iteration, exposed, overlap, efficiency = (document[key] for key in _SHOWN)
-        micro_batches = document["accumulate"]
-        each = [f"{ms(iteration)} of {micro_batches}"] if accumulates else []
-        times = (ms(micro_batches * iteration), ms(micro_batches * exposed))
-        rows.append((nodes, ranks, label, *times, percent(overlap), percent(efficiency), *each))
-    header = (*_OF_STEPS, "micro-batch ms") if accumulates else _HEADER
-    shown = table(header, rows, left=())
+    rows = [{**of_step(document), "cap": label} for document, label in zip(documents, labels, strict=True)]
+    columns = [
+        *map(column, ("nodes", "world_size")),
+        column("cap", "cap MiB"),
+        column("iteration_s", None if accumulates else "iteration ms", bands=False),
+        *(column(key, bands=False) for key in ("exposed_comm_s", "overlap_ratio", "scaling_efficiency")),
+    ]
+    if accumulates:
+        columns.append(Column("micro-batch ms", lambda row: f"{ms(row['micro_batch_s'])} of {row['accumulate']}"))
+    shown = Table.of(columns, rows).text()
     first = documents[0]
     if not (moved or first["pace_kept"]):
         return shown

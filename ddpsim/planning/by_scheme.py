@@ -62,32 +62,13 @@ class SchemeRow:
 
     def document(self) -> dict[str, object]:
         """Return one row of the `plan` document with schemes."""
-        p, summary = self.prediction, self.prediction.summary
         return {
-            "topology": p.topology.name,
-            "workload": p.workload.name,
-            "compute_device": p.workload.device_label,
-            "estimated": p.workload.estimated,
-            "pace_kept": p.pace_kept,
-            "nodes": p.nodes,
-            "world_size": summary.world_size,
-            "scheme": self.scheme,
-            "iteration_s": p.iteration_s,
-            "iteration_statistic": summary.iteration_statistic,
-            "iteration_low_s": p.low_s,
-            "iteration_high_s": p.high_s,
-            "doubts": [doubt.document() for doubt in p.doubts],
-            **p.options.step_times(p.iteration_s, p.low_s, p.high_s),
-            "samples_per_s": p.samples_per_s,
-            "tokens_per_s": p.tokens_per_s,
+            **self.prediction.step_document(),
             "default_iteration_s": self.default.iteration_s,
             "gain": self.gain,
             "gain_low": self.gain_low,
             "gain_high": self.gain_high,
             "worth_it": self.worth_it,
-            "exposed_comm_s": summary.exposed_comm_s,
-            "overlap_ratio": summary.overlap_ratio,
-            "memory": None if p.memory is None else p.memory.document(),
             "fits": self.fits,
         }
 

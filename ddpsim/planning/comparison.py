@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.markup import SCREEN, table
+from ddpsim.markup import SCREEN
 from ddpsim.planning.advice import Advice
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.goal import RateGoal
 from ddpsim.planning.ranking import rankable
-from ddpsim.prediction.document import flat
-from ddpsim.units import counted, format_time
+from ddpsim.tables import keyed
+from ddpsim.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a row a machine, rate, node count and model."""
-        header = ("model", "machine", "nodes", "batch", "step", "80 % band", "samples/s", "bound by", "link")
-        return table(header, [_cells(row) for row in self.rows], words=(0, 1, 7, 8), most=SCREEN)
+        shown = ("model", "machine", "nodes", "batch_size", "iteration_s", "samples_per_s", "bound_by", "binding_link")
+        return keyed([row.describe() for row in self.rows], shown).html(SCREEN)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ class Comparison:
 
     def records(self) -> list[dict[str, object]]:
         """Return the rows of the `compare` document, each flat, for `pandas.DataFrame`."""
-        return [flat(flattened) for flattened in map(_flattened, self.rows)]
+        return [row.record() for row in self.rows]
 
     def document(self) -> dict[str, object]:
         """Return the `compare` document."""
@@ -113,19 +113,6 @@ class Comparison:
             "placement": [advice.apart.document() for advice in self.advice if advice.apart is not None],
             "no_sync": [found.document() for advice in self.advice for found in advice.accumulating],
         }
-
-
-def _cells(row: ComparisonRow) -> tuple[str, ...]:
-    step, low, high = map(format_time, row.step_s)
-    rate = f"{row.samples_per_s[0]:,.0f}"
-    named = row.model, row.machine, str(row.nodes), str(row.batch_size)
-    return *named, step, f"{low} to {high}", rate, row.bound.by, row.bound.link or "–"
-
-
-def _flattened(row: ComparisonRow) -> dict[str, object]:
-    document = row.document()
-    cost = document.pop("cost")
-    return document | ({f"cost_{key}": value for key, value in cost.items()} if isinstance(cost, dict) else {})
 
 
 def undominated(rows: Sequence[ComparisonRow]) -> list[bool]:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from ddpsim.planning.band import Band
 from ddpsim.planning.bound import Bound
 from ddpsim.planning.prices import Price
+from ddpsim.prediction.document import flat, of_step
 from ddpsim.prediction.prediction import Prediction
+from ddpsim.tables import GBPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,58 +93,50 @@ class ComparisonRow:
         """Seconds of an epoch, with the step's band; None where its samples are not known."""
         return None if self.samples_per_epoch is None else self._seconds(self.samples_per_epoch)
 
+    def record(self) -> dict[str, object]:
+        """Return the row of the `compare` document, flat: what it costs stands under `cost_per_hour` and so on."""
+        document = self.document()
+        cost = document["cost"]
+        costs = {f"cost_{key}": value for key, value in cost.items()} if isinstance(cost, dict) else {}
+        return flat(document) | costs
+
+    def describe(self) -> dict[str, object]:
+        """Return the row as tables show it: flat, its times of the optimizer's step, link, cap and memory in words."""
+        caps, memory = self.prediction.options.caps, self.prediction.memory
+        rate = None if self.link_rate is None else f"{self.link} {self.link_rate * GBPS:g} Gb/s"
+        return {
+            **of_step(self.record()),
+            "rate": rate or "as declared",
+            "cap": "default" if caps.bucket_cap_mb is None else f"{caps.bucket_cap_mb:g} MiB",
+            "memory_fits": None if memory is None else memory.text(),
+        }
+
     def document(self) -> dict[str, object]:
         """Return one row of the `compare` document."""
-        p, s = self.prediction, self.prediction.summary
-        samples, low, high = self.samples_per_s
+        p = self.prediction
+        _, low, high = self.samples_per_s
         efficiency, efficiency_low, efficiency_high = self.efficiency
-        epoch = self.epoch_s
+        epoch = self.epoch_s or (None, None, None)
         return {
-            "topology": p.topology.name,
             "machine": self.machine,
             "link": self.link,
             "link_rate_Bps": self.link_rate,
-            "nodes": p.nodes,
             "gpus_per_node": p.placement.gpus_per_node,
-            "world_size": self.ranks,
             "model": self.model,
-            "workload": p.workload.name,
-            "compute_device": p.workload.device_label,
-            "estimated": p.workload.estimated,
-            "pace_kept": p.pace_kept,
             "precision": p.workload.precision,
             "batch_size": self.batch_size,
-            "scheme": p.options.scheme,
             "bucket_cap_mb": p.options.caps.bucket_cap_mb,
-            "torch": p.plan.torch,
-            "iteration_s": p.iteration_s,
-            "iteration_low_s": p.low_s,
-            "iteration_high_s": p.high_s,
-            "doubts": [doubt.document() for doubt in p.doubts],
-            **p.options.step_times(p.iteration_s, p.low_s, p.high_s),
-            "samples_per_s": samples,
-            "tokens_per_s": p.tokens_per_s,
+            **p.step_document(),
             "samples_per_s_low": low,
             "samples_per_s_high": high,
-            "local_s": p.local_s,
             "scaling_efficiency": efficiency,
             "scaling_efficiency_low": efficiency_low,
             "scaling_efficiency_high": efficiency_high,
-            "forward_s": s.forward_s,
-            "backward_compute_s": s.backward_compute_s,
-            "exposed_comm_s": s.exposed_comm_s,
-            "exposed_skew_s": s.exposed_skew_s,
-            "buffer_broadcast_s": s.buffer_broadcast_s,
-            "ddp_overhead_s": s.ddp_overhead_s,
-            "optimizer_s": s.optimizer_s,
-            **s.input_document(),
-            "overlap_ratio": s.overlap_ratio,
             **self.bound.document(),
-            "memory": None if p.memory is None else p.memory.document(),
             "fits": self.fits,
-            "epoch_s": None if epoch is None else epoch[0],
-            "epoch_low_s": None if epoch is None else epoch[1],
-            "epoch_high_s": None if epoch is None else epoch[2],
+            "epoch_s": epoch[0],
+            "epoch_low_s": epoch[1],
+            "epoch_high_s": epoch[2],
             "cost": self._cost_document(),
             "pareto": self.pareto,
         }

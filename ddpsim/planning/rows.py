@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from ddpsim.collectives.constant import Constant
 from ddpsim.errors import InputError
-from ddpsim.markup import SCREEN, table
-from ddpsim.planning.bound import Bound
+from ddpsim.markup import SCREEN
+from ddpsim.planning.bound import Bound, binds
 from ddpsim.planning.ranking import rankable
 from ddpsim.planning.savings import Saving
-from ddpsim.prediction.document import flat
+from ddpsim.prediction.document import flat, of_step
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.units import MIB, counted, format_time
+from ddpsim.tables import keyed
+from ddpsim.units import MIB, counted
 
 WORTH_IT = 0.01
 """Gain below which the advice is to keep torch's default."""
@@ -130,28 +131,32 @@ class PlanRow:
             return caps.limits()[-1] / MIB
         return plan.size_bytes / len(plan.buckets) / MIB if caps.bucket_cap_mb is None else caps.bucket_cap_mb
 
+    @property
+    def buckets(self) -> str:
+        """The caps in few words: `default (38)`, `25 MiB (12)`, or how many buckets a list makes."""
+        caps, count = self.chosen.options.caps, len(self.chosen.plan.buckets)
+        if self.keep_default:
+            return f"default ({count})"
+        return counted(count, "bucket") if caps.bucket_cap_mb is None else f"{caps.bucket_cap_mb:g} MiB ({count})"
+
+    def describe(self) -> dict[str, object]:
+        """Return the row as tables show it: flat, its times of the optimizer's step, the gain that of the advice."""
+        chosen = self.chosen
+        return {
+            **of_step(flat(self.document())),
+            **({"gain_low": 0.0, "gain_high": 0.0} if self.keep_default else {}),
+            "buckets": self.buckets,
+            "memory_fits": None if chosen.memory is None else chosen.memory.text(),
+            "binds": None if self.bound is None else binds(self.bound, chosen.workload),
+        }
+
     def document(self) -> dict[str, object]:
         """Return one row of the `plan` document."""
-        chosen, summary = self.chosen, self.chosen.summary
+        chosen = self.chosen
         return {
-            "topology": chosen.topology.name,
-            "workload": chosen.workload.name,
-            "compute_device": chosen.workload.device_label,
-            "estimated": chosen.workload.estimated,
-            "pace_kept": chosen.pace_kept,
-            "nodes": chosen.nodes,
-            "scheme": chosen.options.scheme,
-            "world_size": summary.world_size,
+            **chosen.step_document(),
             "plan": [bucket.size_bytes for bucket in chosen.plan.buckets],
-            "plan_fingerprint": chosen.plan.fingerprint(),
-            "torch": self.advice,
             "keep_default": self.keep_default,
-            "iteration_s": chosen.iteration_s,
-            "iteration_statistic": summary.iteration_statistic,
-            "iteration_low_s": chosen.low_s,
-            "iteration_high_s": chosen.high_s,
-            "doubts": [doubt.document() for doubt in chosen.doubts],
-            **chosen.options.step_times(chosen.iteration_s, chosen.low_s, chosen.high_s),
             "default_iteration_s": self.default.iteration_s,
             "gain": 0.0 if self.keep_default else self.gain,
             "gain_low": self.gain_low,
@@ -162,28 +167,12 @@ class PlanRow:
                 {"torch": other.torch, "iteration_s": other.iteration_s, "gain": self.gain_of(other)}
                 for other in self.others
             ],
-            "forward_s": summary.forward_s,
-            "backward_compute_s": summary.backward_compute_s,
-            "exposed_comm_s": summary.exposed_comm_s,
-            "exposed_skew_s": summary.exposed_skew_s,
-            "buffer_broadcast_s": summary.buffer_broadcast_s,
-            "ddp_overhead_s": summary.ddp_overhead_s,
-            "optimizer_s": summary.optimizer_s,
-            **summary.input_document(),
-            "clipping_s": chosen.clipping_s,
-            "hidden_comm_cost_s": chosen.hidden_comm_cost_s,
             "gain_from_hidden_comm": self.gain_from_hidden_comm,
-            "local_s": chosen.local_s,
-            "overlap_ratio": summary.overlap_ratio,
-            "scaling_efficiency": chosen.scaling_efficiency,
-            "samples_per_s": chosen.samples_per_s,
-            "tokens_per_s": chosen.tokens_per_s,
             **({} if self.bound is None else self.bound.document()),
             "host_bound": self.host_bound,
             "host_cost_s": self.host_cost_s,
             "priors": [{"name": c.name, "value": c.value, "unit": c.unit, "source": c.source} for c in self.priors],
             "transports": None if (taken := chosen.transports) is None else taken.document(),
-            "memory": None if (memory := chosen.memory) is None else memory.document(),
             "bucket_memory_bytes": 0 if chosen.options.gradient_as_bucket_view else chosen.plan.size_bytes,
             "sweep": [{"bucket_cap_mb": cap, "iteration_s": seconds} for cap, seconds in self.sweep],
         }
@@ -191,13 +180,6 @@ class PlanRow:
 
 def _rate(row: PlanRow) -> tuple[bool, float, int]:
     return row.fits is not False, row.chosen.samples_per_s, -row.chosen.summary.world_size
-
-
-def _cells(row: PlanRow) -> tuple[str, ...]:
-    chosen = row.chosen
-    band = f"{format_time(chosen.low_s)} to {format_time(chosen.high_s)}"
-    gain = f"{0.0 if row.keep_default else 100 * row.gain:.1f} %"
-    return chosen.topology.name, str(chosen.nodes), format_time(chosen.iteration_s), band, gain, row.advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +203,8 @@ class PlanReport:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a row a machine and node count, and the line to paste."""
-        header = ("machine", "nodes", "step", "80 % band", "gain", "paste")
-        return table(header, [_cells(row) for row in self.rows], words=(0, 5), most=SCREEN)
+        shown = ("topology", "nodes", "iteration_s", "gain", "torch")
+        return keyed([row.describe() for row in self.rows], shown).html(SCREEN)
 
     @property
     def best(self) -> PlanRow | None:

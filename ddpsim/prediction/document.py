@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from ddpsim.documents import Amount, Document, Index, Number, Text, document_error, read_as
 from ddpsim.errors import InputError
 from ddpsim.files import display_name, read_json
+from ddpsim.trace.metrics import INPUT, PARTS
 
 BUCKET_TIMES = ("ready_s", "launched_s", "started_s", "finished_s")
 _REMEDY = "give a file made with `ddpsim predict --json`"
@@ -82,6 +83,35 @@ class PredictionFile(Document):
 def flat(document: Mapping[str, object]) -> dict[str, object]:
     """Return the keys of `document` that hold one value: a row of a table, e.g. of a pandas DataFrame."""
     return {key: value for key, value in document.items() if not isinstance(value, dict | list)}
+
+
+def of_step(row: Mapping[str, object]) -> dict[str, object]:
+    """Return a row whose times are of the optimizer's step, of all its micro-batches, each of them once.
+
+    Where there are several, what one takes stands beside.
+    """
+    count = micro_batches(row)
+    once = {key: value for key, value in row.items() if key not in _TWICE}
+    if count == 1:
+        return once
+    whole = {key: count * seconds for key in _TIMES if isinstance(seconds := row.get(key), float)}
+    return {**once, **whole, "micro_batch_s": row["iteration_s"]}
+
+
+def micro_batches(row: Mapping[str, object]) -> int:
+    """Return how many micro-batches a row's step has."""
+    count = row.get("accumulate")
+    return count if isinstance(count, int) and count > 0 else 1
+
+
+_TWICE = ("step_s", "step_low_s", "step_high_s", "micro_batch_s")
+"""Times that a row of the whole step has under other names."""
+
+_TIMES = (
+    "iteration_s", "iteration_low_s", "iteration_high_s", "default_iteration_s", "hidden_comm_cost_s", "local_s",
+    "exposed_skew_s", "clipping_s", INPUT, *PARTS,
+)  # fmt: skip
+"""Times of a micro-batch in documents."""
 
 
 def load_prediction(path: str | Path) -> dict[str, object]:

@@ -180,7 +180,7 @@ class Prediction:
     def samples_per_s_band(self) -> Band:
         """Samples a second with the ends of their band: the slow end is that of the longest iteration."""
         middle = self.samples_per_s
-        return middle, *(middle * self.iteration_s / seconds for seconds in (self.high_s, self.low_s))
+        return middle, middle * self.iteration_s / self.high_s, middle * self.iteration_s / self.low_s
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -271,45 +271,49 @@ class Prediction:
 
         return [flat(self.document())]
 
-    def document(self) -> dict[str, object]:
-        """Return the `predict` document; the units are in its keys."""
-        s, unused = self.summary, {str(rank): [*layers] for rank, layers in self.options.unused.items()}
+    def step_document(self) -> dict[str, object]:
+        """Return what every document says of a step: where it runs, its times, parts, rates and memory."""
+        s = self.summary
         return {
+            "topology": self.topology.name,
+            "workload": self.workload.name,
+            "compute_device": self.workload.device_label,
+            "estimated": self.workload.estimated,
+            "pace_kept": self.pace_kept,
+            "nodes": self.nodes,
+            "world_size": s.world_size,
+            "scheme": self.options.scheme,
             "iteration_s": s.iteration_s,
             "iteration_statistic": s.iteration_statistic,
             "iteration_low_s": self.low_s,
             "iteration_high_s": self.high_s,
             "doubts": [doubt.document() for doubt in self.doubts],
-            "ends": {
-                "retimed": sum(ends.retimed for ends in self.ends),
-                "simulated": sum(ends.simulated for ends in self.ends),
-            },
             **self.options.step_times(s.iteration_s, self.low_s, self.high_s),
-            "forward_s": s.forward_s,
-            "backward_compute_s": s.backward_compute_s,
-            "exposed_comm_s": s.exposed_comm_s,
+            "samples_per_s": self.samples_per_s,
+            "tokens_per_s": self.tokens_per_s,
+            **s.parts,
             "exposed_skew_s": s.exposed_skew_s,
-            "buffer_broadcast_s": s.buffer_broadcast_s,
-            "ddp_overhead_s": s.ddp_overhead_s,
-            "optimizer_s": s.optimizer_s,
-            **s.input_document(),
             "clipping_s": self.clipping_s,
             "hidden_comm_cost_s": self.hidden_comm_cost_s,
             "local_s": self.local_s,
             "overlap_ratio": s.overlap_ratio,
             "scaling_efficiency": self.scaling_efficiency,
-            "samples_per_s": self.samples_per_s,
-            "tokens_per_s": self.tokens_per_s,
+            "plan_fingerprint": self.plan.fingerprint(),
+            "torch": self.plan.torch,
+            "memory": None if (memory := self.memory) is None else memory.document(),
+        }
+
+    def document(self) -> dict[str, object]:
+        """Return the `predict` document; the units are in its keys."""
+        unused = {str(rank): [*layers] for rank, layers in self.options.unused.items()}
+        return {
+            **self.step_document(),
             **({} if (steps := self.rank_steps_s) is None else {"rank_steps_s": {str(r): t for r, t in steps.items()}}),
             **({} if (stale := self.staleness) is None else {"servers": stale}),
-            "world_size": s.world_size,
-            "nodes": self.nodes,
-            "compute_device": self.workload.device_label,
-            "estimated": self.workload.estimated,
-            "pace_kept": self.pace_kept,
-            "topology": self.topology.name,
-            "workload": self.workload.name,
-            "scheme": self.options.scheme,
+            "ends": {
+                "retimed": sum(ends.retimed for ends in self.ends),
+                "simulated": sum(ends.simulated for ends in self.ends),
+            },
             "buckets": [
                 {
                     "index": b.index,
@@ -323,13 +327,10 @@ class Prediction:
                     "finished_s": b.finished_s,
                     "written_s": b.written_s,
                 }
-                for b in s.buckets
+                for b in self.summary.buckets
             ],
             "notes": list(self.notes),
-            "plan_fingerprint": self.plan.fingerprint(),
-            "torch": self.plan.torch,
             "transports": None if (taken := self.transports) is None else taken.document(),
-            "memory": None if (memory := self.memory) is None else memory.document(),
             "provenance": {
                 "ddpsim": __version__,
                 "seed": self.options.seed,

@@ -11,21 +11,21 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.comparison import Comparison
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.ranking import unranked, within
+from ddpsim.prediction.document import micro_batches, of_step
 from ddpsim.report.assumptions import assumptions
-from ddpsim.report.columns import GBPS, record_table
+from ddpsim.report.columns import record_table
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart
 from ddpsim.report.rows import (
     MOST_ROWS,
     MOST_TIMELINES,
     Row,
     bar,
-    micro_batches,
     number,
-    of_step,
     over_nodes,
     step_of,
 )
 from ddpsim.report.wording import format_number_band, one_step, step, where
+from ddpsim.tables import GBPS
 from ddpsim.units import counted
 
 _KEYS = (
@@ -62,7 +62,8 @@ def compare_report(
         notes: what else a reader must know, a sentence each.
         command: that made it.
     """
-    found, rows = _records(comparison), comparison.rows
+    rows = comparison.rows
+    found: list[Row] = [row.describe() for row in rows]
     drawn = one_step(max(map(micro_batches, found), default=1))
     shown = {key for key in _TOLD_APART if _differ(found, key)}
     shown |= {"tokens_per_s"} if any(row.get("tokens_per_s") for row in found) else set()
@@ -91,24 +92,9 @@ def compare_report(
                 calibration,
                 [p.options.backend_for(p.workload) for p in predictions],
             ),
-            record_table("All values", [of_step(r) for r in comparison.records()[:MOST_ROWS]], folded=True),
+            record_table("All values", [of_step(row.record()) for row in rows[:MOST_ROWS]], folded=True),
         ),
     )
-
-
-def _records(comparison: Comparison) -> list[Row]:
-    """Return the rows' documents, each with its flat record, link rate and cap in words, and what memory it needs."""
-    found: list[Row] = []
-    for row, record in zip(comparison.rows, comparison.records(), strict=True):
-        caps, memory = row.prediction.options.caps, row.prediction.memory
-        rate = None if row.link_rate is None else f"{row.link} {row.link_rate * GBPS:g} Gb/s"
-        extra = {
-            "rate": rate or "as declared",
-            "cap": "default" if caps.bucket_cap_mb is None else f"{caps.bucket_cap_mb:g} MiB",
-            "memory_fits": None if memory is None else memory.text(),
-        }
-        found.append(of_step({**row.document(), **record, **extra}))
-    return found
 
 
 def _differ(rows: Sequence[Row], key: str) -> bool:

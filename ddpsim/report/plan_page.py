@@ -12,12 +12,12 @@ from ddpsim.planning.cap_curves import charts_of
 from ddpsim.planning.ranking import unranked
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.savings import WHERE
-from ddpsim.prediction.document import flat
+from ddpsim.prediction.document import of_step
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart
-from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, of_step, over_nodes
+from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, over_nodes
 from ddpsim.report.wording import format_share_band, milliseconds, one_step, rate, step, where
 from ddpsim.units import counted
 
@@ -45,7 +45,7 @@ def plan_report(
     """
     rows = [row for report in reports for row in report.rows]
     chosen = [row.chosen for row in rows]
-    records, documents = [_record(row) for row in rows], [row.document() for row in rows]
+    records, documents = [row.describe() for row in rows], [row.document() for row in rows]
     workloads = {p.workload.name: p.workload for p in chosen}.values()
     machines = {p.topology.name: p.topology for p in chosen}.values()
     backends = [p.options.backend_for(p.workload) for p in chosen]
@@ -149,18 +149,6 @@ def _paste(rows: Sequence[PlanRow], named: _Places) -> tuple[tuple[str, str], ..
     for row in rows:
         places.setdefault(row.advice, []).append(named.of(row))
     return tuple((f"On {', '.join(found)}:", advice) for advice, found in places.items())
-
-
-def _record(row: PlanRow) -> dict[str, object]:
-    """Return the row's record, its ends of the gain those of what is advised, with the memory of a rank."""
-    record = of_step(flat(row.document()))
-    count = len(row.chosen.plan.buckets)
-    record["buckets"] = f"default ({count})" if row.keep_default else f"{count}"
-    if row.keep_default:
-        record["gain_low"], record["gain_high"] = 0.0, 0.0
-    if (memory := row.chosen.memory) is not None:
-        record["memory_fits"] = memory.text()
-    return record
 
 
 def _savings(rows: Sequence[PlanRow], named: _Places) -> tuple[Table, ...]:

@@ -32,36 +32,6 @@ def number(row: Row, key: str) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def of_step(row: Row) -> dict[str, object]:
-    """Return a row whose times are of the optimizer's step, of all its micro-batches, each of them once.
-
-    Where there are several, what one takes stands beside.
-    """
-    count = micro_batches(row)
-    once = {key: value for key, value in row.items() if key not in _TWICE}
-    if count == 1:
-        return once
-    times = (*_TIMES, *PARTS, INPUT)
-    whole = {key: count * number(row, key) for key in times if isinstance(row.get(key), float)}
-    return {**once, **whole, "micro_batch_s": row["iteration_s"]}
-
-
-def micro_batches(row: Row) -> int:
-    """Return how many micro-batches a row's step has."""
-    return int(number(row, "accumulate")) or 1
-
-
-_TWICE = ("step_s", "step_low_s", "step_high_s", "micro_batch_s")
-"""Times that a row of the whole step has under other names."""
-
-
-_TIMES = (
-    "iteration_s", "iteration_low_s", "iteration_high_s", "default_iteration_s", "hidden_comm_cost_s", "local_s",
-    "exposed_skew_s",
-)  # fmt: skip
-"""Times of a micro-batch in documents, beside its parts."""
-
-
 def bar(row: Row, label: str) -> StackedBar:
     """Return the parts of a predicted step, and its band; DDP's own part is a remainder, and may be below 0."""
     names = {INPUT: "batch", **PART_NAMES} if INPUT in row else PART_NAMES

@@ -9,7 +9,7 @@ from ddpsim.charts.one_step import of_document
 from ddpsim.charts.steps import step_charts
 from ddpsim.charts.timeline import TimelineStep
 from ddpsim.planning.sweep import SweepRequest
-from ddpsim.prediction.document import flat
+from ddpsim.prediction.document import flat, micro_batches, of_step
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, TimelineChart
@@ -18,9 +18,7 @@ from ddpsim.report.rows import (
     MOST_TIMELINES,
     Row,
     bar,
-    micro_batches,
     number,
-    of_step,
     over_nodes,
     step_of,
 )

@@ -97,14 +97,11 @@ class Summary:
             del document["input_s"]
         return document
 
-    def input_document(self) -> dict[str, float]:
-        """Return the key that documents of a step have where its iterations wait for their batches; else none."""
-        return {} if self.input_s is None else {INPUT: self.input_s}
-
     @property
     def parts(self) -> dict[str, float]:
         """The breakdown by its keys, which sum to `iteration_s`: `PARTS`, and `input_s` where there is one."""
-        return {**self.input_document(), **{part: getattr(self, part) for part in PARTS}}
+        waited = {} if self.input_s is None else {INPUT: self.input_s}
+        return {**waited, **{part: getattr(self, part) for part in PARTS}}
 
 
 def summarise(trace: Trace) -> Summary:

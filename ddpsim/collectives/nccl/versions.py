@@ -18,6 +18,12 @@ CURRENT = 2030
 OLD = 2008
 """Versions as major * 1000 + minor: the one modelled where nothing is said, and one of those before 2.9."""
 
+_FIRST = ((100, 2025), (90, 2015))
+"""Compute capability, and the first release that runs on GPUs from it on: H100 by 2.15, B200 by 2.25.
+
+Sources: cupy/cupy#7094 (NCCL 2.15 adds sm90), NCCL 2.25.1's notes in ROCm/rccl#1662 (SM100).
+"""
+
 Latencies = Mapping[str, Mapping[str, float]]
 """By algorithm, then by protocol."""
 
@@ -77,6 +83,11 @@ class Release:
     plateau_bytes: int | None
     nvls_us: float
     nvls_tree: Mapping[int, _Scales] | None
+
+
+def first_version(sm: int) -> int:
+    """Return the oldest version that runs on GPUs of compute capability `sm`; 0 where any that is known does."""
+    return next((version for least, version in _FIRST if sm >= least), 0)
 
 
 def release(version: int) -> Release:

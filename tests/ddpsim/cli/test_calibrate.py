@@ -11,6 +11,7 @@ import pytest
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.simulation.costs import load_calibration
 from ddpsim.topology.spec import load_topology
 
 DGX = load_topology("dgx-1v")
@@ -93,7 +94,10 @@ def test_a_row_that_is_far_off_and_constants_that_no_row_tells_are_named(ddpsim:
     unused = next(line for line in said.err.splitlines() if "no row depends on" in line)
     assert "nccl.efficiency.net.simple" in unused
     assert unused.endswith("the priors stay")
-    row = next(line for line in said.out.splitlines() if line.startswith("nccl.efficiency.net.simple"))
+    assert "nccl.efficiency.net.simple" not in said.out
+    assert "constants kept as documented; -v lists them" in said.out
+    every = ddpsim("calibrate", table, "--topology", "dgx-1v", "-o", tmp_path / "c.json", "-v").out
+    row = next(line for line in every.splitlines() if line.startswith("nccl.efficiency.net.simple"))
     assert row.endswith("prior: no row uses it")
 
 
@@ -120,4 +124,48 @@ def test_a_table_of_one_row_is_taken_and_said_to_be_one(ddpsim: Callable, tmp_pa
     said = ddpsim("calibrate", table, "--topology", "dgx-1v", "-o", tmp_path / "c.json")
     assert said.code == 0
     assert "row 5: one row fixes nccl.efficiency.nvlink.simple alone" in said.err
-    assert said.out.splitlines()[-1].startswith("1 row; mean absolute error")
+    assert said.out.splitlines()[0].startswith("1 row; mean absolute error")
+
+
+def test_measured_times_stand_beside_fitted_ones(ddpsim: Callable, tmp_path: Path) -> None:
+    tables = [write_table(tmp_path / f"{nodes}.csv", nodes) for nodes in (1, 2, 4)]
+    words = ("calibrate", *tables, "--topology", "dgx-1v", "--nodes", "1,2,4", "-o", tmp_path / "c.json")
+    report = ddpsim(*words, "--json").document
+    lines = ddpsim(*words).out.splitlines()
+    at = next(n for n, line in enumerate(lines) if line.split()[-1] == "error")
+    assert "the 24 farthest off of 30 rows; -v and --json have all" in lines
+    shown = {tuple(line.split()[:3]): line.split()[3:] for line in lines[at + 1 : at + 25]}
+    for row in report["rows"]:
+        key = (row["table"].rpartition("/")[2], str(row["size_bytes"]), f"{row['measured_s'] * 1e6:.1f}")
+        if key in shown:
+            error = row["fitted_s"] / row["measured_s"] - 1
+            assert shown.pop(key) == [f"{row['fitted_s'] * 1e6:.1f}", f"{100 * error:+.1f}", "%"]
+    assert not shown
+    assert all(len(line) <= 120 for line in lines)
+
+
+def test_a_version_that_does_not_run_on_the_gpus_is_refused(ddpsim: Callable, tmp_path: Path) -> None:
+    table = write_table(tmp_path / "t.csv", 1)
+    table.write_text(table.read_text().replace("2.30.3", "2.8.4"))
+    words = ("calibrate", table, "-o", tmp_path / "c.json", "--topology")
+    ddpsim(*words, "dgx-h100").refused("t.csv", "NCCL 2.8 does not run on H100")
+    assert not (tmp_path / "c.json").exists()
+
+
+def test_a_table_without_its_version_is_never_put_before_its_gpus(ddpsim: Callable, tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    rows = [f"{size},{20 + size / 1.5e5:.2f}" for size in SIZES]
+    table.write_text("\n".join(["# ranks: 8", "# algorithm: ring", "size_bytes,time_us", *rows, ""]))
+    made = tmp_path / "c.json"
+    assert ddpsim("calibrate", table, "--topology", "dgx-h100", "-o", made, "--accept-misfit").code == 0
+    assert load_calibration(str(made))["nccl.version"] == 2030
+
+
+def test_links_that_carry_more_than_they_have_are_refused(ddpsim: Callable, tmp_path: Path) -> None:
+    table = write_table(tmp_path / "t.csv", 1)
+    head, rows = table.read_text().split("time_us\n")
+    faster = [f"{size},{float(time) / 1.8}" for size, time in (row.split(",") for row in rows.split())]
+    table.write_text(head + "time_us\n" + "\n".join(faster) + "\n")
+    words = ("calibrate", table, "--topology", "dgx-1v", "-o", tmp_path / "c.json")
+    ddpsim(*words).refused("nccl.efficiency.nvlink.simple comes to", "no link carries over 1.33", "--accept-misfit")
+    assert ddpsim(*words, "--accept-misfit").code == 0

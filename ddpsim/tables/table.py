@@ -1,0 +1,85 @@
+"""A table of results: its columns and cells, and the four ways to write them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ddpsim.markup import Markup
+from ddpsim.markup import table as html_table
+
+Row = TypeVar("Row")
+Record = Mapping[str, object]
+"""A row as a document has it: values by keys that end in their unit."""
+
+Cells = tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Row]):
+    """What stands in a column.
+
+    Attributes:
+        heading: with the unit of its cells.
+        cell: the cell of a row; None, or a text that is empty, where there is nothing to say.
+        words: whether its cells are words, which begin at the left; numbers end at the right.
+    """
+
+    heading: str
+    cell: Callable[[Row], object]
+    words: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells under their headings.
+
+    Attributes:
+        words: numbers of the columns that hold words.
+    """
+
+    header: tuple[str, ...]
+    rows: tuple[Cells, ...]
+    words: frozenset[int] = frozenset({0})
+
+    @classmethod
+    def of(cls, columns: Sequence[Column[Row]], rows: Sequence[Row]) -> Table:
+        """Return the table of `rows`."""
+        cells = (tuple(_text(column.cell(row)) for column in columns) for row in rows)
+        words = frozenset(number for number, column in enumerate(columns) if column.words)
+        return cls(tuple(column.heading for column in columns), tuple(cells), words)
+
+    def text(self) -> str:
+        """Return aligned lines; a cell of nothing is a hyphen."""
+        lines = [self.header, *self._marked("-")]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            "  ".join(
+                cell.ljust(width) if number in self.words else cell.rjust(width)
+                for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in lines
+        )
+
+    def markdown(self) -> str:
+        """Return the lines of a Markdown table; a cell of nothing is a hyphen."""
+        ends = ("---" if number in self.words else "--:" for number in range(len(self.header)))
+        lines = (self.header, *self._marked("-"))
+        head, *body = (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+        return "\n".join([head, f"|{'|'.join(ends)}|", *body])
+
+    def html(self, most: int | None = None) -> Markup:
+        """Return an HTML table of `most` rows, below them how many more there are; a cell of nothing is a dash."""
+        return html_table(self.header, self._marked("–"), words=self.words, most=most)
+
+    def document(self) -> dict[str, object]:
+        """Return the headings and cells as JSON values."""
+        return {"header": list(self.header), "rows": [list(row) for row in self._marked("–")]}
+
+    def _marked(self, nothing: str) -> list[tuple[str, ...]]:
+        return [tuple(nothing if cell is None else cell for cell in row) for row in self.rows]
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,68 @@
+"""One table, four writers: the same cells as text, Markdown, HTML and JSON."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddpsim.tables import Column, Table, column, keyed
+from tests import pages
+
+RECORDS = [
+    {"topology": "dgx-1v", "nodes": 1024, "iteration_s": 0.1, "iteration_low_s": 0.09, "iteration_high_s": 0.12},
+    {"topology": "a|b", "nodes": 2, "iteration_s": 0.02, "gain": 0.031, "overlap_ratio": None},
+]
+
+
+def test_the_writers_say_the_same_cells() -> None:
+    table = keyed(RECORDS, ("topology", "nodes", "iteration_s", "gain"))
+    assert table.header == ("machine", "nodes", "step ms", "gain")
+    assert table.rows == (("dgx-1v", "1024", "100.00 (90.00 to 120.00)", None), ("a|b", "2", "20.00", "3.1 %"))
+    assert table.text().splitlines() == [
+        "machine  nodes                   step ms   gain",
+        "dgx-1v    1024  100.00 (90.00 to 120.00)      -",
+        "a|b          2                     20.00  3.1 %",
+    ]
+    assert table.markdown().splitlines() == [
+        "| machine | nodes | step ms | gain |",
+        "|---|--:|--:|--:|",
+        "| dgx-1v | 1024 | 100.00 (90.00 to 120.00) | - |",
+        "| a\\|b | 2 | 20.00 | 3.1 % |",
+    ]
+    shown = pages.table(pages.parse(table.html()))
+    assert [list(row.values()) for row in shown] == table.document()["rows"]
+    assert table.document()["rows"][0] == ["dgx-1v", "1024", "100.00 (90.00 to 120.00)", "–"]
+
+
+def test_html_says_how_many_rows_are_left() -> None:
+    assert "and 1 more" in pages.parse(keyed(RECORDS, ("topology",)).html(1)).text
+
+
+def test_without_keys_all_are_shown_and_the_ends_of_bands_stand_in_their_cells() -> None:
+    assert keyed(RECORDS).header == ("machine", "nodes", "step ms", "gain", "hidden")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "heading", "cell"),
+    [
+        ("exposed_comm_s", 0.0125, "exposed ms", "12.50"),
+        ("epoch_s", 7200.0, "epoch h", "2"),
+        ("samples_per_s", 1234.56, "samples/s", "1,234.6"),
+        ("link_rate_Bps", 12.5e9, "link rate Gb/s", "100"),
+        ("bucket_memory_bytes", 1 << 20, "bucket memory MiB", "1.0"),
+        ("worth_it", True, "worth it", "yes"),
+        ("overlap_ratio", None, "hidden", None),
+    ],
+)
+def test_the_end_of_a_key_is_its_unit(key: str, value: object, heading: str, cell: str | None) -> None:
+    made = column(key)
+    assert (made.heading, made.cell({key: value})) == (heading, cell)
+
+
+def test_a_column_may_leave_its_band_out_and_be_called_otherwise() -> None:
+    made = column("iteration_s", "iteration ms", bands=False)
+    assert Table.of([made], RECORDS[:1]).text() == "iteration ms\n      100.00"
+
+
+def test_columns_of_any_rows() -> None:
+    table = Table.of([Column("name", str.upper, words=True), Column("letters", len)], ["a", "bcd"])
+    assert table.text() == "name  letters\nA           1\nBCD         3"
