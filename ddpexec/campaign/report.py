@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpexec.campaign.results import Result
-from ddpexec.campaign.schemes import errors_by_scheme, rankings
+from ddpexec.campaign.schemes import Ranking, SchemeErrors, errors_by_scheme, rankings
+from ddpsim.tables import Column, Table
 from ddpsim.units import counted
 
 
@@ -77,20 +78,16 @@ def markdown(name: str, summary: Mapping[str, Any], results: Sequence[Result]) -
         "",
         *by_scheme(results),
         *([f"{one_process(results)}.", ""] if results else []),
-        "| configuration | one process, ms | measured, ms | noise | predicted, ms | error | overhead error | term |",
-        "|---|--:|--:|--:|--:|--:|--:|---|",
-        *(_row(result, results) for result in results),
+        Table.of(_columns(results), results).markdown(),
     ]
     return "\n".join(lines) + "\n"
 
 
 def measures(columns: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yield the table of measures, a column a summary."""
-    yield f"| measure | {' | '.join(columns)} | reach |"
-    yield f"|---|{'--:|' * len(columns)}---|"
-    for measure in MEASURES:
-        cells = [measure.cell(summary[measure.key]) for summary in columns.values()]
-        yield f"| {measure.label} | {' | '.join(cells)} | {measure.reach} |"
+    rows = ((m.label, *(m.cell(summary[m.key]) for summary in columns.values()), m.reach) for m in MEASURES)
+    header = ("measure", *columns, "reach")
+    yield from Table(header, tuple(rows), frozenset({0, len(columns) + 1})).markdown().splitlines()
 
 
 def compared(summary: Mapping[str, Any]) -> str:
@@ -107,12 +104,10 @@ def compared(summary: Mapping[str, Any]) -> str:
 
 def trivial(columns: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yield the table of trivial predictors' errors of the overhead, a column a summary."""
-    yield f"| trivial predictor | {' | '.join(columns)} |"
-    yield f"|---|{'--:|' * len(columns)}"
     key = "baseline_overhead_error_median"
-    for name in sorted({name for summary in columns.values() for name in summary[key]}):
-        cells = [percent(summary[key][name]) for summary in columns.values()]
-        yield f"| {name.replace('_', ' ')} | {' | '.join(cells)} |"
+    names = sorted({name for summary in columns.values() for name in summary[key]})
+    rows = ((name.replace("_", " "), *(percent(each[key][name]) for each in columns.values())) for name in names)
+    yield from Table(("trivial predictor", *columns), tuple(rows)).markdown().splitlines()
 
 
 def by_scheme(results: Sequence[Result]) -> Iterator[str]:
@@ -120,20 +115,31 @@ def by_scheme(results: Sequence[Result]) -> Iterator[str]:
     errors = errors_by_scheme(results)
     if len(errors) < 2:
         return
-    yield "| scheme | configurations | error of the step, median | 95th percentile | signed median | signed range |"
-    yield "|---|--:|--:|--:|--:|---|"
-    for each in errors:
-        low, high = (percent(value, signed=True) for value in (each.least, each.most))
-        shown = (percent(each.median), percent(each.p95), percent(each.signed, signed=True), f"{low} to {high}")
-        yield f"| {each.scheme} | {each.count} | {' | '.join(shown)} |"
+    yield Table.of(_OF_SCHEMES, errors).markdown()
     yield ""
-    yield "| configuration | predicted best | measured best | regret | pairs more than 1 % apart, in the right order |"
-    yield "|---|---|---|--:|--:|"
-    for ranking in rankings(results):
-        order = f"{ranking.right} of {ranking.pairs}"
-        best = f"{ranking.predicted} | {ranking.measured} | {percent(ranking.regret)}"
-        yield f"| {ranking.family} | {best} | {order} |"
+    yield Table.of(_OF_RANKINGS, list(rankings(results))).markdown()
     yield ""
+
+
+_OF_SCHEMES: tuple[Column[SchemeErrors], ...] = (
+    Column("scheme", lambda each: each.scheme, words=True),
+    Column("configurations", lambda each: each.count),
+    Column("error of the step, median", lambda each: percent(each.median)),
+    Column("95th percentile", lambda each: percent(each.p95)),
+    Column("signed median", lambda each: percent(each.signed, signed=True)),
+    Column(
+        "signed range",
+        lambda each: f"{percent(each.least, signed=True)} to {percent(each.most, signed=True)}",
+        words=True,
+    ),
+)
+_OF_RANKINGS: tuple[Column[Ranking], ...] = (
+    Column("configuration", lambda each: each.family, words=True),
+    Column("predicted best", lambda each: each.predicted, words=True),
+    Column("measured best", lambda each: each.measured, words=True),
+    Column("regret", lambda each: percent(each.regret)),
+    Column("pairs more than 1 % apart, in the right order", lambda each: f"{each.right} of {each.pairs}"),
+)
 
 
 def one_process(results: Sequence[Result]) -> str:
@@ -152,18 +158,17 @@ def one_process_ms(result: Result, results: Sequence[Result]) -> str:
     return f"{result.local_s * 1e3:.1f}{' c' if mixed and result.local_source != 'measured' else ''}"
 
 
-def _row(result: Result, results: Sequence[Result]) -> str:
-    cells = (
-        result.name,
-        one_process_ms(result, results),
-        f"{result.step_s * 1e3:.1f}",
-        percent(result.noise),
-        f"{result.predicted_s * 1e3:.1f}",
-        percent(result.error, signed=True),
-        percent(result.overhead_error, signed=True),
-        result.largest_term,
-    )
-    return f"| {' | '.join(cells)} |"
+def _columns(results: Sequence[Result]) -> list[Column[Result]]:
+    return [
+        Column("configuration", lambda each: each.name, words=True),
+        Column("one process, ms", lambda each: one_process_ms(each, results)),
+        Column("measured, ms", lambda each: f"{each.step_s * 1e3:.1f}"),
+        Column("noise", lambda each: percent(each.noise)),
+        Column("predicted, ms", lambda each: f"{each.predicted_s * 1e3:.1f}"),
+        Column("error", lambda each: percent(each.error, signed=True)),
+        Column("overhead error", lambda each: percent(each.overhead_error, signed=True)),
+        Column("term", lambda each: each.largest_term, words=True),
+    ]
 
 
 def percent(value: float | None, *, signed: bool = False) -> str:
