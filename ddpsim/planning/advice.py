@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.planning.band import Band
 from ddpsim.planning.break_even import BreakEven, Search
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.rows import WORTH_IT
 from ddpsim.prediction.predict import gain_band, predict
-from ddpsim.prediction.prediction import Prediction
+from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation import Options
 
 EVERY = (2, 4, 8)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from ddpsim.planning.advice import AccumulationAdvice, Advice, TwoNodeCost, advise
-from ddpsim.planning.band import Band
 from ddpsim.planning.break_even import BreakEven, What
 from ddpsim.planning.comparison_point import ComparisonPoint
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.entries import entry_of, read_entry
 from ddpsim.planning.keys import Keys
+from ddpsim.prediction.prediction import Band
 from ddpsim.simulation.run import Progress
 from ddpsim.workers.journal import JournalEntry
 from ddpsim.workers.kept import Task

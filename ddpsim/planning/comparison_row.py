@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddpsim.planning.band import Band
 from ddpsim.planning.bound import Bound
 from ddpsim.planning.prices import Price
 from ddpsim.prediction.document import flat, of_step
-from ddpsim.prediction.prediction import Prediction
+from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.tables import GBPS
 
 

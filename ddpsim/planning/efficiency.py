@@ -8,9 +8,8 @@ from functools import lru_cache
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.doubts import join
-from ddpsim.planning.band import Band
 from ddpsim.prediction.predict import local_period_s
-from ddpsim.prediction.prediction import Prediction
+from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation import Options
 from ddpsim.workload import Workload
 

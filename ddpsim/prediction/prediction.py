@@ -29,7 +29,7 @@ from ddpsim.workload.gpus import gpu_of, kind_of
 from ddpsim.workload.update import clipping_share
 
 Band = tuple[float, float, float]
-"""A time with the ends of its band."""
+"""A number with its 10th and 90th percentile: middle, low, high."""
 
 _JITTER, _NO_REMEDY = "jitter", "none: iterations differ"
 
