@@ -8,7 +8,7 @@ from typing import Any
 
 from ddpexec.campaign.results import Result
 from ddpexec.campaign.schemes import Ranking, SchemeErrors, errors_by_scheme, rankings
-from ddpsim.tables import Column, Table
+from ddpsim.tables import Column, ResultTable
 from ddpsim.units import counted
 
 
@@ -78,7 +78,7 @@ def markdown(name: str, summary: Mapping[str, Any], results: Sequence[Result]) -
         "",
         *by_scheme(results),
         *([f"{one_process(results)}.", ""] if results else []),
-        Table.of(_columns(results), results).markdown(),
+        ResultTable.of(_columns(results), results).markdown(),
     ]
     return "\n".join(lines) + "\n"
 
@@ -87,7 +87,7 @@ def measures(columns: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yield the table of measures, a column a summary."""
     rows = ((m.label, *(m.cell(summary[m.key]) for summary in columns.values()), m.reach) for m in MEASURES)
     header = ("measure", *columns, "reach")
-    yield from Table(header, tuple(rows), frozenset({0, len(columns) + 1})).markdown().splitlines()
+    yield from ResultTable(header, tuple(rows), frozenset({0, len(columns) + 1})).markdown().splitlines()
 
 
 def compared(summary: Mapping[str, Any]) -> str:
@@ -107,7 +107,7 @@ def trivial(columns: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     key = "baseline_overhead_error_median"
     names = sorted({name for summary in columns.values() for name in summary[key]})
     rows = ((name.replace("_", " "), *(percent(each[key][name]) for each in columns.values())) for name in names)
-    yield from Table(("trivial predictor", *columns), tuple(rows)).markdown().splitlines()
+    yield from ResultTable(("trivial predictor", *columns), tuple(rows)).markdown().splitlines()
 
 
 def by_scheme(results: Sequence[Result]) -> Iterator[str]:
@@ -115,9 +115,9 @@ def by_scheme(results: Sequence[Result]) -> Iterator[str]:
     errors = errors_by_scheme(results)
     if len(errors) < 2:
         return
-    yield Table.of(_OF_SCHEMES, errors).markdown()
+    yield ResultTable.of(_OF_SCHEMES, errors).markdown()
     yield ""
-    yield Table.of(_OF_RANKINGS, list(rankings(results))).markdown()
+    yield ResultTable.of(_OF_RANKINGS, list(rankings(results))).markdown()
     yield ""
 
 

@@ -14,7 +14,7 @@ from ddpsim.cli.output import Output, note, percent
 from ddpsim.cli.pictures import plot_option
 from ddpsim.errors import InputError
 from ddpsim.options.text import counts
-from ddpsim.tables import Column, Table
+from ddpsim.tables import Column, ResultTable
 from ddpsim.units import counted
 
 if TYPE_CHECKING:
@@ -132,7 +132,13 @@ def _text(report: CalibrationReport, *, details: bool) -> str:
     """Return how well the constants fit, measured beside fitted times, and the constants: priors only with details."""
     every = tuple(report.calibration.constants.values())
     shown = [constant for constant in every if details or constant.fitted]
-    lines = [_summary(report), "", *_rows(report, details=details), "", Table.of(_constants(report), shown).text()]
+    lines = [
+        _summary(report),
+        "",
+        *_rows(report, details=details),
+        "",
+        ResultTable.of(_constants(report), shown).text(),
+    ]
     if left := len(every) - len(shown):
         lines.append(f"{counted(left, 'constant')} kept as documented; -v lists them")
     return "\n".join(lines)
@@ -155,7 +161,7 @@ def _rows(report: CalibrationReport, *, details: bool) -> list[str]:
         farthest = sorted(rows, key=lambda row: -abs(log(row.fitted_s / row.measured_s)))[:_MOST_ROWS]
         note = [f"the {_MOST_ROWS} farthest off of {len(rows)} rows; -v and --json have all"]
         rows = [row for row in rows if row in farthest]
-    return [Table.of(columns, rows).text(), *note]
+    return [ResultTable.of(columns, rows).text(), *note]
 
 
 _TIMES: tuple[Column[CalibrationRow], ...] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ddpsim.tables import Column, Table
+from ddpsim.tables import Column, ResultTable
 from ddpsim.units import GIB, counted, format_time
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ def _part(found: Comparison, model: str, efficiency: float) -> Iterator[str]:
     columns = varying(rows)
     yield _title(model, rows)
     yield ""
-    yield Table.of([*_PLACE, *columns, *_TIME, *_tokens(rows)], rows).text()
+    yield ResultTable.of([*_PLACE, *columns, *_TIME, *_tokens(rows)], rows).text()
     if any(row.price is not None for row in rows):
         yield ""
         yield _prices(rows)
         yield ""
-        yield Table.of([*_PLACE, *columns, *_cost(rows)], [row for row in rows if row.price is not None]).text()
+        yield ResultTable.of([*_PLACE, *columns, *_cost(rows)], [row for row in rows if row.price is not None]).text()
     yield ""
     yield from _verdict(found, model, rows)
     for advice in found.advice:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ddpsim.errors import InputError
-from ddpsim.tables import Column, Table
+from ddpsim.tables import Column, ResultTable
 
 JsonDocument = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
@@ -65,7 +65,7 @@ def note_once(lines: Iterable[str], told: set[str]) -> None:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: Container[int] = (0,)) -> str:
     """Return rows as aligned text: the columns in `left` to the left, the others to the right."""
-    return Table.of(
+    return ResultTable.of(
         [Column(heading, itemgetter(n), words=n in left) for n, heading in enumerate(header)], list(rows)
     ).text()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ddpsim.cli.breakdown import step_line
 from ddpsim.cli.predict import largest_doubt
-from ddpsim.tables import Table, column
+from ddpsim.tables import ResultTable, column
 from ddpsim.units import GIB, counted
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _table(rows: Sequence[PlanRow], *, details: bool) -> str:
         column("memory", "memory GiB"),
         column("binds", words=True),
     ]
-    return Table.of(columns, [_record(row) for row in rows]).text()
+    return ResultTable.of(columns, [_record(row) for row in rows]).text()
 
 
 def _record(row: PlanRow) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ddpsim.cli.output import percent
 from ddpsim.cli.plan_text import memory_cell
-from ddpsim.tables import Table, column
+from ddpsim.tables import ResultTable, column
 from ddpsim.units import counted
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def text(report: SchemeReport) -> str:
         column("gain"),
         column("memory", "memory GiB"),
     ]
-    lines = [Table.of(columns, [_record(row) for row in rows]).text(), ""]
+    lines = [ResultTable.of(columns, [_record(row) for row in rows]).text(), ""]
     lines += [line for choice in report.choices for line in _advice(choice)]
     return "\n".join([*lines, "", *_verdict(report)])
 

@@ -24,12 +24,12 @@ from ddpsim.cli.options import (
     refuse_beside_plan,
     swept_caps,
 )
-from ddpsim.cli.output import Output, ms, note
+from ddpsim.cli.output import Output, note
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.text import counts
-from ddpsim.tables import Column, Table, column
+from ddpsim.tables import Column, ResultTable, cell, column
 from ddpsim.units import counted
 from ddpsim.workers.asked import Workers
 
@@ -161,8 +161,12 @@ def _text(entries: Sequence[JournalEntry], labels: Sequence[str], *, moved: bool
         *(column(key, bands=False) for key in ("exposed_comm_s", "overlap_ratio", "scaling_efficiency")),
     ]
     if accumulates:
-        columns.append(Column("micro-batch ms", lambda row: f"{ms(row['micro_batch_s'])} of {row['accumulate']}"))
-    shown = Table.of(columns, rows).text()
+        columns.append(
+            Column(
+                "micro-batch ms", lambda row: f"{cell('micro_batch_s', row['micro_batch_s'])} of {row['accumulate']}"
+            )
+        )
+    shown = ResultTable.of(columns, rows).text()
     first = documents[0]
     if not (moved or first["pace_kept"]):
         return shown

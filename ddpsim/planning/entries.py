@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
@@ -15,7 +16,7 @@ from ddpsim.workers.journal import JournalEntry
 Kept = TypeVar("Kept")
 
 
-def entry_of(kept: object, noted: Prediction | None, place: str) -> JournalEntry:
+def entry_of(kept: Any, noted: Prediction | None, place: str) -> JournalEntry:
     """Return the entry of a dataclass, or of JSON values, with the notes of the prediction that is to be noted.
 
     Raises:
@@ -29,7 +30,7 @@ def entry_of(kept: object, noted: Prediction | None, place: str) -> JournalEntry
     return JournalEntry(line, () if noted is None else noted.notes)
 
 
-def read_entry(kind: type[Kept], entry: JournalEntry) -> Kept:
+def read_entry(kind: Callable[..., Kept], entry: JournalEntry) -> Kept:
     """Return what was kept, item by item of its kind: any file may hold anything.
 
     Raises:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from ddpsim.tables.table import Column, Record, Table
+from ddpsim.tables.table import Column, Record, ResultTable
 from ddpsim.units import MIB
 
 _HEADINGS = {
@@ -50,7 +50,7 @@ def column(key: str, heading: str | None = None, *, words: bool = False, bands: 
     )
 
 
-def keyed(records: Sequence[Record], keys: Sequence[str] = ()) -> Table:
+def keyed(records: Sequence[Record], keys: Sequence[str] = ()) -> ResultTable:
     """Return the table of records, a row a record, with the bands of its cells.
 
     Args:
@@ -61,7 +61,7 @@ def keyed(records: Sequence[Record], keys: Sequence[str] = ()) -> Table:
     ends = {end for key in present for end in band_keys(key, present) or ()}
     wanted = [key for key in keys if key in present] if keys else [key for key in present if key not in ends]
     columns = [column(key, words=all(_is_text(record.get(key)) for record in records)) for key in wanted]
-    return Table.of(columns, records)
+    return ResultTable.of(columns, records)
 
 
 def heading_of(key: str) -> str:

@@ -32,7 +32,7 @@ class Column(Generic[Row]):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ResultTable:
     """Cells under their headings.
 
     Attributes:
@@ -44,7 +44,7 @@ class Table:
     words: frozenset[int] = frozenset({0})
 
     @classmethod
-    def of(cls, columns: Sequence[Column[Row]], rows: Sequence[Row]) -> Table:
+    def of(cls, columns: Sequence[Column[Row]], rows: Sequence[Row]) -> ResultTable:
         """Return the table of `rows`."""
         cells = (tuple(_text(column.cell(row)) for column in columns) for row in rows)
         words = frozenset(number for number, column in enumerate(columns) if column.words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpsim.tables import Column, Table, column, keyed
+from ddpsim.tables import Column, ResultTable, column, keyed
 from tests import pages
 
 RECORDS = [
@@ -60,9 +60,9 @@ def test_the_end_of_a_key_is_its_unit(key: str, value: object, heading: str, cel
 
 def test_a_column_may_leave_its_band_out_and_be_called_otherwise() -> None:
     made = column("iteration_s", "iteration ms", bands=False)
-    assert Table.of([made], RECORDS[:1]).text() == "iteration ms\n      100.00"
+    assert ResultTable.of([made], RECORDS[:1]).text() == "iteration ms\n      100.00"
 
 
 def test_columns_of_any_rows() -> None:
-    table = Table.of([Column("name", str.upper, words=True), Column("letters", len)], ["a", "bcd"])
+    table = ResultTable.of([Column("name", str.upper, words=True), Column("letters", len)], ["a", "bcd"])
     assert table.text() == "name  letters\nA           1\nBCD         3"
