@@ -22,8 +22,9 @@ def entry_of(kept: Any, noted: Prediction | None, place: str) -> JournalEntry:
     Raises:
         InputError: a figure that JSON lacks; `place` names the point.
     """
+    kind: Callable[..., Any] = type(kept)
     try:
-        line = json.dumps(_adapter(type(kept)).dump_python(kept), allow_nan=False)
+        line = json.dumps(_adapter(kind).dump_python(kept), allow_nan=False)
     except ValueError as error:
         remedy = "take options and figures nearer to those of real machines"
         raise InputError("has a number that is not finite", place=place, remedy=remedy) from error
