@@ -33,7 +33,7 @@ _KEYS = (
     "micro_batch_s",
     "samples_per_s", "tokens_per_s",
     "scaling_efficiency", "exposed_share", "bound_by", "binding_link", "memory_fits", "cost_per_hour",
-    "cost_per_million_samples", "cost_per_epoch", "epoch_s", "pareto", "hidden_comm_cost_s",
+    "cost_per_million_samples", "cost_per_epoch", "epoch_s", "pareto",
 )  # fmt: skip
 _TOLD_APART = ("tokens_per_s", "model", "rate", "batch_size", "precision", "cap", "scheme")
 """Keys that a table shows only where rows differ in them."""
