@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import exp, log
 from typing import TYPE_CHECKING, Annotated
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Annotated
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.bound import Bound, bound_of

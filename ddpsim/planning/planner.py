@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
 from ddpsim.bucketing.assign import Bucket
