@@ -143,7 +143,7 @@ class PlanRow:
         """Return the row as tables show it: flat, its times of the optimizer's step, the gain that of the advice."""
         chosen = self.chosen
         return {
-            **of_step(flat(self.document())),
+            **of_step(flat(self._without_transports())),
             **({"gain_low": 0.0, "gain_high": 0.0} if self.keep_default else {}),
             "buckets": self.buckets,
             "memory_fits": None if chosen.memory is None else chosen.memory.text(),
@@ -152,6 +152,11 @@ class PlanRow:
 
     def document(self) -> dict[str, object]:
         """Return one row of the `plan` document."""
+        transports = self.chosen.transports
+        return {**self._without_transports(), "transports": None if transports is None else transports.document()}
+
+    def _without_transports(self) -> dict[str, object]:
+        """Return the document but for what other settings of NCCL would give, which takes longest to find."""
         chosen = self.chosen
         return {
             **chosen.step_document(),
@@ -172,7 +177,6 @@ class PlanRow:
             "host_bound": self.host_bound,
             "host_cost_s": self.host_cost_s,
             "priors": [{"name": c.name, "value": c.value, "unit": c.unit, "source": c.source} for c in self.priors],
-            "transports": None if (taken := chosen.transports) is None else taken.document(),
             "bucket_memory_bytes": 0 if chosen.options.gradient_as_bucket_view else chosen.plan.size_bytes,
             "sweep": [{"bucket_cap_mb": cap, "iteration_s": seconds} for cap, seconds in self.sweep],
         }
