@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
+from ddpsim.charts import Axis, Chart
 from studies.paper.assumptions import CENTRAL, Settings, ends
 from studies.paper.claim import TOLERANCE, Claim, all_of, near
 from studies.paper.figure import Answers, Figure, Point, Reproduction
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 
     import simpy
 
-    from ddpsim.charts import Axis, Chart
-from ddpsim.collectives.calibration import Calibration
+    from ddpsim.collectives.calibration import Calibration
 
 MACHINE = "2xgp100-nvlink"
 """Two Quadro GP100 with NVLink, as section 3.2.3 of the paper has them."""
