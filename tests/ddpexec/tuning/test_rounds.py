@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -143,9 +144,13 @@ def test_no_port_stays_open_and_no_file_lies_outside_the_folder(tmp_path: Path) 
 
 
 def said(rank: int) -> tuple[list[str], int, int, int]:
-    """Return what is printed, words between ranks until it is decided and after it, and the steps after it."""
+    """Return what is printed, words between ranks until it is decided and after it, and the steps after it.
+
+    By a clock on which all steps are alike: a step that a busy machine lengthens would begin another round.
+    """
     tuner_module.PredictingProcess = AtOnce  # type: ignore[misc,assignment]
-    words = [0, 0]
+    now, words = [0.0], [0, 0]
+    tuner_module.time = SimpleNamespace(perf_counter=lambda: now[0])  # type: ignore[assignment]
     model, printed = wrapped(STOCK), io.StringIO()
     with mock.patch.object(sys, "stderr", printed):
         tuner = ddpexec.Tuner(model)
@@ -161,6 +166,7 @@ def said(rank: int) -> tuple[list[str], int, int, int]:
 
         def between(number: int) -> None:
             steps.append(bool(tuner.decisions))
+            now[0] += 0.02
             tuner.step()
 
         train(model, 150, rank, between)
