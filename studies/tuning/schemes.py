@@ -26,6 +26,7 @@ from ddpexec.tuning.plan import TrialPlan
 from ddpexec.tuning.switching import PlanSwitch
 from ddpexec.tuning.tuner import STEPS
 from ddpsim import load_workload
+from studies.tuning.job import tuned
 
 BLOCK, PASSES = 4, 6
 """Steps of a plan in a pass, and passes over all plans, forth and back in turn."""
@@ -56,12 +57,7 @@ def main() -> None:
             step()
         begun = TrialPlan(model.caps, tuple(map(tuple, model.plan.groups())))
         tuner = ddpexec.Tuner(model, out=Path(folder) if rank == 0 else None)
-        seconds: list[float] = []
-        while not tuner.decisions and len(seconds) < STEPS:
-            begin = time.perf_counter()
-            step()
-            tuner.step()
-            seconds.append(time.perf_counter() - begin)
+        seconds = tuned(tuner, step, 1, STEPS)
         (decision,) = tuner.decisions
         schedule = None if model.schedule.scheme == "ddp" else model.schedule
         kept = TrialPlan(model.caps, tuple(map(tuple, model.plan.groups())), schedule)
