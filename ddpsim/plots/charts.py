@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Literal
 
 from matplotlib.figure import Figure
@@ -20,7 +21,7 @@ _GREY = "0.4"
 _LEGIBLE = 2000
 """Between the ends of a logarithmic axis, up to which 2 and 5 of each power of ten are labelled too."""
 _LONG = 40
-"""Characters of all labels of an axis from which they are written small."""
+"""Characters of all labels of an axis from which they are written small, and of a line of a title."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,11 @@ def _draw(axes: Any, chart: Chart) -> None:
     for axis, rule in ((chart.y, axes.axhline), (chart.x, axes.axvline)):
         if axis.level is not None:
             rule(axis.level, color=_GREY, linestyle=":", linewidth=1.2, zorder=1.5)
-    axes.set(title=chart.title, xlabel=chart.x.label, ylabel=chart.y.label)
+    axes.set(
+        title="\n".join(wrap(chart.title, _LONG, break_long_words=False, break_on_hyphens=False)),
+        xlabel=chart.x.label,
+        ylabel=chart.y.label,
+    )
     for side, axis in (("x", chart.x), ("y", chart.y)):
         if axis.is_log:
             getattr(axes, f"set_{side}scale")("log", base=2 if axis.scale == "log2" else 10)
