@@ -111,6 +111,12 @@ def test_numbers_of_estimates_are_compared(output: str, percent: str, same: bool
     assert refresh.matches(f"{output}\nmore", "100 ms of 3\n...", "estimates", percent) is same
 
 
+def test_a_page_keeps_as_many_lines_as_it_shows_before_dots() -> None:
+    output = "\n".join(map(str, range(100)))
+    assert refresh.shortened(output, "5\n6\n...") == "0\n1\n..."
+    assert refresh.shortened(output, "5\n6").count("\n") == 16
+
+
 def test_a_fingerprint_is_no_number_and_a_zero_has_no_sign() -> None:
     assert refresh.matches("by c7e4266f31, -0.0 %", "by c7e4266f31, +0.0 %", "estimates")
     assert not refresh.matches("by c7e4266f32", "by c7e4266f31", "estimates")

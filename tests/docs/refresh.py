@@ -116,9 +116,11 @@ def write(file: Path, text: str) -> None:
     file.write_text(text)
 
 
-def shortened(output: str) -> str:
-    """Return what a page shows of `output`: the first lines where it is long."""
+def shortened(output: str, shown: str = "") -> str:
+    """Return what a page shows of `output`: as many lines as before `...` in `shown`, or the first where it is long."""
     lines = output.split("\n")
+    if shown.endswith("\n..."):
+        return "\n".join([*lines[: shown.count("\n")], "..."])
     return output if len(lines) <= SHOWN_LINES else "\n".join([*lines[:16], "..."])
 
 
@@ -180,7 +182,7 @@ def refreshed(text: str, folder: Path) -> str:
         for command in commands(body):
             output = execute(command.line, folder)
             kept = word != "estimates" and matches(output, command.shown, word)
-            output = command.shown if kept else shortened(output)
+            output = command.shown if kept else shortened(output, command.shown)
             lines.append(f"$ {command.line}\n" + (f"{output}\n" if output and word != "quiet" else ""))
         first = match[0].partition("\n")[0]
         return f"{first}\n{''.join(lines)}```"
