@@ -1,10 +1,18 @@
 """Predict the iteration latency of PyTorch DistributedDataParallel on hardware not bought yet.
 
-What a script or a notebook needs stands here, imported when it is first asked for:
+What a script or a notebook needs stands here, imported when it is first asked for. A name or a path will do wherever a
+workload, a machine or a calibration is taken:
 
->>> from ddpsim import load_topology, load_workload, predict
->>> predict(load_workload("resnet50"), load_topology("dgx-1v"), nodes=2).nodes
+>>> from ddpsim import predict
+>>> predict("resnet50", "dgx-1v", nodes=2).nodes
 2
+
+Questions: `predict` one step, `sweep` caps and node counts, `plan` the best buckets, `compare` machines, `validate` a
+prediction beside a measured run, `calibrate` constants by a measured table. `help(ddpsim.predict)` is of one of them.
+
+What they take and return: `Workload`, `Topology`, `Options` of a job, `BucketCaps`, `BucketPlan`, `Calibration`,
+`Prediction`; `InputError` is what cannot be. Files are read by `load_workload`, `load_topology`, `load_plan`,
+`load_calibration`, `load_prediction`, `read_table` and `read_trace`, and `save_workload` writes one.
 """
 
 # Nothing is imported here, `typing` neither: a command could not yet answer an interrupt.

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+import ddpsim
 
 PACKAGES = ("ddpsim", "ddpexec")
 HEAVY = ("numpy", "networkx", "simpy", "pydantic", "yaml", "matplotlib", "jinja2", "torch")
@@ -47,6 +50,15 @@ def test_a_notebook_plans_from_the_packages_names() -> None:
 
     report = plan(load_workload("mlp"), [load_topology("dgx-1v")], caps=[BucketCaps(bucket_cap_mb=10)])
     assert report.best.chosen.nodes == 1
+
+
+def test_signatures_can_be_read_and_say_that_names_may_be_given() -> None:
+    shown = str(inspect.signature(ddpsim.plan))
+    assert "workload: 'Workload | str', topologies: 'Sequence[Topology | str] | Topology | str'" in shown
+    assert "nodes: 'Sequence[int] | int | None'" in shown
+    for kind in (ddpsim.BucketCaps, ddpsim.Options):
+        assert "Option(" not in str(inspect.signature(kind))
+    assert str(inspect.signature(ddpsim.BucketCaps)).startswith("(bucket_cap_mb: 'float | None' = None, ")
 
 
 def test_a_class_has_a_name_of_its_own_in_the_product() -> None:

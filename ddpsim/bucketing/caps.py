@@ -7,7 +7,7 @@ from typing import Annotated
 
 from ddpsim.errors import PlanError
 from ddpsim.options import text
-from ddpsim.options.option import Option
+from ddpsim.options.option import Option, plain_signature
 from ddpsim.units import MIB, mib_to_bytes
 
 FIRST_BUCKET_BYTES = MIB
@@ -17,6 +17,7 @@ DEFAULT_CAP_MB = 25
 """torch's `bucket_cap_mb` where none is given."""
 
 
+@plain_signature
 @dataclass(frozen=True, slots=True)
 class BucketCaps:
     """The cap options of `DistributedDataParallel`: all None is torch's default, [1, 25] MiB.

@@ -15,7 +15,7 @@ from ddpsim.jobs.job import Job
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.options.checks import at_least_one, positive
-from ddpsim.options.option import Option
+from ddpsim.options.option import Option, plain_signature
 from ddpsim.options.text import layers_by_rank, percentage, phase_factors
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def _job_beside(path: str, name: str) -> JobBeside:
     return job_beside(path, name)
 
 
+@plain_signature
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Options(Job):
     """Options of one simulated run; `scale_compute` may be below 1: 0.5 is a device twice as fast.

@@ -10,9 +10,10 @@ import functools
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Parse = Callable[[Any, str], Any]
+Class = TypeVar("Class", bound=type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,17 @@ class Option:
     repeated: bool = False
     text: str | None = None
     off: str | None = None
+
+
+def plain_signature(kind: Class) -> Class:
+    """Return a dataclass whose constructor shows the types of its options without what the command line says of them.
+
+    `help` then has `bucket_cap_mb: float | None` where the field is `Annotated[float | None, Option(...)]`.
+    """
+    shown = kind.__init__.__annotations__
+    for name, text in shown.items():
+        shown[name] = str(text).removeprefix("Annotated[").partition(", Option(")[0]
+    return kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def taking_names(function: Callable[Arguments, Answer]) -> Callable[Arguments, A
     """Return `function` with its arguments as it is written for, found by their parameters' names.
 
     A name is loaded where the function takes none itself. What can be no such argument raises InputError. To type
-    checkers the function stays what it is written for: names are for people.
+    checkers the function stays what it is written for: names are for people, and `help` shows that they may be given.
     """
     signature = inspect.signature(function)
 
@@ -44,6 +44,10 @@ def taking_names(function: Callable[Arguments, Answer]) -> Callable[Arguments, A
                 bound.arguments[name] = _TAKEN[name](name, value, wanted)
         return function(*bound.args, **bound.kwargs)
 
+    shown = [
+        each.replace(annotation=_SHOWN.get(each.annotation, each.annotation)) for each in signature.parameters.values()
+    ]
+    named.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
     return named
 
 
@@ -184,3 +188,18 @@ _TAKEN: Mapping[str, Callable[[str, Any, str], Any]] = {
     "calibration": _calibration,
 }
 """By the name of a parameter, what makes the argument of what was given."""
+
+_SHOWN = {
+    "Workload | str | Model": "Workload | str",
+    "Topology": "Topology | str",
+    "Calibration | None": "Calibration | str | None",
+    "Sequence[str | Workload]": "Sequence[Workload | str] | Workload | str",
+    "Sequence[Topology]": "Sequence[Topology | str] | Topology | str",
+    "Sequence[str | Topology]": "Sequence[Topology | str] | Topology | str",
+    "Sequence[int | None]": "Sequence[int] | int | None",
+    "Sequence[str | None]": "Sequence[str] | str | None",
+    "Sequence[str] | None": "Sequence[str] | str | None",
+    "Sequence[BucketCaps]": "Sequence[BucketCaps | float] | BucketCaps | float",
+    "Sequence[BucketCaps] | None": "Sequence[BucketCaps | float] | BucketCaps | float | None",
+}
+"""By the type that a function is written for, what `help` shows: all that may be given. A `str` is a name or a path."""

@@ -32,11 +32,17 @@ def predict(
         workload: put on the machine's own GPU where it can be estimated for it, as `Model` does; `options.keep_pace`
             keeps its own. `Prediction.pace_kept` says which of both it was.
         topology: the machine.
-        nodes, gpus_per_node, options, calibration, band, progress, brief: as those of
-            `ddpsim.prediction.predict.predict`, which takes a workload at the pace it has.
+        nodes: how many of its nodes; None is the machine's own number.
+        gpus_per_node: ranks on the first so many GPUs of each node; None is all.
+        options: of the job, bucket caps among them.
+        calibration: measured constants; None is the documented priors.
+        band: whether to tell the 80 % band and the doubts that it comes from. Without, a prediction takes half as
+            long, and `low_s` and `high_s` are those of the simulated iterations alone.
+        progress: called with iterations done and in all.
+        brief: whether to simulate no more iterations than tell the period, where all are alike.
 
     Raises:
-        InputError: as there.
+        InputError: what cannot be, with the value, its place and the remedy.
     """
     return simulated.predict(
         Model.of(workload, options).on(topology, options=options),
