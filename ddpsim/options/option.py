@@ -48,7 +48,7 @@ def plain_signature(kind: Class) -> Class:
 
     `help` then has `bucket_cap_mb: float | None` where the field is `Annotated[float | None, Option(...)]`.
     """
-    shown = kind.__init__.__annotations__
+    shown = vars(kind)["__init__"].__annotations__
     for name, text in shown.items():
         shown[name] = str(text).removeprefix("Annotated[").partition(", Option(")[0]
     return kind
