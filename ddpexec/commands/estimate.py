@@ -14,6 +14,7 @@ from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import OnlyFields, expand
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
+from ddpsim.options.option import Section
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload
@@ -30,30 +31,45 @@ class EstimateArguments:
     """What `estimate` is asked: a model or step, a GPU, and what of eager mode is left out."""
 
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="Workload file to write, - is stdout; with --all a folder.")
+        Path,
+        typer.Option("-o", "--output", help="Workload file to write, - is stdout; with --all a folder."),
+        Section.OUTPUT,
     ]
-    model: Annotated[str | None, typer.Option(help="A shipped model: resnet50, gpt2-small-s64, ...")] = None
+    model: Annotated[str | None, typer.Option(help="A shipped model: resnet50, gpt2-small-s64, ..."), Section.JOB] = (
+        None
+    )
     step: Annotated[
-        str | None, typer.Option(help="package.module:function that returns (module, step), as capture takes it.")
+        str | None,
+        typer.Option(help="package.module:function that returns (module, step), as capture takes it."),
+        Section.JOB,
     ] = None
-    gpu: Annotated[str | None, typer.Option(help="V100, A100, H100, B200, ... [V100]; a wrong name lists them.")] = None
+    gpu: Annotated[
+        str | None, typer.Option(help="V100, A100, H100, B200, ... [V100]; a wrong name lists them."), Section.MACHINE
+    ] = None
     gpu_file: Annotated[
-        Path | None, typer.Option(metavar="G.yaml", help="Describes a GPU that is not in the table.")
+        Path | None, typer.Option(metavar="G.yaml", help="Describes a GPU that is not in the table."), Section.MACHINE
     ] = None
     memory_bandwidth: Annotated[
-        str | None, typer.Option(metavar="1792GB/s", help="Of the GPU's memory: another than --gpu's, or of one.")
+        str | None,
+        typer.Option(metavar="1792GB/s", help="Of the GPU's memory: another than --gpu's, or of one."),
+        Section.MACHINE,
     ] = None
     peak: Annotated[
-        list[str] | None, typer.Option(metavar="amp=504T", help="Of the GPU in a precision, dense; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="amp=504T", help="Of the GPU in a precision, dense; repeatable."),
+        Section.MACHINE,
     ] = None
-    memory: Annotated[str | None, typer.Option(metavar="96GiB", help="Of the GPU.")] = None
-    multiprocessors: Annotated[int | None, typer.Option(min=1, help="Of the GPU.")] = None
+    memory: Annotated[str | None, typer.Option(metavar="96GiB", help="Of the GPU."), Section.MACHINE] = None
+    multiprocessors: Annotated[int | None, typer.Option(min=1, help="Of the GPU."), Section.MACHINE] = None
     precision: Annotated[
-        str | None, typer.Option(help="fp32, tf32, amp or bf16, where the GPU has it. [fp32, or the step's own]")
+        str | None,
+        typer.Option(help="fp32, tf32, amp or bf16, where the GPU has it. [fp32, or the step's own]"),
+        Section.JOB,
     ] = None
     batch_size: Annotated[
         int | None,
         typer.Option(min=1, help="Samples a step; the model's own default, or what the step passes to its module."),
+        Section.JOB,
     ] = None
     sequence_length: Annotated[
         int | None, typer.Option(min=1, help="Tokens a sequence, of a shipped model; a step's own tensors have theirs.")
@@ -73,16 +89,19 @@ class EstimateArguments:
             help="Measured on one GPU: the step, 20.94ms±0.1% where its repetitions are known, or a phase as "
             "backward=80ms; repeatable.",
         ),
+        Section.JOB,
     ] = None
     pace_of: Annotated[
         Path | None,
         typer.Option(metavar="W", help="Another estimate for this GPU, made with --one-gpu-step: take its pace."),
+        Section.JOB,
     ] = None
     from_: Annotated[
         Path | None,
         typer.Option("--from", metavar="W", help="A capture to carry to the GPU, with its batch."),
+        Section.JOB,
     ] = None
-    all_: Annotated[bool, typer.Option("--all", help="Write every shipped workload.")] = False
+    all_: Annotated[bool, typer.Option("--all", help="Write every shipped workload."), Section.JOB] = False
 
 
 @expand

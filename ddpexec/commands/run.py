@@ -18,6 +18,7 @@ from ddpsim.cli.breakdown import breakdown, statistic, step_line
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import PlanFile, read_plan, refuse_beside_plan
 from ddpsim.cli.output import Output, ms, percent, table
+from ddpsim.options.option import Section
 from ddpsim.units import counted
 from ddpsim.validation.report import signed_percent
 
@@ -33,22 +34,27 @@ if TYPE_CHECKING:
 class RunArguments:
     """What `run` is asked beside its settings: what is trained, and where traces go."""
 
-    out: Annotated[Path, typer.Option("--out", help="Folder for the traces, one file a rank, and run.json.")]
-    model: Annotated[str | None, typer.Option(metavar="M", help="A shipped model: resnet50, gpt2-small-s64, ...")] = (
-        None
-    )
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder for the traces, one file a rank, and run.json."), Section.OUTPUT
+    ]
+    model: Annotated[
+        str | None, typer.Option(metavar="M", help="A shipped model: resnet50, gpt2-small-s64, ..."), Section.JOB
+    ] = None
     step: Annotated[
         str | None,
         typer.Option(metavar="package.module:function", help="One's own step instead, as `capture` takes it."),
+        Section.JOB,
     ] = None
     workload: Annotated[
-        str | None, typer.Option(metavar="W", help="A workload to replay with timed layers instead.")
+        str | None, typer.Option(metavar="W", help="A workload to replay with timed layers instead."), Section.JOB
     ] = None
     plan: PlanFile = None
     device: Annotated[
-        str | None, typer.Option(metavar="cpu|cuda", help="Where ranks compute; they may share a GPU. [cuda with nccl]")
+        str | None,
+        typer.Option(metavar="cpu|cuda", help="Where ranks compute; they may share a GPU. [cuda with nccl]"),
+        Section.JOB,
     ] = None
-    threads: Annotated[int | None, typer.Option(min=1, help="Host threads a rank. [torchrun's: 1]")] = None
+    threads: Annotated[int | None, typer.Option(min=1, help="Host threads a rank. [torchrun's: 1]"), Section.JOB] = None
 
 
 @expand

@@ -9,7 +9,7 @@ from ddpexec.errors import OptionError
 from ddpexec.running.settings import RunSettings
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.options.checks import known_choices
-from ddpsim.options.option import Option
+from ddpsim.options.option import Option, Section
 from ddpsim.units import parse_size
 
 RunOrder = Literal["gpipe", "1f1b", "interleaved"]
@@ -40,19 +40,26 @@ class PipelineOptions:
     pipeline: Annotated[
         RunOrder | None,
         Option("Cut the model into stages, by torch.distributed.pipelining; ranks beyond `stages` are copies."),
+        Section.BUCKETS,
     ] = None
-    stages: Annotated[int | None, Option("With `pipeline`: ranks of one. [all]", "P", least=2)] = None
-    stages_per_rank: Annotated[int | None, Option("With interleaved: stages of each rank. [2]", "V", least=2)] = None
-    micro_batches: Annotated[int | None, Option("With `pipeline`: micro-batches of a step. [1]", "M", least=1)] = None
+    stages: Annotated[int | None, Option("With `pipeline`: ranks of one. [all]", "P", least=2), Section.BUCKETS] = None
+    stages_per_rank: Annotated[
+        int | None, Option("With interleaved: stages of each rank. [2]", "V", least=2), Section.BUCKETS
+    ] = None
+    micro_batches: Annotated[
+        int | None, Option("With `pipeline`: micro-batches of a step. [1]", "M", least=1), Section.BUCKETS
+    ] = None
     boundary_bytes: Annotated[
         int | None,
         Option(
             "With `pipeline` and timed layers: bytes of a micro-batch's activations.", "SIZE", name="boundary",
             parse=_bytes,
-        ),
+        ), Section.BUCKETS,
     ] = None  # fmt: skip
     predicted: Annotated[
-        str | None, Option("With `pipeline`: what `ddpsim pipeline --json` said, to be held against the run.", "FILE")
+        str | None,
+        Option("With `pipeline`: what `ddpsim pipeline --json` said, to be held against the run.", "FILE"),
+        Section.BUCKETS,
     ] = None
 
     def __post_init__(self) -> None:

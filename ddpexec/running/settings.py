@@ -11,7 +11,7 @@ from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
 from ddpsim.jobs.job import NO_INPUT, RECORDED_INPUT, Job
 from ddpsim.options.checks import at_least_one
 from ddpsim.options.input_stage import InputStage, input_stage
-from ddpsim.options.option import Option
+from ddpsim.options.option import Option, Section
 from ddpsim.schedules.named import scheme_named
 from ddpsim.units import parse_time
 
@@ -48,19 +48,23 @@ class RunSettings(Job):
         InputError: where an option is out of range or contradicts another; both are named.
     """
 
-    implementation: Annotated[Implementation, Option("Whose DistributedDataParallel.", name="impl")] = "ddpexec"
-    batch_size: Annotated[int | None, Option("Samples a step and rank. [the model's own]", least=1)] = None
-    iterations: Annotated[int, Option("Iterations that count, after 5 discarded.", "N")] = 20
+    implementation: Annotated[Implementation, Option("Whose DistributedDataParallel.", name="impl"), Section.JOB] = (
+        "ddpexec"
+    )
+    batch_size: Annotated[int | None, Option("Samples a step and rank. [the model's own]", least=1), Section.JOB] = None
+    iterations: Annotated[int, Option("Iterations that count, after 5 discarded.", "N"), Section.JOB] = 20
     timeout: Annotated[
         timedelta,
         Option("How long to wait for a rank that does not come.", "TIME", parse=_duration, text="300s"),
+        Section.COMPUTED,
     ] = timedelta(minutes=5)
     local_iterations: Annotated[
-        int, Option("Iterations without communication after them, which time one process.", "N")
+        int, Option("Iterations without communication after them, which time one process.", "N"), Section.JOB
     ] = 0
     observe: Annotated[
         bool,
         Option("Time gradients and messages beside iterations.", name="no_stamps", off="Time whole iterations only."),
+        Section.JOB,
     ] = True
 
     def __post_init__(self) -> None:

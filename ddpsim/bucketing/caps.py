@@ -7,7 +7,7 @@ from typing import Annotated
 
 from ddpsim.errors import PlanError
 from ddpsim.options import text
-from ddpsim.options.option import Option, plain_signature
+from ddpsim.options.option import Option, Section, plain_signature
 from ddpsim.units import MIB, mib_to_bytes
 
 FIRST_BUCKET_BYTES = MIB
@@ -34,14 +34,17 @@ class BucketCaps:
     bucket_cap_mb: Annotated[
         float | None,
         Option("One cap for every bucket, MiB; 0: a bucket a gradient. [torch: first 1, then 25]", "C", parse=text.cap),
+        Section.BUCKETS,
     ] = None
     first_bucket_mb: Annotated[
         float | None,
         Option("Cap of the first bucket only, MiB; `plan` takes it with `bucket_cap_mb`.", "M", parse=text.cap),
+        Section.BUCKETS,
     ] = None
     bucket_cap_mb_list: Annotated[
         tuple[float, ...] | None,
         Option("Caps of the first, second, ... bucket; the last repeats.", "1,25", parse=text.caps),
+        Section.BUCKETS,
     ] = None
 
     def __post_init__(self) -> None:

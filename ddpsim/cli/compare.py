@@ -20,6 +20,7 @@ from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
+from ddpsim.options.option import Section
 from ddpsim.options.text import counts
 from ddpsim.schedules.named import schemes_named
 from ddpsim.workers.asked import Workers
@@ -37,15 +38,20 @@ class CompareArguments:
     workload: Annotated[
         list[str],
         typer.Option(metavar="W[@GPU]", help="Workload or file, put on each machine's own GPU; may be repeated."),
+        Section.JOB,
     ]
     topology: MachineNames
     nodes: NodeCounts = None
     gpus_per_node: GpusPerNode = None
     batch_size: Annotated[
-        str | None, typer.Option(metavar="8,16,32", help="Samples a GPU and step, estimated anew. [the workload's own]")
+        str | None,
+        typer.Option(metavar="8,16,32", help="Samples a GPU and step, estimated anew. [the workload's own]"),
+        Section.JOB,
     ] = None
     precision: Annotated[
-        str | None, typer.Option(metavar="fp32,amp", help="Precisions, estimated anew. [the workload's own]")
+        str | None,
+        typer.Option(metavar="fp32,amp", help="Precisions, estimated anew. [the workload's own]"),
+        Section.JOB,
     ] = None
     link_rate: Annotated[
         list[str] | None,
@@ -53,34 +59,44 @@ class CompareArguments:
             metavar="[LINK=]25,100,400Gb/s",
             help="Rates of the NICs, or of the links of that name or kind; may be repeated. [as declared]",
         ),
+        Section.MACHINE,
     ] = None
     bucket_cap_mb: SweptCaps = None
     schemes: Schemes = None
     price: Annotated[
         list[str] | None,
         typer.Option(metavar="T=32.77USD/h", help="An hour of one node, @2026-11-22 behind it; may be repeated."),
+        Section.COST,
     ] = None
-    prices: Annotated[str | None, typer.Option(metavar="FILE.yaml", help="Prices with their currency and date.")] = None
+    prices: Annotated[
+        str | None, typer.Option(metavar="FILE.yaml", help="Prices with their currency and date."), Section.COST
+    ] = None
     samples_per_epoch: Annotated[
-        float | None, typer.Option(metavar="N", help="Add time and cost of an epoch of so many samples.")
+        float | None, typer.Option(metavar="N", help="Add time and cost of an epoch of so many samples."), Section.COST
     ] = None
-    epochs: Annotated[float, typer.Option(metavar="E", help="Epochs until the deadline.")] = 1.0
-    deadline: Annotated[str | None, typer.Option(metavar="6h", help="Find the cheapest that is through by then.")] = (
-        None
-    )
+    epochs: Annotated[float, typer.Option(metavar="E", help="Epochs until the deadline."), Section.COST] = 1.0
+    deadline: Annotated[
+        str | None, typer.Option(metavar="6h", help="Find the cheapest that is through by then."), Section.COST
+    ] = None
     samples_per_second: Annotated[
-        float | None, typer.Option(metavar="R", help="Find the cheapest that is as fast.")
+        float | None, typer.Option(metavar="R", help="Find the cheapest that is as fast."), Section.COST
     ] = None
     advice: Annotated[
-        bool, typer.Option("--advice", help="Add break-even rates and node counts, placement and no_sync.")
+        bool,
+        typer.Option("--advice", help="Add break-even rates and node counts, placement and no_sync."),
+        Section.COST,
     ] = False
     efficiency: Annotated[
-        str, typer.Option(metavar="80%", help="Scaling efficiency that --advice follows nodes down to.")
+        str, typer.Option(metavar="80%", help="Scaling efficiency that --advice follows nodes down to."), Section.COST
     ] = "80%"
     out: Annotated[
-        str | None, typer.Option("--out", "-o", metavar="FILE.jsonl", help="Write a row a line; - is standard output.")
+        str | None,
+        typer.Option("--out", "-o", metavar="FILE.jsonl", help="Write a row a line; - is standard output."),
+        Section.OUTPUT,
     ] = None
-    plot: Annotated[str | None, plot_option("Draw steps with their bands over node counts, a panel a model.")] = None
+    plot: Annotated[
+        str | None, plot_option("Draw steps with their bands over node counts, a panel a model."), Section.OUTPUT
+    ] = None
     report: ReportFile = None
 
 

@@ -11,6 +11,7 @@ import typer
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, table
 from ddpsim.errors import InputError
+from ddpsim.options.option import Section
 
 if TYPE_CHECKING:
     from ddpsim.collectives.calibration import Calibration
@@ -23,10 +24,13 @@ _FLAG = "--set"
 class ConstantOptions:
     """Which constants are in force."""
 
-    calibration: Annotated[str | None, typer.Option(metavar="C", help="Calibration file of `ddpsim calibrate`.")] = None
+    calibration: Annotated[
+        str | None, typer.Option(metavar="C", help="Calibration file of `ddpsim calibrate`."), Section.MACHINE
+    ] = None
     set: Annotated[
         list[str] | None,
         typer.Option(_FLAG, metavar="NAME=VALUE", help="A constant of `ddpsim constants`; may be repeated."),
+        Section.MACHINE,
     ] = None
 
     def calibration_in_force(self, backend: str | None = None) -> Calibration | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
@@ -13,7 +14,7 @@ import typer
 
 from ddpsim.cli.flags import in_flags
 from ddpsim.options.arguments import flag, flags
-from ddpsim.options.option import Declared, build, declared
+from ddpsim.options.option import Declared, build, declared, section_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,9 @@ class _Group:
             said = {} if self.only is None else self.only.help
             return [_parameter(each, self.options, said.get(each.field, each.help)) for each in self.options]
         hints = get_type_hints(self.kind, include_extras=True)
-        return [_keyword(each.name, _default(each), hints[each.name]) for each in dataclasses.fields(self.kind)]
+        return [
+            _keyword(each.name, _default(each), _in_section(hints[each.name])) for each in dataclasses.fields(self.kind)
+        ]
 
     def made(self, given: dict[str, Any]) -> Any:
         """Return the dataclass of what is given; its fields leave `given`."""
@@ -99,7 +102,7 @@ def _parameter(each: Declared, others: list[Declared], text: str) -> inspect.Par
     option = each.option
     metavar = option.metavar or "|".join(each.choices) or None
     said = in_flags(text, {other.field: flag(other) for other in others})
-    info = typer.Option(*flags(each), metavar=metavar, help=said, min=option.least)
+    info = typer.Option(*flags(each), metavar=metavar, help=said, min=option.least, rich_help_panel=each.section)
     kind, nullable, default = each.kind, each.nullable, each.default
     if each.kind is bool:
         default = False
@@ -109,6 +112,17 @@ def _parameter(each: Declared, others: list[Declared], text: str) -> inspect.Par
     elif each.choices:
         kind = str
     return _keyword(each.field, default, Annotated[kind | None if nullable else kind, info])
+
+
+def _in_section(annotation: Any) -> Any:
+    """Return a field's annotation for typer, its option in the section that the annotation names."""
+    section = section_of(annotation)
+    if section is None:
+        return annotation
+    kind, info = get_args(annotation)[:2]
+    info = copy.copy(info)
+    info.rich_help_panel = section
+    return Annotated[kind, info]
 
 
 def _default(each: dataclasses.Field[Any]) -> Any:

@@ -9,6 +9,7 @@ import typer
 
 from ddpsim.errors import InputError
 from ddpsim.jobs.job import Job
+from ddpsim.options.option import Section
 from ddpsim.options.text import numbers
 
 if TYPE_CHECKING:
@@ -18,25 +19,39 @@ if TYPE_CHECKING:
 AnyJob = TypeVar("AnyJob", bound=Job)
 
 WorkloadName = Annotated[
-    str, typer.Option("--workload", metavar="W", help="Shipped workload, or a file; - is standard input.")
+    str, typer.Option("--workload", metavar="W", help="Shipped workload, or a file; - is standard input."), Section.JOB
 ]
 TopologyName = Annotated[
-    str, typer.Option("--topology", metavar="T", help="Shipped machine, or a YAML file; - is standard input.")
+    str,
+    typer.Option("--topology", metavar="T", help="Shipped machine, or a YAML file; - is standard input."),
+    Section.MACHINE,
 ]
 MachineNames = Annotated[
-    list[str], typer.Option("--topology", metavar="T", help="Machine or YAML file; may be repeated.")
+    list[str], typer.Option("--topology", metavar="T", help="Machine or YAML file; may be repeated."), Section.MACHINE
 ]
-NodeCount = Annotated[int | None, typer.Option("--nodes", metavar="N", help="Nodes. [the machine's own]")]
-NodeCounts = Annotated[str | None, typer.Option("--nodes", metavar="1,2,4", help="Node counts. [each machine's own]")]
+NodeCount = Annotated[
+    int | None, typer.Option("--nodes", metavar="N", help="Nodes. [the machine's own]"), Section.MACHINE
+]
+NodeCounts = Annotated[
+    str | None, typer.Option("--nodes", metavar="1,2,4", help="Node counts. [each machine's own]"), Section.MACHINE
+]
 GpusPerNode = Annotated[
-    int | None, typer.Option("--gpus-per-node", metavar="G", help="Use the first G GPUs of a node. [all]")
+    int | None,
+    typer.Option("--gpus-per-node", metavar="G", help="Use the first G GPUs of a node. [all]"),
+    Section.MACHINE,
 ]
-PlanFile = Annotated[str | None, typer.Option("--plan", metavar="FILE", help="A plan file instead of caps.")]
+PlanFile = Annotated[
+    str | None, typer.Option("--plan", metavar="FILE", help="A plan file instead of caps."), Section.BUCKETS
+]
 CalibrationFile = Annotated[
-    str | None, typer.Option("--calibration", metavar="C", help="Calibration file of `ddpsim calibrate`.")
+    str | None,
+    typer.Option("--calibration", metavar="C", help="Calibration file of `ddpsim calibrate`."),
+    Section.MACHINE,
 ]
 Schemes = Annotated[
-    str | None, typer.Option(metavar="ddp,fsdp2,hsdp:8", help="Schemes, a row each, as --scheme takes them. [--scheme]")
+    str | None,
+    typer.Option(metavar="ddp,fsdp2,hsdp:8", help="Schemes, a row each, as --scheme takes them. [--scheme]"),
+    Section.BUCKETS,
 ]
 SweptCaps = Annotated[
     str | None,
@@ -45,6 +60,7 @@ SweptCaps = Annotated[
         metavar="1,5,25",
         help="Caps to try, each for every bucket, MiB; 0: a bucket a gradient. [torch: first 1, then 25]",
     ),
+    Section.BUCKETS,
 ]
 
 

@@ -12,9 +12,10 @@ from typing import Annotated
 import typer
 
 from ddpsim.errors import InputError
+from ddpsim.options.option import Section
 from ddpsim.tables import Column, ResultTable
 
-JsonDocument = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+JsonDocument = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else."), Section.OUTPUT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Output:
     """Decides how a command speaks: one JSON document, or text."""
 
     as_json: JsonDocument = False
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more."), Section.OUTPUT] = False
 
     def emit(self, document: object, text: Callable[[], str], *, aside: bool = False) -> None:
         """Print `document` as JSON where --json was given, else `text()`; on standard error where it stands `aside`.

@@ -23,6 +23,7 @@ from ddpsim.cli.progress import Progress
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
+from ddpsim.options.option import Section
 from ddpsim.options.text import counts
 from ddpsim.schedules.named import schemes_named
 from ddpsim.workers.asked import Workers
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 class PlanArguments:
     """What `plan` is asked beside a job: workloads, machines, sizes, caps, and where to write."""
 
-    workload: Annotated[list[str], typer.Option(metavar="W", help="Workload or file; may be repeated.")]
+    workload: Annotated[list[str], typer.Option(metavar="W", help="Workload or file; may be repeated."), Section.JOB]
     topology: MachineNames
     nodes: NodeCounts = None
     gpus_per_node: GpusPerNode = None
@@ -50,8 +51,9 @@ class PlanArguments:
         typer.Option(
             "--out", "-o", metavar="FILE.json", help="Write the best row's plan, of one workload; - is standard output."
         ),
+        Section.OUTPUT,
     ] = None
-    plot: Annotated[str | None, plot_option("Draw latency over bucket cap, a panel a machine.")] = None
+    plot: Annotated[str | None, plot_option("Draw latency over bucket cap, a panel a machine."), Section.OUTPUT] = None
     report: ReportFile = None
 
 

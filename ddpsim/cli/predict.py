@@ -26,6 +26,7 @@ from ddpsim.cli.output import Output, ms, note_once, percent, table
 from ddpsim.cli.progress import Progress
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
+from ddpsim.options.option import Section
 
 if TYPE_CHECKING:
     from ddpsim.jobs.beside import JobBeside
@@ -51,7 +52,7 @@ class PredictArguments:
     nodes: NodeCount = None
     gpus_per_node: GpusPerNode = None
     plan: PlanFile = None
-    trace: Annotated[str | None, typer.Option(metavar="DIR", help="Write the simulated trace.")] = None
+    trace: Annotated[str | None, typer.Option(metavar="DIR", help="Write the simulated trace."), Section.OUTPUT] = None
     beside: Annotated[
         str | None,
         typer.Option(
@@ -59,14 +60,17 @@ class PredictArguments:
             help="Another job on the same fabric: its workload, nodes and options. Of a folder, a measured trace, with "
             "--trace: also DIR/beside.json.gz, a step of each for Perfetto.",
         ),
+        Section.WHAT_IF,
     ] = None
     chakra: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Write the step as Chakra execution traces, DIR/WORKLOAD.RANK.et."),
+        Section.OUTPUT,
     ] = None
     first: Annotated[
         int | None,
         typer.Option(metavar="N", help="Also the construction and the first N iterations, until buckets are rebuilt."),
+        Section.OUTPUT,
     ] = None
 
 

@@ -12,6 +12,7 @@ import typer
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.output import Output, note
 from ddpsim.errors import InputError
+from ddpsim.options.option import Section
 
 if TYPE_CHECKING:
     from ddpsim.report import Report
@@ -25,6 +26,7 @@ ReportFile = Annotated[
         metavar="FILE.html",
         help="Write a page that opens offline: verdict, tables, curves, timeline, sources; - is standard output.",
     ),
+    Section.OUTPUT,
 ]
 
 

@@ -28,6 +28,7 @@ from ddpsim.cli.output import Output, note
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.jobs.simulated import Options
+from ddpsim.options.option import Section
 from ddpsim.options.text import counts
 from ddpsim.tables import Column, ResultTable, cell, column
 from ddpsim.units import counted
@@ -53,10 +54,11 @@ class SweepArguments:
         typer.Option(
             "--out", "-o", metavar="FILE.jsonl", help="Write one predict document a line; - is standard output."
         ),
+        Section.OUTPUT,
     ] = None
-    plot: Annotated[str | None, plot_option("Draw steps with their bands over bucket caps, a line a node count.")] = (
-        None
-    )
+    plot: Annotated[
+        str | None, plot_option("Draw steps with their bands over bucket caps, a line a node count."), Section.OUTPUT
+    ] = None
     report: ReportFile = None
 
 

@@ -10,7 +10,7 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.bucketing.plan import Assignment
 from ddpsim.compression import CompressionScheme, scheme
 from ddpsim.errors import InputError
-from ddpsim.options.option import Option
+from ddpsim.options.option import Option, Section
 from ddpsim.options.text import factors, probabilities
 from ddpsim.order.consensus import Consensus
 
@@ -60,27 +60,33 @@ class JobOptions:
     assignment: Annotated[
         Assignment,
         Option("torch's assignment: after its rebuild, of its first iteration, or of find_unused_parameters."),
+        Section.BUCKETS,
     ] = "rebuilt"
     find_unused_parameters: Annotated[
-        bool, Option("As torch's option: assignment `unused`, a search and a bitmap each iteration.")
+        bool, Option("As torch's option: assignment `unused`, a search and a bitmap each iteration."), Section.BUCKETS
     ] = False
     backend: Annotated[
-        Backend | None, Option("Process group backend; nccl is RCCL on AMD's GPUs. [nccl on GPUs, gloo on CPUs]")
+        Backend | None,
+        Option("Process group backend; nccl is RCCL on AMD's GPUs. [nccl on GPUs, gloo on CPUs]"),
+        Section.JOB,
     ] = None
     accumulate: Annotated[
-        int, Option("Micro-batches a step: their gradients add up.", "N", also=("no_sync_every",))
+        int, Option("Micro-batches a step: their gradients add up.", "N", also=("no_sync_every",)), Section.JOB
     ] = 1
-    sync: Annotated[Sync, Option("Which micro-batches reduce gradients: the last alone (no_sync), or every one.")] = (
-        "last"
-    )
-    gradient_as_bucket_view: Annotated[bool, Option("Gradients live in their bucket; no copy out.")] = False
+    sync: Annotated[
+        Sync, Option("Which micro-batches reduce gradients: the last alone (no_sync), or every one."), Section.JOB
+    ] = "last"
+    gradient_as_bucket_view: Annotated[
+        bool, Option("Gradients live in their bucket; no copy out."), Section.BUCKETS
+    ] = False
     broadcast_buffers: Annotated[
         bool,
         Option(
             "Broadcast rank 0's buffers before a forward.", off="Do not broadcast rank 0's buffers before a forward."
         ),
+        Section.BUCKETS,
     ] = True
-    process_groups: Annotated[int, Option("Round-robin process groups.", "K")] = 1
+    process_groups: Annotated[int, Option("Round-robin process groups.", "K"), Section.BUCKETS] = 1
     stragglers: Annotated[
         Mapping[int, float],
         Option(
@@ -90,12 +96,15 @@ class JobOptions:
             parse=factors,
             repeated=True,
         ),
+        Section.WHAT_IF,
     ] = field(default_factory=dict)
-    comm: Annotated[Literal["real", "noop"], Option("noop: hooks and copies without communication, the floor.")] = (
-        "real"
-    )
+    comm: Annotated[
+        Literal["real", "noop"], Option("noop: hooks and copies without communication, the floor."), Section.WHAT_IF
+    ] = "real"
     compression: Annotated[
-        str, Option("none, fp16, bf16, powersgd:RANK, onebit, topk:DENSITY or adaptive[:BITS].", "SCHEME")
+        str,
+        Option("none, fp16, bf16, powersgd:RANK, onebit, topk:DENSITY or adaptive[:BITS].", "SCHEME"),
+        Section.BUCKETS,
     ] = "none"
     drop: Annotated[
         Mapping[str, float],
@@ -105,6 +114,7 @@ class JobOptions:
             parse=probabilities,
             repeated=True,
         ),
+        Section.BUCKETS,
     ] = field(default_factory=dict)
     drop_buckets: Annotated[
         DropBuckets,
@@ -112,6 +122,7 @@ class JobOptions:
             "With `drop`: mixed, torch's buckets; aligned, none that holds a layer beside anything else; remapped, "
             "what is left moves up into the memory of the first buckets."
         ),
+        Section.BUCKETS,
     ] = "mixed"
     order: Annotated[
         str | None,
@@ -120,6 +131,7 @@ class JobOptions:
             "[as torch, and from the first iteration on]",
             "never|once|drift",
         ),
+        Section.BUCKETS,
     ] = None
     predictor: Annotated[
         Any,
@@ -129,8 +141,9 @@ class JobOptions:
             parse=_as_it_is,
             text="last",
         ),
+        Section.BUCKETS,
     ] = "last"
-    consensus: Annotated[Consensus, Option("With `order`: whose expectation wins.")] = "rank0"
+    consensus: Annotated[Consensus, Option("With `order`: whose expectation wins."), Section.BUCKETS] = "rank0"
     scheme: Annotated[
         str,
         Option(
@@ -141,8 +154,11 @@ class JobOptions:
             "package.module:function.",
             "NAME",
         ),
+        Section.BUCKETS,
     ] = "ddp"
-    overlap: Annotated[Literal["on", "off"], Option("off: nothing is sent before backward has ended.")] = "on"
+    overlap: Annotated[
+        Literal["on", "off"], Option("off: nothing is sent before backward has ended."), Section.BUCKETS
+    ] = "on"
     input_stage: Annotated[
         str,
         Option(
@@ -150,11 +166,12 @@ class JobOptions:
             "load=TIME,workers=N,copy=SIZE,rate=RATE with pinned, queued or pipelined.",
             "STAGE",
         ),
+        Section.JOB,
     ] = "none"
     scale_compute: Annotated[
-        float, Option("Factor on device time; 0.5 is twice as fast, in predictions only.", "F")
+        float, Option("Factor on device time; 0.5 is twice as fast, in predictions only.", "F"), Section.WHAT_IF
     ] = 1.0
-    seed: Annotated[int, Option("Of every draw.", "S")] = 0
+    seed: Annotated[int, Option("Of every draw.", "S"), Section.JOB] = 0
 
     def __repr__(self) -> str:
         """Return the options that are not as they are where nobody asks."""

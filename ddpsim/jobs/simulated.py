@@ -15,7 +15,7 @@ from ddpsim.jobs.job import Job
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.options.checks import at_least_one, positive
-from ddpsim.options.option import Option, plain_signature
+from ddpsim.options.option import Option, Section, plain_signature
 from ddpsim.options.text import layers_by_rank, percentage, phase_factors
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ class Options(Job):
     """
 
     plan: BucketPlan | None = None
-    algorithm: Annotated[str, Option("Allreduce algorithm.", "auto|ring|tree|...")] = "auto"
-    fidelity: Annotated[Fidelity, Option("Detail of the network simulation.")] = "flow"
-    scale_host: Annotated[float, Option("Factor on host time, of a GPU's workload.", "F")] = 1.0
+    algorithm: Annotated[str, Option("Allreduce algorithm.", "auto|ring|tree|..."), Section.MACHINE] = "auto"
+    fidelity: Annotated[Fidelity, Option("Detail of the network simulation."), Section.COMPUTED] = "flow"
+    scale_host: Annotated[float, Option("Factor on host time, of a GPU's workload.", "F"), Section.WHAT_IF] = 1.0
     scale: Annotated[
         Mapping[str, float],
         Option(
@@ -70,6 +70,7 @@ class Options(Job):
             parse=phase_factors,
             repeated=True,
         ),
+        Section.WHAT_IF,
     ] = field(default_factory=dict)
     optimizer: Annotated[
         str | None,
@@ -78,18 +79,21 @@ class Options(Job):
             "adamw-fused, ... [the one it was estimated with]",
             "NAME",
         ),
+        Section.JOB,
     ] = None
-    clip_gradients: Annotated[bool, Option("The estimated step clips the norm of its gradients.")] = False
+    clip_gradients: Annotated[bool, Option("The estimated step clips the norm of its gradients."), Section.JOB] = False
     compiled: Annotated[
         bool,
         Option(
             "Gradients come as from torch.compile under DDP, together at the end of a graph a bucket. Kernels keep "
             "their times: what compiling saves is not predicted."
         ),
+        Section.JOB,
     ] = False
     keep_pace: Annotated[
         bool,
         Option("Keep the workload's own pace on machines of other GPUs. [that of the machine's GPU]"),
+        Section.WHAT_IF,
     ] = False
     jitter: Annotated[
         float,
@@ -99,6 +103,7 @@ class Options(Job):
             parse=percentage,
             text="0%",
         ),
+        Section.WHAT_IF,
     ] = 0.0
     straggling: Annotated[
         str | None,
@@ -107,6 +112,7 @@ class Options(Job):
             "some:SHARE:FACTOR, so many of them so much slower.",
             "DISTRIBUTION",
         ),
+        Section.WHAT_IF,
     ] = None
     unused: Annotated[
         Mapping[int, tuple[str, ...]],
@@ -116,13 +122,15 @@ class Options(Job):
             parse=layers_by_rank,
             repeated=True,
         ),
+        Section.WHAT_IF,
     ] = field(default_factory=dict)
     beside: Annotated[
         JobBeside | None,
         Option("Another job on the same fabric: its workload, nodes and options.", "JOB.yaml", parse=_job_beside),
+        Section.WHAT_IF,
     ] = None
     iterations: Annotated[
-        int | None, Option("Simulated iterations that count. [20; fewer where all are alike]", "N")
+        int | None, Option("Simulated iterations that count. [20; fewer where all are alike]", "N"), Section.JOB
     ] = None
 
     def __post_init__(self) -> None:

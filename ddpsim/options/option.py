@@ -10,10 +10,23 @@ import functools
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from enum import StrEnum
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Parse = Callable[[Any, str], Any]
 Class = TypeVar("Class", bound=type)
+
+
+class Section(StrEnum):
+    """Where a long help shows an option, in this order: `Annotated[int, Option("..."), Section.MACHINE]`."""
+
+    JOB = "Job"
+    MACHINE = "Machine"
+    BUCKETS = "Buckets and schemes"
+    WHAT_IF = "What if"
+    COST = "Cost and deadline"
+    COMPUTED = "How it is computed"
+    OUTPUT = "Output"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +77,7 @@ class Declared:
         nullable: whether None is a value.
         default: where nothing is given.
         option: what else is said.
+        section: of a long help; None is before all of them.
     """
 
     field: str
@@ -71,6 +85,7 @@ class Declared:
     nullable: bool
     default: Any
     option: Option
+    section: Section | None = None
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -149,7 +164,12 @@ def _declared(kind: Any) -> Iterator[Declared]:
         for option in getattr(hint, "__metadata__", ()):
             if isinstance(option, Option):
                 value, nullable = _without_none(get_args(hint)[0])
-                yield Declared(field.name, value, nullable, _default(field), option)
+                yield Declared(field.name, value, nullable, _default(field), option, section_of(hint))
+
+
+def section_of(annotation: Any) -> Section | None:
+    """Return the section that an annotation names."""
+    return next((mark for mark in getattr(annotation, "__metadata__", ()) if isinstance(mark, Section)), None)
 
 
 @functools.cache

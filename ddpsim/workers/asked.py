@@ -11,7 +11,7 @@ from typing import Annotated
 
 from ddpsim.errors import InputError
 from ddpsim.options.checks import at_least_one
-from ddpsim.options.option import Option
+from ddpsim.options.option import Option, Section
 from ddpsim.workers.crew import WorkerPool
 
 MOST = 1024
@@ -34,10 +34,14 @@ class Workers:
     """
 
     workers: Annotated[
-        int | None, Option("Processes that share the points; 1: this one alone. [a processor each]", "N")
+        int | None,
+        Option("Processes that share the points; 1: this one alone. [a processor each]", "N"),
+        Section.COMPUTED,
     ] = None
     scheduler: Annotated[
-        str | None, Option("Dask scheduler whose workers share the points, e.g. tcp://HOST:8786.", "ADDRESS")
+        str | None,
+        Option("Dask scheduler whose workers share the points, e.g. tcp://HOST:8786.", "ADDRESS"),
+        Section.COMPUTED,
     ] = None
 
     def __post_init__(self) -> None:

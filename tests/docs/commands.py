@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ddpsim.cli.sections import SECTIONS
+from ddpsim.options.option import Section
 
 TARGET = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 GROUPS = ("topo", "workload")
@@ -144,7 +144,7 @@ def shared_options(helps: Mapping[str, list[Entry]]) -> dict[str, Entry]:
 
 def _section(entry: Entry, every: list[Entry]) -> str:
     """Return the section in which most commands that have sections show `entry`."""
-    counts = Counter(each.section for each in every if each.said == entry.said and each.section in SECTIONS)
+    counts = Counter(each.section for each in every if each.said == entry.said and each.section in tuple(Section))
     return counts.most_common(1)[0][0] if counts else OTHER
 
 
@@ -182,7 +182,7 @@ def _named(common: Sequence[str], own: Collection[str], shared: Mapping[str, Ent
         common: flags of the command that are described with the shared ones.
         own: flags that it describes itself, and so are no exceptions of a section.
     """
-    for section in (*SECTIONS, OTHER):
+    for section in (*Section, OTHER):
         every = [flag for flag, each in shared.items() if each.section == section]
         here = [flag for flag in every if flag in common]
         lacking = [f"`{flag}`" for flag in every if flag not in common and flag not in own]
@@ -198,7 +198,7 @@ def reference() -> str:
     helps = {" ".join(words): help_of(*words) for words in every}
     parts = {name: split(text.split("\n\nCommands:\n")[0]) for name, text in helps.items()}
     shared = shared_options({name: entries for name, (_, entries) in parts.items()})
-    ordered = [each for section in (*SECTIONS, OTHER) for each in shared.values() if each.section == section]
+    ordered = [each for section in (*Section, OTHER) for each in shared.values() if each.section == section]
     pages = [command_page(name, *parts[name], shared) for name in helps]
     return "\n".join([HEAD, f"## {SHARED}\n\n```text\n{shown(ordered)}\n```\n", *pages])
 

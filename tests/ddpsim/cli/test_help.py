@@ -8,13 +8,12 @@ from typing import get_args
 
 import pytest
 
-from ddpexec.__main__ import whole_command as whole_of_ddpexec
 from ddpexec.commands.estimate import estimate
 from ddpsim.cli.app import whole_command
 from ddpsim.cli.flags import find_command
-from ddpsim.cli.sections import SECTIONS
 from ddpsim.jobs.job import Job
-from ddpsim.options.option import declared
+from ddpsim.jobs.simulated import Options
+from ddpsim.options.option import Section, declared
 
 
 def test_what_a_switch_is_and_what_switches_it_off_are_two_lines() -> None:
@@ -38,13 +37,16 @@ def test_accumulate_of_estimate_says_what_it_is_for() -> None:
 def test_every_option_of_a_long_help_stands_once_in_a_section_of_its_own(name: str) -> None:
     command = find_command(whole_command(), [name])
     text = command.get_help(command.make_context(name, [], resilient_parsing=True))
-    assert re.findall(r"^([A-Z].*):$", text, re.MULTILINE) == [each for each in SECTIONS if f"\n{each}:\n" in text]
+    assert re.findall(r"^([A-Z].*):$", text, re.MULTILINE) == [each for each in Section if f"\n{each}:\n" in text]
     options = text.partition("\nJob:\n")[2]
     for param in command.params:
         assert len(re.findall(rf"^  (?:-\w, )?{param.opts[0]}(?=[ ,]|$)", options, re.MULTILINE)) == 1
 
 
-def test_sections_name_options_that_there_are() -> None:
-    commands = [*whole_command().commands.values(), *whole_of_ddpexec().commands.values()]
-    there = {param.name for command in commands for param in command.params}
-    assert {name for names in SECTIONS.values() for name in names.split()} - there == {"help"}
+def test_an_option_stands_in_the_section_that_its_declaration_names() -> None:
+    params = {param.name: param for param in find_command(whole_command(), ["predict"]).params}
+    for each in declared(Options):
+        assert each.section is not None, each.field
+        if each.field in params:
+            assert params[each.field].rich_help_panel == each.section
+    assert params["topology"].rich_help_panel == Section.MACHINE
