@@ -12,12 +12,12 @@ from pathlib import Path
 from ddpexec.campaign import predicting, stages
 from ddpexec.campaign.report import markdown
 from ddpexec.campaign.results import Result, summarised
-from ddpexec.campaign.spec import Campaign, Configuration
+from ddpexec.campaign.spec import CODE, Campaign, Configuration
 from ddpexec.campaign.time_left import TimeLeft, least_step_s, spoken
 from ddpexec.netlab import support
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.files import json_text, write_whole
-from ddpsim.schedules.named import names_code, scheme_named
+from ddpsim.schedules.named import names_code
 
 Progress = Callable[[str], None]
 
@@ -111,14 +111,16 @@ def check_steps(campaign: Campaign, chosen: Sequence[Configuration] | None = Non
 
 
 def check_code(chosen: Sequence[Configuration], *, trust_code: bool) -> None:
-    """Refuse the first scheme that is a function of one's own, or with `trust_code` the first that is no scheme."""
+    """Refuse the first function or class of one's own, or with `trust_code` the first that cannot be run."""
     for each in chosen:
-        if not names_code(each.run.scheme):
-            continue
-        if not trust_code:
-            what, remedy = f"`scheme: {each.run.scheme}` would import and run code", "give --trust-code if you trust it"
-            raise InputError(what, place=each.name, remedy=remedy)
-        scheme_named(each.run.scheme)
+        for name in CODE:
+            given = str(each.run.options[name])
+            if not names_code(given):
+                continue
+            if not trust_code:
+                what, remedy = f"`{name}: {given}` would import and run code", "give --trust-code if you trust it"
+                raise InputError(what, place=each.name, remedy=remedy)
+            each.settings()
 
 
 def write_summary(campaign: Campaign, results: list[Result], folder: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import cast
 
 import ddpsim
-from ddpexec.campaign.schema import options_given
 from ddpexec.campaign.spec import Configuration
 from ddpexec.campaign.stages import MeasuredNetwork
 from ddpexec.running.settings import DISCARDED
@@ -22,9 +21,6 @@ from ddpsim.simulation import Options
 from ddpsim.simulation.costs import load_calibration
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Workload
-
-_NOT_ITS_OWN = {"scale_compute", "iterations"}
-"""Options of a run that a prediction does without: its workload is scaled, and it takes iterations of its own."""
 
 
 def write_prediction(configuration: Configuration, network: MeasuredNetwork, workload: Workload, folder: Path) -> None:
@@ -82,6 +78,5 @@ def inputs_fingerprint(configuration: Configuration, network: MeasuredNetwork, f
 
 def options(configuration: Configuration) -> Options:
     """Return the configuration as the simulation takes it."""
-    run = configuration.run
-    values = {name: value for name, value in options_given(run, Options).items() if name not in _NOT_ITS_OWN}
-    return cast("Options", build(Options, {**values, "backend": "gloo", "seed": run.seed + 1}))
+    asked = configuration.run.options
+    return cast("Options", build(Options, {**asked, "backend": "gloo", "seed": asked["seed"] + 1}))

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ddpsim.errors import InputError
-from ddpsim.options.option import declared
-from ddpsim.schedules.named import names_code, scheme_named
+from ddpexec.running.settings import RunSettings
+from ddpsim.options.keys import values_of, with_options
 from ddpsim.topology.schema import Bandwidth, Index, Time
 
 Count = Annotated[int, Field(ge=1, le=100_000)]
 """Of what is carried out for real, iterations or repeats: more would take weeks."""
 
-Positive = Annotated[float, Field(gt=0, strict=False)]
 Factor = Annotated[float, Field(gt=0, strict=False)]
-Cap = Annotated[float, Field(ge=0, strict=False)]
-
-CAP_OPTIONS = frozenset(("bucket_cap_mb", "bucket_cap_mb_list", "first_bucket_mb"))
 
 
 class CampaignPart(BaseModel):
@@ -51,7 +46,7 @@ class NetworkSpec(CampaignPart):
 
 
 class RunSpec(CampaignPart):
-    """One configuration, or with `vary` the product of lists of its fields.
+    """One configuration, or with `vary` the product of lists of its fields; the options of a run are keys too.
 
     `workload` is replayed by timed layers, at `scale_compute` or so that the bytes of all gradients take
     `wire_over_backward` of the backward's time on the narrowest link; `model` computes.
@@ -60,24 +55,15 @@ class RunSpec(CampaignPart):
     network: str
     workload: str | None = None
     model: str | None = None
-    batch_size: Count | None = None
     wire_over_backward: Factor | None = None
     scale_compute: Factor | None = None
-    bucket_cap_mb: Cap | None = None
-    bucket_cap_mb_list: Annotated[list[Cap], Field(min_length=1)] | None = None
-    first_bucket_mb: Cap | None = None
-    gradient_as_bucket_view: bool = False
-    impl: Literal["ddpexec", "torch"] = "torch"
-    scheme: str = "ddp"
-    overlap: Literal["on", "off"] = "on"
-    input_stage: str = "none"
-    no_sync_every: Count = 1
-    process_groups: Count = 1
-    straggler: dict[Index, Factor] = {}
-    broadcast_buffers: bool = True
     iterations: Count | None = None
     repeats: Count | None = None
-    seed: Index = 0
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The value of each option of a run that is a key, by field."""
+        return {name: value for name, value in values_of(self, RunSettings).items() if name not in _OWN}
 
     @model_validator(mode="after")
     def _agrees(self) -> RunSpec:
@@ -87,41 +73,26 @@ class RunSpec(CampaignPart):
             raise ValueError("a `model` computes at its own pace; drop `wire_over_backward` and `scale_compute`")
         if self.wire_over_backward is not None and self.scale_compute is not None:
             raise ValueError("give one of `wire_over_backward` and `scale_compute`")
-        if self.model is None and self.batch_size is not None:
+        if self.model is None and self.options["batch_size"] is not None:
             raise ValueError("`batch_size` belongs to a `model`")
-        if self.process_groups > 1 and self.impl == "torch":
-            raise ValueError("torch has no round-robin process groups; write `impl: ddpexec`")
-        self._check_scheme()
-        if self.bucket_cap_mb_list is not None and (self.bucket_cap_mb, self.first_bucket_mb) != (None, None):
-            raise ValueError("give `bucket_cap_mb_list` alone")
         return self
 
-    @field_validator("overlap", mode="before")
-    @classmethod
-    def _yaml_switch(cls, value: object) -> object:
-        """Take `on` and `off` without quotes too, which YAML reads as true and false."""
-        return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
-    def _check_scheme(self) -> None:
-        """Refuse a scheme that is none; one of somebody's own is imported where the campaign is carried out."""
-        try:
-            if not names_code(self.scheme):
-                scheme_named(self.scheme)
-        except InputError as error:
-            raise ValueError(str(error)) from None
-        if (self.scheme, self.overlap) == ("ddp", "on"):
-            return
-        if self.impl == "torch":
-            raise ValueError("torch's DDP has no `scheme` and no `overlap`; write `impl: ddpexec`")
-        if self.process_groups > 1:
-            raise ValueError("a `scheme`, and `overlap: off`, have one process group; drop `process_groups`")
+_OWN = frozenset(RunSpec.model_fields)
+"""Keys that mean something else than the option of their name, or nothing of a run: the workload is scaled, the file
+says how many iterations count."""
 
+_DECIDED = ("backend", "local_iterations", "observe")
+"""Options that a campaign decides itself."""
 
-def options_given(run: RunSpec, kind: type) -> dict[str, Any]:
-    """Return what a configuration says of the options that the dataclass `kind` declares, by field name."""
-    named = {name: each for each in declared(kind) for name in (each.name, each.field, *each.option.also)}
-    values = {named[key].field: value for key, value in run if key in named and value is not None}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+CampaignRun = with_options(
+    RunSpec,
+    RunSettings,
+    without=_DECIDED,
+    defaults={"implementation": "torch"},
+    keys={"accumulate": "no_sync_every"},
+)
+"""An entry of `runs`, with all its keys."""
 
 
 class MicrobenchSpec(CampaignPart):

@@ -8,35 +8,42 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
+from pydantic_core import to_json
 
-from ddpexec.campaign.schema import CAP_OPTIONS, CampaignSpec, MicrobenchSpec, NetworkSpec, RunSpec
+from ddpexec.campaign.schema import CampaignRun, CampaignSpec, MicrobenchSpec, NetworkSpec, RunSpec
 from ddpexec.netlab.shapes import lab_topology
+from ddpexec.running.settings import RunSettings
+from ddpsim.bucketing import BucketCaps
 from ddpsim.documents import problems, raised
 from ddpsim.documents.yaml_reading import read_mapping
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.files import display_name, file_name, read_text
+from ddpsim.options.option import build, declared
+from ddpsim.schedules.named import names_code, scheme_named
 from ddpsim.topology.cluster import Topology
 
 VARY = "vary"
+CODE = ("scheme", "predictor")
+"""Options that may name code of somebody's own."""
 _MOST_RUNS = 10_000
 """Configurations that one `vary` may make; chosen by hand: more would run for days."""
-_SHORT = {
-    "wire_over_backward": "wire",
-    "scale_compute": "scale",
-    "bucket_cap_mb": "cap",
-    "bucket_cap_mb_list": "caps",
-    "first_bucket_mb": "first",
-    "gradient_as_bucket_view": "view",
-    "no_sync_every": "nosync",
-    "process_groups": "groups",
-    "straggler": "slow",
-    "batch_size": "b",
-    "input_stage": "input",
-    "broadcast_buffers": "buffers",
-}
+_PARTS: Mapping[str, str | None] = {
+    "network": None, "workload": None, "model": None, "batch_size": "b", "wire_over_backward": "wire",
+    "scale_compute": "scale", "bucket_cap_mb": "cap", "bucket_cap_mb_list": "caps", "first_bucket_mb": "first",
+    "gradient_as_bucket_view": "view", "impl": "", "scheme": "scheme", "overlap": "overlap", "input_stage": "input",
+    "no_sync_every": "nosync", "process_groups": "groups", "straggler": "slow", "broadcast_buffers": "buffers",
+    "iterations": None, "repeats": None, "seed": "seed",
+}  # fmt: skip
+"""Keys in the order of names and fingerprints, by which what earlier versions left is found again, with their short
+names, None of those that have no part in a name; any other key follows, under its own name."""
+
+_CAPS = frozenset(each.name for each in declared(BucketCaps))
+
+LOCAL_ITERATIONS = 5
+"""Of a run: without communication, after those that count, by which one process is timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,8 @@ class Configuration:
     @property
     def scheme(self) -> str:
         """What is sent and when, in words."""
-        return self.run.scheme if self.run.overlap == "on" else f"{self.run.scheme}, no overlap"
+        asked = self.run.options
+        return f"{asked['scheme']}{'' if asked['overlap'] == 'on' else ', no overlap'}"
 
     @property
     def family(self) -> str:
@@ -77,14 +85,33 @@ class Configuration:
         run = self.run
         if run.model is None:
             return run.network
-        batch = "" if run.batch_size is None else f"-b{run.batch_size}"
-        return f"{run.network}-beside-{run.model}{batch}"
+        size = run.options["batch_size"]
+        return f"{run.network}-beside-{run.model}{'' if size is None else f'-b{size}'}"
 
     def fingerprint(self) -> str:
         """Return 16 hexadecimal digits of what is to be run; fields at their defaults have no part in it."""
-        parts = (part.model_dump_json(exclude_defaults=True) for part in (self.run, self.network))
-        content = f"{' '.join(parts)} {self.iterations} {self.repeats}"
+        run = to_json(_given(self.run)).decode()
+        network = self.network.model_dump_json(exclude_defaults=True)
+        content = f"{run} {network} {self.iterations} {self.repeats}"
         return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+    def settings(self, repeat: int = 0) -> RunSettings:
+        """Return what a run of it is asked, each repeat with a seed of its own.
+
+        Raises:
+            InputError: options out of range, or in contradiction.
+        """
+        asked = self.run.options
+        # Under `fully_shard` parameters are gathered in every iteration, so that none is one process's.
+        shared = asked["drop"] or scheme_named(asked["scheme"]).runner == "fully_shard"
+        values = {
+            **asked,
+            "backend": "gloo",
+            "iterations": self.iterations * asked["accumulate"],
+            "local_iterations": 0 if shared else LOCAL_ITERATIONS,
+            "seed": asked["seed"] + 1000 * (repeat + 1),
+        }
+        return cast("RunSettings", build(RunSettings, values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +151,7 @@ def parse_campaign(text: str, place: str) -> Campaign:
                     wrong.append(f"{where}: {configuration.name} stands here twice; vary its `seed`")
                 found[configuration.name] = configuration
         except ValidationError as error:
-            wrong += problems(error, RunSpec, under=("runs", number))
+            wrong += problems(error, CampaignRun, under=("runs", number))
         except InputError as error:
             wrong.append(str(error))
     if wrong:
@@ -159,16 +186,13 @@ def _expanded(entry: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
 
 
 def _configuration(entry: dict[str, Any], spec: CampaignSpec, where: str) -> Configuration:
-    run = RunSpec.model_validate(entry)
+    run = CampaignRun.model_validate(entry)
     if run.network not in spec.networks:
         raise UnknownNameError.among("network", run.network, spec.networks, place=f"{where}.network")
     network = spec.networks[run.network]
-    for rank in run.straggler:
-        if rank >= network.ranks:
-            raise InputError(f"rank {rank} of {network.ranks}", place=f"{where}.straggler", remedy="number from 0")
     configuration = Configuration(
         group=_group(run),
-        caps="-".join(_parts(run, CAP_OPTIONS)) or "default",
+        caps="-".join(_parts(run, _CAPS)) or "default",
         run=run,
         network=network,
         iterations=run.iterations or spec.iterations,
@@ -177,11 +201,23 @@ def _configuration(entry: dict[str, Any], spec: CampaignSpec, where: str) -> Con
     )
     for name in (configuration.name, configuration.bench):
         file_name(name, f"{where}, whose folder takes the names in it")
+    _check(configuration, where)
     return configuration
 
 
+def _check(configuration: Configuration, where: str) -> None:
+    """Refuse what cannot be run; where the file names code of somebody's own, only when it is carried out."""
+    if any(names_code(str(configuration.run.options[name])) for name in CODE):
+        return
+    try:
+        configuration.settings().check_ranks(configuration.network.ranks)
+    except InputError as error:
+        place = where if error.place is None else f"{where}.{error.place}"
+        raise InputError(error.message, place=place, remedy=error.remedy) from None
+
+
 def _group(run: RunSpec) -> str:
-    return "-".join([_subject(run), run.network, *_parts(run, RunSpec.model_fields.keys() - CAP_OPTIONS)])
+    return "-".join([_subject(run), run.network, *_parts(run, type(run).model_fields.keys() - _CAPS)])
 
 
 def _subject(run: RunSpec) -> str:
@@ -190,20 +226,24 @@ def _subject(run: RunSpec) -> str:
     return Path(run.workload).name.removesuffix(".gz").removesuffix(".json")
 
 
+def _given(run: RunSpec) -> dict[str, Any]:
+    """Return the keys that are not as they are where nobody asks, in order."""
+    fields = run.model_dump(exclude_defaults=True)
+    return {key: fields[key] for key in (*_PARTS, *fields) if key in fields}
+
+
 def _parts(run: RunSpec, keys: Collection[str]) -> list[str]:
-    told = {"network", "workload", "model", "iterations", "repeats"}
-    fields = run.model_dump(exclude_defaults=True, exclude=told)
-    return [_part(key, fields[key]) for key in RunSpec.model_fields if key in fields and key in keys]
+    shown = {key: _PARTS.get(key, key) for key in keys}
+    return [_part(short, value) for key, value in _given(run).items() if (short := shown.get(key)) is not None]
 
 
-def _part(key: str, value: Any) -> str:
-    short = _SHORT.get(key, key)
+def _part(short: str, value: Any) -> str:
     if isinstance(value, bool):
         return short if value else f"no_{short}"
-    if isinstance(value, str):
-        return value if key == "impl" else f"{short}_{value}".replace(":", "_").replace(",", "_")
     if isinstance(value, dict):
-        return short + "_".join(f"{rank}x{factor:g}" for rank, factor in value.items())
-    if isinstance(value, list):
+        return short + "_".join(f"{key}x{factor:g}" for key, factor in value.items())
+    if isinstance(value, tuple):
         return short + "_".join(f"{each:g}" for each in value)
-    return f"{short}{value:g}"
+    if isinstance(value, int | float):
+        return f"{short}{value:g}"
+    return f"{short}_{value}".removeprefix("_").replace(":", "_").replace(",", "_")

@@ -16,7 +16,6 @@ from ddpexec.campaign.baselines import measured_baselines
 from ddpexec.campaign.command import in_lab
 from ddpexec.campaign.repeats import averaged, mean_of
 from ddpexec.campaign.results import Result
-from ddpexec.campaign.schema import options_given
 from ddpexec.campaign.spec import Configuration, network_topology
 from ddpexec.netlab.network import wire_bytes
 from ddpexec.running.settings import RunSettings
@@ -25,8 +24,8 @@ from ddpsim.errors import InputError
 from ddpsim.files import json_text, read_json, write_whole
 from ddpsim.measured import read_table
 from ddpsim.options.arguments import as_arguments
+from ddpsim.options.option import option_values
 from ddpsim.prediction.document import load_prediction
-from ddpsim.schedules.named import scheme_named
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace
@@ -39,12 +38,6 @@ from ddpsim.workload.single_clock import single_clock
 
 LAUNCHES, ITERATIONS = 3, 6
 """Of a capture: processes, and iterations of each."""
-
-LOCAL_ITERATIONS = 5
-"""Of a run: without communication, after those that count, by which one process is timed."""
-
-_OF_WORKLOAD = {"scale_compute"}
-"""Options that the workload has in it already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,16 +178,7 @@ def run_arguments(configuration: Configuration, folder: Path, repeat: int = 0) -
     arguments = ["--workload", str(folder / "workload.json.gz")]
     if run.model is not None:
         arguments = ["--model", run.model, "--threads", "1"]
-    # Under `fully_shard` parameters are gathered in every iteration, so that none is one process's.
-    sharded = scheme_named(run.scheme).runner == "fully_shard"
-    values = {
-        **options_given(run, RunSettings),
-        "backend": "gloo",
-        "iterations": configuration.iterations * run.no_sync_every,
-        "local_iterations": 0 if sharded else LOCAL_ITERATIONS,
-        "seed": run.seed + 1000 * (repeat + 1),
-    }
-    return [*arguments, *as_arguments(RunSettings, {name: values[name] for name in values.keys() - _OF_WORKLOAD})]
+    return [*arguments, *as_arguments(RunSettings, option_values(configuration.settings(repeat)))]
 
 
 def conclude(configuration: Configuration, network: MeasuredNetwork, workload: Workload, folder: Path) -> Result:
@@ -212,8 +196,8 @@ def conclude(configuration: Configuration, network: MeasuredNetwork, workload: W
     local_s = held.iterations.measured_s - held.overhead.measured_s if measured else predicted_local_s
     table = [(row.size_bytes, row.time_s) for row in read_table(network.table).rows]
     wire = wire_s(configuration, workload) / float(workload.backward.device_s.mean())
-    cycle = configuration.run.no_sync_every
-    optimizer_s = float(np.median(workload.optimizer.device_s)) / cycle
+    settings = configuration.settings()
+    optimizer_s = float(np.median(workload.optimizer.device_s)) / settings.accumulate
     result = Result(
         name=configuration.name,
         group=configuration.group,
@@ -230,7 +214,10 @@ def conclude(configuration: Configuration, network: MeasuredNetwork, workload: W
         local_source="measured" if measured else "predicted",
         bucket_errors=tuple(bucket.errors["finished_s"] for bucket in held.buckets),
         baselines_s=mean_of(
-            [measured_baselines(table, summary.buckets, local_s, optimizer_s, cycle) for summary in summaries]
+            [
+                measured_baselines(table, summary.buckets, local_s, optimizer_s, settings.sync_every)
+                for summary in summaries
+            ]
         ),
         largest_term=held.largest_term.name,
         scheme=configuration.scheme,
@@ -249,7 +236,8 @@ def _capture(configuration: Configuration, network: MeasuredNetwork) -> None:
         return
     run = configuration.run
     arguments = ["capture", "--model", str(run.model), "--device", "cpu", "--threads", "1"]
-    arguments += [] if run.batch_size is None else ["--batch-size", str(run.batch_size)]
+    size = run.options["batch_size"]
+    arguments += [] if size is None else ["--batch-size", str(size)]
     parts = [network.folder / f"capture{number}.json.gz" for number in range(LAUNCHES)]
     for part in parts:
         in_lab(network.topology, [*arguments, "--iterations", str(ITERATIONS), "-o", str(part)])

@@ -20,6 +20,8 @@ def least_step_s(configuration: Configuration) -> float | None:
     workload = stages.scaled(configuration, load_workload(configuration.run.workload))
     phases = (workload.forward, workload.backward, workload.optimizer)
     computing_s = sum(float(phase.device_s.mean()) for phase in phases)
+    if configuration.run.options["compression"] != "none" or configuration.run.options["comm"] == "noop":
+        return computing_s
     return max(computing_s, stages.wire_s(configuration, workload))
 
 
@@ -51,7 +53,7 @@ class TimeLeft:
     @staticmethod
     def _run_s(configuration: Configuration, longest_step_s: float) -> float:
         step_s = least_step_s(configuration) or longest_step_s
-        steps = DISCARDED + configuration.iterations * configuration.run.no_sync_every
+        steps = DISCARDED + configuration.iterations * int(configuration.run.options["accumulate"])
         return configuration.repeats * (START_S + steps * step_s)
 
 

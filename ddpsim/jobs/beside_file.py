@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 
-from ddpsim.bucketing import BucketCaps
 from ddpsim.documents import document_error, problems, raised
 from ddpsim.documents.errors import format_value
 from ddpsim.documents.yaml_reading import line_of, read_mapping
@@ -15,13 +14,11 @@ from ddpsim.errors import InputError
 from ddpsim.files import display_name, read_text
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.job import Job
-from ddpsim.jobs.job_options import Backend, Sync
+from ddpsim.options.keys import values_of, with_options
+from ddpsim.options.option import build
 from ddpsim.topology.bounds import MOST_GPUS, MOST_NODES
 
 _START = "start with `workload:` and `nodes:`"
-
-Cap = Annotated[float, Field(ge=0, le=1e9, strict=False)]
-"""MiB."""
 
 
 def _nodes(value: object) -> object:
@@ -36,7 +33,7 @@ def _nodes(value: object) -> object:
 
 
 class BesideSpec(BaseModel):
-    """The YAML of a job beside; options have the names that they have in Python."""
+    """The YAML of a job beside, but for the options of a job, which are keys too."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -45,23 +42,6 @@ class BesideSpec(BaseModel):
     placement: Literal["after", "alternate"] = "after"
     gpus_per_node: Annotated[int, Field(ge=1, le=MOST_GPUS)] | None = None
     phase: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.0
-    bucket_cap_mb: Cap | None = None
-    first_bucket_mb: Cap | None = None
-    bucket_cap_mb_list: Annotated[list[Cap], Field(min_length=1)] | None = None
-    gradient_as_bucket_view: bool = False
-    broadcast_buffers: bool = True
-    accumulate: Annotated[int, Field(ge=1, le=1 << 20)] = 1
-    sync: Sync = "last"
-    backend: Backend | None = None
-    compression: str = "none"
-    scheme: str = "ddp"
-    overlap: Literal["on", "off"] = "on"
-
-    @field_validator("overlap", mode="before")
-    @classmethod
-    def _yaml_switch(cls, value: object) -> object:
-        """Take `on` and `off` without quotes too, which YAML reads as true and false."""
-        return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
     @model_validator(mode="after")
     def _agrees(self) -> BesideSpec:
@@ -69,24 +49,8 @@ class BesideSpec(BaseModel):
             raise ValueError("`nodes` are listed and `placement: alternate` is given; keep one")
         return self
 
-    def job(self) -> Job:
-        """Return the job, whose options are checked.
 
-        Raises:
-            InputError: options that contradict each other.
-        """
-        listed = None if self.bucket_cap_mb_list is None else tuple(self.bucket_cap_mb_list)
-        return Job(
-            caps=BucketCaps(self.bucket_cap_mb, self.first_bucket_mb, listed),
-            gradient_as_bucket_view=self.gradient_as_bucket_view,
-            broadcast_buffers=self.broadcast_buffers,
-            accumulate=self.accumulate,
-            sync=self.sync,
-            backend=self.backend,
-            compression=self.compression,
-            scheme=self.scheme,
-            overlap=self.overlap,
-        )
+_FILE = with_options(BesideSpec, Job)
 
 
 def job_beside(path: str, name: str) -> JobBeside:
@@ -104,12 +68,12 @@ def job_beside(path: str, name: str) -> JobBeside:
     content, place = read_text(path, InputError, f"give a job's YAML file; {_START}"), display_name(path)
     document = read_mapping(content, place, InputError, _START)
     try:
-        spec = BesideSpec.model_validate(document)
+        spec = _FILE.model_validate(document)
     except ValidationError as error:
-        found = problems(error, BesideSpec, line=lambda path: line_of(content, path))
+        found = problems(error, _FILE, line=lambda path: line_of(content, path))
         raise raised(found, place, InputError) from error
     try:
-        job = spec.job()
+        job = build(Job, values_of(spec, Job))
         return JobBeside(spec.workload, job, spec.nodes, spec.placement == "alternate", spec.gpus_per_node, spec.phase)
     except InputError as error:
         error.at(place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 from ddpsim.options.option import Declared, declared
@@ -52,4 +53,6 @@ def _joined(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, timedelta):
+        return f"{exact(value.total_seconds())}s"
     return exact(value) if isinstance(value, float) else str(value)

@@ -17,17 +17,17 @@ RECORD = Path(__file__).resolve().parents[2] / "traces" / "paper"
 
 def row(each: Recorded) -> dict[str, object]:
     """Return a run as `studies.paper.lab.Run` takes it."""
-    run, result = each.configuration.run, each.before.result
+    run, asked, result = each.configuration.run, each.configuration.settings(), each.before.result
     low_s, high_s = spread(each.configuration.name)
     return {
         "network": run.network,
         "ranks": result.world_size,
         "wire": run.wire_over_backward,
-        "impl": run.impl,
-        "cap_mb": run.bucket_cap_mb,
-        "overlap": run.overlap == "on",
-        "groups": run.process_groups,
-        "sync_every": run.no_sync_every,
+        "impl": asked.implementation,
+        "cap_mb": asked.caps.bucket_cap_mb,
+        "overlap": asked.overlap == "on",
+        "groups": asked.process_groups,
+        "sync_every": asked.accumulate,
         "measured_s": round(result.step_s, 6),
         "predicted_s": round(result.predicted_s, 6),
         "low_s": round(low_s, 6),

@@ -20,17 +20,17 @@ KEPT = {
 
 
 def test_each_kept_run_has_its_row_with_the_prediction_written_before_it() -> None:
-    configurations = {each.name: each.run for each in load_campaign(RECORD / "campaign.yaml").configurations}
+    configurations = {each.name: each for each in load_campaign(RECORD / "campaign.yaml").configurations}
     for name, document in KEPT.items():
-        asked = configurations[name]
+        run, asked = configurations[name].run, configurations[name].settings()
         found = lab.run(
-            asked.network,
-            asked.wire_over_backward,
-            impl=asked.impl,
-            cap_mb=asked.bucket_cap_mb,
+            run.network,
+            run.wire_over_backward,
+            impl=asked.implementation,
+            cap_mb=asked.caps.bucket_cap_mb,
             overlap=asked.overlap == "on",
             groups=asked.process_groups,
-            sync_every=asked.no_sync_every,
+            sync_every=asked.accumulate,
         )
         assert found is not None, name
         assert found.predicted_s == pytest.approx(document["documents"]["prediction"]["iteration_s"], abs=1e-6)

@@ -1,31 +1,29 @@
 """A configuration's options are those of a run: same types, same defaults."""
 
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 pytest.importorskip("torch")
 
 from ddpexec.campaign.predicting import options
-from ddpexec.campaign.schema import RunSpec, options_given
+from ddpexec.campaign.schema import CampaignRun
 from ddpexec.campaign.spec import parse_campaign
 from ddpexec.campaign.stages import run_arguments
 from ddpexec.running.settings import RunSettings
 from ddpsim.errors import InputError
 from ddpsim.options.option import declared
 
-OTHER = {"impl", "iterations", "scale_compute"}
-"""A campaign has torch's implementation, its own iterations, and no scale as defaults."""
 
-
-def test_a_field_of_a_configuration_has_the_default_that_its_option_declares() -> None:
-    named = {each.name: each for each in declared(RunSettings)} | {each.field: each for each in declared(RunSettings)}
-    shared = [name for name in RunSpec.model_fields if name in named]
-    assert len(shared) > 10
-    for name in set(shared) - OTHER:
-        assert RunSpec.model_fields[name].default == named[name].default, name
-    assert get_args(RunSpec.model_fields["impl"].annotation) == named["impl"].choices
+def test_every_option_of_a_run_is_a_key_with_its_default_but_what_a_campaign_decides() -> None:
+    defaults = {each.field: each.default for each in declared(RunSettings)}
+    asked = CampaignRun(network="flat", model="mlp").options
+    assert defaults.keys() - asked.keys() == {
+        *("backend", "local_iterations", "observe"),  # decided by the campaign
+        *("iterations", "scale_compute"),  # other keys of that name
+    }
+    assert {name for name, value in asked.items() if value != defaults[name]} == {"implementation"}
+    assert asked["implementation"] == "torch"
 
 
 def test_what_is_given_reaches_the_run_and_the_prediction() -> None:
@@ -36,7 +34,7 @@ runs: [{network: flat, model: mlp, batch_size: 3, impl: ddpexec, process_groups:
         bucket_cap_mb_list: [1, 2.5], broadcast_buffers: false, no_sync_every: 2}]
 """
     [configuration] = parse_campaign(text, "c").configurations
-    assert options_given(configuration.run, RunSettings)["stragglers"] == {1: 1.5}
+    assert configuration.settings().stragglers == {1: 1.5}
     made = options(configuration)
     assert (made.process_groups, made.accumulate, made.broadcast_buffers) == (2, 2, False)
     assert made.caps.bucket_cap_mb_list == (1, 2.5)
@@ -46,6 +44,26 @@ runs: [{network: flat, model: mlp, batch_size: 3, impl: ddpexec, process_groups:
         *("--bucket-cap-mb-list 1,2.5", "--no-broadcast-buffers", "--accumulate 2", "--iterations 24"),
     ):
         assert part in said
+
+
+def test_an_option_that_no_campaign_had_reaches_both_too_by_any_of_its_names() -> None:
+    text = """
+name: c
+networks: {flat: {ranks: 2, rate: 1gbit}}
+runs: [{network: flat, model: mlp, implementation: ddpexec, compression: fp16, accumulate: 4, sync: every,
+        timeout: 90s, drop: {"1": 0.25}, stragglers: ["1:1.5"]}]
+"""
+    [configuration] = parse_campaign(text, "c").configurations
+    made = options(configuration)
+    assert (made.compression, made.accumulate, made.sync, made.drop) == ("fp16", 4, "every", {"1": 0.25})
+    assert made.stragglers == {1: 1.5}
+    said = " ".join(run_arguments(configuration, Path("x")))
+    for part in ("--compression fp16", "--accumulate 4", "--sync every", "--timeout 90s", "--drop 1:0.25"):
+        assert part in said
+    assert "--local-iterations" not in said, "which layers stay is drawn for synchronised iterations"
+    assert configuration.name == (
+        "mlp_real-flat-ddpexec-nosync4-slow1x1.5-sync_every-compression_fp16-drop1x0.25-timeout_0_01_30-default"
+    )
 
 
 def test_a_scheme_reaches_the_run_and_the_prediction() -> None:
@@ -67,9 +85,12 @@ runs:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("scheme: priority", "write `impl: ddpexec`"),
+        ("scheme: priority", "use `implementation=ddpexec`"),
         ("scheme: prioriti, impl: ddpexec", "did you mean"),
-        ("overlap: off, impl: ddpexec, process_groups: 2", "drop `process_groups`"),
+        ("overlap: off, impl: ddpexec, process_groups: 2", "`overlap=off` and `process_groups=2` are both given"),
+        ("straggler: {1: 0.5}, impl: ddpexec", r"runs\.0\.stragglers\[1\]: 0\.5 makes no straggler"),
+        ("backend: nccl", "unknown key 'backend'"),
+        ("drop: [layer.1], impl: ddpexec", "names no layer and probability"),
     ],
 )
 def test_schemes_that_cannot_run_are_refused(asked: str, said: str) -> None:

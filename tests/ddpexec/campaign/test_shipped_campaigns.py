@@ -63,20 +63,20 @@ def test_wire_times_have_equal_shares(lab: Campaign) -> None:
 def test_every_value_of_every_factor_stands_there_five_times(lab: Campaign) -> None:
     factors: dict[str, Counter[object]] = {}
     for each in lab.configurations:
-        run, network = each.run, each.network
+        run, network, asked = each.run, each.network, each.settings()
         shape = "slow link" if network.slow else "trunk" if network.trunk else "flat"
-        caps = "list" if run.bucket_cap_mb_list else run.bucket_cap_mb
+        caps = "list" if asked.caps.bucket_cap_mb_list else asked.caps.bucket_cap_mb
         values = {
             "what": _kind(run.workload) if run.workload else "real computation",
             "ranks": network.ranks,
             "delay": network.delay,
             "caps": caps,
-            "view": run.gradient_as_bucket_view,
-            "impl": run.impl,
+            "view": asked.gradient_as_bucket_view,
+            "impl": asked.implementation,
             "shape": shape,
-            "straggler": bool(run.straggler),
-            "no_sync": run.no_sync_every,
-            "groups": run.process_groups,
+            "straggler": bool(asked.stragglers),
+            "no_sync": asked.accumulate,
+            "groups": asked.process_groups,
         }
         for name, value in values.items():
             factors.setdefault(name, Counter())[value] += 1
@@ -92,7 +92,8 @@ def test_every_value_of_every_factor_stands_there_five_times(lab: Campaign) -> N
 def test_eight_ranks_have_no_small_buckets(lab: Campaign) -> None:
     for each in lab.configurations:
         if each.network.ranks == 8:
-            assert min(each.run.bucket_cap_mb_list or [each.run.bucket_cap_mb or 0]) >= 5
+            caps = each.settings().caps
+            assert min(caps.bucket_cap_mb_list or [caps.bucket_cap_mb or 0]) >= 5
 
 
 def test_every_model_is_replayed_and_computes_for_real_at_two_ranks(lab: Campaign) -> None:

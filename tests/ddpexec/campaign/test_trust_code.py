@@ -31,7 +31,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_file_that_is_only_read_runs_nothing(file: Path) -> None:
-    assert load_campaign(file).configurations[0].run.scheme.endswith(":own")
+    assert load_campaign(file).configurations[0].run.options["scheme"].endswith(":own")
     assert not Path("ran").exists()
 
 
