@@ -33,8 +33,8 @@ from ddpsim.workload import Phase, Workload
 from ddpsim.workload.forward_use import ForwardUse
 
 CAPS_OFF = 0.02
-"""Share of a step by which two plans' predicted difference is off in the usual case, whatever the constants leave open;
-`python -m studies.tuning` prints it of its sweeps."""
+"""Share of a step within which nine of ten predicted differences between a plan near the best and the default come out,
+whatever the constants leave open; `python -m studies.tuning` prints it of its sweeps."""
 BANDED = 0.05
 """Share of the step by which a plan may be predicted slower than the best and have its band told: beyond, no trial."""
 _LEAST_RATE = 1e3

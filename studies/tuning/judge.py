@@ -23,7 +23,11 @@ TRIALS, TRIAL_STEPS = 20, 10
 
 def usual(plan: Mapping[str, Any]) -> float:
     """Return a plan's step: the mean of its steps without the longest and the shortest fifth."""
-    steps = sorted(second for block in plan["blocks"] for second in block)
+    return _usual(plan["blocks"])
+
+
+def _usual(blocks: Sequence[Sequence[float]]) -> float:
+    steps = sorted(second for block in blocks for second in block)
     cut = len(steps) // 5
     return fmean(steps[cut : len(steps) - cut])
 
@@ -40,6 +44,8 @@ class Judged:
 
     Attributes:
         default_best: whether no plan of the sweep is faster than torch's default by more than is told apart.
+        over_best_apart: the kept plan's step over the best one's, where the best is picked by half of the passes and
+            both are timed by the other half, the mean of both ways: the least of several noisy means is too low.
         lost: what the steps until it was decided took beyond as many of the present plan's, of those.
     """
 
@@ -47,6 +53,7 @@ class Judged:
     best_s: float
     default_s: float
     kept_s: float
+    over_best_apart: float
     steps: int
     lost: float
     blind_over_best: float
@@ -82,7 +89,7 @@ def judged(tuning: Mapping[str, Any], steps: Sequence[float], plans: Sequence[Ma
     """
     first = tuning["rounds"][0]
     taken = [usual(plan) for plan in plans]
-    kept = next((s for s, plan in zip(taken, plans, strict=True) if same(plan["caps"], first["kept"])), None)
+    kept = next((plan for plan in plans if same(plan["caps"], first["kept"])), None)
     if kept is None:
         raise ValueError(f"{first['kept']} was not swept")
     found, lost = blind([plan["caps"] for plan in plans], taken)
@@ -92,12 +99,29 @@ def judged(tuning: Mapping[str, Any], steps: Sequence[float], plans: Sequence[Ma
         kept=first["kept"],
         best_s=min(taken),
         default_s=taken[0],
-        kept_s=kept,
+        kept_s=usual(kept),
+        over_best_apart=_over_best_apart(kept, plans),
         steps=first["steps"],
         lost=(sum(counted) - usual_s * len(counted)) / (usual_s * first["steps"]),
         blind_over_best=found / min(taken),
         blind_lost=lost,
     )
+
+
+def _over_best_apart(kept: Mapping[str, Any], plans: Sequence[Mapping[str, Any]]) -> float:
+    passes = len(kept["blocks"])
+    halves = [slice(None, passes // 2), slice(passes // 2, None)]
+    ratios = []
+    for picked, timed in (halves, halves[::-1]):
+        best = min(again(plans), key=lambda plan: _usual(plan["blocks"][picked]))
+        ratios.append(_usual(kept["blocks"][timed]) / _usual(best["blocks"][timed]))
+    return fmean(ratios)
+
+
+def again(plans: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the plans that were measured by turns: torch's default, the kept one and those near the best."""
+    passes = len(plans[0]["blocks"])
+    return [plan for plan in plans if len(plan["blocks"]) == passes]
 
 
 def gains_apart(tuning: Mapping[str, Any], plans: Sequence[Mapping[str, Any]]) -> list[float]:

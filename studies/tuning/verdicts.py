@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from studies.tuning.judge import TRIALS, Judged, cost_of, gains_apart, judged
+import numpy as np
+
+from studies.tuning.judge import TRIALS, Judged, again, cost_of, gains_apart, judged
 
 WITHIN, WITHIN_MOST, ALLOWED_PAST = 0.01, 0.02, 1
 """How far over the best plan's step the kept one's may be, and in how many configurations as far as the second."""
@@ -47,16 +49,21 @@ def page_of(configurations: Sequence[Mapping[str, Any]], known: Mapping[str, Any
     lines += [
         "",
         "Steps in ms. *Lost* is what the steps until it was decided took beyond as many of torch's default, torch's "
-        f"own first two left out, a share of those; *blind* is a search of {TRIALS} trials that knows no model.",
+        f"own first two left out, a share of those; *blind* is a search of {TRIALS} trials that knows no model. The "
+        "least of several means is too low by their noise: *apart* picks the best plan by half of the passes and times "
+        "both by the other half.",
         "",
-        "| name | kept | default | best | kept ms | of best | of default | steps | lost | blind | steps | lost |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| name | kept | default | best | kept ms | of best | apart | of default "
+        "| steps | lost | blind | steps | lost |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     lines += [_row(name, row) for name, row in rows.items()]
     apart = [gap for name in rows for gap in gains_apart(known[name]["tuning"], known[name]["plans"])]
-    if apart:
-        off = f"{median(apart):.1%} of a step off in the median of {len(apart)} plans"
-        lines += ["", f"Gains over the default were predicted {off}."]
+    near = [gap for name in rows for gap in gains_apart(known[name]["tuning"], again(known[name]["plans"]))]
+    if near:
+        usual = f"{median(apart):.1%} of a step off in the median of {len(apart)} plans"
+        most = f"{np.percentile(near, 90):.1%} at the 90th percentile of the {len(near)} near the best"
+        lines += ["", f"Gains over the default were predicted {usual}, {most}, which is the tuner's `CAPS_OFF`."]
     return "\n".join(lines) + "\n"
 
 
@@ -65,20 +72,13 @@ def verdicts(
 ) -> list[Verdict]:
     """Return a verdict for each reach; one over all configurations holds only once all are measured."""
     whole = len(rows) == planned
-    over = sorted((row.over_best - 1 for row in rows), reverse=True)
-    past = sum(each > WITHIN for each in over)
-    near = past <= ALLOWED_PAST and all(each <= WITHIN_MOST for each in over)
     best = [row for row in rows if row.default_best]
     least = max((row.over_default for row in best), default=0.0)
     slowest, dearest = max((row.steps for row in rows), default=0), max((row.lost for row in rows), default=0.0)
     few = sum(row.lost <= LOST for row in rows)
     found = [
-        Verdict(
-            "step of the kept plan over the best of the sweep",
-            f"within 1 % in {planned - ALLOWED_PAST} of {planned}, 2 % in all",
-            f"within 1 % in {len(rows) - past} of {len(rows)}, at most {max(over, default=0.0):.1%}",
-            _held(near, whole),
-        ),
+        _near("step of the kept plan over the best of the sweep", [row.over_best for row in rows], planned),
+        _near("the same, best picked by half, timed by the other", [row.over_best_apart for row in rows], planned),
         Verdict(
             "step of the kept plan over the default where that is best",
             f"<= {OVER_DEFAULT}",
@@ -98,6 +98,16 @@ def verdicts(
         Verdict("after a network is halved, tuned anew", f"<= {HALVED_STEPS} steps", "", None)
     ]
     return [*found, _cost_verdict(cost)]
+
+
+def _near(measure: str, ratios: Sequence[float], planned: int) -> Verdict:
+    past, most = sum(each - 1 > WITHIN for each in ratios), max(ratios, default=1.0) - 1
+    return Verdict(
+        measure,
+        f"within 1 % in {planned - ALLOWED_PAST} of {planned}, 2 % in all",
+        f"within 1 % in {len(ratios) - past} of {len(ratios)}, at most {most:.1%}",
+        _held(past <= ALLOWED_PAST and most <= WITHIN_MOST, len(ratios) == planned),
+    )
 
 
 def _held(holds: bool, whole: bool) -> bool | None:
@@ -136,6 +146,12 @@ def _halved(configurations: Sequence[Mapping[str, Any]], known: Mapping[str, Any
 
 def _row(name: str, row: Judged) -> str:
     cells = [name, f"`{row.kept}`", *(f"{seconds * 1e3:.1f}" for seconds in (row.default_s, row.best_s, row.kept_s))]
-    cells += [f"{row.over_best:.3f}", f"{row.over_default:.3f}", str(row.steps), f"{row.lost:.1%}"]
+    cells += [
+        f"{row.over_best:.3f}",
+        f"{row.over_best_apart:.3f}",
+        f"{row.over_default:.3f}",
+        str(row.steps),
+        f"{row.lost:.1%}",
+    ]
     cells += [f"{row.blind_over_best:.3f}", str(row.blind_steps), f"{row.blind_lost:.1%}"]
     return f"| {' | '.join(cells)} |"
