@@ -90,6 +90,12 @@ class Validation:
         return summary_card("Validation", {**told, "errs most": most})
 
     @property
+    def local(self) -> ComparedQuantity:
+        """One process's period, without communication; both sides are the prediction's where no run timed it."""
+        sides = ((step - over) for step, over in zip(_pair(self.iterations), _pair(self.overhead), strict=True))
+        return ComparedQuantity.of(*sides)
+
+    @property
     def errors(self) -> list[float]:
         """The step's error and each bucket's finish error, absolute."""
         step = abs(self.iterations.error or 0.0)
@@ -138,6 +144,10 @@ class Validation:
             **({} if self.path is None else self.path.entries()),
             **({"sensitivities": [each.document() for each in self.helps]} if self.helps else {}),
         }
+
+
+def _pair(quantity: ComparedQuantity) -> tuple[float, float]:
+    return quantity.measured_s, quantity.predicted_s
 
 
 def _sides(pair: ComparedQuantity) -> str:

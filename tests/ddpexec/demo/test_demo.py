@@ -10,6 +10,7 @@ from ddpexec.__main__ import app as ddpexec
 from ddpexec.demo import planned, real
 from ddpsim import shipped
 from ddpsim.cli.app import whole_command as ddpsim
+from ddpsim.validation.result import ComparedQuantity, Validation
 
 Called = list[tuple[str, list[str]]]
 
@@ -23,7 +24,16 @@ def called(tmp_path: Path) -> Called:
         found.append((name, [str(argument) for argument in arguments]))
         return ""
 
-    read = ("validate", "validation_row", "load_prediction", "read_trace", "json_text", "table", "draw_comparison")
+    read = (
+        "validate",
+        "validation_row",
+        "load_prediction",
+        "read_trace",
+        "json_text",
+        "table",
+        "draw_comparison",
+        "pace_line",
+    )
     with mock.patch.multiple(real, module=noted, **dict.fromkeys(read, mock.DEFAULT)) as unread:
         unread["json_text"].return_value = ""
         real.hold_against_a_real_run(tmp_path)
@@ -41,6 +51,15 @@ def test_the_demo_stays_on_the_processor_where_there_is_a_gpu_too(called: Called
 def test_every_command_of_the_demo_has_the_options_it_is_given(called: Called) -> None:
     parsed = [parse(name, words) for name, words in called]
     assert parsed == ["capture", "microbench", "calibrate", *["predict"] * 3, *["run"] * 3]
+
+
+def test_the_demo_tells_the_pace_of_the_machine_from_the_error() -> None:
+    """A machine 10 % faster in the run than when captured: the step is off by it, the overhead is not."""
+    step, over = ComparedQuantity.of(1.0, 1.1), ComparedQuantity.of(0.1, 0.1)
+    result = Validation(step, over, "run", (), (), {})
+    assert real.pace_line({25: result}).startswith(
+        "One process alone took 900.0 ms in these runs, 1000.0 ms when captured"
+    )
 
 
 def test_every_machine_and_workload_of_the_demo_is_shipped() -> None:
