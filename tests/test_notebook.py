@@ -30,6 +30,18 @@ def test_a_prediction_shows_its_step_and_what_is_most_in_doubt(prediction: Predi
     assert len(card) < 2000
 
 
+def test_tables_of_a_prediction_and_a_validation_have_all_writers(prediction: Prediction) -> None:
+    result = validate(prediction.document(), predict(WORKLOAD, MACHINE, nodes=2, band=False).trace)
+    tables = {**prediction.tables(), **result.tables()}
+    assert {"Parts of the step", "Buckets", "Predicted and measured", "Terms"} <= tables.keys()
+    for title, table in tables.items():
+        assert [list(row.values()) for row in pages.table(pages.parse(table.html()))] == table.document()["rows"], title
+        assert len(table.markdown().splitlines()) == len(table.text().splitlines()) + 1
+    parts = prediction.tables()["Parts of the step"].rows
+    whole_s = sum(float(row[1] or 0) for row in parts if not str(row[0]).startswith("  ")) / 1e3
+    assert whole_s == pytest.approx(prediction.iteration_s, abs=1e-4)
+
+
 def test_a_name_is_shown_as_it_is(prediction: Prediction) -> None:
     named = replace(prediction, workload=replace(WORKLOAD, name="<script>alert(1)</script>"))
     root = pages.parse(named._repr_html_())

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.cli.expand import expand
-from ddpsim.cli.output import JsonDocument, ms, percent, table, write
+from ddpsim.cli.output import JsonDocument, table, write
 from ddpsim.errors import InputError
+from ddpsim.tables.cells import ms, percent
 
 if TYPE_CHECKING:
     from ddpexec.running.orders import Arm

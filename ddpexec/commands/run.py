@@ -14,13 +14,13 @@ from ddpexec.groups.termination import ignore_from_now_on
 from ddpexec.groups.torchrun import refuse_shared_input
 from ddpexec.running.pipeline_options import PipelineOptions, check_beside
 from ddpexec.running.settings import RunSettings
-from ddpsim.cli.breakdown import breakdown, statistic, step_line
+from ddpsim.cli.breakdown import statistic, step_line
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import PlanFile, read_plan, refuse_beside_plan
-from ddpsim.cli.output import Output, ms, percent, table
+from ddpsim.cli.output import Output
 from ddpsim.options.option import Section
+from ddpsim.tables.cells import ms, percent
 from ddpsim.units import counted
-from ddpsim.validation.report import signed_percent
 
 if TYPE_CHECKING:
     from ddpexec.ddp.parameters import ModelParameters
@@ -133,7 +133,7 @@ def _in_stages(measured: PipelineMeasurement) -> str:
     )
     if measured.predicted_s is None or measured.error is None:
         return head
-    return f"{head}\npredicted {ms(measured.predicted_s)} ms, {signed_percent(measured.error)}"
+    return f"{head}\npredicted {ms(measured.predicted_s)} ms, {percent(measured.error, True)}"
 
 
 def _refuse_beside_step(settings: RunSettings) -> None:
@@ -188,19 +188,15 @@ def _train(running: Run, out: Path, output: Output) -> None:
 
 
 def _text(running: Run, summary: Summary, stamping_s: float, out: Path) -> str:
-    buckets = table(
-        ["bucket", "bytes", "ready ms", "launched", "started", "finished", "written"],
-        (
-            [b.index, f"{b.size_bytes:,}", *map(ms, (b.ready_s, b.launched_s, b.started_s, b.finished_s, b.written_s))]
-            for b in summary.buckets
-        ),
-    )
+    from ddpsim.trace.tables import MEASURED_BUCKETS, bucket_table, parts_table
+
+    parts, buckets = parts_table(summary).text("  "), bucket_table(summary.buckets, MEASURED_BUCKETS).text()
     name = f"{running.subject.model.name}, {counted(running.world_size, 'rank')}, {running.settings.carried_out_by}"
     steps = "".join(f"{line}\n" for line in step_line(running.settings, summary.iteration_s))
     share, hidden = percent(stamping_s / summary.iteration_s), percent(summary.overlap_ratio) or "-"
     return (
         f"{name}: {ms(summary.iteration_s)} ms a step{statistic(summary)}, overlap {hidden}; "
-        f"stamping cost {share} of it\n{steps}\n{breakdown(summary)}\n\n{buckets}\n\nwritten to {out}"
+        f"stamping cost {share} of it\n{steps}\n{parts}\n\n{buckets}\n\nwritten to {out}"
     )
 
 

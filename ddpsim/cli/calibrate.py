@@ -11,11 +11,12 @@ import typer
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import TopologyName
-from ddpsim.cli.output import Output, note, percent
+from ddpsim.cli.output import Output, note
 from ddpsim.cli.pictures import plot_option
 from ddpsim.errors import InputError
 from ddpsim.options.text import counts
 from ddpsim.tables import Column, ResultTable
+from ddpsim.tables.cells import percent
 from ddpsim.units import counted
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import check_destination
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import GpusPerNode, NodeCount, TopologyName
-from ddpsim.cli.output import Output, note, percent, table
+from ddpsim.cli.output import Output, note, table
 from ddpsim.cli.pictures import plot_option
 from ddpsim.errors import InputError
+from ddpsim.tables.cells import percent
 from ddpsim.units import counted
 
 if TYPE_CHECKING:

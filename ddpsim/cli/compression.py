@@ -11,9 +11,10 @@ import typer
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCount, WorkloadName
-from ddpsim.cli.output import Output, ms, percent, table
+from ddpsim.cli.output import Output, table
 from ddpsim.cli.progress import Progress
 from ddpsim.errors import InputError
+from ddpsim.tables.cells import ms, percent
 
 if TYPE_CHECKING:
     from ddpsim.planning.codec_break_even import CodecRow

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from ddpsim.cli.output import ms, percent, table
+from ddpsim.cli.output import first_rows
 from ddpsim.explaining.against import RunComparison
 from ddpsim.explaining.explanation import Explanation
+from ddpsim.explaining.tables import CHANGES, COLLECTIVES, MOVED, PARTS, RANKS
 from ddpsim.prediction.path import helps_most
-from ddpsim.units import MIB, counted, format_time
+from ddpsim.units import counted, format_time
 
-NAMES = {
-    "forward_s": "forward",
-    "backward_compute_s": "backward",
-    "exposed_comm_s": "exposed communication",
-    "buffer_broadcast_s": "buffer broadcast",
-    "ddp_overhead_s": "DDP overhead",
-    "optimizer_s": "optimizer",
-    "input_s": "input, loop",
-}
-"""What the parts of a step are called; those of collectives that are not DDP's by `part_name`."""
 _SHOWN = 24
 """Rows of collectives in the text, `--json` has all; chosen by hand, for one screen."""
-
-
-def part_name(part: str) -> str:
-    """Return what a part of a step is called."""
-    return NAMES.get(part) or f"{part.removesuffix('_s')} (not DDP's)"
 
 
 def text(found: Explanation) -> str:
@@ -36,23 +22,10 @@ def text(found: Explanation) -> str:
 
 def changes(since: RunComparison) -> str:
     """Return what changed since an earlier run as text; a change that the steps do not show surely has a `?`."""
-    rows = [
-        (
-            f"  {part.name if part is since.step else part_name(part.name)}", ms(part.now_s), ms(part.then_s),
-            f"{part.change_s * 1e3:+.2f}{'' if part.sure or not part.change_s else ' ?'}",
-            percent(part.change_s / since.step.then_s, True),
-        )
-        for part in (*since.parts, since.step)
-        if part.now_s or part.then_s
-    ]  # fmt: skip
-    lines = [since.verdict(), "", table(("  part", "now ms", "then ms", "change", "of the step then"), rows)]
-    moved = [
-        (name, then.count, now.count, ms(then.wait_s), ms(now.wait_s), ms(then.wire_s), ms(now.wire_s))
-        for name, then, now in since.collectives
-    ]
-    if moved:
-        header = ("collectives", "then", "now", "waiting then ms", "now", "wire then ms", "now")
-        lines += ["", table(header, moved)]
+    tables = since.tables()
+    lines = [since.verdict(), "", tables[CHANGES].text("  ")]
+    if MOVED in tables:
+        lines += ["", tables[MOVED].text()]
     if since.changed:
         lines += ["", *(f"- {line}" for line in since.changed)]
     return "\n".join(lines)
@@ -95,29 +68,14 @@ def _who(found: Explanation) -> str:
 
 
 def _parts(found: Explanation) -> str:
-    step, told = found.traced, found.foretold
+    told, shown = found.foretold, found.tables()[PARTS].text("  ")
     if told is None:
-        alone = [(f"  {part_name(part)}", ms(s), percent(s / step.step_s)) for part, s in step.parts.items()]
-        why = [] if found.unpredicted is None else [f"not predicted: {found.unpredicted}"]
-        return "\n".join([table(("  part", "traced ms", "share"), alone), *why])
-    each = [(f"  {part_name(t.name)}", t.traced_s, t.predicted_s) for t in told.terms]
-    each.append(("  step", told.traced_s, told.step_s))
-    rows = [
-        (
-            name,
-            ms(traced),
-            percent(traced / step.step_s),
-            ms(predicted),
-            percent((predicted - traced) / step.step_s, True),
-        )
-        for name, traced, predicted in each
-    ]
+        return "\n".join([shown, *([] if found.unpredicted is None else [f"not predicted: {found.unpredicted}"])])
     where = f"on {counted(told.prediction.nodes, 'node')} of {told.prediction.topology.name}"
     inside = "holds" if told.holds else "does NOT hold"
     band = f"predicted {where}: {format_time(told.low_s)} to {format_time(told.high_s)}, which {inside} the traced step"
     helps = helps_most(told.sensitivities, told.prediction.iteration_s)
-    waits = (f"predicted: {told.prediction.critical_path.text()}", *helps)
-    return "\n".join([table(("  part", "traced ms", "share", "predicted ms", "of the step"), rows), band, *waits])
+    return "\n".join([shown, band, f"predicted: {told.prediction.critical_path.text()}", *helps])
 
 
 def _buckets(found: Explanation) -> str:
@@ -128,19 +86,7 @@ def _collectives(found: Explanation) -> str:
     if not found.splits:
         return ""
     several = len(found.ranks.ranks) > 1
-    rows = [
-        (
-            s.index, s.operation, s.parameters or None, None if s.size_bytes is None else f"{s.size_bytes / MIB:.2f}",
-            ms(s.ready_s), ms(s.started_s), ms(s.finished_s), ms(s.wait_s), ms(s.wire_s), s.last_rank,
-        )
-        for s in found.splits[:_SHOWN]
-    ]  # fmt: skip
-    header = ("collective", "", "gradients", "MiB", "ready ms", "started", "finished", "waiting", "wire", "last rank")
-    # A column of which nothing is known is none.
-    kept = [n for n in range(len(header)) if any(row[n] is not None for row in rows)]
-    lines = [table([header[n] for n in kept], [[row[n] for n in kept] for row in rows], left=(1,))]
-    if len(found.splits) > _SHOWN:
-        lines.append(f"... {len(found.splits) - _SHOWN} more; --json has all")
+    lines = [first_rows(found.tables()[COLLECTIVES], _SHOWN)]
     if several and any(split.bound for split in found.splits):
         lines.append("no last rank: not all ranks take part; as of one rank, waiting is the least, wire the most")
     if not several:
@@ -151,13 +97,8 @@ def _collectives(found: Explanation) -> str:
 def _ranks(found: Explanation) -> str:
     if not found.excess_s:
         return ""
-    phases = list(next(iter(found.excess_s.values())))
-    rows = [
-        (rank, *(f"{seconds * 1e3:+.2f}" for seconds in excess.values()), f"{sum(excess.values()) * 1e3:+.2f}")
-        for rank, excess in list(found.excess_s.items())[:_SHOWN]
-    ]
     title = "own time of each rank beyond the others' median, ms"
-    return "\n".join([title, table(("rank", *phases, "all"), rows)])
+    return f"{title}\n{found.tables()[RANKS].first(_SHOWN).text()}"
 
 
 def _advice(found: Explanation) -> str:

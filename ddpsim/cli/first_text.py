@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddpsim.cli.output import ms, percent, table
+from ddpsim.cli.output import table
+from ddpsim.tables.cells import ms, percent
 
 if TYPE_CHECKING:
     from ddpsim.prediction.first import FirstIterations

@@ -14,12 +14,13 @@ from ddpsim import shipped
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import check_destination
 from ddpsim.cli.expand import expand
-from ddpsim.cli.output import Output, ms, note, percent, table
+from ddpsim.cli.output import Output, note, table
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.progress import Progress
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.options.text import numbers
 from ddpsim.order.consensus import Consensus
+from ddpsim.tables.cells import ms, percent
 
 if TYPE_CHECKING:
     from ddpsim.orderbench import OrderBenchRow

@@ -72,11 +72,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: Contain
     ).text()
 
 
-def ms(seconds: float | None) -> str | None:
-    """Return milliseconds for a table cell."""
-    return None if seconds is None else f"{seconds * 1e3:.2f}"
-
-
-def percent(ratio: float | None, signed: bool = False) -> str | None:
-    """Return a ratio in percent for a table cell."""
-    return None if ratio is None else f"{ratio * 100:{'+' if signed else ''}.1f} %"
+def first_rows(found: ResultTable, most: int) -> str:
+    """Return the first rows of a table as text, and how many more there are."""
+    left = len(found.rows) - most
+    return found.first(most).text() + (f"\n... {left} more; --json has all" if left > 0 else "")

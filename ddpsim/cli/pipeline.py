@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import GpusPerNode, NodeCount, TopologyName, WorkloadName
-from ddpsim.cli.output import Output, ms, percent, table
+from ddpsim.cli.output import Output, table
 from ddpsim.jobs.pipeline import Pipeline
+from ddpsim.tables.cells import ms, percent
 from ddpsim.units import counted
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpsim.cli.breakdown import breakdown, statistic, step_line
+from ddpsim.cli.breakdown import statistic, step_line
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.expand import expand
 from ddpsim.cli.first_text import first_text
@@ -22,11 +22,12 @@ from ddpsim.cli.options import (
     read_plan,
     refuse_beside_plan,
 )
-from ddpsim.cli.output import Output, ms, note_once, percent, table
+from ddpsim.cli.output import Output, first_rows, note_once
 from ddpsim.cli.progress import Progress
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.option import Section
+from ddpsim.tables.cells import percent
 
 if TYPE_CHECKING:
     from ddpsim.jobs.beside import JobBeside
@@ -202,9 +203,10 @@ def _text(
     other: ConditionalStep | None,
     shared: StepBeside | None,
 ) -> str:
-    from ddpsim.units import counted, format_size, format_time
+    from ddpsim.prediction.prediction import BUCKETS, PARTS
+    from ddpsim.units import counted, format_time
 
-    summary, workload = prediction.summary, prediction.workload
+    summary, workload, tables = prediction.summary, prediction.workload, prediction.tables()
     origin = "estimated" if workload.estimated else "measured"
     lines = [
         f"{workload.name} ({origin}, {_pace(prediction)}) on {prediction.topology.name}: "
@@ -214,7 +216,7 @@ def _text(
         *([] if shared is None else [shared.text()]),
         *_servers(prediction),
         *largest_doubt(prediction),
-        breakdown(summary, prediction.clipping_s, prediction.options.accumulate),
+        tables[PARTS].text("  "),
         *hidden_cost(prediction),
         path.text(),
         *_correction(prediction),
@@ -228,17 +230,8 @@ def _text(
         *([] if (memory := prediction.memory) is None else [f"memory of a rank at the peak: {memory.text()}"]),
         *([] if (taken := prediction.transports) is None else taken.lines()),
         "",
-        table(
-            ("bucket", "parameters", "size", "ready ms", "launched", "started", "finished"),
-            [
-                (b.index, len(b.parameters), format_size(b.size_bytes), *map(ms, _life(b)))
-                for b in summary.buckets[:_BUCKETS_SHOWN]
-            ],
-            left=(2,),
-        ),
+        first_rows(tables[BUCKETS], _BUCKETS_SHOWN),
     ]
-    if len(summary.buckets) > _BUCKETS_SHOWN:
-        lines.append(f"... {len(summary.buckets) - _BUCKETS_SHOWN} more; --json has all")
     lines += [*_host_ahead(summary.buckets), "", prediction.plan.torch]
     return "\n".join(lines)
 
@@ -357,7 +350,3 @@ def _host_ahead(buckets: Sequence[BucketSummary]) -> list[str]:
     return [
         f"launched is the host's time, {ahead} before the device begins this iteration: its launch queue is that full"
     ]
-
-
-def _life(bucket: BucketSummary) -> tuple[float, ...]:
-    return bucket.ready_s, bucket.launched_s, bucket.started_s, bucket.finished_s

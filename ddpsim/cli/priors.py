@@ -9,9 +9,10 @@ import typer
 
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
-from ddpsim.cli.output import Output, note, percent, table
+from ddpsim.cli.output import Output, note, table
 from ddpsim.errors import CalibrationError, InputError
 from ddpsim.options.text import counts
+from ddpsim.tables.cells import percent
 from ddpsim.units import counted
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ddpsim.cli.output import percent
 from ddpsim.cli.plan_text import memory_cell
 from ddpsim.tables import ResultTable, column
+from ddpsim.tables.cells import percent
 from ddpsim.units import counted
 
 if TYPE_CHECKING:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ddpsim.cli.output import ms, percent, table
+from ddpsim.cli.output import table
 from ddpsim.explaining.tuned import Tuning, TuningRound
+from ddpsim.tables.cells import ms, percent
 from ddpsim.units import counted, format_bandwidth, format_time
 
 

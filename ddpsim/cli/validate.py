@@ -9,11 +9,12 @@ import typer
 
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination
 from ddpsim.cli.expand import expand
-from ddpsim.cli.output import Output, ms, note, percent, table
+from ddpsim.cli.output import Output, first_rows, note
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.errors import InputError
 from ddpsim.prediction.path import helps_most
+from ddpsim.tables.cells import percent
 
 if TYPE_CHECKING:
     from ddpsim.validation.result import Validation
@@ -89,54 +90,18 @@ def _draw(result: Validation, path: str) -> None:
     note(f"wrote {path}")
 
 
-def _first(result: Validation) -> list[str]:
-    """Return the table of the construction and the first iterations; none where either side does not tell."""
-    rows = [
-        (name, ms(pair.measured_s), ms(pair.predicted_s), percent(pair.error, signed=True))
-        for name, pair in result.first.items()
-    ]
-    return ["", table(("first", "measured ms", "predicted ms", "error"), rows)] if rows else []
-
-
 def _text(result: Validation) -> str:
-    alone = "measured with the run" if result.local_source == "run" else "as predicted"
-    compared = (("step", result.iterations), (f"overhead over one process ({alone})", result.overhead))
-    lines = [
-        table(
-            ("", "measured ms", "predicted ms", "error"),
-            [(name, ms(c.measured_s), ms(c.predicted_s), percent(c.error, signed=True)) for name, c in compared],
-        ),
-        *_first(result),
-        "",
-        table(
-            ("trivial predictor", "predicted ms", "step error", "overhead error"),
-            [
-                (
-                    name.replace("_", " "),
-                    ms(b["predicted_s"]),
-                    percent(b["error"], signed=True),
-                    percent(b["overhead_error"], signed=True),
-                )
-                for name, b in result.baselines.items()
-            ],
-        ),
-        "",
-        table(
-            ("term", "measured ms", "predicted ms", "of the step"),
-            [
-                (t.name.replace("_", " "), ms(t.measured_s), ms(t.predicted_s), percent(t.share_of_step, signed=True))
-                for t in result.terms
-            ],
-        ),
-        f"largest: {result.largest_term.name.replace('_', ' ')}",
-        *([] if result.path is None else ["", f"predicted: {result.path.text()}"]),
-        *helps_most(result.helps, result.iterations.predicted_s),
-    ]
-    if result.buckets:
-        header = ("bucket", "MiB", "ready", "launched", "started", "finished", "(predicted - measured, of the step)")
-        rows = [
-            (b.index, f"{b.size_bytes / 2**20:.2f}", *(percent(e, signed=True) for e in b.errors.values()), "")
-            for b in result.buckets[:_SHOWN]
-        ]
-        lines += ["", table(header, rows, left=(6,))]
-    return "\n".join(lines)
+    from ddpsim.validation.tables import BUCKETS, TERMS
+
+    lines = []
+    for title, found in result.tables().items():
+        if title == BUCKETS:
+            lines += ["buckets, predicted - measured as a share of the step", first_rows(found, _SHOWN)]
+            continue
+        lines.append(found.text())
+        if title == TERMS:
+            lines.append(f"largest: {result.largest_term.name.replace('_', ' ')}")
+            lines += [] if result.path is None else ["", f"predicted: {result.path.text()}"]
+            lines += helps_most(result.helps, result.iterations.predicted_s)
+        lines.append("")
+    return "\n".join(lines).rstrip()

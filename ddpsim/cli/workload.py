@@ -20,8 +20,9 @@ from ddpsim.cli.options import (
     read_plan,
     refuse_beside_plan,
 )
-from ddpsim.cli.output import Output, ms, note, table
+from ddpsim.cli.output import Output, note, table
 from ddpsim.jobs.simulated import Options
+from ddpsim.tables.cells import ms
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload

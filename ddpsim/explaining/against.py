@@ -11,6 +11,8 @@ from statistics import median
 from ddpsim.explaining.explanation import Explanation
 from ddpsim.explaining.late import FEWEST, SHARE, SURE, standard_error
 from ddpsim.explaining.seen import PARTS, SeenRank
+from ddpsim.explaining.tables import comparison_tables
+from ddpsim.tables import ResultTable
 from ddpsim.units import MIB, counted, format_time
 
 
@@ -93,6 +95,10 @@ class RunComparison:
         more = "longer" if step.change_s > 0 else "shorter"
         share = f"{100 * abs(step.change_s) / step.then_s:.1f} %"
         return f"the step is {format_time(abs(step.change_s))} ({share}) {more}: {both}"
+
+    def tables(self) -> dict[str, ResultTable]:
+        """Return the step's parts and the collectives in both runs as tables, by titles."""
+        return comparison_tables(self)
 
     def document(self) -> dict[str, object]:
         """Return it as JSON values."""

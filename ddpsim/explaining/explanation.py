@@ -14,6 +14,8 @@ from ddpsim.explaining.links import SlowLink
 from ddpsim.explaining.recorder import RecorderDumps
 from ddpsim.explaining.seen import UNPREDICTED
 from ddpsim.explaining.splits import MedianSplit
+from ddpsim.explaining.tables import explanation_tables
+from ddpsim.tables import ResultTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,10 @@ class Explanation:
         if self.foretold is not None:
             return None
         return next((why for note in self.notes if (why := note.partition(UNPREDICTED)[2])), None)
+
+    def tables(self) -> dict[str, ResultTable]:
+        """Return the step's parts, its collectives and its ranks as tables, by titles."""
+        return explanation_tables(self)
 
     def document(self) -> dict[str, object]:
         """Return the `explain` document."""

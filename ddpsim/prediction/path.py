@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ddpsim.tables import Column, ResultTable
 from ddpsim.trace.records import PathSpan, Trace
 from ddpsim.units import format_time
 
@@ -101,15 +102,23 @@ def helps_most(found: Sequence[Sensitivity], iteration_s: float, steps: int = 1,
         steps: iterations of a step of the optimizer, which times are printed of.
         where: under which condition, if any.
     """
-    rows = [each for each in found if each.saved_s >= _MATTERS * iteration_s]
-    if not rows:
-        return []
-    width = max(len(each.resource) for each in rows)
-    lines = (
-        f"  {each.resource:{width}}  saves {format_time(steps * each.saved_s):>9}, {each.saved_s / iteration_s:.2%}"
-        for each in rows
+    shown = sensitivity_table(found, iteration_s, steps)
+    title = f"what would help most, one per cent more of each{where}:"
+    return [title, *shown.text("  ").splitlines()] if shown.rows else []
+
+
+def sensitivity_table(found: Sequence[Sensitivity], iteration_s: float, steps: int = 1) -> ResultTable:
+    """Return what one per cent more of each resource saves, of those that matter, the most first.
+
+    Args:
+        found, iteration_s, steps: as those of `helps_most`.
+    """
+    columns: tuple[Column[Sensitivity], ...] = (
+        Column("resource", lambda each: each.resource, words=True),
+        Column("saves", lambda each: format_time(steps * each.saved_s)),
+        Column("of the step", lambda each: f"{100 * each.saved_s / iteration_s:.2f} %"),
     )
-    return [f"what would help most, one per cent more of each{where}:", *(line.replace("%", " %") for line in lines)]
+    return ResultTable.of(columns, [each for each in found if each.saved_s >= _MATTERS * iteration_s])
 
 
 def _listed(document: Mapping[str, object], key: str) -> list[Mapping[str, Any]]:

@@ -20,8 +20,10 @@ from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.engine import Simulated
+from ddpsim.tables import ResultTable
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.trace.metrics import Summary, summarise
+from ddpsim.trace.tables import PREDICTED_BUCKETS, bucket_table, parts_table
 from ddpsim.units import counted, format_time
 from ddpsim.version import __version__
 from ddpsim.workload import Workload
@@ -30,6 +32,9 @@ from ddpsim.workload.update import clipping_share
 
 Band = tuple[float, float, float]
 """A number with its 10th and 90th percentile: middle, low, high."""
+
+PARTS, BUCKETS = "Parts of the step", "Buckets"
+"""Titles of a prediction's tables."""
 
 _JITTER, _NO_REMEDY = "jitter", "none: iterations differ"
 
@@ -100,6 +105,11 @@ class Prediction:
                 **({"most in doubt": doubts[0].name} if (doubts := self.doubts) else {}),
             },
         )
+
+    def tables(self) -> dict[str, ResultTable]:
+        """Return the parts of a step and its buckets, by titles: each writes itself as text, Markdown and HTML."""
+        parts = parts_table(self.summary, self.clipping_s, self.options.accumulate)
+        return {PARTS: parts, BUCKETS: bucket_table(self.summary.buckets, PREDICTED_BUCKETS)}
 
     @property
     def trace(self) -> Simulated:

@@ -8,6 +8,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.constant import GIVEN, Constant
 from ddpsim.doubts.constants import doubt_of
 from ddpsim.report.model import Table
+from ddpsim.tables import ResultTable
 from ddpsim.topology.graph import Cluster
 from ddpsim.workload import Workload
 
@@ -47,7 +48,7 @@ def doubt_tables(documents: Iterable[Mapping[str, object]]) -> tuple[Table, ...]
     )
     note = "The 80 % bands are joined from these causes. Shown is how far each moves a step, at most over all rows."
     header = ("cause", "step, low end", "step, high end", "what would remove it")
-    return (Table("What is in doubt", header, rows, frozenset({0, 3}), note),) if rows else ()
+    return (Table("What is in doubt", ResultTable(header, rows, frozenset({0, 3})), note),) if rows else ()
 
 
 def _effects(document: Mapping[str, object]) -> Iterator[tuple[str, str, float, float]]:
@@ -71,12 +72,12 @@ def _workloads(workloads: Iterable[Workload]) -> Table:
         for each in workloads
     )
     header = ("workload", "times", "batch", "parameters", "source")
-    return Table("Workloads", header, rows, frozenset({0, 1, 4}))
+    return Table("Workloads", ResultTable(header, rows, frozenset({0, 1, 4})))
 
 
 def _machines(machines: Iterable[Cluster]) -> Table:
     rows = tuple((m.name, m.confidence or "not stated", "; ".join(m.sources) or "not stated") for m in machines)
-    return Table("Machines", ("machine", "confidence", "sources"), rows, frozenset({0, 1, 2}))
+    return Table("Machines", ResultTable(("machine", "confidence", "sources"), rows, frozenset({0, 1, 2})))
 
 
 def _in_force(backend: str, calibration: Calibration | None) -> list[Constant]:
@@ -90,9 +91,8 @@ def _constants(constants: Sequence[Constant]) -> Table:
     )
     measured = sum(constant.measured for constant in constants)
     title = f"Constants: {len(constants)}, {measured} of them measured"
-    return Table(
-        title, ("constant", "value", "unit", "80 % band", "", "source"), rows, frozenset({0, 2, 3, 4, 5}), folded=True
-    )
+    header = ("constant", "value", "unit", "80 % band", "", "source")
+    return Table(title, ResultTable(header, rows, frozenset({0, 2, 3, 4, 5})), folded=True)
 
 
 def _band(constant: Constant) -> str:

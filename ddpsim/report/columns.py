@@ -16,6 +16,4 @@ def record_table(title: str, records: Sequence[Record], keys: Sequence[str] = ()
         records, keys: as those of `keyed`.
         given: `note` and `folded` of the table.
     """
-    made = keyed(records, keys)
-    rows = tuple(tuple("–" if cell is None else cell for cell in row) for row in made.rows)
-    return Table(title, made.header, rows, made.words, **given)  # type: ignore[arg-type]
+    return Table(title, keyed(records, keys), **given)  # type: ignore[arg-type]

@@ -11,12 +11,14 @@ from ddpsim.explaining.against import RunComparison
 from ddpsim.explaining.explanation import Explanation
 from ddpsim.explaining.seen import SeenRank
 from ddpsim.explaining.splits import MedianSplit
+from ddpsim.explaining.tables import CHANGES, COLLECTIVES, PARTS, RANKS
 from ddpsim.report.assumptions import doubt_tables
 from ddpsim.report.model import BarChart, Report, StepsChart, Table, TimelineChart
 from ddpsim.report.rows import MOST_ROWS, PART_NAMES
-from ddpsim.report.wording import milliseconds, signed
+from ddpsim.report.wording import signed
+from ddpsim.tables import ResultTable
 from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT
-from ddpsim.units import MIB, counted, format_time
+from ddpsim.units import counted, format_time
 
 _INPUT = "input"
 _NAMES = {**PART_NAMES, "input_s": _INPUT}
@@ -78,21 +80,12 @@ def _verdict_since(since: RunComparison | None) -> str:
 def _since(since: RunComparison | None) -> tuple[Table, ...]:
     if since is None:
         return ()
-    rows = tuple(
-        (
-            part.name if part is since.step else _name(part.name), milliseconds(part.now_s), milliseconds(part.then_s),
-            f"{part.change_s * 1e3:+.2f}", "yes" if part.sure else "no",
-        )
-        for part in (*since.parts, since.step)
-        if part.now_s or part.then_s
-    )  # fmt: skip
-    note = "Sure is a change that is larger than the steps of either run differ by, and 1.5 % of the step."
-    header = ("part", "now ms", "then ms", "change ms", "sure")
-    times = Table("What changed", header, rows, frozenset(), note)
+    note = "A change with a ? may be chance: it is no larger than steps of either run differ by, or 1.5 % of the step."
+    times = tuple(Table(title, shown, note if title == CHANGES else "") for title, shown in since.tables().items())
     if not since.changed:
-        return (times,)
+        return times
     lines = tuple((str(number), line) for number, line in enumerate(since.changed, start=1))
-    return times, Table("What else is different", ("", "now, and then"), lines, frozenset({1}))
+    return *times, Table("What else is different", ResultTable(("", "now, and then"), lines, frozenset({1})))
 
 
 def _step(found: Explanation) -> str:
@@ -138,7 +131,7 @@ def _advice(found: Explanation) -> tuple[Table, ...]:
     if not found.advice:
         return ()
     rows = tuple((str(number), line) for number, line in enumerate(found.advice, start=1))
-    return (Table("What to look at", ("", "first things first"), rows, frozenset({1})),)
+    return (Table("What to look at", ResultTable(("", "first things first"), rows, frozenset({1}))),)
 
 
 def _bars(found: Explanation) -> tuple[StackedBar, ...]:
@@ -156,38 +149,21 @@ def _drawn(parts: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
 
 
 def _terms(found: Explanation) -> Table:
-    step_s, told = found.traced.step_s, found.foretold
-    if told is None:
-        alone = tuple((_name(n), milliseconds(s), f"{100 * s / step_s:.1f} %") for n, s in found.traced.parts.items())
-        return Table("Parts of the step", ("part", "traced ms", "share"), alone)
-    rows = [(_name(t.name), t.traced_s, t.predicted_s) for t in told.terms]
-    rows.append(("step", told.traced_s, told.step_s))
-    cells = tuple((name, milliseconds(a), milliseconds(b), signed((b - a) / step_s)) for name, a, b in rows)
+    shown = found.tables()[PARTS]
+    if found.foretold is None:
+        return Table(PARTS, shown)
     note = "The prediction is of the traced configuration: its buckets, its machine, DDP's own host costs as traced."
-    return Table("Traced and predicted", ("part", "traced ms", "predicted ms", "of the step"), cells, note=note)
+    return Table("Traced and predicted", shown, note)
 
 
 def _collectives(found: Explanation) -> tuple[Table, ...]:
     if not found.splits:
         return ()
-    names = ("", "collective", "gradients", "MiB", "ready ms", "started", "finished", "waiting", "wire", "last rank")
-    rows = tuple(_collective(split) for split in found.splits[:MOST_ROWS])
-    # A column of which nothing is known is none.
-    kept = [n for n in range(len(names)) if any(row[n] != "–" for row in rows)]
-    header, rows = tuple(names[n] for n in kept), tuple(tuple(row[n] for n in kept) for row in rows)
     bound = "One rank alone: waiting is the least and the wire the most that they may be."
     whole = "Waiting is the ranks' mean until the last of them has come; the wire begins there."
     note = bound if all(split.bound for split in found.splits) else whole
     said = f"{note} {found.buckets[:1].upper()}{found.buckets[1:]}." if found.buckets else note
-    return (Table("Collectives", header, rows, frozenset({1}), said),)
-
-
-def _collective(split: MedianSplit) -> tuple[str, ...]:
-    size = "–" if split.size_bytes is None else f"{split.size_bytes / MIB:.2f}"
-    last = "–" if split.last_rank is None else str(split.last_rank)
-    moments = (split.ready_s, split.started_s, split.finished_s, split.wait_s, split.wire_s)
-    gradients = str(split.parameters) if split.parameters else "–"
-    return str(split.index), split.operation, gradients, size, *map(milliseconds, moments), last
+    return (Table(COLLECTIVES, found.tables()[COLLECTIVES].first(MOST_ROWS), said),)
 
 
 def _timeline(found: Explanation) -> tuple[TimelineChart, ...]:
@@ -234,20 +210,15 @@ def _life(split: MedianSplit) -> BucketSpan:
 def _ranks(found: Explanation) -> tuple[Table, ...]:
     if not found.excess_s:
         return ()
-    phases = tuple(next(iter(found.excess_s.values())))
-    rows = tuple(
-        (str(rank), *(f"{s * 1e3:+.2f}" for s in each.values()), f"{sum(each.values()) * 1e3:+.2f}")
-        for rank, each in list(found.excess_s.items())[:MOST_ROWS]
-    )
     note = "What each rank takes by itself, before any collective, beyond the median of the others, ms a step."
-    return (Table("Ranks", ("rank", *phases, "all"), rows, frozenset(), note),)
+    return (Table(RANKS, found.tables()[RANKS].first(MOST_ROWS), note),)
 
 
 def _recorder(found: Explanation) -> tuple[Table, ...]:
     if found.recorded is None:
         return ()
     rows = tuple((line,) for line in found.recorded.lines())
-    return (Table("NCCL's flight recorder", ("what it says",), rows),)
+    return (Table("NCCL's flight recorder", ResultTable(("what it says",), rows)),)
 
 
 def _doubts(found: Explanation) -> tuple[Table, ...]:
@@ -259,7 +230,8 @@ def _traces(found: Explanation) -> Table:
     rows = tuple(_trace(rank, offsets.get(rank.rank or 0, 0.0)) for rank in found.ranks.ranks[:MOST_ROWS])
     residual = format_time(found.alignment.residual_s)
     note = f"Clocks: ends of the same collective are {residual} apart (90th percentile) after the offsets."
-    return Table("Traces", ("rank", "file", "written by", "device", "steps", "clock"), rows, frozenset({1, 2, 3}), note)
+    header = ("rank", "file", "written by", "device", "steps", "clock")
+    return Table("Traces", ResultTable(header, rows, frozenset({1, 2, 3})), note)
 
 
 def _trace(rank: SeenRank, offset_s: float) -> tuple[str, ...]:

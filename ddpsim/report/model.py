@@ -10,32 +10,28 @@ from dataclasses import dataclass
 
 from ddpsim.charts.model import Chart, StackedBar
 from ddpsim.charts.timeline import TimelineStep, microseconds
+from ddpsim.tables import ResultTable
 
 SCHEMA = "ddpsim.report/1"
-
-Cells = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of text as it is shown.
+    """A table as it is shown.
 
     Attributes:
-        words: numbers of the columns that hold text; the others hold numbers.
         note: a sentence above it.
         folded: whether it opens on a click only.
     """
 
     title: str
-    header: Cells
-    rows: tuple[Cells, ...]
-    words: frozenset[int] = frozenset({0})
+    shown: ResultTable
     note: str = ""
     folded: bool = False
 
     def document(self) -> dict[str, object]:
         """Return the table as JSON values."""
-        return {"kind": "table", "title": self.title, "header": list(self.header), "rows": [list(r) for r in self.rows]}
+        return {"kind": "table", "title": self.title, **self.shown.document()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,9 @@ from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart
 from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, over_nodes
-from ddpsim.report.wording import format_share_band, milliseconds, one_step, rate, step, where
+from ddpsim.report.wording import format_share_band, one_step, rate, step, where
+from ddpsim.tables import ResultTable
+from ddpsim.tables.cells import ms
 from ddpsim.units import counted
 
 _KEYS = (
@@ -159,10 +161,10 @@ def _savings(rows: Sequence[PlanRow], named: _Places) -> tuple[Table, ...]:
         saved = {saving.where: saving.seconds for saving in row.savings}
         total = row.default.iteration_s - row.best.iteration_s
         label = f"{named.of(row)}{', not advised' if row.keep_default else ''}"
-        cells.append((label, *(milliseconds(saved.get(key, 0.0)) for key in WHERE), milliseconds(total)))
+        cells.append((label, *(ms(saved.get(key, 0.0)) for key in WHERE), ms(total)))
     note = "Milliseconds of a step that the best buckets save, by where torch's default loses them."
     title, header = "Why other buckets take less", ("saved on", *WHERE.values(), "together ms")
-    return (Table(title, header, tuple(cells), note=note),) if cells else ()
+    return (Table(title, ResultTable(header, tuple(cells)), note),) if cells else ()
 
 
 def _bars(row: PlanRow, named: _Places) -> list[StackedBar]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 
-from ddpsim.charts.timeline import TimelineStep
-from ddpsim.markup import Markup, call_macro, render_template, table
+from ddpsim.charts.timeline import BucketSpan
+from ddpsim.markup import Markup, call_macro, render_template
 from ddpsim.report import bars, charts
 from ddpsim.report.model import BarChart, Charts, Report, Section, Table, TimelineChart
-from ddpsim.report.wording import milliseconds
-from ddpsim.units import MIB
+from ddpsim.tables import Column, ResultTable
+from ddpsim.tables.cells import mib, ms
 from ddpsim.version import __version__
-
-_BUCKETS = ("bucket", "MiB", "ready ms", "queued", "waited for ranks", "on the wire", "finished ms", "written ms")
 
 
 def render(report: Report) -> str:
@@ -37,8 +35,7 @@ def _asset(name: str) -> Markup:
 
 def _body(section: Section, number: int) -> Markup:
     if isinstance(section, Table):
-        shown = table(section.header, section.rows, words=section.words)
-        return call_macro("parts.html", "scrolled", shown, section.title)
+        return call_macro("parts.html", "scrolled", section.shown.html(), section.title)
     if isinstance(section, Charts):
         return Markup('<div class="charts">{}</div>').format(Markup("").join(map(charts.draw, section.charts)))
     if isinstance(section, BarChart):
@@ -48,15 +45,20 @@ def _body(section: Section, number: int) -> Markup:
 
 def _timeline(section: TimelineChart, number: int) -> Markup:
     steps = [(choice.label, step) for choice in section.choices for step in choice.steps]
-    tables = [(f"Buckets of {place}: {step.label}", _BUCKETS, _bucket_rows(step)) for place, step in steps]
+    tables = [
+        (f"Buckets of {place}: {step.label}", ResultTable.of(_BUCKETS, step.buckets).html()) for place, step in steps
+    ]
     return call_macro("parts.html", "timeline", section, number, tables)
 
 
-def _bucket_rows(step: TimelineStep) -> list[tuple[str, ...]]:
-    return [
-        (
-            str(b.index), f"{b.size_bytes / MIB:.2f}",
-            *map(milliseconds, (b.ready_s, b.queued_s, b.skew_s, b.on_wire_s, b.finished_s, b.written_s)),
-        )
-        for b in step.buckets
-    ]  # fmt: skip
+_BUCKETS: tuple[Column[BucketSpan], ...] = (
+    Column("bucket", lambda b: b.index, words=True),
+    Column("MiB", lambda b: mib(b.size_bytes)),
+    Column("ready ms", lambda b: ms(b.ready_s)),
+    Column("queued", lambda b: ms(b.queued_s)),
+    Column("waited for ranks", lambda b: ms(b.skew_s)),
+    Column("on the wire", lambda b: ms(b.on_wire_s)),
+    Column("finished ms", lambda b: ms(b.finished_s)),
+    Column("written ms", lambda b: ms(b.written_s)),
+)
+"""Of the table below a timeline."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from ddpsim.charts.model import Axis, Chart, StackedBar
 from ddpsim.charts.steps import Step, step_charts
-from ddpsim.trace.metrics import INPUT, PARTS
+from ddpsim.trace import tables as trace_tables
+from ddpsim.trace.metrics import INPUT
 
 Row = Mapping[str, object]
 
@@ -16,13 +17,7 @@ MOST_ROWS = 500
 MOST_TIMELINES = 24
 """Rows, or node counts, of which a page keeps a timeline and a bar; chosen by hand, for less than a megabyte."""
 
-PART_NAMES = dict(
-    zip(
-        PARTS,
-        ("forward", "backward", "exposed communication", "buffer broadcast", "DDP", "optimizer"),
-        strict=True,
-    )
-)
+PART_NAMES = {**trace_tables.PART_NAMES, "ddp_overhead_s": "DDP"}
 """How the parts of a step are called, in the order in which they are drawn."""
 
 

@@ -11,11 +11,13 @@ from ddpsim.prediction.document import flat
 from ddpsim.report.assumptions import doubt_tables
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart
 from ddpsim.report.rows import bar, number
-from ddpsim.report.wording import format_time_band, milliseconds, signed
+from ddpsim.report.wording import format_time_band, signed
+from ddpsim.tables import ResultTable
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.trace.records import Trace
-from ddpsim.units import MIB, format_time
-from ddpsim.validation.result import ComparedQuantity, Validation
+from ddpsim.units import format_time
+from ddpsim.validation.result import Validation
+from ddpsim.validation.tables import BUCKETS, TERMS
 
 
 def validation_report(
@@ -46,9 +48,9 @@ def validation_report(
         notes=tuple(notes),
         command=command,
         sections=(
-            _compared(result),
+            *_tables(result),
             BarChart("Where the time goes", (_measured_bar(summary), bar(prediction, "predicted")), _BARS_NOTE),
-            _terms(result),
+            Table(TERMS, result.tables()[TERMS], _TERMS_NOTE),
             *_buckets(result),
             TimelineChart("One step", (StepsChart("the run", steps),), _TIMELINE_NOTE),
             *doubt_tables([prediction]),
@@ -87,32 +89,12 @@ def _largest(result: Validation) -> str:
     return f"Of its parts {name} errs most, by {signed(term.share_of_step)} of the step; {trivial}."
 
 
-def _compared(result: Validation) -> Table:
-    alone = "measured with the run" if result.local_source == "run" else "as predicted"
-    pairs = {"step": result.iterations, f"overhead over one process ({alone})": result.overhead}
-    rows = [_row(name, pair) for name, pair in pairs.items()]
-    for name, said in result.baselines.items():
-        predicted = said["predicted_s"] or 0.0
-        rows.append(
-            _row(
-                f"trivial predictor: {name.replace('_', ' ')}",
-                ComparedQuantity.of(result.iterations.measured_s, predicted),
-            )
-        )
-    return Table("Predicted and measured", ("", "measured ms", "predicted ms", "error"), tuple(rows))
+def _tables(result: Validation) -> tuple[Table, ...]:
+    """Return the tables of the step as a whole."""
+    return tuple(Table(title, shown) for title, shown in result.tables().items() if title not in (TERMS, BUCKETS))
 
 
-def _row(name: str, pair: ComparedQuantity) -> tuple[str, ...]:
-    return name, milliseconds(pair.measured_s), milliseconds(pair.predicted_s), signed(pair.error)
-
-
-def _terms(result: Validation) -> Table:
-    rows = tuple(
-        (t.name.replace("_", " "), milliseconds(t.measured_s), milliseconds(t.predicted_s), signed(t.share_of_step))
-        for t in result.terms
-    )
-    note = "Parts of the step, then what buckets spend, summed; each error as a share of the measured step."
-    return Table("Terms", ("term", "measured ms", "predicted ms", "of the step"), rows, note=note)
+_TERMS_NOTE = "Parts of the step, then what buckets spend, summed; each error as a share of the measured step."
 
 
 def _measured_bar(summary: Summary) -> StackedBar:
@@ -125,9 +107,7 @@ def _buckets(result: Validation) -> tuple[Charts | Table, ...]:
     if not result.buckets:
         return ()
     chart = measured_chart(result.bucket_times(), "Predicted over measured times", ("time", "ms"))
-    header = ("bucket", "MiB", *(f"{name.removesuffix('_s')} error" for name in result.buckets[0].errors))
-    rows = tuple((str(b.index), f"{b.size_bytes / MIB:.2f}", *map(signed, b.errors.values())) for b in result.buckets)
-    return Charts("Buckets", (chart,)), Table("Errors of buckets", header, rows, note=_SHARES)
+    return Charts("Buckets", (chart,)), Table(BUCKETS, result.tables()[BUCKETS], _SHARES)
 
 
 _SHARES = "Predicted less measured, as a share of the measured step."
@@ -139,4 +119,4 @@ def _provenance(prediction: Mapping[str, object], measured: Trace) -> Table:
     sides = {"prediction": ours if isinstance(ours, Mapping) else {}, "run": measured.provenance}
     rows = tuple((side, key, str(value)) for side, told in sides.items() for key, value in flat(told).items())
     note = "The constants of the prediction are not in its file; `ddpsim constants` lists those in force."
-    return Table("Provenance", ("of the", "key", "value"), rows, frozenset({0, 1, 2}), note)
+    return Table("Provenance", ResultTable(("of the", "key", "value"), rows, frozenset({0, 1, 2})), note)

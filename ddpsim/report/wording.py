@@ -47,11 +47,6 @@ def where(prediction: Prediction) -> str:
     return f"{counted(prediction.nodes, 'node')} of {prediction.topology.name}"
 
 
-def milliseconds(seconds: float) -> str:
-    """Return a time as a cell of milliseconds: `178.53`."""
-    return f"{seconds * 1e3:.2f}"
-
-
 def signed(share: float | None) -> str:
     """Return a signed share: `+1.6 %`."""
     return "–" if share is None else f"{100 * share:+.1f} %"

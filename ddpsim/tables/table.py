@@ -50,12 +50,24 @@ class ResultTable:
         words = frozenset(number for number, column in enumerate(columns) if column.words)
         return cls(tuple(column.heading for column in columns), tuple(cells), words)
 
-    def text(self) -> str:
-        """Return aligned lines; a cell of nothing is a hyphen."""
+    def known(self) -> ResultTable:
+        """Return the table without columns of which nothing is known."""
+        kept = [n for n in range(len(self.header)) if any(row[n] is not None for row in self.rows)]
+        rows = tuple(tuple(row[n] for n in kept) for row in self.rows)
+        words = frozenset(place for place, n in enumerate(kept) if n in self.words)
+        return ResultTable(tuple(self.header[n] for n in kept), rows, words)
+
+    def first(self, most: int) -> ResultTable:
+        """Return the table of the first `most` rows."""
+        return ResultTable(self.header, self.rows[:most], self.words)
+
+    def text(self, indent: str = "") -> str:
+        """Return aligned lines, each after `indent`; a cell of nothing is a hyphen."""
         lines = [self.header, *self._marked("-")]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join(
-            "  ".join(
+            indent
+            + "  ".join(
                 cell.ljust(width) if number in self.words else cell.rjust(width)
                 for number, (cell, width) in enumerate(zip(line, widths, strict=True))
             ).rstrip()

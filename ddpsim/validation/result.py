@@ -12,7 +12,9 @@ from statistics import fmean
 
 from ddpsim.markup import summary_card
 from ddpsim.prediction.path import CriticalPath, Sensitivity
+from ddpsim.tables import ResultTable
 from ddpsim.units import format_time
+from ddpsim.validation.tables import validation_tables
 
 _HALVES = ("latency", "bandwidth")
 
@@ -88,6 +90,10 @@ class Validation:
         largest = self.largest_term
         most = f"{largest.name}{_share(largest.share_of_step)} of the step"
         return summary_card("Validation", {**told, "errs most": most})
+
+    def tables(self) -> dict[str, ResultTable]:
+        """Return what was compared as tables, by titles: each writes itself as text, Markdown and HTML."""
+        return validation_tables(self)
 
     @property
     def local(self) -> ComparedQuantity:

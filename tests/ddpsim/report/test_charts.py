@@ -10,6 +10,7 @@ from ddpsim.charts import Axis, BoxBar, Chart, ChartLine, ChartPoint, StackedBar
 from ddpsim.charts.timeline import BucketSpan, TimelineStep
 from ddpsim.report import Report, bars, charts, render
 from ddpsim.report.model import BarChart, Charts, StepsChart, Table, TimelineChart
+from ddpsim.tables import ResultTable
 from tests import pages
 
 VALUES = st.floats(1e-3, 1e4)
@@ -134,7 +135,7 @@ def test_no_name_of_a_chart_becomes_markup_or_a_template() -> None:
     axes = Axis(HOSTILE, HOSTILE, ticks=categories([HOSTILE, "b"])), Axis(HOSTILE, HOSTILE)
     chart = Chart(HOSTILE, *axes, (ChartLine(HOSTILE, points),), key=HOSTILE)
     parts = BarChart(HOSTILE, (StackedBar(HOSTILE, ((HOSTILE, 1.0),), 0.5, 2.0),), HOSTILE)
-    cells = Table(HOSTILE, (HOSTILE, "b"), ((HOSTILE, "1"),), note=HOSTILE, folded=True)
+    cells = Table(HOSTILE, ResultTable((HOSTILE, "b"), ((HOSTILE, "1"),)), HOSTILE, folded=True)
     step = TimelineStep(HOSTILE, 1.0, ((HOSTILE, 0.0, 1.0),), (BucketSpan(0, 1, 1, 0, 0, 0, None, 1, 1),))
     steps = TimelineChart(HOSTILE, (StepsChart(HOSTILE, (step,)),), HOSTILE)
     sections = (Charts(HOSTILE, (chart,), HOSTILE), parts, cells, steps)

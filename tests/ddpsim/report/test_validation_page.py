@@ -52,7 +52,9 @@ def test_tables_hold_the_errors_of_the_validation(prediction: dict[str, object],
     parts, result = pages.sections(page(prediction, measured)), validate(prediction, measured)
     compared = pages.table(parts["Predicted and measured"])
     assert compared[0]["measured ms"] == f"{result.iterations.measured_s * 1e3:.2f}"
-    assert len(compared) == 2 + len(result.baselines)
+    assert len(compared) == 2
+    trivial = {row["trivial predictor"]: row["step error"] for row in pages.table(parts["Trivial predictors"])}
+    assert trivial["one process"] == f"{100 * (result.baselines['one_process']['error'] or 0):+.1f} %"
     terms = {row["term"]: row["of the step"] for row in pages.table(parts["Terms"])}
     assert terms["forward"] == f"{100 * result.terms[0].share_of_step:+.1f} %"
     buckets = pages.table(parts["Errors of buckets"])

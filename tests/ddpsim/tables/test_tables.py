@@ -66,3 +66,10 @@ def test_a_column_may_leave_its_band_out_and_be_called_otherwise() -> None:
 def test_columns_of_any_rows() -> None:
     table = ResultTable.of([Column("name", str.upper, words=True), Column("letters", len)], ["a", "bcd"])
     assert table.text() == "name  letters\nA           1\nBCD         3"
+
+
+def test_a_column_of_which_nothing_is_known_is_none_and_rows_may_be_left_out() -> None:
+    table = ResultTable(("a", "b", "c"), (("x", None, "1"), ("y", None, None)), frozenset({0, 2}))
+    known = table.known()
+    assert (known.header, known.words) == (("a", "c"), frozenset({0, 1}))
+    assert known.first(1).text("  ") == "  a  c\n  x  1"
