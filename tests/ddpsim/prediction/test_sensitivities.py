@@ -133,7 +133,8 @@ def test_the_table_names_what_saves_something_the_most_first() -> None:
     told = [Sensitivity("computation", 1e-3, retimed=True), Sensitivity("host", 0.0, retimed=True)]
     assert helps_most(told, 0.1) == [
         "what would help most, one per cent more of each:",
-        "  computation  saves      1 ms, 1.00 %",
+        "  resource     saves  of the step",
+        "  computation   1 ms       1.00 %",
     ]
     assert helps_most(told[1:], 0.1) == []
     assert Sensitivity.read({"sensitivities": [each.document() for each in told]}) == tuple(told)
