@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ddpsim.planning.planner import plan
     from ddpsim.planning.sweep import sweep
     from ddpsim.prediction.document import load_prediction
-    from ddpsim.prediction.on_machine import predict
+    from ddpsim.prediction.named import predict
     from ddpsim.prediction.prediction import Prediction
     from ddpsim.simulation import Options
     from ddpsim.simulation.costs import load_calibration

@@ -9,7 +9,7 @@ import numpy as np
 
 from ddpexec.capturing.forward_calls import FirstUse
 from ddpexec.capturing.stamps import NANOSECOND, Stamp
-from ddpsim.workload.forward_use import ForwardUse, median_use
+from ddpsim.workload.profile import ForwardUse, median_use
 
 
 @dataclass(frozen=True, slots=True)

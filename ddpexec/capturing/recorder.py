@@ -18,9 +18,8 @@ from ddpexec.capturing.stamps import NANOSECOND, Stamp
 from ddpexec.ddp.parameters import collect
 from ddpsim.errors import WorkloadError
 from ddpsim.workload import Phase
-from ddpsim.workload.forward_use import ForwardUse
 from ddpsim.workload.kineto.device_use import DeviceUse
-from ddpsim.workload.profile import Seconds
+from ddpsim.workload.profile import ForwardUse, Seconds
 
 CALL_ITERATIONS = 3
 """Iterations of a GPU's capture in which calls of modules are stamped; chosen by hand: their median leaves one out."""

@@ -28,7 +28,7 @@ from ddpexec.groups.process_groups import Communicator, Work
 from ddpsim.bucketing import BucketPlan, rebuilt_plan
 from ddpsim.bucketing.drop import remapped, skipped_buckets
 from ddpsim.order import Arrivals, OrderPolicy
-from ddpsim.schedules.issuing import queue_of_buckets
+from ddpsim.schedules.schedule import queue_of_buckets
 
 
 class BucketSchedule(CarriedSchedule):

@@ -13,8 +13,7 @@ import torch.distributed as dist
 from ddpexec.groups.lost import naming_the_lost
 from ddpexec.groups.process_groups import Communicator
 from ddpsim.errors import InputError
-from ddpsim.files import json_text, open_regular, replace
-from ddpsim.files.bounded import MOST_BYTES
+from ddpsim.files import MOST_BYTES, json_text, open_regular, replace
 
 Progress = Callable[[str], None]
 

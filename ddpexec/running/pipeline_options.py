@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 from ddpexec.errors import OptionError
 from ddpexec.running.settings import RunSettings
 from ddpsim.jobs.pipeline import Pipeline
-from ddpsim.options.checks import known_choices
-from ddpsim.options.option import Option, Section
+from ddpsim.options.option import Option, Section, known_choices
 from ddpsim.units import parse_size
 
 RunOrder = Literal["gpipe", "1f1b", "interleaved"]

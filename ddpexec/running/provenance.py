@@ -12,7 +12,7 @@ from ddpexec.describe import device_model
 from ddpexec.schedules.learning import ProbedLink
 from ddpsim.jobs.job import Job
 from ddpsim.options.option import declared, option_values
-from ddpsim.order.named import predictor_name
+from ddpsim.order.predictors import predictor_name
 
 if TYPE_CHECKING:
     from ddpexec.running.replay import Replay

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal, get_args
 from ddpexec.errors import OptionError
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
 from ddpsim.jobs.job import NO_INPUT, RECORDED_INPUT, Job
-from ddpsim.options.checks import at_least_one
 from ddpsim.options.input_stage import InputStage, input_stage
-from ddpsim.options.option import Option, Section
+from ddpsim.options.option import Option, Section, at_least_one
 from ddpsim.schedules.named import scheme_named
 from ddpsim.units import parse_time
 

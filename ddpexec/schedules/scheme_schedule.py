@@ -25,9 +25,8 @@ from ddpexec.schedules.stepper import UpdateScheduler
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpexec.timing.observe import Observer
 from ddpsim.operations import Operation
-from ddpsim.schedules.issuing import queue_of
 from ddpsim.schedules.points import PointKind, points
-from ddpsim.schedules.schedule import TRAINERS, Schedule, parameters_at
+from ddpsim.schedules.schedule import TRAINERS, Schedule, parameters_at, queue_of
 
 Kept = dict[str, Any]
 """What a scheme keeps on a rank, saved: plain values and tensors, which `torch.save` takes."""

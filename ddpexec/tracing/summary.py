@@ -11,8 +11,7 @@ from math import sqrt
 from statistics import median
 from typing import Any
 
-from ddpsim.trace.metrics import quantile
-from ddpsim.trace.overlap import length, union
+from ddpsim.trace.metrics import length, quantile, union
 from ddpsim.trace.records import Iteration
 
 GREW = 1.05

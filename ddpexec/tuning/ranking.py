@@ -30,7 +30,7 @@ from ddpsim.simulation import Options
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.units import MIB
 from ddpsim.workload import Phase, Workload
-from ddpsim.workload.forward_use import ForwardUse
+from ddpsim.workload.profile import ForwardUse
 
 CAPS_OFF = 0.02
 """Share of a step within which nine of ten predicted differences between a plan near the best and the default come out,

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from ddpsim.bucketing.assign import Bucket, Parameter, assign_buckets, repeated_name
-from ddpsim.bucketing.caps import BucketCaps
-from ddpsim.bucketing.torch_call import NO_CALL, TorchCall
+from ddpsim.bucketing.caps import NO_CALL, BucketCaps, TorchCall
 from ddpsim.bucketing.torch_caps import torch_caps
 from ddpsim.errors import PlanError
 

@@ -18,8 +18,7 @@ from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.versions import CURRENT, first_version
 from ddpsim.collectives.transport import Transport
 from ddpsim.errors import CalibrationError, InputError
-from ddpsim.jobs.collective import CollectiveOptions
-from ddpsim.jobs.job_options import GPU_BACKENDS
+from ddpsim.jobs.job_options import GPU_BACKENDS, CollectiveOptions
 from ddpsim.measured import Conditions, MeasuredTable
 from ddpsim.topology.graph import Placement, Topology
 

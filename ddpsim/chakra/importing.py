@@ -21,8 +21,7 @@ from ddpsim.chakra.unannotated import annotated
 from ddpsim.errors import TraceError
 from ddpsim.files import display_name, read_bytes
 from ddpsim.workload import Buffer, Phase, Workload
-from ddpsim.workload.forward_use import ForwardUse, median_use
-from ddpsim.workload.profile import Seconds
+from ddpsim.workload.profile import ForwardUse, Seconds, median_use
 
 _REMEDY = "give a Chakra execution trace of one rank, NAME.RANK.et"
 _TIMED = "timed "

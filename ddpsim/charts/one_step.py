@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ddpsim.charts.timeline import BucketSpan, TimelineStep
 from ddpsim.trace.metrics import arrivals
-from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT, BucketTimes, Iteration, PathSpan, Trace
-from ddpsim.trace.spans import spans_of
+from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT, BucketTimes, Iteration, PathSpan, Trace, spans_of
 
 BROADCAST = "buffer broadcast"
 _PHASES = (FORWARD, BACKWARD, OPTIMIZER, WAIT)

@@ -89,8 +89,7 @@ def _predict(
     operation: Operation, topology: str, asked: CollectiveRequest, given: ConstantOptions, output: Output
 ) -> None:
     from ddpsim.collectives.execute import Collectives, correcting_curve, library_of
-    from ddpsim.jobs.collective import CollectiveOptions
-    from ddpsim.jobs.job_options import GPU_BACKENDS
+    from ddpsim.jobs.job_options import GPU_BACKENDS, CollectiveOptions
     from ddpsim.measured import Conditions
     from ddpsim.topology.spec import load_topology
     from ddpsim.topology.transports import nic_advice

@@ -12,7 +12,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.curve import CurveTransport
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.transport import Transport
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 

@@ -23,8 +23,7 @@ from ddpsim.collectives.schedules import refuse_too_many
 from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import AlgorithmChoice, Transport, alone_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
-from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
-from ddpsim.jobs.job_options import GPU_BACKENDS, Backend
+from ddpsim.jobs.job_options import DEFAULT, GPU_BACKENDS, Backend, CollectiveOptions
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement

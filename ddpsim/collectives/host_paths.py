@@ -10,8 +10,8 @@ from ddpsim.collectives.routes import PlacedLink, PlacementLinks
 from ddpsim.collectives.transport import Connection
 from ddpsim.network.fairness import LinkId
 from ddpsim.topology.graph import Link
+from ddpsim.topology.node import HOST_IN, HOST_OUT
 from ddpsim.topology.paths import find_paths
-from ddpsim.topology.vertices import HOST_IN, HOST_OUT
 
 _HOST = Link.between(HOST_OUT, HOST_IN, "loopback", math.nan)
 Hop = tuple[PlacedLink, ...]

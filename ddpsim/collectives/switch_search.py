@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpsim.collectives.channel_search import speeds_of
-from ddpsim.topology.node import NETWORK, NodeTemplate
+from ddpsim.topology.node import NETWORK, NodeTemplate, VertexKind
 from ddpsim.topology.paths import Paths, find_paths
-from ddpsim.topology.vertices import VertexKind
 
 MOST_HEADS = 32
 """Heads at most, one a channel."""

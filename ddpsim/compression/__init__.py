@@ -5,21 +5,22 @@ all-gathers where what is sent cannot be summed on the way (signs, sparse values
 schemes for real.
 """
 
-from ddpsim.compression.costs import CodecWork, Roofline
-from ddpsim.compression.named import scheme
 from ddpsim.compression.schemes import (
     ALLGATHER,
     ALLREDUCE,
     MIN_COMPRESSION_RATE,
     AdaptivePrecision,
+    CodecWork,
     CompressedCollective,
     CompressionScheme,
     HalfPrecision,
     OneBit,
     PowerSGD,
+    Roofline,
     TopK,
     Uncompressed,
     ratio,
+    scheme,
     work,
 )
 

@@ -1,4 +1,7 @@
-"""Compression schemes: what each puts on the wire for a bucket, and how much work encoding it is."""
+"""Compression schemes: what each puts on the wire for a bucket, and how much work encoding it is.
+
+A `Roofline` makes that work seconds on a device; `scheme` finds one by the name that `--compression` takes.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,47 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ddpsim.bucketing import Parameter
-from ddpsim.compression.costs import CodecWork
+from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.strict import whole_number
+
+
+@dataclass(frozen=True, slots=True)
+class CodecWork:
+    """What compressing and decompressing one bucket asks of a processor.
+
+    Attributes:
+        kernels: launches, or operator calls on a CPU.
+        moved_bytes: bytes read and written in memory.
+        flops: floating-point operations of matrix products.
+    """
+
+    kernels: int
+    moved_bytes: float
+    flops: float = 0.0
+
+    def __add__(self, other: CodecWork) -> CodecWork:
+        return CodecWork(self.kernels + other.kernels, self.moved_bytes + other.moved_bytes, self.flops + other.flops)
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The three constants that turn `CodecWork` into time; `ddpexec.compression.measure` fits them on a device.
+
+    Attributes:
+        launch_s: seconds a kernel launch or operator call.
+        memory_bandwidth: bytes/s that elementwise operations reach.
+        flops: floating-point operations a second of thin matrix products; None counts their memory traffic alone.
+    """
+
+    launch_s: float
+    memory_bandwidth: float
+    flops: float | None = None
+
+    def time_s(self, work: CodecWork) -> float:
+        """Return launches plus the slower of memory and arithmetic (a roofline), in seconds."""
+        arithmetic = work.flops / self.flops if self.flops else 0.0
+        return work.kernels * self.launch_s + max(work.moved_bytes / self.memory_bandwidth, arithmetic)
+
 
 ALLREDUCE, ALLGATHER = "allreduce", "allgather"
 MIN_COMPRESSION_RATE = 2.0
@@ -236,3 +279,45 @@ def _matrix(parameter: Parameter) -> tuple[int, int]:
     """Return rows and columns of the gradient as torch's hook views it: first dimension by all others."""
     shape = parameter.shape or (1,)
     return shape[0], math.prod(shape[1:])
+
+
+def scheme(text: str) -> CompressionScheme:
+    """Return the scheme that `text` names: `none`, `fp16`, `bf16`, `powersgd:4`, `onebit`, `topk:0.01` or `adaptive`.
+
+    Raises:
+        UnknownNameError: no such scheme.
+        InputError: a parameter that is missing, unknown or out of range.
+    """
+    name, _, value = text.partition(":")
+    if name in ("powersgd", "topk"):
+        return PowerSGD(_rank(value)) if name == "powersgd" else TopK(_density(value))
+    if name == "adaptive":
+        return AdaptivePrecision(_bits(value)) if value else AdaptivePrecision()
+    if name not in ("none", "fp16", "bf16", "onebit"):
+        known = ("none", "fp16", "bf16", "powersgd", "onebit", "topk", "adaptive")
+        raise UnknownNameError.among("compression", name, known)
+    if value:
+        raise InputError(f"compression {name!r} takes no parameter, got {value!r}", remedy=f"write {name}")
+    return Uncompressed() if name == "none" else OneBit() if name == "onebit" else HalfPrecision(name)
+
+
+def _rank(value: str) -> int:
+    if not (rank := whole_number(value)):
+        raise InputError(f"rank {value!r} is not a whole number of at least 1", remedy="write e.g. powersgd:4")
+    return rank
+
+
+def _bits(value: str) -> int:
+    if value not in ("1", "8", "16", "32"):
+        raise InputError(f"{value!r} are not 1, 8, 16 or 32 bits", remedy="write e.g. adaptive:8")
+    return int(value)
+
+
+def _density(value: str) -> float:
+    try:
+        density = float(value)
+    except ValueError:
+        density = math.nan
+    if not 0 < density <= 1:
+        raise InputError(f"density {value!r} is not a share above 0 and at most 1", remedy="write e.g. topk:0.01")
+    return density

@@ -13,11 +13,10 @@ from ddpsim.collectives.nccl.loads import HOST, NVSWITCH, PCIE, XGMI
 from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.collectives.transport import Transport
 from ddpsim.doubts.spreads import COLLECTIVES, DOMAIN, LATENCY_BOUND, Spread
-from ddpsim.jobs.collective import CollectiveOptions
-from ddpsim.jobs.job_options import GPU_BACKENDS
+from ddpsim.jobs.job_options import GPU_BACKENDS, CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
-from ddpsim.topology.nic_kinds import nic_kind
+from ddpsim.topology.hardware import nic_kind
 
 THROUGH_HOST, TCP = "PCIe through host memory", "TCP"
 RACK = "NVLink domain"

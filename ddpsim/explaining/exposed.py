@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ddpsim.trace.overlap import Interval, intersection, union, without
+from ddpsim.trace.metrics import Interval, intersection, union, without
 
 Exposed = Mapping[str, Sequence[Interval]]
 """By operation, disjoint ascending stretches of a step; those of two operations are disjoint too."""

@@ -14,7 +14,7 @@ from ddpsim.errors import InputError, TraceError
 from ddpsim.explaining.kineto import read_kineto_rank
 from ddpsim.explaining.recorded import read_recorded_rank
 from ddpsim.explaining.seen import SeenRank
-from ddpsim.files.bounded import MOST_TRACE_BYTES, BoundedFile
+from ddpsim.files import MOST_TRACE_BYTES, BoundedFile
 from ddpsim.strict import whole_number
 from ddpsim.topology.bounds import MOST_RANKS
 from ddpsim.trace.json.schema import SCHEMA

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ddpsim.explaining.exposed import Exposed, blocked_s, parts_of
 from ddpsim.explaining.seen import SeenCollective, whole
-from ddpsim.trace.overlap import intersection, union
+from ddpsim.trace.metrics import intersection, union
 from ddpsim.workload.kineto.steps import HostStep
 
 

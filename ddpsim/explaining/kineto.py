@@ -18,7 +18,7 @@ from ddpsim.explaining.host_parts import finished_s, host_parts, host_work
 from ddpsim.explaining.seen import UNPREDICTED, SeenCollective, SeenRank, SeenStep, whole
 from ddpsim.explaining.sent import DeviceCollective, DeviceCollectives
 from ddpsim.strict import whole_number
-from ddpsim.trace.overlap import Interval, union
+from ddpsim.trace.metrics import Interval, union
 from ddpsim.workload import Workload
 from ddpsim.workload.kineto.events import DeviceWork, busy_s
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp

@@ -21,8 +21,7 @@ from ddpsim.explaining.machine import TracedMachine
 from ddpsim.explaining.seen import SeenRank, SeenStep
 from ddpsim.operations import Operation
 from ddpsim.topology.placement import place
-from ddpsim.trace.metrics import quantile
-from ddpsim.trace.overlap import length, union
+from ddpsim.trace.metrics import length, quantile, union
 
 FACTOR = 1.25
 """Traced over expected time of communication from which on a link is slow; healthy pilot runs of

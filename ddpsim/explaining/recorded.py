@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from ddpsim.bucketing import BucketCaps
-from ddpsim.bucketing.torch_call import TorchCall
+from ddpsim.bucketing.caps import TorchCall
 from ddpsim.errors import InputError, TraceError, WorkloadError
 from ddpsim.explaining.basis import PredictionBasis
 from ddpsim.explaining.seen import UNPREDICTED, SeenCollective, SeenRank, SeenStep, whole

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ddpsim.errors import InputError
-from ddpsim.options.checks import at_least_one, known_choices
-from ddpsim.options.option import Option
+from ddpsim.options.option import Option, at_least_one, known_choices
 from ddpsim.schedules.pipeline import Order
 from ddpsim.units import parse_size
 

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Self
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
-from ddpsim.jobs.collective import CollectiveOptions, Fidelity
 from ddpsim.jobs.job import Job
-from ddpsim.jobs.job_options import GPU_BACKENDS
+from ddpsim.jobs.job_options import GPU_BACKENDS, CollectiveOptions, Fidelity
 from ddpsim.jobs.straggling import StragglerDistribution
-from ddpsim.options.checks import at_least_one, positive
-from ddpsim.options.option import Option, Section, plain_signature
+from ddpsim.options.option import Option, Section, at_least_one, plain_signature, positive
 from ddpsim.options.text import layers_by_rank, percentage, phase_factors
 
 if TYPE_CHECKING:

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, rebuilt_plan, unused_plan
-from ddpsim.bucketing.torch_call import NO_CALL, TorchCall
+from ddpsim.bucketing.caps import NO_CALL, TorchCall
 from ddpsim.bucketing.torch_caps import torch_caps
 from ddpsim.jobs.job import Job
 from ddpsim.order import Once, rebuild
-from ddpsim.schedules.named import scheme_named
-from ddpsim.schedules.scheme import Runner
+from ddpsim.schedules.named import Runner, scheme_named
 from ddpsim.workload import Workload
 
 Order = Sequence[int]

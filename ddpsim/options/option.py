@@ -2,16 +2,20 @@
 
 The command line, a campaign's YAML and the provenance of a run are made from these declarations; whoever adds an option
 adds one field.
+
+Rules that several options keep raise errors that name the option as Python does.
 """
 
 from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import StrEnum
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from ddpsim.errors import InputError
 
 Parse = Callable[[Any, str], Any]
 Class = TypeVar("Class", bound=type)
@@ -192,3 +196,39 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
 
 def _default(field: Field[Any]) -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+LARGEST_FACTOR = 1e9
+"""On any time; its inverse is the smallest."""
+
+
+def known_choices(options: Any) -> None:
+    """Raise InputError unless each option of `options` that is one of several names is one of them."""
+    for each in declared(options.__class__):
+        value = getattr(options, each.field, None) if each.choices else None
+        if value is not None and value not in each.choices:
+            remedy = f"use one of {', '.join(each.choices)}"
+            raise InputError(f"unknown value {value!r}", place=each.field, remedy=remedy)
+
+
+def at_least_one(name: str, count: int, most: int | None = None) -> None:
+    """Raise InputError for a count below 1, or above `most`."""
+    if count < 1:
+        raise InputError(f"{count} is not a count", place=name, remedy="give 1 or more")
+    if most is not None and count > most:
+        raise InputError(f"{count} are too many", place=name, remedy=f"give at most {most}")
+
+
+def positive(name: str, factor: float) -> None:
+    """Raise InputError for a factor that is not above 0, or is of no real machine."""
+    if not 0 < factor < float("inf"):
+        raise InputError(f"{factor!r} is not a factor", place=name, remedy="give a number above 0, e.g. 1.5")
+    if not 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
+        remedy = f"give a number from {1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}, e.g. 1.5"
+        raise InputError(f"{factor!r} is out of range", place=name, remedy=remedy)
+
+
+def check_given(what: str, values: Sequence[object]) -> None:
+    """Raise InputError for a list of values without any."""
+    if not values:
+        raise InputError("nothing is given", place=what, remedy="give at least one")

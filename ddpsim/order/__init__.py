@@ -6,10 +6,8 @@ Standard library only, shared by the simulator and the executor, like the bucket
 from ddpsim.order.agreement import OrderReport, kendall_tau, order_report, plan_tau, ready_tau
 from ddpsim.order.arrivals import Arrivals, arrivals_of, from_times
 from ddpsim.order.consensus import CONSENSUS, arrange, consensus
-from ddpsim.order.learning import ByBranch, ByContext
-from ddpsim.order.named import predictor
 from ddpsim.order.policy import OrderPolicy
-from ddpsim.order.predictors import ExponentialMean, LastArrival, MeanReady, Predictor
+from ddpsim.order.predictors import ByBranch, ByContext, ExponentialMean, LastArrival, MeanReady, Predictor, predictor
 from ddpsim.order.rebuild import Never, Once, OnDrift, Rebuild, rebuild
 from ddpsim.order.replay import OrderExchange, Rebuilt, conferences, replay
 

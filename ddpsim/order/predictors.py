@@ -1,4 +1,4 @@
-"""Predictors of when gradients will be ready.
+"""Predictors of when gradients will be ready, and by what names they are asked for.
 
 A predictor is any object with these two methods; ten lines make one::
 
@@ -13,15 +13,23 @@ A predictor is any object with these two methods; ten lines make one::
             return [statistics.median(times) for times in zip(*self.seen)]
 
 Its name, `package.module:MedianReady`, is then an option of predictions, runs and the bench alike.
+
+An installed package offers one by an entry point of the group `ddpsim.predictors`::
+
+    [project.entry-points."ddpsim.predictors"]
+    median = "my_package.predictors:MedianReady"
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Hashable, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
-from ddpsim.errors import InputError
+from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.options.own import exits_as, imported
 
 
 class Predictor(Protocol):
@@ -107,3 +115,168 @@ class ExponentialMean:
         if math.isnan(new):
             return old
         return new if math.isnan(old) else old + self._weight * (new - old)
+
+
+Used = frozenset[int]
+
+
+class ByBranch:
+    """Learns the mean ready times of each branch, a set of used parameters, and which branches follow which.
+
+    Expects the mean over the branches that have followed the last one, each as often as it has; a parameter that none
+    of them used is expected to go unused. Before a branch has been followed, all branches count.
+
+    Attributes:
+        MOST: branches that are told apart; those seen least are forgotten.
+    """
+
+    MOST = 64
+
+    def __init__(self) -> None:
+        self._means: dict[Used, MeanReady] = {}
+        self._after: dict[Used, dict[Used, int]] = {}
+        self._last: Used | None = None
+        self._count = 0
+
+    def observe(self, ready: Sequence[float]) -> None:
+        """Add a backward to its branch, and the branch to those that follow the one before."""
+        used = frozenset(index for index, time in enumerate(ready) if time == time)
+        self._count = len(ready)
+        self._means.setdefault(used, MeanReady()).observe(ready)
+        if self._last is not None:
+            following = self._after.setdefault(self._last, {})
+            following[used] = following.get(used, 0) + 1
+        self._last = used
+        if len(self._means) > self.MOST:
+            self._forget()
+
+    def predict(self) -> list[float]:
+        """Return the mean over what has followed the last branch."""
+        following = {} if self._last is None else self._after.get(self._last, {})
+        known = {used: times for used, times in following.items() if used in self._means}
+        weights = known or dict.fromkeys(self._means, 1)
+        sums, counts = [0.0] * self._count, [0] * self._count
+        for used, times in weights.items():
+            mean = self._means[used].predict()
+            for index in used:
+                sums[index] += times * mean[index]
+                counts[index] += times
+        return [total / count if count else math.nan for total, count in zip(sums, counts, strict=True)]
+
+    def _forget(self) -> None:
+        seen = {used: sum(after.get(used, 0) for after in self._after.values()) for used in self._means}
+        least = min((used for used in seen if used != self._last), key=lambda used: (seen[used], sorted(used)))
+        del self._means[least]
+        self._after.pop(least, None)
+        for after in self._after.values():
+            after.pop(least, None)
+
+
+class ByContext:
+    """Learns the mean ready times of each context of a batch; of one never seen, the mean of all.
+
+    A parameter that no backward of the context used is expected to go unused.
+    """
+
+    def __init__(self) -> None:
+        self._means: dict[Hashable, MeanReady] = {}
+        self._all = MeanReady()
+        self._context: Hashable = None
+
+    def context(self, value: Hashable) -> None:
+        """Take the context of the batch to observe or to predict."""
+        self._context = value
+
+    def observe(self, ready: Sequence[float]) -> None:
+        """Add a backward to its context."""
+        self._means.setdefault(self._context, MeanReady()).observe(ready)
+        self._all.observe(ready)
+
+    def predict(self) -> list[float]:
+        """Return the means of the coming batch's context."""
+        return self._means.get(self._context, self._all).predict()
+
+
+GROUP = "ddpsim.predictors"
+"""Of the entry points that installed packages offer."""
+
+PREDICTORS: Mapping[str, Callable[[], Predictor]] = {
+    "last": LastArrival,
+    "mean": MeanReady,
+    "exponential": ExponentialMean,
+    "branch": ByBranch,
+    "context": ByContext,
+}
+"""The built-in ones."""
+
+
+def entry_points(group: str) -> Any:
+    """Return the entry points of a group, by a module that few need and that takes long to load."""
+    from importlib import metadata
+
+    return metadata.entry_points(group=group)
+
+
+def predictor(asked: object) -> Predictor:
+    """Return a new predictor.
+
+    Args:
+        asked: the name of a built-in one or of an entry point, `package.module:Class`, a class or a function without
+            arguments, or a predictor, which is copied as it is now.
+
+    Raises:
+        UnknownNameError: no such name; it gives the nearest.
+        InputError: what cannot be imported, or is no predictor when it is made.
+    """
+    if not isinstance(asked, str):
+        made = _construct(asked, predictor_name(asked)) if callable(asked) else copy.deepcopy(asked)
+        return _checked(made, predictor_name(asked))
+    if asked in PREDICTORS:
+        return PREDICTORS[asked]()
+    return _checked(_construct(_import_predictor(asked), asked), asked)
+
+
+def _import_predictor(name: str) -> Any:
+    place, remedy = f"predictor {name!r}", "name package.module:Class"
+    load: Callable[[], Any]
+    if ":" not in name:
+        offered = {each.name: each for each in entry_points(group=GROUP)}
+        if name not in offered:
+            raise UnknownNameError.among("predictor", name, [*PREDICTORS, *offered, "package.module:Class"])
+        load = offered[name].load
+    else:
+        load = partial(imported, name)
+
+    try:
+        return load()
+    except Exception as error:  # whatever a module of somebody else's raises when it is imported
+        raise InputError(f"cannot be imported: {_format_error(error)}", place=place, remedy=remedy) from error
+
+
+def _construct(make: Any, name: str) -> object:
+    place = f"predictor {name!r}"
+    if not callable(make):
+        raise InputError("is neither a class nor a function", place=place, remedy="name one that makes a predictor")
+    try:
+        with exits_as(RuntimeError):
+            return make()
+    except Exception as error:
+        remedy = "let it be made without arguments"
+        raise InputError(f"cannot be made: {_format_error(error)}", place=place, remedy=remedy) from error
+
+
+def _checked(made: Any, name: str) -> Predictor:
+    for method in ("observe", "predict"):
+        if not callable(getattr(made, method, None)):
+            what = f"{type(made).__name__} has no method {method}()"
+            raise InputError(what, place=f"predictor {name!r}", remedy="see ddpsim.order.Predictor")
+    return made  # type: ignore[no-any-return]
+
+
+def predictor_name(asked: object) -> str:
+    """Return what a predictor is called, as `predictor` takes it: its name, or that of its class."""
+    return asked if isinstance(asked, str) else str(getattr(asked, "__qualname__", type(asked).__qualname__))
+
+
+def _format_error(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -9,7 +9,7 @@ from typing import Any
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.order.consensus import Consensus
-from ddpsim.order.named import predictor_name
+from ddpsim.order.predictors import predictor_name
 from ddpsim.orderbench.bootstrap import relative_difference
 from ddpsim.orderbench.machines import BenchMachine, caps_for
 from ddpsim.orderbench.replaying import Replayer, ReplayResult

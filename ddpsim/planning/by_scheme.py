@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.options.checks import check_given
+from ddpsim.options.option import check_given
 from ddpsim.planning.ranking import rankable
 from ddpsim.planning.rows import WORTH_IT
 from ddpsim.prediction.models import Model

@@ -10,7 +10,7 @@ from itertools import product
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.options.checks import check_given
+from ddpsim.options.option import check_given
 from ddpsim.options.rates import link_rates as parse_rates
 from ddpsim.planning.advice_kept import advice_task, restore_advice
 from ddpsim.planning.break_even import check_bound

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ddpsim.bucketing import BucketPlan, Parameter
+from ddpsim.bucketing.caps import TorchCall
 from ddpsim.bucketing.plan import SCHEMA, check_model, custom_plan
-from ddpsim.bucketing.torch_call import TorchCall
 from ddpsim.documents import Document, File, Index, format_value, read_as
 from ddpsim.errors import PlanError
 from ddpsim.files import display_name, read_json

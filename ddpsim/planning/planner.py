@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.options.checks import check_given
+from ddpsim.options.option import check_given
 from ddpsim.planning.best_buckets import best_buckets
 from ddpsim.planning.bound import Bound
 from ddpsim.planning.entries import entry_of, read_entry

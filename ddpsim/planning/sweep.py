@@ -11,7 +11,7 @@ from functools import partial
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.markup import Markup
-from ddpsim.options.checks import check_given
+from ddpsim.options.option import check_given
 from ddpsim.planning.bound import bound_of
 from ddpsim.planning.entries import entry_of, read_entry
 from ddpsim.planning.keys import Keys

@@ -13,7 +13,7 @@ from ddpsim.plots.rings import draw_rings
 from ddpsim.plots.trees import draw_trees
 from ddpsim.topology.declared import rejoined
 from ddpsim.topology.graph import Link, Topology
-from ddpsim.topology.vertices import VertexKind
+from ddpsim.topology.node import VertexKind
 
 _ROWS = {
     "cpu": 4.0, "pcie": 3.0, "host_out": 3.0, "host_in": 1.0, "nvswitch": 0.9, "adapter": 1.0,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ddpsim.errors import InputError
-from ddpsim.options.checks import at_least_one
+from ddpsim.options.option import at_least_one
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun, workloads_on
 from ddpsim.schedules.named import scheme_named

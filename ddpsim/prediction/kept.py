@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
 from ddpsim.bucketing.assign import Bucket
-from ddpsim.bucketing.torch_call import TorchCall
+from ddpsim.bucketing.caps import TorchCall
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts.doubt import Ends
 from ddpsim.prediction.predict import predicted

@@ -1,6 +1,7 @@
 """From Python: names and paths where workloads, machines and calibrations are taken, one where several are.
 
-`predict`, `plan`, `sweep` and `compare` take what people have at hand, `plan("resnet50", "dgx-1v", nodes=4)`.
+`predict`, `plan`, `sweep` and `compare` take what people have at hand, `plan("resnet50", "dgx-1v", nodes=4)`;
+`predict` is here.
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
-from ddpsim.options.checks import at_least_one
+from ddpsim.options.option import at_least_one
+from ddpsim.prediction import predict as simulated
+from ddpsim.prediction.models import Model
+from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation.costs import load_calibration
+from ddpsim.simulation.run import Progress
 from ddpsim.topology.declared import Cluster
+from ddpsim.topology.graph import Topology
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
@@ -203,3 +209,47 @@ _SHOWN = {
     "Sequence[BucketCaps] | None": "Sequence[BucketCaps | float] | BucketCaps | float | None",
 }
 """By the type that a function is written for, what `help` shows: all that may be given. A `str` is a name or a path."""
+
+
+@taking_names
+def predict(
+    workload: Workload | str | Model,
+    topology: Topology,
+    *,
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
+    options: Options | None = None,
+    calibration: Calibration | None = None,
+    band: bool = True,
+    progress: Progress | None = None,
+    brief: bool = False,
+) -> Prediction:
+    """Predict the iteration latency of `workload` on `topology`, at the pace of the GPUs there.
+
+    Args:
+        workload: put on the machine's own GPU where it can be estimated for it, as `Model` does; `options.keep_pace`
+            keeps its own. `Prediction.pace_kept` says which of both it was.
+        topology: the machine.
+        nodes: how many of its nodes; None is the machine's own number.
+        gpus_per_node: ranks on the first so many GPUs of each node; None is all.
+        options: of the job, bucket caps among them.
+        calibration: measured constants; None is the documented priors.
+        band: whether to tell the 80 % band and the doubts that it comes from. Without, a prediction takes half as
+            long, and `low_s` and `high_s` are those of the simulated iterations alone.
+        progress: called with iterations done and in all.
+        brief: whether to simulate no more iterations than tell the period, where all are alike.
+
+    Raises:
+        InputError: what cannot be, with the value, its place and the remedy.
+    """
+    return simulated.predict(
+        Model.of(workload, options).on(topology, options=options),
+        topology,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        options=options,
+        calibration=calibration,
+        band=band,
+        progress=progress,
+        brief=brief,
+    )

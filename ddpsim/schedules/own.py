@@ -8,8 +8,8 @@ from functools import partial
 
 from ddpsim.errors import InputError
 from ddpsim.options.own import can_be_imported, exits_as, imported
+from ddpsim.schedules.named import Make, Scheme
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.schedules.scheme import Make, Scheme
 from ddpsim.schedules.setup import SchemeInputs
 
 

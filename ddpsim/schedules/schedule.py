@@ -1,7 +1,11 @@
-"""A schedule: what one iteration of data-parallel training sends, when, and what waits for it."""
+"""A schedule: what one iteration of data-parallel training sends, when, and what waits for it.
+
+Its queue (`queue_of`) says which messages may be launched at a point, and for which a rank waits there.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
@@ -9,11 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from ddpsim.bucketing import LaunchQueue
 from ddpsim.bucketing.assign import Parameter
 from ddpsim.errors import PlanError
 from ddpsim.schedules.message import WORLD, Message, cut
 from ddpsim.schedules.outer import OuterStep
-from ddpsim.schedules.points import PointKind
+from ddpsim.schedules.points import BACKWARD_END, Point, PointKind, points
 
 SCHEMA = "ddpsim.schedule/1"
 
@@ -271,3 +276,32 @@ def parameters_at(schedule: Schedule, kind: PointKind) -> frozenset[int]:
     """Return the parameters at whose point `kind` something may be launched or waited for."""
     named = (point for message in schedule for point in (*message.after, *message.blocks) if point.kind is kind)
     return frozenset(point.parameter for point in named if point.parameter is not None)
+
+
+Lane = tuple[str, str]
+"""A group and a stream, whose messages are launched in the order of the schedule."""
+
+
+def queue_of(schedule: Schedule) -> LaunchQueue[Point]:
+    """Return the queue of `schedule`, by the number of each message; the caller begins its first iteration.
+
+    That the messages a message waits for have ended (`Message.after_messages`) is for the caller to see to, where its
+    backend does not run them one after the other anyway.
+    """
+    return LaunchQueue(
+        [message.after for message in schedule],
+        lanes=[(message.group, message.stream) for message in schedule],
+        every=[message.every for message in schedule],
+        blocks=[message.blocks for message in schedule],
+    )
+
+
+def queue_of_buckets(groups: Sequence[tuple[int, ...]]) -> LaunchQueue[Point]:
+    """Return the queue of DDP's buckets, each the parameters of one: that of the schedule that `schemes.ddp` makes."""
+    return LaunchQueue([*map(gradient_points, groups)], blocks=[(BACKWARD_END,)] * len(groups))
+
+
+@functools.lru_cache(maxsize=1024)  # every rank of a simulation asks for the same
+def gradient_points(group: tuple[int, ...]) -> tuple[Point, ...]:
+    """Return the points at which the gradients of `group` are ready."""
+    return points(PointKind.GRADIENT, group)

@@ -11,8 +11,8 @@ from collections import deque
 
 from ddpsim.bucketing import Bucket
 from ddpsim.bucketing.drop import skipped_buckets
-from ddpsim.schedules.issuing import queue_of_buckets
 from ddpsim.schedules.points import BACKWARD_END
+from ddpsim.schedules.schedule import queue_of_buckets
 from ddpsim.simulation.costs import KERNELS
 from ddpsim.simulation.graph import BUFFERS, Cause, IterationNodes, NodeKind, StepGraph
 from ddpsim.simulation.messages import Launches, PlannedMessage

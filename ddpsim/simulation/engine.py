@@ -31,8 +31,7 @@ from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.servers import Staleness
 from ddpsim.topology.graph import Placement
-from ddpsim.trace.records import Iteration, PathSpan, Trace
-from ddpsim.trace.spans import spans_of
+from ddpsim.trace.records import Iteration, PathSpan, Trace, spans_of
 from ddpsim.workload import Workload
 
 

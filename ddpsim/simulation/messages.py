@@ -13,10 +13,9 @@ from ddpsim.bucketing import Bucket, LaunchQueue, Parameter
 from ddpsim.compression import CompressionScheme, Roofline
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
-from ddpsim.schedules.issuing import Lane, gradients
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind
-from ddpsim.schedules.schedule import Schedule, averages
+from ddpsim.schedules.schedule import Lane, Schedule, averages, gradient_points
 from ddpsim.schedules.servers import SERVERS
 from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, Costs
 from ddpsim.simulation.graph import Linear, Rate
@@ -249,7 +248,7 @@ class Launches:
         parameters: int,
     ) -> None:
         self._queue, self._planned, self._ids = queue, planned, ids
-        self._gradients = gradients(tuple(range(parameters)))
+        self._gradients = gradient_points(tuple(range(parameters)))
 
     def begin(self) -> list[PlannedMessage]:
         """Begin an iteration; return what to launch at its start."""

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.anchors import PHASES
-from ddpsim.workload.forward_use import ForwardUse
-from ddpsim.workload.profile import Seconds
+from ddpsim.workload.profile import ForwardUse, Seconds
 
 BUSY_THROUGHOUT = 0.97
 """Share of busy time in backward from which on the device counts as never idle; timer resolution takes the rest."""

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddpsim.jobs.simulated import Options
-from ddpsim.schedules.issuing import Lane, queue_of
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.points import Point, PointKind, points
-from ddpsim.schedules.schedule import Schedule, parameters_at
+from ddpsim.schedules.schedule import Lane, Schedule, parameters_at, queue_of
 from ddpsim.schedules.servers import SERVERS
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.messages import Launches, PlannedMessage, filled_by_hooks, messages_of

@@ -15,8 +15,8 @@ from ddpsim.collectives.transport import Transport
 from ddpsim.network.fairness import LinkId
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.operations import Operation
-from ddpsim.schedules.issuing import Lane
 from ddpsim.schedules.message import WORLD
+from ddpsim.schedules.schedule import Lane
 from ddpsim.schedules.servers import sendable
 from ddpsim.schedules.sharded import REPLICA
 from ddpsim.simulation.contention import OnBusy, Process, slowing

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddpsim.topology.declared import Cluster, on_node, port_link, rejoined
-from ddpsim.topology.node import Link
+from ddpsim.topology.node import Link, VertexKind
 from ddpsim.topology.placement import Placement, place
-from ddpsim.topology.vertices import VertexKind
 
 if TYPE_CHECKING:
     import networkx as nx

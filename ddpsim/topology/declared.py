@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ddpsim.errors import TopologyError
 from ddpsim.topology.hardware import gcn_of
-from ddpsim.topology.node import Degradation, Link, NodeTemplate, both_ways
-from ddpsim.topology.vertices import SPINE, Vertex, VertexKind
+from ddpsim.topology.node import SPINE, Degradation, Link, NodeTemplate, Vertex, VertexKind, both_ways
 
 
 @dataclass(frozen=True, slots=True)

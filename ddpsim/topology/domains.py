@@ -12,9 +12,8 @@ from functools import lru_cache
 from ddpsim.errors import TopologyError
 from ddpsim.topology.bounds import MOST_GPUS
 from ddpsim.topology.declared import Cluster, NodeGroup, rejoined
-from ddpsim.topology.node import Cpu, Link, NodeTemplate
+from ddpsim.topology.node import Cpu, Link, NodeTemplate, Vertex, VertexKind
 from ddpsim.topology.placement import NodeClass, Placement
-from ddpsim.topology.vertices import Vertex, VertexKind
 
 _SHARED = (VertexKind.NETWORK, VertexKind.NVSWITCH)
 """What the nodes of a domain have in common."""

@@ -8,8 +8,7 @@ from typing import Any
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import DegradedLink, Fabric
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
-from ddpsim.topology.node import GPU_LINKS, NETWORK, Link, Nic, NodeTemplate
-from ddpsim.topology.vertices import VertexKind
+from ddpsim.topology.node import GPU_LINKS, NETWORK, Link, Nic, NodeTemplate, VertexKind
 from ddpsim.topology.yaml_text import write_mapping
 from ddpsim.units import format_bandwidth
 

@@ -12,8 +12,7 @@ from dataclasses import replace
 from ddpsim.errors import TopologyError
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import NodeGroup
-from ddpsim.topology.node import check_ring
-from ddpsim.topology.vertices import Vertex, VertexKind
+from ddpsim.topology.node import Vertex, VertexKind, check_ring
 from ddpsim.topology.xml_text import Element, read_xml
 
 _RING_PATTERN = "4"

@@ -13,8 +13,7 @@ from functools import lru_cache
 
 from ddpsim.errors import TopologyError
 from ddpsim.topology.hardware import INTEL_P2P_OVERHEAD, gpu_facts
-from ddpsim.topology.node import GPU_LINKS, Link, NodeTemplate
-from ddpsim.topology.vertices import VertexKind
+from ddpsim.topology.node import GPU_LINKS, Link, NodeTemplate, VertexKind
 
 KINDS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")
 """Path kinds, near to far."""

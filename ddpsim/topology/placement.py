@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from ddpsim.errors import TopologyError
 from ddpsim.topology.bounds import MOST_NODES, MOST_RANKS
 from ddpsim.topology.declared import Cluster, port_link
-from ddpsim.topology.node import NETWORK, Degradation, Link, NodeTemplate
-from ddpsim.topology.vertices import SPINE
+from ddpsim.topology.node import NETWORK, SPINE, Degradation, Link, NodeTemplate
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from ddpsim.documents import document_error
 from ddpsim.errors import UnitError, UnknownNameError
 from ddpsim.topology.bounds import MOST_GPUS, MOST_LINKS, MOST_NODES, MOST_SOCKETS
-from ddpsim.topology.nic_kinds import NIC_KINDS
+from ddpsim.topology.hardware import NIC_KINDS
 from ddpsim.units import parse_bandwidth, parse_time
 
 
@@ -158,7 +158,7 @@ class NicsSpec(Spec):
     """NICs that are alike. `latency` is the card's, as NCCL adds it to a hop; `delay` is its cable's, one way.
 
     `gpudirect`, `in_order`: whether it reaches GPU memory, and writes it in order; where left out, by its kind
-    (`ddpsim.topology.nic_kinds`).
+    (`ddpsim.topology.hardware`).
     """
 
     count: Devices = 1

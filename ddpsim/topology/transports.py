@@ -12,8 +12,7 @@ from itertools import combinations
 
 from ddpsim.gpus.table import shipped_gpu
 from ddpsim.topology.declared import Cluster
-from ddpsim.topology.hardware import gpu_facts
-from ddpsim.topology.nic_kinds import RDMA_FROM, nic_kind
+from ddpsim.topology.hardware import RDMA_FROM, gpu_facts, nic_kind
 from ddpsim.topology.node import Nic, NodeTemplate
 from ddpsim.topology.paths import KINDS, Paths, Route, find_paths
 from ddpsim.units import counted, format_bandwidth

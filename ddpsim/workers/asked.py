@@ -10,8 +10,7 @@ from multiprocessing import current_process
 from typing import Annotated
 
 from ddpsim.errors import InputError
-from ddpsim.options.checks import at_least_one
-from ddpsim.options.option import Option, Section
+from ddpsim.options.option import Option, Section, at_least_one
 from ddpsim.workers.crew import WorkerPool
 
 MOST = 1024

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ddpsim.errors import InputError
-from ddpsim.files import is_regular, open_regular
-from ddpsim.files.bounded import BoundedFile
+from ddpsim.files import BoundedFile, is_regular, open_regular
 from ddpsim.units import counted
 
 ENDING = ".partial"

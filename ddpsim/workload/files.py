@@ -13,12 +13,10 @@ from ddpsim.documents import read_as
 from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.files import display_name, encoded, json_text, read_json, write_whole
 from ddpsim.options.input_stage import InputStage
-from ddpsim.workload.forward_use import ForwardUse
 from ddpsim.workload.gpus import gpu_named
 from ddpsim.workload.on_gpu import on_gpu
-from ddpsim.workload.operators_schema import operators_document, operators_from
-from ddpsim.workload.profile import Buffer, Phase, Seconds, Workload
-from ddpsim.workload.schema import WorkloadFile
+from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Seconds, Workload
+from ddpsim.workload.schema import WorkloadFile, operators_document, operators_from
 
 _TIMED = "timed "
 """How the file marks a device whose pace layers that sleep keep."""

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ddpsim.errors import WorkloadError
-from ddpsim.workload.forward_use import median_use
-from ddpsim.workload.profile import Phase, Seconds, Workload
+from ddpsim.workload.profile import Phase, Seconds, Workload, median_use
 
 _ALIKE = ("name", "device", "precision", "batch_size", "threads", "parameters", "buffers", "synchronises", "ranks")
 

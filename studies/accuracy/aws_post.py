@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.schedules import ring_s
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.measured import read_table
 from ddpsim.topology.spec import load_topology
 from studies.accuracy.systems import TABLES

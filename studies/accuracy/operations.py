@@ -14,7 +14,7 @@ from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.collectives.bands import band_factors
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.measured import MeasuredTable, parse_table
 from ddpsim.operations import Operation
 from ddpsim.topology.spec import load_topology

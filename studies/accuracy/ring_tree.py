@@ -16,7 +16,7 @@ from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.tuning import best, time_us
 from ddpsim.collectives.nccl.versions import RING, TREE
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from studies.accuracy.residuals import constants
 from studies.accuracy.rows import read_rows
 from studies.accuracy.systems import TABLES, System, load, machine

@@ -9,7 +9,7 @@ from statistics import median
 
 from ddpsim.collectives.execute import make_transport
 from ddpsim.doubts.collectives import factors
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.measured import read_table
 from ddpsim.operations import Operation
 from ddpsim.topology.spec import load_topology

@@ -25,7 +25,7 @@ from ddpsim.files import write_whole
 from ddpsim.trace.json import read_trace
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.files import save_workload
-from ddpsim.workload.forward_use import ForwardUse
+from ddpsim.workload.profile import ForwardUse
 
 LAYERS, LAYER_BYTES = 64, 1 << 20
 BACKWARD_S, FORWARD_SHARE, OPTIMIZER_S = 0.36, 0.5, 4e-3

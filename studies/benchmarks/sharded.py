@@ -15,7 +15,7 @@ import numpy as np
 from ddpsim.bucketing import Parameter
 from ddpsim.workload import Workload
 from ddpsim.workload.files import save_workload
-from ddpsim.workload.forward_use import ForwardUse
+from ddpsim.workload.profile import ForwardUse
 from studies.benchmarks.speed import measure
 from studies.published.step_workloads import transformer
 

@@ -1,4 +1,4 @@
-"""Derive `ddpsim.workload.achieved.EAGER` from the first half of the published steps: `python -m
+"""Derive `ddpsim.workload.gpus.EAGER` from the first half of the published steps: `python -m
 studies.estimates.estimates_fit`.
 
 Coordinate descent on the mean of the errors' logarithms, each counted up to one half so that no outlier rules, and each
@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 
 from ddpsim.bucketing import Parameter
-from ddpsim.workload.achieved import EAGER, PeakShares, fitted
-from ddpsim.workload.gpus import AchievedGpu, gpu_named
+from ddpsim.workload.gpus import EAGER, AchievedGpu, PeakShares, fitted, gpu_named
 from ddpsim.workload.operators import Operator
 from ddpsim.workload.optimizers import Optimizer, optimizer_of_kind
 from ddpsim.workload.roofline import operator_s

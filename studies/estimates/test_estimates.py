@@ -11,7 +11,7 @@ from torch.utils import _runtime_estimation
 from ddpexec.capturing.live import own_bytes
 from ddpexec.capturing.operators import operator_of
 from ddpsim.gpus.table import shipped_gpu
-from ddpsim.workload.achieved import EAGER
+from ddpsim.workload.gpus import EAGER
 from studies.estimates.estimates import PAGE, _row, judge, torch_s
 from studies.estimates.estimates_fit import Counted, counted, fit, loss
 from studies.estimates.one_gpu_steps import steps

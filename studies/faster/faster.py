@@ -19,7 +19,7 @@ from ddpsim.collectives.nccl.shape import TuningEntry
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.tuning import best, time_us
 from ddpsim.collectives.nccl.versions import CURRENT, LL, LL128, RING
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.graph import Link, NodeGroup, Topology
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpsim.topology.nic_kinds import nic_kind
+from ddpsim.topology.hardware import nic_kind
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
 from studies.faster.faster import LINES, MOST, TARGET, Case, cases, doubled, page, slower

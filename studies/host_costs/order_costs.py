@@ -22,7 +22,7 @@ from ddpexec.groups.process_groups import Communicator
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
 from ddpsim.order import OrderPolicy, arrange, consensus, predictor
 from ddpsim.order.agreement import plan_tau
-from ddpsim.order.named import PREDICTORS
+from ddpsim.order.predictors import PREDICTORS
 
 RANKS = 4
 

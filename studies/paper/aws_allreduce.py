@@ -20,7 +20,7 @@ class Allreduce:
     def answer(self) -> dict[str, float]:
         """Return its time in seconds."""
         from ddpsim.collectives.execute import make_transport
-        from ddpsim.jobs.collective import CollectiveOptions
+        from ddpsim.jobs.job_options import CollectiveOptions
         from ddpsim.operations import Operation
         from ddpsim.topology.spec import load_topology
 

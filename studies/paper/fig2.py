@@ -74,7 +74,7 @@ def _finished_s(backend: Backend, size_bytes: int, count: int, launch_s: float, 
     import simpy
 
     from ddpsim.collectives.execute import Collectives
-    from ddpsim.jobs.collective import CollectiveOptions
+    from ddpsim.jobs.job_options import CollectiveOptions
     from ddpsim.operations import Operation
     from ddpsim.topology.spec import load_topology
 
@@ -120,10 +120,9 @@ class Backward:
         """
         from math import prod
 
-        from ddpsim.workload.achieved import fitted
         from ddpsim.workload.estimate import ModelShape, estimate
         from ddpsim.workload.files import load_workload
-        from ddpsim.workload.gpus import gpu_named
+        from ddpsim.workload.gpus import fitted, gpu_named
 
         source, gpu = load_workload("resnet152"), gpu_named("GP100")
         assert source.operators is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddpsim.collectives.execute import make_transport
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.schedules.dataparallel import dataparallel
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.topology.spec import load_topology

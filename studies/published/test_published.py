@@ -7,7 +7,7 @@ import pytest
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.spec import parse_topology
 from studies.accuracy import aws_post
 from studies.published.published import TARGET, UNITS

@@ -16,8 +16,7 @@ from ddpsim.errors import InputError, TraceError, WorkloadError
 from ddpsim.explaining.files import read_ranks
 from ddpsim.explaining.plain_pickle import read_plain
 from ddpsim.explaining.recorder import read_recorder
-from ddpsim.files import bounded, read_json, read_text
-from ddpsim.files.bounded import BoundedFile
+from ddpsim.files import BoundedFile, read_json, read_text
 from ddpsim.topology.xml_text import read_xml
 from ddpsim.trace.json.streaming import StreamedTrace
 from ddpsim.workload.files import load_workload
@@ -26,8 +25,7 @@ from ddpsim.workload.files import load_workload
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds of a few kilobytes."""
-    for module in (bounded, files):
-        monkeypatch.setattr(module, "MOST_BYTES", 1 << 12)
+    monkeypatch.setattr(files, "MOST_BYTES", 1 << 12)
 
 
 def test_bytes_after_decompression_are_bounded_and_the_bound_is_said(tmp_path: Path) -> None:

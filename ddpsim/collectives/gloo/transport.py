@@ -23,7 +23,7 @@ from ddpsim.collectives.patterns import refuse_unknown_algorithm
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.schedules import TransferSchedule
 from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, ChannelSchedule, Connection, Steps, alone_s
-from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
+from ddpsim.jobs.job_options import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement

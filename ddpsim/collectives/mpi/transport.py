@@ -21,7 +21,7 @@ from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.schedules import Builder, TransferSchedule
 from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, Steps
 from ddpsim.errors import TopologyError
-from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
+from ddpsim.jobs.job_options import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement

@@ -5,6 +5,10 @@ two: the links at the protocol's efficiency, and the channels in use at what one
 channels move no more between nodes than NCCL has measured (`tuning.tree_max`). Trees and in-switch reductions pass the
 message on in pieces, and the first has to reach the root and come back. Small messages use few channels: NCCL gives
 each thread at least 8 bytes (LL, LL128; times p on an LL ring) or 64 (Simple), `enqueue.cc`.
+
+A GPU passes a piece on when it has all of it. Simple sends chunks, halved for small messages so that the pipe fills
+(`src/enqueue.cc`, `calcCollChunking`, 2.30). Of LL128 a piece is what all threads of a channel write at once, 20 warps
+of 1920 bytes. LL passes on every 8 bytes as they arrive: the latency of its hops is all that fills its pipe.
 """
 
 from __future__ import annotations
@@ -14,13 +18,85 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ddpsim.collectives.nccl import pieces as nccl_pieces
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.loads import GROUPS, HOST, NET, NVLINK, NVSWITCH, Pattern
 from ddpsim.collectives.nccl.shape import TuningEntry
 from ddpsim.collectives.nccl.tuning import generation, ll_max, tree_max
 from ddpsim.collectives.nccl.versions import ALL_PAIRS, LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE
 from ddpsim.operations import Operation
+
+_STEPS = 8
+"""Slots of a buffer between two GPUs: NCCL_STEPS. A chunk takes one, lines of LL128 share them."""
+
+_STEP_BYTES, _LL128_STEP_BYTES = 1 << 19, 576_000
+"""A slot of the buffers between two GPUs: of Simple 4 MiB / 8; of LL128 the data, 15 in 16, of 120 * 640 * 8 bytes."""
+_LL128_BYTES = 20 * 1920
+"""What 20 warps of a channel write at once."""
+_MOST_NVLS_BYTES = 1 << 17
+"""The largest chunk of an in-switch reduction: NCCL_NVLS_CHUNKSIZE by default."""
+_MOST_LINES = 512
+"""Pieces of an LL message that are simulated at most, whose events would else outnumber all others; chosen by hand."""
+
+
+def pieces(algorithm: str, protocol: str, channel_bytes: float, *, per_node: int, nodes: int, heads: int) -> int:
+    """Return in how many pieces a channel passes on its `channel_bytes`, in an in-switch reduction a head its part."""
+    if algorithm in (NVLS, NVLS_TREE):
+        channel_bytes /= heads
+        size = _switch_chunk(algorithm, channel_bytes, nodes)
+    else:
+        size = _LL128_BYTES if protocol == LL128 else _tree_chunk(channel_bytes, per_node, nodes)
+    return max(1, math.ceil(channel_bytes / size))
+
+
+def chain_pieces(protocol: str, channel_bytes: float) -> int:
+    """Return in how many pieces a chain passes on a channel's bytes; 0 of LL, whose lines are too small to count.
+
+    A slot of the buffer each: BROADCAST_CHUNKSTEPS and REDUCE_CHUNKSTEPS are 1, and no message is too small for them
+    (`src/include/device.h`, `src/enqueue.cc`).
+    """
+    if protocol == LL:
+        return 0
+    return max(1, math.ceil(channel_bytes / (_LL128_BYTES if protocol == LL128 else _STEP_BYTES)))
+
+
+def window(protocol: str) -> int:
+    """Return how many pieces may be under way between two GPUs."""
+    return _STEPS * _LL128_STEP_BYTES // _LL128_BYTES if protocol == LL128 else _STEPS
+
+
+def ll_pieces(transfer_s: float, hop_s: float) -> int:
+    """Return pieces so small that each of a message of `transfer_s` takes less than half the latency of a hop."""
+    return max(1, min(math.ceil(2 * transfer_s / hop_s), _MOST_LINES))
+
+
+def tree_fill_s(piece_bytes: float, inner: tuple[int, float], outer: tuple[int, float], rate: float) -> float:
+    """Return the time from the first byte until a piece has gone up and down, without that of the piece at `rate`.
+
+    Args:
+        piece_bytes: of all channels together.
+        inner, outer: hops inside nodes and between them, with the bytes per second each moves.
+        rate: of the whole, full pipe.
+    """
+    return piece_bytes * (inner[0] / inner[1] + outer[0] / outer[1] - 1 / rate)
+
+
+def _tree_chunk(channel_bytes: float, per_node: int, nodes: int) -> int:
+    depth = int(math.log2(nodes)) + (per_node if per_node > 1 else 0)
+    size = _STEP_BYTES
+    for least_pieces, least_bytes in ((8 * depth, 1 << 17), (4 * depth, 1 << 16), (depth, 1 << 15)):
+        while channel_bytes // size < least_pieces and size > least_bytes:
+            size //= 2
+    return size
+
+
+def _switch_chunk(algorithm: str, head_bytes: float, nodes: int) -> int:
+    size = _MOST_NVLS_BYTES if algorithm == NVLS or nodes < 4 else 1 << 16
+    limits = ((64, 1 << 16), (8, 1 << 15), (2, 1 << 14)) if algorithm == NVLS else ((4, 1 << 16), (1, 1 << 15))
+    for rounds, smaller in limits:
+        if head_bytes < rounds * size and size > smaller:
+            size = smaller
+    return size
+
 
 _THREADS = {LL: 512, LL128: 640, SIMPLE: 512}
 _BYTES_PER_THREAD = {LL: 8, LL128: 8, SIMPLE: 64}
@@ -129,7 +205,7 @@ class EntryCosts:
         rate = least(limits)
         cost = Cost(entry, channels, latency_s, rate, ends, min(limits) / rate, net_ends=net_ends)
         if operation.rooted:
-            cut = nccl_pieces.chain_pieces(protocol, size_bytes / channels)
+            cut = chain_pieces(protocol, size_bytes / channels)
             fill_s = (self.layout.ranks - 2) * size_bytes / cut / rate if cut else 0.0
             return replace(cost, latency_s=latency_s + fill_s, pieces=cut)
         if algorithm == RING or protocol == LL:
@@ -137,7 +213,7 @@ class EntryCosts:
         cut = self._cut(entry, channels, size_bytes)
         inner, outer = self.hop_rates(cost)
         hops = (2 * (self.layout.per_node - 1), inner), (2 * self.layout.depth, outer)
-        return replace(cost, latency_s=latency_s + nccl_pieces.tree_fill_s(size_bytes / cut, *hops, rate), pieces=cut)
+        return replace(cost, latency_s=latency_s + tree_fill_s(size_bytes / cut, *hops, rate), pieces=cut)
 
     @cached_property
     def groups(self) -> tuple[str, ...]:
@@ -165,7 +241,7 @@ class EntryCosts:
     def _cut(self, entry: TuningEntry, channels: int, size_bytes: int) -> int:
         layout = self.layout
         channel_bytes = size_bytes / channels
-        return nccl_pieces.pieces(
+        return pieces(
             entry.algorithm, entry.protocol, channel_bytes,
             per_node=layout.per_node, nodes=layout.nodes, heads=layout.heads,
         )  # fmt: skip
@@ -209,7 +285,7 @@ class EntryCosts:
         piece = round_bytes / layout.heads
         inner = rates[NVSWITCH] * (1 + 1 / layout.per_node)
         outer = rates[NET] * layout.carried if NET in rates else math.inf
-        return nccl_pieces.tree_fill_s(piece, (4, inner), (2 * layout.depth, outer), min(rates.values()))
+        return tree_fill_s(piece, (4, inner), (2 * layout.depth, outer), min(rates.values()))
 
     def _rounds_s(self, round_bytes: float, rates: Mapping[str, float]) -> float:
         """Return what rounds of more heads than a board has take longer to fill the pipe.

@@ -27,13 +27,12 @@ from ddpsim.collectives.switch_search import MOST_HEADS, find_switch_graph
 from ddpsim.collectives.trees import depth_and_fan, double_binary_tree
 from ddpsim.network.fairness import LinkId
 from ddpsim.operations import Operation
+from ddpsim.topology.build import MESHED, is_mesh
 from ddpsim.topology.domains import MNNVL_FROM, by_domain
-from ddpsim.topology.gpu_links import MESHED, is_mesh
 from ddpsim.topology.graph import Link, NodeTemplate, Placement
-from ddpsim.topology.hardware import gcn_of
-from ddpsim.topology.nic_kinds import nic_kind
+from ddpsim.topology.hardware import gcn_of, nic_kind
+from ddpsim.topology.node import VertexKind
 from ddpsim.topology.paths import KINDS, Route
-from ddpsim.topology.vertices import VertexKind
 
 _LATENCY_KNOWN_FROM = 2013
 """Version from which network plugins tell NCCL their latency (net API v6)."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from ddpsim.collectives.routes import PlacedLink
 from ddpsim.network.fairness import LinkId
 from ddpsim.topology.graph import Link, NodeTemplate
+from ddpsim.topology.node import VertexKind
 from ddpsim.topology.paths import Route
-from ddpsim.topology.vertices import VertexKind
 
 NVLINK, NVSWITCH, XGMI, PCIE, HOST, NET = "nvlink", "nvswitch", "xgmi", "pcie", "host", "net"
 GROUPS = (NVLINK, NVSWITCH, XGMI, PCIE, HOST, NET)

@@ -10,7 +10,7 @@ from typing import Any
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl.layout import Layout, joined_by_nvlink
 from ddpsim.collectives.nccl.transport import NcclTransport
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.declared import Cluster, NodeGroup
 from ddpsim.topology.far_gpus import farthest_from_nics
 from ddpsim.topology.graph import NodeTemplate, Placement

@@ -12,7 +12,7 @@ from ddpsim.collectives.nccl.tree_steps import Way, across
 from ddpsim.collectives.schedules import refuse_too_many
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
 from ddpsim.collectives.trees import double_binary_tree
-from ddpsim.topology.vertices import VertexKind
+from ddpsim.topology.node import VertexKind
 
 
 def in_switch(timing: Timing, layout: Layout, size_bytes: int, pieces: int, window: int) -> Steps:

@@ -9,11 +9,10 @@ from functools import cached_property
 
 from ddpsim.collectives.all_to_all import AllToAll
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.nccl import pieces as nccl_pieces
 from ddpsim.collectives.nccl import steps as nccl_steps
 from ddpsim.collectives.nccl import switch_steps as nccl_switch_steps
 from ddpsim.collectives.nccl import tree_steps as nccl_tree_steps
-from ddpsim.collectives.nccl.costs import Cost, EntryCosts, most
+from ddpsim.collectives.nccl.costs import Cost, EntryCosts, ll_pieces, most, window
 from ddpsim.collectives.nccl.layout import Layout, joined_by_nvlink
 from ddpsim.collectives.nccl.loads import NET
 from ddpsim.collectives.nccl.operation_tuning import operation_table
@@ -23,7 +22,7 @@ from ddpsim.collectives.nccl.ways import NcclPaths
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, Steps, alone_s
 from ddpsim.errors import TopologyError, UnknownNameError
-from ddpsim.jobs.collective import DEFAULT, CollectiveOptions
+from ddpsim.jobs.job_options import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.operations import Operation
 
@@ -179,12 +178,12 @@ class NcclTransport(ByOperation):
             return self._chain(operation, cost, factor, size_bytes)
         if cost.entry.algorithm in (RING, ALL_PAIRS):
             return nccl_steps.ring(self._timing(cost, factor, operation), self._stepped(), size_bytes, operation)
-        timing, cut, window = self._timing(cost, factor), cost.pieces, nccl_pieces.window(cost.entry.protocol)
+        timing, cut, window = self._timing(cost, factor), cost.pieces, window(cost.entry.protocol)
         if cost.entry.algorithm != TREE:
             return nccl_switch_steps.in_switch(timing, self._expanded, size_bytes, cut, window)
         if cost.entry.protocol == LL:
             # A hop's latency holds the time of what it passes on at once.
-            cut = window = nccl_pieces.ll_pieces(size_bytes / cost.rate * factor, timing.hop_s)
+            cut = window = ll_pieces(size_bytes / cost.rate * factor, timing.hop_s)
             inner_s, outer_s = (size_bytes / cut * factor / rate for rate in self._cost.hop_rates(cost))
             hop_s, net_s = max(timing.hop_s - inner_s, 0.0), max(timing.net_s - outer_s, 0.0)
             timing = replace(timing, hop_s=hop_s, net_s=net_s)
@@ -204,10 +203,10 @@ class NcclTransport(ByOperation):
     def _chain(self, operation: Operation, cost: Cost, factor: float, size_bytes: int) -> Steps:
         timing, protocol = self._timing(cost, factor, operation), cost.entry.protocol
         if cost.pieces:
-            timing = replace(timing, pieces=cost.pieces, window=nccl_pieces.window(protocol))
+            timing = replace(timing, pieces=cost.pieces, window=window(protocol))
         else:
             # A hop's latency holds the time of what it passes on at once.
-            cut = nccl_pieces.ll_pieces(size_bytes / cost.rate * factor, timing.hop_s)
+            cut = ll_pieces(size_bytes / cost.rate * factor, timing.hop_s)
             piece_s = size_bytes / cut / cost.rate * factor
             hop_s, net_s = max(timing.hop_s - piece_s, 0.0), max(timing.net_s - piece_s, 0.0)
             timing = replace(timing, pieces=cut, window=cut, hop_s=hop_s, net_s=net_s)

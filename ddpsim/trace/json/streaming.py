@@ -12,8 +12,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from ddpsim.errors import InputError
-from ddpsim.files import STANDARD_STREAM, display_name, standard_input
-from ddpsim.files.bounded import MOST_BYTES, MOST_TRACE_BYTES, BoundedFile
+from ddpsim.files import MOST_BYTES, MOST_TRACE_BYTES, STANDARD_STREAM, BoundedFile, display_name, standard_input
 
 EVENTS = "traceEvents"
 """The key whose list is read event by event."""

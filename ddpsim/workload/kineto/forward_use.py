@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ddpsim.workload.forward_use import ForwardUse, median_use
 from ddpsim.workload.kineto.events import Events, HostEvent
 from ddpsim.workload.kineto.mapping import Mapping
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
 from ddpsim.workload.kineto.steps import ACCUMULATE, NODE, HostStep
+from ddpsim.workload.profile import ForwardUse, median_use
 
 _NUMBER, _THREAD = "Sequence number", "Fwd thread id"
 _NOT_KNOWN = "when forward needs its parameters is not known, all count as at the start: "

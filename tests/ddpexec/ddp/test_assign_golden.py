@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from ddpsim.bucketing import Parameter, assign_buckets
-from ddpsim.bucketing.assign import DTYPE_BYTES
-from ddpsim.bucketing.key_order import closing_order
+from ddpsim.bucketing.assign import DTYPE_BYTES, closing_order
 
 torch = pytest.importorskip("torch")
 dist = torch.distributed

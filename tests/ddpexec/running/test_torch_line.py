@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ddpsim.bucketing import BucketCaps, Parameter, unused_plan
+from ddpsim.bucketing.caps import NO_CALL
 from ddpsim.bucketing.plan import custom_plan
-from ddpsim.bucketing.torch_call import NO_CALL
 from ddpsim.jobs.torch_line import caps_giving
 from ddpsim.planning.planner import plan
 from ddpsim.prediction.predict import predict

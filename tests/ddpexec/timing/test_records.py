@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from ddpexec.timing.clock import HostClock  # noqa: E402
 from ddpexec.timing.observe import BucketNote, Note  # noqa: E402
 from ddpexec.timing.records import Records, collective_starts, write_back  # noqa: E402
-from ddpsim.trace.overlap import overlap_ratio  # noqa: E402
+from ddpsim.trace.metrics import overlap_ratio  # noqa: E402
 from ddpsim.trace.records import Trace  # noqa: E402
 
 times = st.floats(0, 1, allow_nan=False)

@@ -27,8 +27,7 @@ from ddpexec.tuning.rewrapping import caps_in_force, refusal  # noqa: E402
 from ddpsim.bucketing import BucketCaps, Parameter  # noqa: E402
 from ddpsim.explaining.tuned import read_tuning  # noqa: E402
 from ddpsim.schedules.schemes import SAME_SUMS  # noqa: E402
-from ddpsim.workload.forward_use import ForwardUse  # noqa: E402
-from ddpsim.workload.profile import Phase  # noqa: E402
+from ddpsim.workload.profile import ForwardUse, Phase  # noqa: E402
 from tests.ddpexec.small import small_workload  # noqa: E402
 from tests.ddpexec.tuning.test_judging import rank_of  # noqa: E402
 from tests.ddpexec.tuning.test_rounds import listening  # noqa: E402

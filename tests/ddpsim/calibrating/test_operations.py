@@ -11,7 +11,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.calibration_file import calibration_from
 from ddpsim.collectives.execute import make_transport
 from ddpsim.files import json_text
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.measured import MeasuredTable, parse_table
 from ddpsim.operations import Operation
 from ddpsim.topology.spec import load_topology

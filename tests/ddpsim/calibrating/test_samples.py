@@ -11,7 +11,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.errors import InputError
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.measured import MeasuredRow, MeasuredTable
 from ddpsim.topology.spec import load_topology
 

@@ -11,7 +11,7 @@ import pytest
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.simulation.costs import load_calibration
 from ddpsim.topology.spec import load_topology
 

@@ -9,7 +9,7 @@ import pytest
 
 from ddpsim.errors import InputError
 from ddpsim.options.own import exits_as
-from ddpsim.order.named import predictor
+from ddpsim.order.predictors import predictor
 from ddpsim.schedules.named import scheme_named
 
 MODULE = "import sys\ndef function(*setup): sys.exit()\n"

@@ -8,7 +8,7 @@ import pytest
 
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.nccl.transport import NcclTransport
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.spec import parse_topology
 from ddpsim.units import MIB
 

@@ -10,7 +10,7 @@ from ddpsim.collectives.level_schedules import decomposed, decomposed_s, two_lev
 from ddpsim.collectives.levels import level_sizes
 from ddpsim.collectives.packing import packed_trees
 from ddpsim.errors import TopologyError
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology

@@ -8,7 +8,7 @@ from ddpsim.collectives.channels import find_channels
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.versions import CURRENT
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
 

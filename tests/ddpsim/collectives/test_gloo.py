@@ -20,7 +20,7 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.gloo.groups import among
 from ddpsim.collectives.schedules import ring_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.measured import read_table
 from ddpsim.network.fluid import Speed
 from ddpsim.operations import Operation

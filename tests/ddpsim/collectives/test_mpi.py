@@ -15,7 +15,7 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.mpi.decision import ALGORITHMS, picked
 from ddpsim.collectives.mpi.transport import MpiTransport, _binomial
 from ddpsim.errors import InputError, TopologyError
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.jobs.simulated import Options
 from ddpsim.measured import MeasuredRow, MeasuredTable
 from ddpsim.operations import Operation

@@ -8,7 +8,7 @@ import pytest
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.schedules import ring_s
 from ddpsim.errors import InputError, TopologyError, UnknownNameError
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology

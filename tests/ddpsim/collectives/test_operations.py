@@ -8,7 +8,7 @@ import simpy
 from ddpsim.collectives import operation_schedules
 from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import InputError, TopologyError
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology

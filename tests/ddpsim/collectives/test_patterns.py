@@ -9,7 +9,7 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.schedules import gather_and_broadcast_s, halving_doubling_s, parameter_server_beside_s
 from ddpsim.errors import TopologyError
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB

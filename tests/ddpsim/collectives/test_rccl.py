@@ -14,7 +14,7 @@ from ddpsim.collectives.nccl.rccl import ALL_PAIRS_BYTES
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.transport import Transport
 from ddpsim.errors import CalibrationError, InputError, TopologyError
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.topology.spec import load_topology, parse_topology
 

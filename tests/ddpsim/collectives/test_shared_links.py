@@ -9,7 +9,7 @@ import pytest
 import simpy
 
 from ddpsim.collectives.execute import Collectives
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB

@@ -7,7 +7,7 @@ import pytest
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.schedules import MOST_TRANSFERS, refuse_too_many
 from ddpsim.errors import InputError
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options

@@ -11,7 +11,7 @@ from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
 from ddpsim.collectives.tree_schedules import tree, tree_s
 from ddpsim.collectives.trees import double_binary_tree
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement

@@ -9,7 +9,7 @@ from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.nccl.paths_taken import paths_taken
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.devices import far_from_nics
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.far_gpus import farthest_from_nics

@@ -15,8 +15,7 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.job import Job
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.arguments import as_arguments
-from ddpsim.options.checks import known_choices
-from ddpsim.options.option import Option, build, declared, option_values
+from ddpsim.options.option import Option, build, declared, known_choices, option_values
 from ddpsim.options.text import factors, layers_by_rank
 
 

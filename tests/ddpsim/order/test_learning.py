@@ -10,7 +10,7 @@ import pytest
 
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.order import Arrivals, ByBranch, ByContext, MeanReady, OnDrift, OrderPolicy, predictor, replay
-from ddpsim.order.named import GROUP, PREDICTORS
+from ddpsim.order.predictors import GROUP, PREDICTORS
 
 NAN = math.nan
 
@@ -85,7 +85,7 @@ def test_every_built_in_one_keeps_an_order_that_never_changes(name):
 
 def test_an_installed_package_offers_one_by_an_entry_point(monkeypatch):
     offered = importlib.metadata.EntryPoint("average", "ddpsim.order.predictors:MeanReady", GROUP)
-    monkeypatch.setattr("ddpsim.order.named.entry_points", lambda group: [offered] if group == GROUP else [])
+    monkeypatch.setattr("ddpsim.order.predictors.entry_points", lambda group: [offered] if group == GROUP else [])
     assert isinstance(predictor("average"), MeanReady)
     with pytest.raises(UnknownNameError, match="did you mean average"):
         predictor("averag")
@@ -104,7 +104,7 @@ def test_an_object_is_copied_so_that_ranks_learn_apart():
         ("nearest", "unknown predictor 'nearest'"),
         ("nowhere:Nearest", "predictor 'nowhere:Nearest': cannot be imported: ModuleNotFoundError"),
         ("ddpsim.order:Nearest", "cannot be imported: AttributeError"),
-        ("ddpsim.order.named:GROUP", "is neither a class nor a function"),
+        ("ddpsim.order.predictors:GROUP", "is neither a class nor a function"),
         ("ddpsim.order:Arrivals", "cannot be made: TypeError"),
         ("ddpsim.order:Once", r"Once has no method observe\(\)"),
         (3, r"int has no method observe\(\)"),

@@ -7,7 +7,7 @@ import pytest
 from ddpsim.errors import InputError, UnknownNameError, WorkloadError
 from ddpsim.prediction.carry import carried
 from ddpsim.prediction.models import Model
-from ddpsim.prediction.on_machine import predict
+from ddpsim.prediction.named import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.estimate import ModelShape, estimate

@@ -13,7 +13,7 @@ from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.execute import Collectives
 from ddpsim.doubts.doubt import Effect
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.planning.plan_file import plan_from
 from ddpsim.prediction.predict import predict, with_band
 from ddpsim.prediction.prediction import Prediction

@@ -15,10 +15,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ddpsim.bucketing.assign import Parameter
 from ddpsim.errors import PlanError
-from ddpsim.schedules.issuing import queue_of
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind
-from ddpsim.schedules.schedule import Schedule
+from ddpsim.schedules.schedule import Schedule, queue_of
 from ddpsim.schedules.setup import SchemeInputs
 
 WORLD = 8

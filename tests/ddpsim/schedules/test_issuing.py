@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from ddpsim.bucketing import LaunchQueue
 from ddpsim.bucketing.assign import Parameter
-from ddpsim.schedules.issuing import queue_of, queue_of_buckets
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind, points
-from ddpsim.schedules.schedule import Schedule
+from ddpsim.schedules.schedule import Schedule, queue_of, queue_of_buckets
 from ddpsim.schedules.schemes import ddp, dear, naive, priority, without_overlap
 from ddpsim.schedules.setup import SchemeInputs
 

@@ -19,7 +19,7 @@ from ddpsim.simulation.engine import Simulated
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Workload
-from ddpsim.workload.forward_use import ForwardUse
+from ddpsim.workload.profile import ForwardUse
 from ddpsim.workload.single_clock import single_clock
 from tests.ddpsim.simulation.builders import workload
 

@@ -18,7 +18,7 @@ from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.scheduling import REPLICATE_S
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
-from ddpsim.workload.forward_use import ForwardUse
+from ddpsim.workload.profile import ForwardUse
 from tests.ddpsim.simulation.builders import ALIKE, workload
 
 RANKS = 4

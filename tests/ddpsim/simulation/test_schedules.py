@@ -26,7 +26,7 @@ from ddpsim.trace.metrics import summarise
 from ddpsim.trace.records import COLLECTIVES, Trace
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.files import load_workload
-from ddpsim.workload.forward_use import ForwardUse
+from ddpsim.workload.profile import ForwardUse
 from ddpsim.workload.single_clock import single_clock
 from tests.ddpsim.simulation.builders import ALIKE, workload
 

@@ -13,7 +13,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives, ways_of
 from ddpsim.collectives.schedules import parameter_server_apart, parameter_server_apart_s, parameter_server_at
 from ddpsim.errors import InputError, PlanError, TopologyError
-from ddpsim.jobs.collective import CollectiveOptions
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import scheme_named
@@ -26,7 +26,7 @@ from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.units import MIB
-from ddpsim.workload.forward_use import ForwardUse
+from ddpsim.workload.profile import ForwardUse
 from tests.ddpsim.collectives.shaped import SHAPED_100US
 from tests.ddpsim.simulation.builders import workload
 

@@ -9,7 +9,7 @@ from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.doubts.spreads import COLLECTIVES
 from ddpsim.errors import TopologyError
 from ddpsim.topology.graph import Topology
-from ddpsim.topology.nic_kinds import NIC_KINDS
+from ddpsim.topology.hardware import NIC_KINDS
 from ddpsim.topology.paths import find_paths
 from ddpsim.topology.spec import parse_topology
 from ddpsim.topology.transports import nic_advice

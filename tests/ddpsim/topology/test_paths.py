@@ -10,9 +10,9 @@ from ddpsim.collectives.switch_search import find_switch_graph
 from ddpsim.topology.declared import rejoined
 from ddpsim.topology.graph import NodeTemplate
 from ddpsim.topology.importers import import_topology
+from ddpsim.topology.node import Vertex, VertexKind
 from ddpsim.topology.paths import Route, find_paths
 from ddpsim.topology.spec import load_topology, parse_topology
-from ddpsim.topology.vertices import Vertex, VertexKind
 
 MATRIX = Path(__file__).parents[2] / "data" / "topo" / "hcm_8xV100_pytorch_readme.txt"
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from ddpsim.topology.graph import Topology
-from ddpsim.topology.nic_kinds import NIC_KINDS
+from ddpsim.topology.hardware import NIC_KINDS
 from ddpsim.topology.schema import FabricSpec, NodeSpec
 from ddpsim.topology.spec import parse_topology
 from ddpsim.topology.transports import HOST, NVLINK, PCIE, XGMI

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from ddpsim.errors import TraceError
 from ddpsim.trace.cycles import cycles, sync_length
 from ddpsim.trace.json import read_trace, write_trace
-from ddpsim.trace.metrics import PARTS, quantile, summarise
-from ddpsim.trace.overlap import intersection, length, union
+from ddpsim.trace.metrics import PARTS, intersection, length, quantile, summarise, union
 from ddpsim.trace.records import Trace
 from tests.traces import example_trace, random_traces
 

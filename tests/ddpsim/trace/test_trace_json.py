@@ -14,7 +14,7 @@ import ddpsim
 from ddpsim.documents import MOST_ITEMS
 from ddpsim.errors import TraceError
 from ddpsim.trace.json import discard_trace, rank_files, read_trace, write_rank, write_trace
-from ddpsim.trace.overlap import overlap_ratio
+from ddpsim.trace.metrics import overlap_ratio
 from ddpsim.trace.records import Gradient, PathSpan, Trace
 from tests.profile import examples
 from tests.traces import example_trace, random_traces

@@ -12,9 +12,9 @@ from ddpsim.prediction.pace_from_row import repaced
 from ddpsim.simulation.pace import paces
 from ddpsim.workload.estimate import ModelShape, estimate
 from ddpsim.workload.files import load_workload, save_workload
-from ddpsim.workload.forward_use import ForwardUse, median_use
 from ddpsim.workload.gpus import gpu_named
 from ddpsim.workload.pool import pool_captures
+from ddpsim.workload.profile import ForwardUse, median_use
 from ddpsim.workload.single_clock import single_clock
 from tests.ddpsim.simulation.builders import workload
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from ddpsim.shipped import names
 from ddpsim.workload.files import load_workload
-from ddpsim.workload.forward_use import ForwardUse
+from ddpsim.workload.profile import ForwardUse
 from ddpsim.workload.single_clock import single_clock
 
 
