@@ -84,7 +84,7 @@ _MODULES = {
     "load_topology": "topology.spec",
     "load_workload": "workload.files",
     "plan": "planning.planner",
-    "predict": "prediction.on_machine",
+    "predict": "prediction.named",
     "read_table": "measured",
     "read_trace": "trace.json",
     "save_workload": "workload.files",
