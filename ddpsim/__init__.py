@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps, BucketPlan
     from ddpsim.calibrating.calibrate import calibrate
     from ddpsim.collectives.calibration import Calibration
+    from ddpsim.collectives.calibration_file import load_calibration
     from ddpsim.errors import InputError
     from ddpsim.measured import read_table
     from ddpsim.planning.compare import compare
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from ddpsim.prediction.named import predict
     from ddpsim.prediction.prediction import Prediction
     from ddpsim.simulation import Options
-    from ddpsim.simulation.costs import load_calibration
     from ddpsim.topology.cluster import Topology
     from ddpsim.topology.spec import load_topology
     from ddpsim.trace.json import read_trace
@@ -78,7 +78,7 @@ _MODULES = {
     "Workload": "workload.profile",
     "calibrate": "calibrating.calibrate",
     "compare": "planning.compare",
-    "load_calibration": "simulation.costs",
+    "load_calibration": "collectives.calibration_file",
     "load_plan": "planning.plan_file",
     "load_prediction": "prediction.document",
     "load_topology": "topology.spec",

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from ddpsim.cli.app import run
+from ddpsim.collectives.calibration_file import load_calibration
 from ddpsim.errors import PlanError
 from ddpsim.files import read_json
 from ddpsim.measured import read_table
 from ddpsim.planning.plan_file import plan_from
 from ddpsim.prediction.document import load_prediction
-from ddpsim.simulation.costs import load_calibration
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace
 from ddpsim.validation.validate import validate

@@ -11,6 +11,7 @@ import ddpsim
 from ddpexec.campaign.spec import Configuration
 from ddpexec.campaign.stages import MeasuredNetwork
 from ddpexec.running.settings import DISCARDED
+from ddpsim.collectives.calibration_file import load_calibration
 from ddpsim.errors import InputError
 from ddpsim.files import json_text, write_whole
 from ddpsim.options.option import build
@@ -18,7 +19,6 @@ from ddpsim.prediction.document import load_prediction
 from ddpsim.prediction.first import first_iterations
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
-from ddpsim.simulation.costs import load_calibration
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Workload
 

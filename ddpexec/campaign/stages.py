@@ -34,7 +34,7 @@ from ddpsim.validation.validate import validate
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload, save_workload, workload_document
 from ddpsim.workload.pool import pool_captures
-from ddpsim.workload.single_clock import single_clock
+from ddpsim.workload.replayed import single_clock
 
 LAUNCHES, ITERATIONS = 3, 6
 """Of a capture: processes, and iterations of each."""

@@ -38,9 +38,9 @@ from ddpexec.describe import describe_buffers, device_model
 from ddpexec.models import TrainingModel, build
 from ddpsim.errors import InputError, WorkloadError
 from ddpsim.workload import Workload
-from ddpsim.workload.compiled import COMPILED
 from ddpsim.workload.files import save_workload
 from ddpsim.workload.profile import tokens_of
+from ddpsim.workload.replayed import COMPILED
 
 PRECISIONS = ("fp32", "tf32", "bf16", "amp")
 

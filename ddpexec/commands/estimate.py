@@ -117,13 +117,12 @@ def estimate(
         raise InputError("give one of --model, --step, --from and --all", place="estimate", remedy=remedy)
     from ddpexec.capturing.estimate import carry_model, estimate_model, estimate_step, write_shipped
     from ddpsim.workload.anchors import RooflineFactors, parse_anchor
-    from ddpsim.workload.compiled import COMPILED
     from ddpsim.workload.estimate import TERM_SHARES, EstimateOptions
     from ddpsim.workload.files import load_workload
     from ddpsim.workload.fusing import CompiledAs
     from ddpsim.workload.gpus import kind_of
-    from ddpsim.workload.jittered import jittered
     from ddpsim.workload.optimizers import optimizer_named
+    from ddpsim.workload.replayed import COMPILED, jittered
 
     if arguments.all_:
         _alone("--all", {"--jitter": job.jitter, "--optimizer": job.optimizer, "--clip-gradients": job.clip_gradients})

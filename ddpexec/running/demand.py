@@ -19,7 +19,7 @@ from ddpexec.running.timed import timed_model
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import InputError
 from ddpsim.workload import Phase, Workload
-from ddpsim.workload.single_clock import single_clock
+from ddpsim.workload.replayed import single_clock
 
 SHARE = 0.5
 """Of the machine that hooks and copies may ask for; beyond it gradients come late."""

@@ -17,7 +17,7 @@ from ddpexec.models.training import as_tensor
 from ddpexec.running.replay import Replay
 from ddpexec.running.timed_layers import TimedLayers
 from ddpsim.workload import Workload
-from ddpsim.workload.single_clock import single_clock
+from ddpsim.workload.replayed import single_clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def timed_model(
     """Return a model with the parameters and buffers of `workload` that keeps its pace.
 
     Args:
-        workload: recorded on any device; replayed on one clock (`ddpsim.workload.single_clock`).
+        workload: recorded on any device; replayed on one clock (`ddpsim.workload.replayed`).
         device: where parameters live; `cuda` replays with a spinning kernel.
         rank, seed: draw which recorded iteration each iteration replays, differently on each rank.
         scale_compute: factor on all recorded times.

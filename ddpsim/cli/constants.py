@@ -42,7 +42,7 @@ class ConstantOptions:
         Raises:
             InputError: a name that no constant has, a value that it cannot take, names of two backends.
         """
-        from ddpsim.simulation.costs import load_calibration
+        from ddpsim.collectives.calibration_file import load_calibration
 
         loaded = None if self.calibration is None else load_calibration(self.calibration)
         return with_given(loaded, self.set or [], backend)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -12,7 +13,7 @@ from ddpsim.collectives.constant import Constant
 from ddpsim.collectives.priors import PRIORS
 from ddpsim.documents import Document, File, read_as
 from ddpsim.errors import CalibrationError
-from ddpsim.files import parse_json
+from ddpsim.files import display_name, parse_json, read_text
 from ddpsim.operations import Operation
 
 _REMEDY = "make the file again with `ddpsim calibrate`"
@@ -119,3 +120,13 @@ def _curve(entry: CurveEntry) -> Curve:
     points = tuple(CurvePoint(size_bytes, time_s) for size_bytes, time_s in entry.points)
     where = (entry.topology, entry.nodes, entry.gpus_per_node)
     return Curve(*where, points, entry.algorithm, entry.gpus_per_process, entry.operation)
+
+
+def load_calibration(path: str | Path) -> Calibration:
+    """Read a calibration file; constants it lacks keep their priors.
+
+    Raises:
+        CalibrationError: a file that cannot be read or is no calibration.
+    """
+    text = read_text(path, CalibrationError, "name a file that `ddpsim calibrate -o` wrote")
+    return calibration_from(text, display_name(path))

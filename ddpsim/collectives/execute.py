@@ -21,9 +21,10 @@ from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.scaled import ScaledTransport
 from ddpsim.collectives.schedules import refuse_too_many
 from ddpsim.collectives.steps import carry_out
-from ddpsim.collectives.transport import AlgorithmChoice, Transport, alone_s
+from ddpsim.collectives.transport import AlgorithmChoice, Transport
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.jobs.job_options import DEFAULT, GPU_BACKENDS, Backend, CollectiveOptions
+from ddpsim.network.fairness import alone_s
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement

@@ -147,8 +147,3 @@ class ByOperation(ABC):
     def allreduce_s(self, size_bytes: int) -> float:
         """Return the time of an allreduce with nothing else in flight."""
         return self.time_s(Operation.ALLREDUCE, size_bytes)
-
-
-def alone_s(demand: Demand, capacities: Mapping[LinkId, float]) -> float:
-    """Return the time of `demand` with nothing else in flight."""
-    return demand.latency_s + demand.size_bytes / demand.unshared(capacities)

@@ -70,6 +70,11 @@ class Demand:
         return min(map(truediv, rooms, self.loads.values()), default=math.inf)
 
 
+def alone_s(demand: Demand, capacities: Mapping[LinkId, float]) -> float:
+    """Return the time of `demand` with nothing else in flight."""
+    return demand.latency_s + demand.size_bytes / demand.unshared(capacities)
+
+
 def stalled(rate: float, stall: float) -> float:
     """Return the rate in bytes per second of what moves at `rate` and stands still for `stall` seconds a byte."""
     return 1 / (stall + 1 / rate) if stall else rate

@@ -6,22 +6,29 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.bucketing import rebuilt_plan
+from ddpsim.errors import WorkloadError
 from ddpsim.jobs.simulated import Options
 from ddpsim.order import Arrivals, arrange, consensus
 from ddpsim.order.agreement import ready_tau
 from ddpsim.order.traces import held_back_by
 from ddpsim.orderbench.machines import BenchMachine
 from ddpsim.simulation import simulate
-from ddpsim.simulation.plans import Plans, plans_of
-from ddpsim.simulation.representatives import SimulatedRank, replayed
+from ddpsim.simulation.pace import IterationProfile, latest, paces
+from ddpsim.simulation.plans import Plans, PolicyView, plans_of
+from ddpsim.simulation.representatives import LATEST, SimulatedRank
 from ddpsim.simulation.resolve import WARM_UP
 from ddpsim.topology.graph import Placement
 from ddpsim.workload.order_trace import OrderTrace
+
+if TYPE_CHECKING:
+    from ddpsim.workload.order_trace import OrderTrace
+
 
 Steps = NDArray[np.float64]
 
@@ -126,3 +133,42 @@ class Replayer:
                 expected = held[place - 1].decision.expected
                 taus += [ready_tau(expected, Arrivals(0, k, order).ready(count)) for order in orders]
         return fmean(taus) if taus else None
+
+
+def replayed(trace: OrderTrace, world_size: int, options: Options) -> list[SimulatedRank]:
+    """Return the ranks of `trace`, whose iterations come in their order and begin anew after the last.
+
+    Ranks leave each allreduce together, so that the last of several is at every gradient where the last of them is;
+    what one of them does not use, it announces at its first gradient.
+
+    Raises:
+        WorkloadError: a world of other ranks than were recorded.
+    """
+    if world_size != trace.ranks:
+        what = f"{trace.name} has {trace.ranks} ranks, the machine {world_size}"
+        raise WorkloadError(what, place="traces", remedy=f"place it on {trace.ranks} ranks (`nodes`, `gpus_per_node`)")
+    recorded = [
+        paces(
+            workload,
+            options.scale_compute * options.stragglers.get(rank, 1.0),
+            options.scale_host,
+            options.scale,
+        )
+        for rank, workload in enumerate(trace.workloads)
+    ]
+    count = trace.iterations
+
+    def seen(rank: int) -> PolicyView:
+        return PolicyView(lambda k: recorded[rank][k % count], lambda k: trace.contexts[rank][k % count])
+
+    first = trace.workloads[0]
+    draws = [SimulatedRank(0, range(1), first, seen(0).pace, recorded[0], (seen(0),))]
+    if trace.ranks > 1:
+        others = [_latest([recorded[rank][k] for rank in range(1, trace.ranks)]) for k in range(count)]
+        known = [seen(rank) for rank in range(1, trace.ranks)]
+        draws.append(SimulatedRank(LATEST, range(1, trace.ranks), first, lambda k: others[k % count], others, known))
+    return draws
+
+
+def _latest(found: list[IterationProfile]) -> IterationProfile:
+    return latest(found, [0.0] * len(found))

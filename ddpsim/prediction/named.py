@@ -21,7 +21,6 @@ from ddpsim.options.option import at_least_one
 from ddpsim.prediction import predict as simulated
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.simulation.costs import load_calibration
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.declared import Cluster
 from ddpsim.topology.graph import Topology
@@ -148,6 +147,8 @@ def _options(name: str, value: Any, wanted: str) -> Any:
 def _calibration(name: str, value: Any, wanted: str) -> Any:
     del wanted
     if _is_name(value):
+        from ddpsim.collectives.calibration_file import load_calibration
+
         return load_calibration(os.fspath(value))
     if value is not None and not isinstance(value, Calibration):
         what, remedy = f"{_shown(value)} is no calibration", "give a file's path, or a `Calibration`"

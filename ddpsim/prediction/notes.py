@@ -10,8 +10,8 @@ from ddpsim.prediction.memory import Memory
 from ddpsim.topology.graph import Placement
 from ddpsim.units import format_bandwidth
 from ddpsim.workload import Workload
-from ddpsim.workload.compiled import was_compiled
 from ddpsim.workload.fusing import CompiledAs
+from ddpsim.workload.replayed import was_compiled
 
 _AS_MANY = 1.01
 """Bytes over plain ones up to which a codec is said to send as many: scales and indices beside its bits."""

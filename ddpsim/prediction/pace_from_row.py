@@ -8,9 +8,9 @@ import numpy as np
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import WorkloadError
+from ddpsim.prediction.carry import Factors, retimed
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
-from ddpsim.simulation.pace import Factors, retimed
 from ddpsim.topology.graph import Topology
 from ddpsim.units import format_time
 from ddpsim.workload import Phase, Workload

@@ -28,7 +28,7 @@ from ddpsim.units import counted, format_time
 from ddpsim.version import __version__
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of, kind_of
-from ddpsim.workload.update import clipping_share
+from ddpsim.workload.replayed import clipping_share
 
 Band = tuple[float, float, float]
 """A number with its 10th and 90th percentile: middle, low, high."""

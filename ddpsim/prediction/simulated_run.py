@@ -20,10 +20,8 @@ from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.topology.placement import place
 from ddpsim.workload import Workload
-from ddpsim.workload.compiled import spread_out
 from ddpsim.workload.files import load_workload
-from ddpsim.workload.single_clock import single_clock
-from ddpsim.workload.update import with_optimizer
+from ddpsim.workload.replayed import single_clock, spread_out, with_optimizer
 
 _SETTLED = 1
 """Iterations after which those that are all alike repeat, to rounding."""

@@ -12,9 +12,9 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives, make_transport, scaled_transport, ways_of
 from ddpsim.collectives.gloo.groups import among
 from ddpsim.collectives.routes import PlacementLinks
-from ddpsim.collectives.transport import Transport, alone_s
+from ddpsim.collectives.transport import Transport
 from ddpsim.jobs.simulated import Options
-from ddpsim.network.fairness import Demand, LinkId
+from ddpsim.network.fairness import Demand, LinkId, alone_s
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from ddpsim.collectives.calibration import Calibration
@@ -18,8 +17,6 @@ from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.ddp_priors import DDP_PRIORS, KERNEL_S, devices_of
 from ddpsim.collectives.nccl.loads import HOST, NET, NVLINK, NVSWITCH, PCIE, XGMI
 from ddpsim.compression import Roofline
-from ddpsim.errors import CalibrationError
-from ddpsim.files import display_name, read_text
 from ddpsim.simulation.graph import Linear, Rate
 from ddpsim.workload.gpus import GPUS, AchievedGpu
 
@@ -71,18 +68,6 @@ def at_end(calibration: Calibration, end: int) -> Calibration:
         else:
             moved[now.name] = now.value * (1 / factor if now.unit == "B/s" else factor)
     return calibration.with_values(moved, source="an end of its band")
-
-
-def load_calibration(path: str | Path) -> Calibration:
-    """Read a calibration file; constants it lacks keep their priors.
-
-    Raises:
-        CalibrationError: a file that cannot be read or is no calibration.
-    """
-    text = read_text(path, CalibrationError, "name a file that `ddpsim calibrate -o` wrote")
-    from ddpsim.collectives.calibration_file import calibration_from
-
-    return calibration_from(text, display_name(path))
 
 
 @dataclass(frozen=True, slots=True)

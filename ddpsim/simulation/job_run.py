@@ -20,7 +20,7 @@ from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.topology.graph import Placement
-from ddpsim.trace.cycles import cycles
+from ddpsim.trace.records import cycles
 
 Columns = NDArray[np.float64]
 """Numbers whose last axis is the assumptions."""

@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpsim.errors import WorkloadError
 from ddpsim.jobs.simulated import Options
 from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation.graph import ExecutionModel
-from ddpsim.simulation.pace import IterationProfile, latest, paces
+from ddpsim.simulation.pace import IterationProfile, latest
 from ddpsim.simulation.plans import PolicyView
 from ddpsim.workload import Workload
-from ddpsim.workload.jittered import quantiles
 from ddpsim.workload.profile import Seconds
+from ddpsim.workload.replayed import quantiles
 
 if TYPE_CHECKING:
-    from ddpsim.workload.order_trace import OrderTrace
+    pass
 
 Draws = NDArray[np.int64]
 
@@ -247,42 +246,3 @@ def draws_of(kind: RankKind, options: Options, total: int, world_size: int = 0) 
     if latest is not None:
         latest = varied(latest, None if factors is None else factors[1:], one_thread=one_thread)
         yield SimulatedRank(LATEST, kind.ranks[1:], kind.workload, latest, kind.paces, (PolicyView(latest),))
-
-
-def replayed(trace: OrderTrace, world_size: int, options: Options) -> list[SimulatedRank]:
-    """Return the ranks of `trace`, whose iterations come in their order and begin anew after the last.
-
-    Ranks leave each allreduce together, so that the last of several is at every gradient where the last of them is;
-    what one of them does not use, it announces at its first gradient.
-
-    Raises:
-        WorkloadError: a world of other ranks than were recorded.
-    """
-    if world_size != trace.ranks:
-        what = f"{trace.name} has {trace.ranks} ranks, the machine {world_size}"
-        raise WorkloadError(what, place="traces", remedy=f"place it on {trace.ranks} ranks (`nodes`, `gpus_per_node`)")
-    recorded = [
-        paces(
-            workload,
-            options.scale_compute * options.stragglers.get(rank, 1.0),
-            options.scale_host,
-            options.scale,
-        )
-        for rank, workload in enumerate(trace.workloads)
-    ]
-    count = trace.iterations
-
-    def seen(rank: int) -> PolicyView:
-        return PolicyView(lambda k: recorded[rank][k % count], lambda k: trace.contexts[rank][k % count])
-
-    first = trace.workloads[0]
-    draws = [SimulatedRank(0, range(1), first, seen(0).pace, recorded[0], (seen(0),))]
-    if trace.ranks > 1:
-        others = [_latest([recorded[rank][k] for rank in range(1, trace.ranks)]) for k in range(count)]
-        known = [seen(rank) for rank in range(1, trace.ranks)]
-        draws.append(SimulatedRank(LATEST, range(1, trace.ranks), first, lambda k: others[k % count], others, known))
-    return draws
-
-
-def _latest(found: list[IterationProfile]) -> IterationProfile:
-    return latest(found, [0.0] * len(found))

@@ -33,7 +33,7 @@ from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import AchievedGpu, gpu_of
-from ddpsim.workload.jittered import jitter_of
+from ddpsim.workload.replayed import jitter_of
 
 WARM_UP = 3
 """Iterations simulated before those that count: the host's lead over the device settles in two."""

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpsim.collectives.transport import alone_s
+from ddpsim.network.fairness import alone_s
 from ddpsim.simulation.communication import Communication, copies_of
 from ddpsim.simulation.contention import MOST, ComputeSlowdown, slower
 from ddpsim.simulation.dependencies import Dependencies, Moments

@@ -11,8 +11,17 @@ from statistics import fmean, median
 
 from ddpsim.errors import TraceError
 from ddpsim.operations import Operation
-from ddpsim.trace.cycles import by_schedule, cycle_length, cycles, leaves_layers_out, period_steps
-from ddpsim.trace.records import BucketTimes, Iteration, Span, Trace
+from ddpsim.trace.records import (
+    BucketTimes,
+    Iteration,
+    Span,
+    Trace,
+    by_schedule,
+    cycle_length,
+    cycles,
+    leaves_layers_out,
+    period_steps,
+)
 
 Interval = tuple[float, float]
 """Start and end in seconds."""

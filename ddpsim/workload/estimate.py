@@ -16,12 +16,12 @@ import numpy as np
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import WorkloadError
 from ddpsim.workload.anchors import Anchor, RooflineFactors, check_floor, of_step, pace_of, repeats_of
-from ddpsim.workload.compiled import COMPILED, was_compiled
 from ddpsim.workload.fusing import COMPILED_AS, INDUCTOR_GRAPHS, CompiledAs, fused
 from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.operators import Activations, Operator, PhasesUnderAutocast, StepOperators
 from ddpsim.workload.optimizers import ADDITION, OPTIMIZERS, Optimizer, optimizer_of_kind
 from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Workload
+from ddpsim.workload.replayed import COMPILED, was_compiled
 from ddpsim.workload.roofline import OPTIMIZER_TERM, arithmetic_share, floors_s, roofline_s, shares_of_terms
 from ddpsim.workload.timeline import EAGER_LAUNCH_S, Timeline
 

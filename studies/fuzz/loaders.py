@@ -18,6 +18,7 @@ import yaml
 
 from ddpexec.campaign.record import unpack
 from ddpexec.campaign.spec import parse_campaign
+from ddpsim.collectives.calibration_file import load_calibration
 from ddpsim.errors import InputError
 from ddpsim.explaining.explain import explain
 from ddpsim.explaining.recorder import read_recorder
@@ -29,7 +30,6 @@ from ddpsim.order.traces import fit_document, plan_fits
 from ddpsim.planning.plan_file import plan_from
 from ddpsim.planning.prices import read_prices
 from ddpsim.prediction.document import load_prediction
-from ddpsim.simulation.costs import load_calibration
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.importers import import_topology
 from ddpsim.topology.nccl_graph import with_graph_dump

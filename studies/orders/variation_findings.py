@@ -9,7 +9,7 @@ from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
-from ddpsim.workload.jittered import jittered
+from ddpsim.workload.replayed import jittered
 
 WORKLOADS = ("resnet50@v100-fp32-b32", "bert-base")
 MACHINE, NODES = "p3dn.24xlarge", (1, 128)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import UnknownNameError
-from ddpsim.simulation.pace import Factors, retimed
+from ddpsim.prediction.carry import Factors, retimed
 from ddpsim.units import parse_time
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import PHASES
@@ -20,7 +20,7 @@ from ddpsim.workload.estimate import estimate
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_named
 from ddpsim.workload.profile import Phase
-from ddpsim.workload.update import with_optimizer
+from ddpsim.workload.replayed import with_optimizer
 
 _HOST_S = 20e-6
 """Host time of a parameter's part of a phase: far below the device's."""

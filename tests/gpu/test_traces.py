@@ -14,7 +14,7 @@ from ddpsim.trace.json import read_trace
 from ddpsim.trace.records import BACKWARD, COMPUTE, Iteration, Trace
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload, save_workload
-from ddpsim.workload.single_clock import single_clock
+from ddpsim.workload.replayed import single_clock
 from tests.ddpexec.small import small_workload
 from tests.gpu.places import CPU, GPU, Place
 

@@ -22,9 +22,9 @@ from ddpsim.collectives.host_paths import Hop
 from ddpsim.collectives.patterns import refuse_unknown_algorithm
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.schedules import TransferSchedule
-from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, ChannelSchedule, Connection, Steps, alone_s
+from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, ChannelSchedule, Connection, Steps
 from ddpsim.jobs.job_options import DEFAULT, CollectiveOptions
-from ddpsim.network.fairness import Demand, LinkId
+from ddpsim.network.fairness import Demand, LinkId, alone_s
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.units import MIB

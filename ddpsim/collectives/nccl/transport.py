@@ -20,10 +20,10 @@ from ddpsim.collectives.nccl.shape import TuningEntry
 from ddpsim.collectives.nccl.versions import ALL_PAIRS, LL, NVLS, NVLS_TREE, RING, SIMPLE, TREE
 from ddpsim.collectives.nccl.ways import NcclPaths
 from ddpsim.collectives.patterns import PATTERNS
-from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, Steps, alone_s
+from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, Steps
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.jobs.job_options import DEFAULT, CollectiveOptions
-from ddpsim.network.fairness import Demand, LinkId
+from ddpsim.network.fairness import Demand, LinkId, alone_s
 from ddpsim.operations import Operation
 
 ALGORITHMS = (RING, TREE, NVLS, NVLS_TREE, ALL_PAIRS)

@@ -14,7 +14,7 @@ from ddpsim.bucketing import Parameter
 from ddpsim.errors import InputError
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.files import save_workload
-from ddpsim.workload.single_clock import single_clock
+from ddpsim.workload.replayed import single_clock
 from tests import forked
 
 COSTS = HookCosts(hook_s=10e-6, copy_Bps=5e9)

@@ -14,9 +14,9 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.calibration_file import calibration_from
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.gloo.transport import GlooTransport
-from ddpsim.collectives.transport import alone_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.measured import MeasuredRow, MeasuredTable
+from ddpsim.network.fairness import alone_s
 from ddpsim.topology.spec import load_topology
 
 LOOPBACK = load_topology("loopback")

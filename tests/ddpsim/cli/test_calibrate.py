@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.calibration_file import load_calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.jobs.job_options import CollectiveOptions
-from ddpsim.simulation.costs import load_calibration
 from ddpsim.topology.spec import load_topology
 
 DGX = load_topology("dgx-1v")

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ddpsim.cli.app import run
-from ddpsim.simulation.costs import load_calibration
+from ddpsim.collectives.calibration_file import load_calibration
 
 TABLES = "tests/data/tables"
 SITES = [f"{TABLES}/modal_1node_8xA100_sxm40.csv", f"{TABLES}/crusoe_2node_16xA100_ib.csv"]

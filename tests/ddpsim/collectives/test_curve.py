@@ -14,8 +14,8 @@ from ddpsim.collectives.curve import CurveTransport, monotone
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.collectives.steps import carry_out
-from ddpsim.collectives.transport import alone_s
 from ddpsim.jobs.job_options import CollectiveOptions
+from ddpsim.network.fairness import alone_s
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
 from ddpsim.topology.spec import load_topology, parse_topology

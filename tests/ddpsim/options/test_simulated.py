@@ -5,7 +5,7 @@ import pytest
 from ddpsim.errors import InputError
 from ddpsim.simulation import Options, simulate
 from ddpsim.topology.spec import load_topology
-from ddpsim.workload.single_clock import single_clock
+from ddpsim.workload.replayed import single_clock
 from tests.ddpsim.simulation.builders import workload
 
 TIMED = single_clock(workload(device="V100"))

@@ -16,7 +16,7 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.order import MeanReady
 from ddpsim.orderbench import Bench, BenchMachine, bench
 from ddpsim.orderbench.bootstrap import relative_difference
-from ddpsim.simulation.representatives import replayed
+from ddpsim.orderbench.replaying import replayed
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.order_trace import OrderTrace, load_order_trace, order_trace_document, save_order_trace
 from ddpsim.workload.profile import Phase, Workload

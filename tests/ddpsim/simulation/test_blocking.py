@@ -20,7 +20,7 @@ from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Workload
 from ddpsim.workload.profile import ForwardUse
-from ddpsim.workload.single_clock import single_clock
+from ddpsim.workload.replayed import single_clock
 from tests.ddpsim.simulation.builders import workload
 
 GLOO = Options(backend="gloo", scheme="fsdp2")

@@ -18,7 +18,7 @@ from ddpsim.simulation.retime import periods_s
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload.files import load_workload
-from ddpsim.workload.single_clock import single_clock
+from ddpsim.workload.replayed import single_clock
 from tests.ddpsim.simulation.builders import ALIKE, workload
 
 PRIORS = Calibration.priors("nccl")

@@ -27,7 +27,7 @@ from ddpsim.trace.records import COLLECTIVES, Trace
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.profile import ForwardUse
-from ddpsim.workload.single_clock import single_clock
+from ddpsim.workload.replayed import single_clock
 from tests.ddpsim.simulation.builders import ALIKE, workload
 
 DDP_AS_A_SCHEDULE = "ddpsim.schedules.schemes:ddp"

@@ -15,7 +15,7 @@ from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.costs import Costs
 from ddpsim.topology.spec import load_topology
-from ddpsim.workload.single_clock import single_clock
+from ddpsim.workload.replayed import single_clock
 from tests.ddpsim.simulation.builders import workload
 
 LAB = load_topology("lab-flat")

@@ -16,7 +16,7 @@ from ddpsim.simulation.pace import paces
 from ddpsim.simulation.representatives import RankKind, factors_of, latest_draw
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
-from ddpsim.workload.jittered import jitter_of, jittered
+from ddpsim.workload.replayed import jitter_of, jittered
 from tests.ddpsim.simulation.builders import ALIKE, workload
 
 MACHINE = load_topology("dgx-1v")

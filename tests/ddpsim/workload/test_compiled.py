@@ -9,7 +9,7 @@ from ddpsim.cli.predict import warn_of_pace
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
-from ddpsim.workload.compiled import spread_out
+from ddpsim.workload.replayed import spread_out
 from tests.ddpsim.simulation.builders import workload
 
 DGX = load_topology("dgx-1v")

@@ -13,7 +13,7 @@ from ddpsim.workload import Buffer, Phase, Workload
 from ddpsim.workload.files import load_workload, save_workload, workload_document, workload_from
 from ddpsim.workload.operators import Activations, Operator, StepOperators
 from ddpsim.workload.profile import ForwardUse
-from ddpsim.workload.single_clock import single_clock
+from ddpsim.workload.replayed import single_clock
 from tests.ddpsim.simulation.builders import workload as build
 from tests.strategies import json_values
 

@@ -15,7 +15,7 @@ from ddpsim.workload.files import load_workload, save_workload
 from ddpsim.workload.gpus import gpu_named
 from ddpsim.workload.pool import pool_captures
 from ddpsim.workload.profile import ForwardUse, median_use
-from ddpsim.workload.single_clock import single_clock
+from ddpsim.workload.replayed import single_clock
 from tests.ddpsim.simulation.builders import workload
 
 ROOT = Path(__file__).parents[3]

@@ -9,7 +9,7 @@ from ddpsim.errors import WorkloadError
 from ddpsim.prediction.predict import predict
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
-from ddpsim.workload.jittered import ITERATIONS, jittered
+from ddpsim.workload.replayed import ITERATIONS, jittered
 
 ESTIMATE = load_workload("resnet50@v100-fp32-b32")
 

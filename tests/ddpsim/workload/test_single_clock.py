@@ -5,7 +5,7 @@ import numpy as np
 from ddpsim.shipped import names
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.profile import ForwardUse
-from ddpsim.workload.single_clock import single_clock
+from ddpsim.workload.replayed import single_clock
 
 
 def test_every_shipped_workload_keeps_its_arrival_order_on_one_clock():

@@ -12,7 +12,7 @@ from ddpsim.workload.estimate import EstimateOptions, Operator, estimate
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_named
 from ddpsim.workload.optimizers import optimizer_named
-from ddpsim.workload.update import clipping_share, with_optimizer
+from ddpsim.workload.replayed import clipping_share, with_optimizer
 from tests.ddpsim.simulation.builders import ALIKE
 from tests.ddpsim.workload.test_estimate import shape_of
 
