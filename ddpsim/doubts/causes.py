@@ -19,18 +19,20 @@ from ddpsim.doubts.spreads import (
     COPIES,
     DDP_HOST,
     DEVICES,
+    DOUBT,
     ENCODING,
     HOST_LAUNCH,
     MEASURED_COLLECTIVE,
     PACE,
     UNPRICED,
     Spread,
+    at_end,
     fusing,
 )
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.simulation import Options
-from ddpsim.simulation.assumptions import Assumptions
-from ddpsim.simulation.costs import DOUBT, Costs, at_end
+from ddpsim.simulation.communication import Assumptions
+from ddpsim.simulation.costs import Costs
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import DEVICE_REPEATS, GIVEN, MOSTLY_COMMUNICATION, RooflineFactors

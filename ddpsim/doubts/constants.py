@@ -7,8 +7,7 @@ import math
 from ddpsim.collectives.bands import NINETIETH
 from ddpsim.collectives.constant import GIVEN, Constant
 from ddpsim.doubts.causes import HOST_COSTS, scaled_ends
-from ddpsim.doubts.spreads import BESIDE, COPIES, DDP_HOST, DEVICES
-from ddpsim.simulation.costs import DOUBT
+from ddpsim.doubts.spreads import BESIDE, COPIES, DDP_HOST, DEVICES, DOUBT
 
 
 def doubt_of(constant: Constant) -> tuple[float | None, float | None]:

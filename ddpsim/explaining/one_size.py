@@ -8,7 +8,7 @@ from ddpsim.doubts.doubt import Effect
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import with_assumptions
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.simulation.assumptions import Assumptions, WireFactor
+from ddpsim.simulation.communication import Assumptions, WireFactor
 from ddpsim.units import MIB
 
 _ENDS = (0.1, 0.9)

@@ -20,9 +20,9 @@ from ddpsim.order.traces import held_back_by
 from ddpsim.orderbench.machines import BenchMachine
 from ddpsim.simulation import simulate
 from ddpsim.simulation.pace import IterationProfile, latest, paces
-from ddpsim.simulation.plans import Plans, PolicyView, plans_of
 from ddpsim.simulation.representatives import LATEST, SimulatedRank
 from ddpsim.simulation.resolve import WARM_UP
+from ddpsim.simulation.setting import Plans, PolicyView, plans_of
 from ddpsim.topology.graph import Placement
 from ddpsim.workload.order_trace import OrderTrace
 

@@ -21,7 +21,7 @@ from ddpsim.planning.rows import WORTH_IT
 from ddpsim.prediction.predict import predict, with_assumptions
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
-from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.simulation.communication import Assumptions
 from ddpsim.topology.bounds import MOST_NODES
 from ddpsim.topology.link_rates import NIC, with_link_rate
 

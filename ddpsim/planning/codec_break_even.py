@@ -14,7 +14,7 @@ from ddpsim.planning.crossing import crossing, crossing_band
 from ddpsim.prediction.predict import predict, with_assumptions
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
-from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.simulation.communication import Assumptions
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.link_rates import NIC, with_link_rate
 from ddpsim.workload import Workload

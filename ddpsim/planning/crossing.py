@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Doubt
-from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.simulation.communication import Assumptions
 
 Curve = Callable[[float, Assumptions | None], float]
 """A number that falls with its first argument, under assumptions; None is what is predicted."""

@@ -9,7 +9,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts.causes import HOST_COSTS
 from ddpsim.prediction.predict import periods_under
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.costs import undisturbed
 
 By = Literal["computation", "host", "communication"]

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from ddpsim.errors import InputError
 from ddpsim.options.option import at_least_one
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.prediction.simulated_run import SimulatedRun, workloads_on
 from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation import IterationProfile, Options
 from ddpsim.simulation.construction import Construction, construct
-from ddpsim.simulation.engine import run_job
-from ddpsim.simulation.job_run import JobRun
-from ddpsim.simulation.plans import Plans
 from ddpsim.simulation.record import iterations_of
 from ddpsim.simulation.representatives import SimulatedRank
 from ddpsim.simulation.resolve import WARM_UP
+from ddpsim.simulation.setting import Plans
 from ddpsim.trace.records import Iteration
 
 STEADY = 0.01
@@ -140,14 +136,15 @@ def first_iterations(prediction: Prediction, count: int) -> FirstIterations:
     run = prediction.run
     # Of the last one messages may be in flight, which a period more sees to their end.
     periods = math.ceil(count / run.options.period) + 1
-    began = _run(run, replace(run.options, order=_order(run.options), iterations=periods), 0)
-    iterations = _iterations(began)[:count]
+    options = replace(run.options, order=_order(run.options), iterations=periods)
+    began = run.under(options, warm_up=0, whole=False)
+    iterations = iterations_of(began.graph.ranks[0], began.times)[:count]
     plans = began.settings[0].plan
     last = Plans([0], [plans(count - 1)])
     shift = WARM_UP * run.options.period
     later = [replace(draw, pace=partial(_later, draw, shift)) for draw in began.draws]
-    steady = _run(run, began.job.options, WARM_UP, later, last)
-    compared = zip(iterations, _iterations(steady)[shift:], strict=False)
+    steady = run.under(began.job.options, whole=False, draws=later, planned=last)
+    compared = zip(iterations, iterations_of(steady.graph.ranks[0], steady.times)[shift:], strict=False)
     rebuilt = {k for k in range(1, count) if plans(k).groups() != plans(k - 1).groups()}
     found = [FirstIteration(it, then.iteration_s, len(it.buckets), it.index in rebuilt) for it, then in compared]
     ours = scheme_named(run.options.scheme).runner == "ddpexec"
@@ -160,30 +157,5 @@ def _order(options: Options) -> str | None:
     return options.order if options.order is not None or fixed else "once"
 
 
-def _run(
-    run: SimulatedRun,
-    options: Options,
-    warm_up: int,
-    draws: Sequence[SimulatedRank] | None = None,
-    planned: Plans | None = None,
-) -> JobRun:
-    return run_job(
-        run.workload,
-        run.placement,
-        options,
-        run.calibration,
-        workloads=workloads_on(run.placement, run.options),
-        warm_up=warm_up,
-        whole=False,
-        draws=draws,
-        planned=planned,
-    )
-
-
 def _later(draw: SimulatedRank, shift: int, iteration: int) -> IterationProfile:
     return draw.pace(max(0, iteration - shift))
-
-
-def _iterations(ran: JobRun) -> list[Iteration]:
-    found: Iterator[Iteration] = iterations_of(ran.graph.ranks[0], ran.settings[0], ran.times)
-    return list(found)

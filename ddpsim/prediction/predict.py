@@ -13,10 +13,11 @@ from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.doubt import Doubt, Ends
 from ddpsim.prediction.prediction import AlternativeStep, Prediction
-from ddpsim.prediction.simulated_run import SimulatedRun, in_brief, workloads_on
-from ddpsim.simulation import Options, simulate, simulate_local
-from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.prediction.simulated_run import SimulatedRun, in_brief
+from ddpsim.simulation import Options, simulate_local
+from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.costs import undisturbed
+from ddpsim.simulation.engine import trace_of
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Cluster
 from ddpsim.trace.metrics import Summary, summarise
@@ -257,19 +258,7 @@ def _summary(
         scale_host=options.scale_host * assumptions.host,
     )
     scaled, warm_up = in_brief(scaled, prediction.workload)
-    trace = simulate(
-        prediction.workload,
-        assumptions.on(prediction.placement),
-        scaled,
-        assumptions.calibration,
-        workloads=workloads_on(prediction.placement, options),
-        wire_factor=assumptions.wire_factor,
-        latency=assumptions.latency,
-        warm_up=warm_up,
-        whole=False,
-        progress=progress,
-    )
-    return summarise(trace)
+    return summarise(trace_of(prediction.run.under(scaled, assumptions, progress, warm_up=warm_up, whole=False)))
 
 
 def local_period_s(

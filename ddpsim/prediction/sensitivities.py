@@ -9,7 +9,7 @@ from ddpsim.doubts.causes import HOST_COSTS
 from ddpsim.prediction.path import Sensitivity
 from ddpsim.prediction.predict import periods_under
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.costs import Costs
 
 PERCENT = 1.0

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Unpack
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.prediction.models import Model
 from ddpsim.simulation import Options
-from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.dependencies import Dependencies
 from ddpsim.simulation.engine import Simulated, run_again, run_job, trace_of
 from ddpsim.simulation.job_run import JobRun
-from ddpsim.simulation.resolve import WARM_UP, SimulatedIterations
+from ddpsim.simulation.resolve import WARM_UP, JobConditions, SimulatedIterations
 from ddpsim.simulation.retime import periods_s, retimable
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Cluster, Placement
@@ -146,17 +147,27 @@ class SimulatedRun:
         return self._run(brief=self.brief)
 
     def _run(self, progress: Progress | None = None, *, brief: bool, whole: bool = True) -> JobRun:
-        run, warm_up = in_brief(self.options, self.workload) if brief else (self.options, WARM_UP)
-        return run_job(
-            self.workload,
-            self.placement,
-            run,
-            self.calibration,
-            workloads=workloads_on(self.placement, self.options),
-            progress=progress,
-            warm_up=warm_up,
-            whole=whole,
-        )
+        options, warm_up = in_brief(self.options, self.workload) if brief else (self.options, WARM_UP)
+        return self.under(options, progress=progress, warm_up=warm_up, whole=whole)
+
+    def under(
+        self,
+        options: Options,
+        assumed: Assumptions | None = None,
+        progress: Progress | None = None,
+        **given: Unpack[JobConditions],
+    ) -> JobRun:
+        """Return another run of the same ranks, with other options or under other assumptions.
+
+        Args:
+            assumed: what the links, the transport and DDP's own work take; factors on the clocks are options.
+            progress, given: as those of `run_job`.
+        """
+        assumed = assumed or Assumptions(self.calibration)
+        given["workloads"] = workloads_on(self.placement, self.options)
+        given["wire_factor"], given["latency"] = assumed.wire_factor, assumed.latency
+        placement = assumed.on(self.placement)
+        return run_job(self.workload, placement, options, assumed.calibration, progress=progress, **given)
 
 
 def _at_its_pace(other: JobBeside, topology: Cluster) -> JobBeside:

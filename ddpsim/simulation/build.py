@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Collection
 
-from ddpsim.bucketing import Bucket
 from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.schedules.points import BACKWARD_END
 from ddpsim.schedules.schedule import queue_of_buckets
@@ -18,7 +18,7 @@ from ddpsim.simulation.graph import BUFFERS, Cause, IterationNodes, NodeKind, St
 from ddpsim.simulation.messages import Launches, PlannedMessage
 from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.rank_builder import OptimizerBuilder, RankBuilder
-from ddpsim.simulation.scheduled import ForwardWait
+from ddpsim.simulation.scheduling import WHOLE_UPDATE, ForwardWait
 from ddpsim.simulation.setting import RankConfiguration
 
 RUN_AHEAD = 2
@@ -64,12 +64,12 @@ class IterationBuilder:
 
     def build(self) -> None:
         """Write all iterations."""
-        to, rank = self._to, self._to.rank
+        to, rank, setting = self._to, self._to.rank, self._setting
         ends: list[int] = []
-        for index in range(self._setting.iterations):
+        for index in range(setting.iterations):
             if self._device and index >= RUN_AHEAD:
-                to.host_waits(ends[index - RUN_AHEAD])
-            nodes = IterationNodes(index, to.event())
+                to.on_host(NodeKind.WAIT, after=(ends[index - RUN_AHEAD],))
+            nodes = IterationNodes(index, to.event(), setting.synced(index), setting.optimises(index))
             if rank.iterations:
                 rank.iterations[-1].end = nodes.start
             rank.iterations.append(nodes)
@@ -86,7 +86,7 @@ class IterationBuilder:
             to.graph.writing = Cause.DDP
             self._finish(nodes, launches)
             to.graph.writing = Cause.OPTIMIZER
-            self._owes_update = self._optimize(nodes, launches)
+            self._optimize(nodes, launches)
             if self._device:
                 ends.append(to.event())
         rank.last = to.event()
@@ -100,7 +100,7 @@ class IterationBuilder:
             return
         self._begun.append((self._launched, self._to.event()))
         while self._launched - self._begun[0][0] >= QUEUED:
-            self._to.host_waits(self._begun.popleft()[1])
+            self._to.on_host(NodeKind.WAIT, after=(self._begun.popleft()[1],))
 
     def _launches(self, index: int) -> Launches:
         """Return what launches and waits in the iteration that begins: of DDP, the buckets of its plan anew.
@@ -116,17 +116,21 @@ class IterationBuilder:
         buckets = setting.remapped(plan, dropped) if remaps else plan.buckets
         groups = [bucket.parameters for bucket in buckets]
         if self._buckets is None or self._buckets[0] != groups:
-            planned = [self._planned(bucket, number) for number, bucket in enumerate(buckets)]
+            planned = [
+                PlannedMessage(
+                    number,
+                    bucket.size_bytes,
+                    bucket.parameters,
+                    setting.codec.encoding(bucket),
+                    setting.write_back_s(bucket),
+                )
+                for number, bucket in enumerate(buckets)
+            ]
             made = Launches(queue_of_buckets(groups), planned, (), len(setting.workload.parameters))
             self._buckets = groups, made
         launches = self._buckets[1]
         launches.reset(skipped_buckets(groups, dropped) if dropped and not remaps else ())
         return launches
-
-    def _planned(self, bucket: Bucket, number: int) -> PlannedMessage:
-        setting = self._setting
-        encoding, written_s = setting.codec.encoding(bucket), setting.write_back_s(bucket)
-        return PlannedMessage(number, bucket.size_bytes, bucket.parameters, encoding, written_s)
 
     def _take_batch(self, nodes: IterationNodes) -> None:
         """Have the batch on the device; where the stage is pipelined, load the next one and copy it meanwhile."""
@@ -138,7 +142,7 @@ class IterationBuilder:
             if stage.loaders == 0:
                 to.compute(stage.load_s)
             else:
-                to.thread(NodeKind.LOAD)
+                to.on_host(NodeKind.LOAD)
             nodes.input = (begun, to.moment())
             return
         if stage.pipelined:
@@ -146,16 +150,16 @@ class IterationBuilder:
             to.on_stream(NodeKind.WAIT, after=(batch,))
             self._batch = self._fetched()
         else:
-            to.host_loads()
+            to.on_host(NodeKind.LOAD)
             if stage.copy_bytes > 0:
                 to.on_stream(NodeKind.COPY)
                 if not stage.queued:
-                    to.host_waits(to.event())
+                    to.synchronise()
         nodes.input = (nodes.start, to.event())
 
     def _fetched(self) -> int:
         """Load a batch on the host and launch its copy; return the copy."""
-        self._to.host_loads()
+        self._to.on_host(NodeKind.LOAD)
         return self._to.copy()
 
     def _confer(self, nodes: IterationNodes) -> None:
@@ -168,11 +172,11 @@ class IterationBuilder:
         launched = to.collective(conferring.size_bytes, (to.event(),), conferring.operation, 0)
         if self._device:
             to.on_stream(NodeKind.WAIT, after=(launched,))
-            to.host_waits(to.event())
+            to.synchronise()
             to.host(conferring.rebuild_s)
             to.on_stream(NodeKind.NOT_BEFORE)
         else:
-            to.thread(NodeKind.WAIT, after=(launched,))
+            to.on_host(NodeKind.WAIT, after=(launched,))
             to.serve(conferring.rebuild_s)
         nodes.held_up.append((begun, to.event()))
 
@@ -197,12 +201,12 @@ class IterationBuilder:
                 begun = nodes.held_up[-1][1]
         else:
             begun = to.moment()
-            to.thread(NodeKind.DELAY, flattened_s)
+            to.on_host(NodeKind.DELAY, flattened_s)
             waits = []
             for size in sizes:
-                delayed = to.thread(NodeKind.DELAY, launch_s)
+                delayed = to.on_host(NodeKind.DELAY, launch_s)
                 waits.append(to.collective(size, (delayed,), BUFFERS, setting.buffers_lane))
-            to.thread(NodeKind.WAIT, after=tuple(waits))
+            to.on_host(NodeKind.WAIT, after=tuple(waits))
         nodes.broadcast.append((begun, to.event()))
 
     def _forward(self, nodes: IterationNodes, launches: Launches) -> None:
@@ -222,9 +226,9 @@ class IterationBuilder:
             nodes.forward.append((nodes.start, to.event()))
             self._enqueue(KERNELS / 2 * len(pace.order))
             if "after_forward" in setting.workload.synchronises:
-                to.host_waits(to.event())
+                to.synchronise()
         elif (cost_s := setting.forward_host_s(nodes.index)) > 0:
-            to.thread(NodeKind.DELAY, cost_s)
+            to.on_host(NodeKind.DELAY, cost_s)
 
     def _compute_forward(self, nodes: IterationNodes, pace: IterationProfile, host: float, work: float) -> None:
         """Compute these shares of forward, on the host and on the device."""
@@ -257,24 +261,24 @@ class IterationBuilder:
             used |= dropped
         return [i for i in range(len(self._setting.workload.parameters)) if i not in used]
 
-    def _unsent(self, launches: Launches, parameter: int, unused: list[int]) -> list[PlannedMessage]:
-        """Return what to launch at a gradient of an iteration that reduces none: what a schedule sends in every one."""
-        if self._setting.scheduled is None:
-            return []
-        return [*(launches.unused(unused) if unused else ()), *launches.gradient(parameter)]
+    def _hooked(self, nodes: IterationNodes) -> tuple[Collection[int], Collection[int], bool]:
+        """Return which gradients hooks copy into buckets, which do not come, and whether any are announced.
 
-    def _fills(self, parameter: int) -> bool:
-        """Whether the hook of a gradient copies it into a bucket."""
-        scheduled = self._setting.scheduled
-        return scheduled is None or parameter in scheduled.filled
+        Of an iteration that reduces none a schedule alone is told: it may send something in every one.
+        """
+        setting = self._setting
+        scheduled = setting.scheduled
+        everything = range(len(setting.workload.parameters)) if scheduled is None else scheduled.filled
+        announced = nodes.synced or scheduled is not None
+        unused = self._unused(setting.pace(nodes.index), nodes.index) if announced else ()
+        return everything if nodes.synced else (), unused, announced
 
     def _backward_on_thread(self, nodes: IterationNodes, launches: Launches) -> None:
         to, setting = self._to, self._setting
-        pace, costs, scheduled = setting.pace(nodes.index), setting.costs, setting.scheduled
-        synced, adds = setting.synced(nodes.index), setting.adds(nodes.index)
-        unused = self._unused(pace, nodes.index) if synced or scheduled else []
+        pace, scheduled, adds = setting.pace(nodes.index), setting.scheduled, setting.adds(nodes.index)
+        filled, unused, announced = self._hooked(nodes)
         to.begin_phase()
-        for position, (parameter, host_s) in enumerate(zip(pace.order, pace.host.tolist(), strict=True)):
+        for parameter, host_s in zip(pace.order, pace.host.tolist(), strict=True):
             if scheduled is not None and (needed := scheduled.needed[parameter]):
                 since = to.moment()
                 to.take_in(nodes, launches.waits(*needed))
@@ -287,28 +291,23 @@ class IterationBuilder:
             ready = to.moment()
             nodes.backward.append((begun, ready))
             nodes.gradients.append((parameter, ready, ready))
-            first = unused if position == 0 else []
-            if not synced:
-                to.launch_all(nodes, self._unsent(launches, parameter, first))
-                continue
-            if self._fills(parameter):
-                to.serve(costs.hook_s + setting.copy_s(parameter))
-            if first:
-                to.launch_all(nodes, launches.unused(first))
-            to.launch_all(nodes, launches.gradient(parameter))
+            if parameter in filled:
+                to.serve(setting.costs.hook_s + setting.copy_s(parameter))
+            if announced:
+                to.launch_all(nodes, launches.gradient(parameter, unused))
+                unused = ()
         begun = to.moment()
         to.compute(pace.tail_host)
         nodes.backward.append((begun, to.moment()))
 
     def _backward_on_device(self, nodes: IterationNodes, launches: Launches) -> None:
         to, setting = self._to, self._setting
-        pace, costs, scheduled = setting.pace(nodes.index), setting.costs, setting.scheduled
-        synced, adds = setting.synced(nodes.index), setting.adds(nodes.index)
-        unused = self._unused(pace, nodes.index) if synced or scheduled else []
+        pace, scheduled, adds = setting.pace(nodes.index), setting.scheduled, setting.adds(nodes.index)
+        filled, unused, announced = self._hooked(nodes)
         begun, nodes.idle_s = to.event(), pace.idle_s if setting.ddp else math.inf
-        hook_s, queued, owed_s = costs.hook_s, to.graph.queued, 0.0
+        hook_s, queued, owed_s = setting.costs.hook_s, to.graph.queued, 0.0
         gradients = zip(pace.order, pace.host.tolist(), pace.work.tolist(), pace.lag.tolist(), strict=True)
-        for position, (parameter, host_s, work_s, lag_s) in enumerate(gradients):
+        for parameter, host_s, work_s, lag_s in gradients:
             if scheduled is not None and (needed := scheduled.needed[parameter]):
                 to.take_in(nodes, launches.waits(*needed))
                 to.launch_all(nodes, launches.passed(*needed))
@@ -325,20 +324,17 @@ class IterationBuilder:
                 ready = to.moment()
             nodes.gradients.append((parameter, queued[ready], ready))
             self._enqueue(KERNELS)
-            first = unused if position == 0 else []
-            if not synced:
-                to.launch_all(nodes, self._unsent(launches, parameter, first))
-                continue
-            if self._fills(parameter):
+            if parameter in filled:
                 owed_s = hook_s
                 copy_s = setting.copy_s(parameter)
                 to.copies(copy_s)
                 self._enqueue(1)
                 nodes.copied_s += float(copy_s)
-            for message in [*(launches.unused(first) if first else ()), *launches.gradient(parameter)]:
+            for message in launches.gradient(parameter, unused) if announced else ():
                 to.launch(nodes, message, owed_s)
                 owed_s = 0.0
                 nodes.copied_s += float(message.encoding.encode_s)
+            unused = ()
         to.device(pace.tail_work)
         to.host(owed_s + pace.tail_host)
         nodes.backward.append((begun, to.event()))
@@ -352,7 +348,7 @@ class IterationBuilder:
         waited, bitmap = to.outstanding(launches.waits(BACKWARD_END)), None
         costs, searched = setting.costs, setting.options.find_unused_parameters
         if waited and searched:
-            to.host(costs.launch_s) if self._device else to.thread(NodeKind.DELAY, costs.launch_s)
+            to.host(costs.launch_s) if self._device else to.on_host(NodeKind.DELAY, costs.launch_s)
             bitmap = to.collective(BITMAP_BYTES * len(setting.workload.parameters), (to.event(),))
         missing: frozenset[int] = frozenset()
         if bitmap is not None and self._device:
@@ -365,20 +361,18 @@ class IterationBuilder:
                 # torch reads the reduced bitmap there, on the host, to leave what no rank used as it is.
                 to.expose(nodes, bitmap)
                 bitmap = None
-                to.host_waits(to.event())
+                to.synchronise()
             to.write_back(nodes, sent)
         if bitmap is not None:
             to.expose(nodes, bitmap)
         to.launch_all(nodes, launches.passed(BACKWARD_END))
         if self._device and "after_backward" in setting.workload.synchronises:
-            to.host_waits(to.event())
+            to.synchronise()
 
-    def _optimize(self, nodes: IterationNodes, launches: Launches) -> bool:
-        """Write the optimizer that follows backward; return whether the next forward has to make the updates."""
-        scheduled, optimises = self._setting.scheduled, self._setting.optimises(nodes.index)
-        updates = None if scheduled is None else scheduled.updates
+    def _optimize(self, nodes: IterationNodes, launches: Launches) -> None:
+        """Write the optimizer that follows backward; where there is none, the next forward has to make the updates."""
+        scheduled, pace = self._setting.scheduled, self._setting.pace(nodes.index)
+        updates = (WHOLE_UPDATE,) if scheduled is None else scheduled.updates
         synchronises = "after_optimizer" in self._setting.workload.synchronises
-        pace = self._setting.pace(nodes.index)
-        optimizer = OptimizerBuilder(self._to, nodes, launches, pace, synchronises=synchronises)
-        optimizer.after_backward(updates, optimises=optimises)
-        return optimises and scheduled is not None and not scheduled.updates
+        OptimizerBuilder(self._to, nodes, launches, pace, synchronises=synchronises).after_backward(updates)
+        self._owes_update = nodes.stepped and not updates

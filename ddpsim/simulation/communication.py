@@ -1,4 +1,7 @@
-"""What the ranks of a job share: one clock, one network, what carries their messages and copies their batches."""
+"""What the ranks of a job share: one clock, one network, what carries their messages and copies their batches.
+
+What a simulated run takes as given, beside its workload, machine and options.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,51 @@ from ddpsim.network.fairness import Demand, LinkId, alone_s
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
-from ddpsim.simulation.assumptions import Assumptions
 from ddpsim.simulation.contention import ComputeSlowdown, ConcurrentCollectives, OnBusy, Processor, slowing
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.simulation.messages import in_rings
 from ddpsim.simulation.record import BETWEEN_NODES, ENDS, INSIDE_NODE, LATENCY
 from ddpsim.simulation.run import Copy
-from ddpsim.simulation.scheduled import Scheduled
+from ddpsim.simulation.scheduling import Scheduled
 from ddpsim.simulation.servers import MessageStreams, ServerLinks, Staleness, send_s
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.topology.graph import Placement
+from ddpsim.topology.link_rates import with_faster_links
 from ddpsim.topology.node import NETWORK
 from ddpsim.topology.paths import find_paths
 from ddpsim.workload.gpus import AchievedGpu
+
+WireFactor = Callable[[int], float]
+"""Factor on the time of a collective by its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """What a simulated run takes as given.
+
+    Attributes:
+        calibration: constants in force; None is the priors.
+        wire_factor: factor on the time of a collective by its bytes; None is 1.
+        compute, host: factors on device time and on host time.
+        latency: factor on the time of collectives in which none of their bytes are on links.
+        links, link_rate: kinds of links, as `ddpsim.topology.link_rates` names them, and the factor on their rates.
+        silent: whether collectives end where they begin, as with `comm=noop`.
+    """
+
+    calibration: Calibration | None = None
+    wire_factor: WireFactor | None = None
+    compute: float = 1.0
+    host: float = 1.0
+    silent: bool = False
+    latency: float = 1.0
+    links: frozenset[str] = frozenset()
+    link_rate: float = 1.0
+
+    def on(self, placement: Placement) -> Placement:
+        """Return `placement` with its links' rates as they are assumed."""
+        return with_faster_links(placement, self.links, self.link_rate) if self.links else placement
+
 
 COPIES = "copies"
 """Who sends batches: a copy engine, which the computation of no rank slows."""

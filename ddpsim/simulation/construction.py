@@ -128,7 +128,7 @@ class _Constructor:
             if message.tensors:
                 flying.append((sent[-1], message))
             else:
-                self._to.host_waits(sent[-1])
+                self._to.on_host(NodeKind.WAIT, after=(sent[-1],))
         while flying:
             self._take_in(*flying.popleft())
         self._to.rank.last = self._to.event()
@@ -147,7 +147,7 @@ class _Constructor:
     def _take_in(self, node: int, message: ConstructionMessage) -> None:
         to, copies_s = self._to, self._costs.copies_s(message.tensors, message.size_bytes)
         if to.one_thread:
-            to.thread(NodeKind.WAIT, after=(node,))
+            to.on_host(NodeKind.WAIT, after=(node,))
             to.serve(copies_s)
         else:
             to.on_stream(NodeKind.WAIT, after=(node,))

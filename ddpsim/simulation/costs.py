@@ -6,7 +6,6 @@ The microbenchmark of ddpexec measures each of them (key `ddp` of its file); wit
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,14 +18,6 @@ from ddpsim.collectives.nccl.loads import HOST, NET, NVLINK, NVSWITCH, PCIE, XGM
 from ddpsim.compression import Roofline
 from ddpsim.simulation.graph import Linear, Rate
 from ddpsim.workload.gpus import GPUS, AchievedGpu
-
-DOUBT = 0.27
-"""Half an 80 % band of the logarithm of a measured cost: 1.28 standard deviations of 0.21.
-
-That is how copies scattered, 4.8 to 8.6 GB/s, in five microbenchmarks of one lab network, four ranks on two cores.
-Chosen by hand from those five, and taken for every cost: the width of a band is proportional to it, and nothing else.
-"""
-
 
 KERNELS = 2.0
 """Kernels of backward a gradient: a ResNet's convolutions, norms and activations have 1.3, a transformer's 2.5."""
@@ -50,24 +41,6 @@ def undisturbed(backend: str, calibration: Calibration | None) -> Calibration:
     start = replace(calibration or priors, constants={**priors.constants, **(calibration or priors).constants})
     values = {name: value for key, value in _NEUTRAL.items() if (name := f"{backend}.ddp.{key}") in start.constants}
     return start.with_values(values, source=GIVEN)
-
-
-def at_end(calibration: Calibration, end: int) -> Calibration:
-    """Return `calibration` with DDP's costs at the low (-1) or the high (1) end of their 80 % band.
-
-    Only what was measured has one. A slow-down doubts what it adds.
-    """
-    factor = math.exp(end * DOUBT)
-    moved = {}
-    for constant in (*DDP_PRIORS[calibration.backend], *CODEC_PRIORS[calibration.backend]):
-        now = calibration.constants.get(constant.name)
-        if now is None or not now.measured:
-            continue
-        if now.name.endswith("_slowdown"):
-            moved[now.name] = 1 + max(now.value - 1, 0.0) * factor
-        else:
-            moved[now.name] = now.value * (1 / factor if now.unit == "B/s" else factor)
-    return calibration.with_values(moved, source="an end of its band")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import simpy
@@ -15,21 +15,18 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.torch_line import torch_line
 from ddpsim.options.input_stage import Loader
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.simulation.assumptions import Assumptions
-from ddpsim.simulation.beside import BesideRun, placed_beside
 from ddpsim.simulation.build import build_rank
-from ddpsim.simulation.communication import Communication
+from ddpsim.simulation.communication import Assumptions, Communication
 from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.graph import RankGraph, StepGraph
-from ddpsim.simulation.job_run import JobRun, OtherJob, on_resources, period_of, start
-from ddpsim.simulation.plans import Plans
+from ddpsim.simulation.job_run import BesideRun, JobRun, OtherJob, on_resources, period_of, start
 from ddpsim.simulation.prices import Prices, has_prices
 from ddpsim.simulation.record import critical_path, iterations_of
-from ddpsim.simulation.representatives import SimulatedRank
-from ddpsim.simulation.resolve import WARM_UP, SimulatedIterations, resolve, resolve_alone
+from ddpsim.simulation.resolve import WARM_UP, JobConditions, SimulatedIterations, resolve, resolve_alone
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.servers import Staleness
+from ddpsim.topology.beside import placed_beside
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.records import Iteration, PathSpan, Trace, spans_of
 from ddpsim.workload import Workload
@@ -55,39 +52,17 @@ def simulate(
     options: Options,
     calibration: Calibration | None = None,
     *,
-    workloads: dict[str, Workload] | None = None,
-    wire_factor: Callable[[int], float] | None = None,
-    latency: float = 1.0,
-    every_rank: bool = False,
     progress: Progress | None = None,
-    warm_up: int = WARM_UP,
-    whole: bool = True,
-    draws: Sequence[SimulatedRank] | None = None,
-    planned: Plans | None = None,
     path: bool = False,
+    **given: Unpack[JobConditions],
 ) -> Simulated:
     """Simulate training and return the trace of rank 0 and of the first rank of every other kind.
 
     Args:
         path: whether to find what the iterations wait for.
-        workload, placement, options, calibration, ...: as those of `run_job`.
+        workload, placement, options, calibration, progress, given: as those of `run_job`.
     """
-    ran = run_job(
-        workload,
-        placement,
-        options,
-        calibration,
-        workloads=workloads,
-        wire_factor=wire_factor,
-        latency=latency,
-        every_rank=every_rank,
-        progress=progress,
-        warm_up=warm_up,
-        whole=whole,
-        draws=draws,
-        planned=planned,
-    )
-    return trace_of(ran, path=path)
+    return trace_of(run_job(workload, placement, options, calibration, progress=progress, **given), path=path)
 
 
 def run_job(
@@ -96,15 +71,8 @@ def run_job(
     options: Options,
     calibration: Calibration | None = None,
     *,
-    workloads: dict[str, Workload] | None = None,
-    wire_factor: Callable[[int], float] | None = None,
-    latency: float = 1.0,
-    every_rank: bool = False,
     progress: Progress | None = None,
-    warm_up: int = WARM_UP,
-    whole: bool = True,
-    draws: Sequence[SimulatedRank] | None = None,
-    planned: Plans | None = None,
+    **given: Unpack[JobConditions],
 ) -> JobRun:
     """Simulate training and return the run.
 
@@ -113,44 +81,23 @@ def run_job(
         placement: which ranks, where.
         options: of the run.
         calibration: constants of the transport and of DDP's own costs; None takes the documented priors.
-        workloads: by name, those that node templates name for their own GPUs.
-        wire_factor: factor on the time of a collective of some bytes: an end of a calibration's band.
-        latency: factor on the time of collectives in which none of their bytes are on links.
-        every_rank: simulate each rank as itself instead of one of each kind and the latest of the others; devices then
-            do not spread.
         progress: called with the iterations done by the first rank, and how many there are.
-        warm_up: iterations simulated before those that count; no fewer than `WARM_UP` where forward makes updates.
-        whole: whether messages that the last iteration leaves in flight are seen to their end; they change no period.
-        draws: who stands for which ranks, in place of what is drawn for each kind; see `representatives`.
-        planned: buckets by iteration, in place of those of the options.
+        given: what else it rests on.
 
     Raises:
         InputError, CalibrationError, PlanError: as `resolve`.
     """
-    beside = None
-    if options.beside is not None:
-        placement, other = placed_beside(placement, options.beside)
+    beside, other = None, options.beside
+    if other is not None:
+        placement, others = placed_beside(placement, other.nodes, other.gpus_per_node, alternate=other.alternate)
         if options.disturbed and options.comm == "real":
-            beside = BesideRun(options.beside, other, calibration, workloads or {})
-    resolved = resolve(
-        workload,
-        placement,
-        options,
-        calibration,
-        workloads=workloads,
-        wire_factor=wire_factor,
-        latency=latency,
-        every_rank=every_rank,
-        warm_up=warm_up,
-        whole=whole,
-        draws=draws,
-        planned=planned,
-    )
+            beside = BesideRun(other, others, calibration, given.get("workloads", {}))
+    resolved = resolve(workload, placement, options, calibration, **given)
     if beside is not None:
         return beside.run(resolved, progress)
-    started = start(resolved, simpy.Environment(), progress)
-    started.run.run()
-    return JobRun.of(resolved, started)
+    ran = start(resolved, simpy.Environment(), progress)
+    ran.run.run()
+    return ran
 
 
 def run_again(run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assumptions]) -> list[float | None]:
@@ -209,15 +156,15 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
     """
     job, graph, times, settings, extent = ran.job, ran.graph, ran.times, ran.settings, ran.extent
     options, placement, backend = job.options, job.placement, job.backend
-    ranks = [(rank, setting) for rank, setting in zip(graph.ranks, settings, strict=True) if rank.number >= 0]
-    records = [record for rank, setting in ranks for record in iterations_of(rank, setting, times)]
+    ranks = [rank for rank in graph.ranks if rank.number >= 0]
+    records = [record for rank in ranks for record in iterations_of(rank, times)]
     counted = [record for record in records if extent.begin <= record.index < extent.end]
     plan = settings[0].plan(extent.end - 1)
     plan = replace(plan, call=torch_line(options, plan, [kind.workload for kind in ran.kinds]))
     provenance = _provenance(ran.workload, placement, options, plan, job.staleness)
     done = None if settings[0].scheduled is None else settings[0].scheduled.schedule
     # Without a word between them each goes its own way, and the slowest is what a step is told by.
-    own_ways = [rank for rank, _ in ranks] if options.comm != "real" else graph.ranks[:1]
+    own_ways = ranks if options.comm != "real" else graph.ranks[:1]
     found = _path(graph, own_ways, times, ran.shared, extent) if path else ()
     spans = spans_of(counted, backend)
     return Simulated(
@@ -279,4 +226,4 @@ def simulate_local(
     else:
         run.add(rank, processor, loader=Loader(stage), copy=lambda: env.timeout(alone.copy_s))
     report(run, rank, progress)
-    return [record for record in iterations_of(rank, setting, run.run()) if record.index >= WARM_UP * cycle]
+    return [record for record in iterations_of(rank, run.run()) if record.index >= WARM_UP * cycle]

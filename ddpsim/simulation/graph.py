@@ -214,6 +214,7 @@ class IterationNodes:
     Attributes:
         index: of the iteration.
         start, end: where it begins, and where the next one does.
+        synced, stepped: whether gradients are reduced in it, and whether the optimizer ends it with a step.
         optimizer_begun: where the optimizer last began and ends with the iteration; None where it has intervals.
         copied_s: device time of copies in backward, which are no computation.
         idle_s: time that the device idles in backward without DDP.
@@ -223,6 +224,8 @@ class IterationNodes:
 
     index: int
     start: int
+    synced: bool
+    stepped: bool
     end: int = ORIGIN
     forward: list[Interval] = field(default_factory=list)
     held_up: list[Interval] = field(default_factory=list)

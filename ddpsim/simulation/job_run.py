@@ -1,26 +1,39 @@
-"""A resolved job as it runs: its graph, when each node began and ended, and its period."""
+"""A resolved job as it runs, alone or beside another: its graph, when each node began and ended, and its period.
+
+Two jobs on one fabric run in one simulation, and their messages share the links between switches. The other job trains
+for as long as the one that is asked about: it is given steps until it outlasts that.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from statistics import median
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.execute import library_of
+from ddpsim.errors import InputError
+from ddpsim.jobs.beside import JobBeside
+from ddpsim.jobs.simulated import Options
 from ddpsim.network.fluid import Network
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Communication, JobResources
+from ddpsim.simulation.contention import Process
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.representatives import SimulatedRank
-from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations
+from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, resolve
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.records import cycles
+from ddpsim.workload import Workload
 
 Columns = NDArray[np.float64]
 """Numbers whose last axis is the assumptions."""
@@ -49,34 +62,21 @@ class OtherJob:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobRun(ResolvedJob):
-    """A job that has been run.
+    """A job whose ranks have begun, in a simulation that may have ended.
 
     Attributes:
-        shared: what the ranks communicated on.
+        graph: what its ranks do.
+        run: of that graph.
+        times: when its nodes began and ended, as far as it has come.
+        shared: what the ranks communicate on.
         beside: another job that ran with it; None where none did.
     """
 
     graph: StepGraph
+    run: GraphRun
     times: NodeTimes
     shared: Communication
     beside: OtherJob | None = None
-
-    @classmethod
-    def of(cls, job: ResolvedJob, started: StartedJob, beside: OtherJob | None = None) -> JobRun:
-        """Return the run of a job, which has started and ended."""
-        return cls(
-            job.job, job.workload, job.kinds, job.draws, job.settings, job.schedule, job.extent,
-            started.graph, started.run.times, started.shared, beside,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StartedJob:
-    """A job whose ranks have begun in a simulation that has not been run yet."""
-
-    graph: StepGraph
-    run: GraphRun
-    shared: Communication
 
 
 def start(
@@ -85,7 +85,7 @@ def start(
     progress: Progress | None = None,
     network: Network | None = None,
     sender: Hashable = None,
-) -> StartedJob:
+) -> JobRun:
     """Build what each simulated rank does and let it begin in `env`.
 
     Args:
@@ -103,7 +103,10 @@ def start(
     late_s = [setting.late_s for setting in settings]
     run = on_resources(job.job, shared, graph, job.draws, settings, [setting.costs for setting in settings], late_s)
     report(run, graph.ranks[0], progress)
-    return StartedJob(graph, run, shared)
+    return JobRun(
+        job.job, job.workload, job.kinds, job.draws, settings, job.schedule, job.extent,
+        graph, run, run.times, shared,
+    )  # fmt: skip
 
 
 def on_resources(
@@ -138,15 +141,6 @@ def on_resources(
     return run
 
 
-@dataclass(frozen=True, slots=True)
-class Period:
-    """One iteration of a rank: where it begins and ends, and whether the optimizer ends it with a step."""
-
-    begin: int
-    end: int
-    stepped: bool
-
-
 def period_of(run: JobRun, extent: SimulatedIterations, end: Callable[[int], Columns]) -> Columns:
     """Return the period of the slowest rank: the median of its cycles' means, the mean where layers are left out.
 
@@ -157,12 +151,11 @@ def period_of(run: JobRun, extent: SimulatedIterations, end: Callable[[int], Col
     dropped = any(run.job.options.drop.values())
     steps = run.job.options.periodic.get("steps", 1)
     found = []
-    for rank, setting in zip(run.graph.ranks, run.settings, strict=True):
+    for rank in run.graph.ranks:
         if rank.number < 0:
             continue
-        counted = rank.iterations[extent.begin : extent.end]
-        marks = [Period(each.start, each.end, setting.optimises(each.index)) for each in counted]
-        means = [np.mean([end(each.end) - end(each.begin) for each in group], axis=0) for group in cycles(marks, steps)]
+        periods = cycles(rank.iterations[extent.begin : extent.end], steps)
+        means = [np.mean([end(each.end) - end(each.start) for each in period], axis=0) for period in periods]
         found.append(np.mean(means, axis=0) if dropped else _median(means))
     slowest: Columns = np.max(found, axis=0)
     return slowest
@@ -173,3 +166,127 @@ def _median(values: Sequence[Columns]) -> Columns:
     ordered, count = np.sort(values, axis=0), len(values)
     middle: Columns = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
     return middle
+
+
+MOST_STEPS = 400
+"""Steps of the other job at most, so that a command answers within 10 s; chosen by hand."""
+
+MOST_GRADIENTS = 40_000
+"""Gradients of all these steps at most; chosen by hand, as that."""
+
+_ROOM = 1.3
+"""Steps of the other job that are simulated over those that it would have made at its pace so far."""
+
+_LEAST_SHARE = 0.05
+"""Share of a job that has been run, at least, by which its other steps are foretold."""
+
+_LEAST_S = 1e-6
+"""Seconds of an iteration that computes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class BesideRun:
+    """The run of a job with another beside it.
+
+    Attributes:
+        other: the other job.
+        placement: its nodes.
+        calibration: of the machine; None is the priors.
+        workloads: by name, those that node templates name for their own GPUs.
+    """
+
+    other: JobBeside
+    placement: Placement
+    calibration: Calibration | None
+    workloads: dict[str, Workload]
+
+    def run(self, resolved: ResolvedJob, progress: Progress | None = None) -> JobRun:
+        """Return the run of `resolved`, beside which the other job trains until it has ended.
+
+        Raises:
+            InputError: process groups of fewer ranks, whose links are not told apart; more steps of the other than
+                `MOST_STEPS` and `MOST_GRADIENTS` allow.
+        """
+        _refuse_groups(resolved, "this job")
+        other = self._job_of(1)
+        own_s, other_s = _computing_s(resolved), _computing_s(other)
+        steps = math.ceil(resolved.extent.total * own_s / other_s / self.other.job.period) + 2
+        while True:
+            most = min(MOST_STEPS, MOST_GRADIENTS // len(other.workload.parameters) // self.other.job.period)
+            if steps > max(most, 1):
+                what = f"the job beside makes more than {most} steps in {resolved.extent.total} of this one's"
+                remedy = "ask for fewer `iterations`, or write a job whose step is longer"
+                raise InputError(what, place="beside", remedy=remedy)
+            found = self._together(resolved, self._job_of(steps), other_s, progress)
+            if isinstance(found, JobRun):
+                return found
+            steps = math.ceil(steps * _ROOM / max(found, _LEAST_SHARE))
+
+    def _job_of(self, steps: int) -> ResolvedJob:
+        job, workload = self.other.job, self.other.workload
+        options = Options(**{each.name: getattr(job, each.name) for each in fields(job)}, iterations=steps)
+        assert isinstance(workload, Workload)
+        library = library_of(self.placement, options.on(workload, self.placement.topology).backend_for(workload))
+        same = self.calibration is not None and self.calibration.backend == library
+        found = resolve(
+            workload,
+            self.placement,
+            options,
+            self.calibration if same else None,
+            workloads=self.workloads,
+            warm_up=0,
+            whole=False,
+        )
+        _refuse_groups(found, "the job beside it")
+        return found
+
+    def _together(
+        self, own: ResolvedJob, other: ResolvedJob, other_s: float, progress: Progress | None
+    ) -> JobRun | float:
+        """Return the run of both; where the other has ended first, which share of the job asked about is done."""
+        env = simpy.Environment()
+        network = Network(env, {})
+        started = start(own, env, progress, network, "own")
+        begun: list[JobRun] = []
+        done, ended = started.run.done(), env.event()
+        env.process(self._later(env, other, network, other_s, begun, ended))
+        env.run(done | ended)
+        if ended.triggered and not done.triggered:
+            iterations = started.graph.ranks[0].iterations
+            return sum(started.times.end[each.end] <= env.now for each in iterations) / len(iterations)
+        if not begun:
+            return started
+        [seen] = begun
+        end = seen.times.end
+        steps = [end[each.end] - end[each.start] for each in seen.graph.ranks[0].iterations if end[each.end] <= env.now]
+        step_s = median(steps[len(steps) // 2 :]) if steps else None
+        return replace(started, beside=OtherJob(other.workload.name, self.placement, step_s))
+
+    def _later(
+        self,
+        env: simpy.Environment,
+        other: ResolvedJob,
+        network: Network,
+        other_s: float,
+        begun: list[JobRun],
+        ended: simpy.Event,
+    ) -> Process:
+        """Let the other job begin by its phase later, and tell when it has ended."""
+        yield env.timeout(self.other.phase * other_s)
+        begun.append(start(other, env, None, network, "other"))
+        yield begun[0].run.done()
+        ended.succeed()
+
+
+def _refuse_groups(resolved: ResolvedJob, whose: str) -> None:
+    schedule = resolved.schedule
+    if schedule is not None and schedule.groups:
+        groups = ", ".join(schedule.groups)
+        what = f"{whose} has process groups of fewer ranks ({groups}), whose links are not told apart"
+        raise InputError(what, place="beside", remedy="use a scheme of one process group, as ddp or fsdp2")
+
+
+def _computing_s(resolved: ResolvedJob) -> float:
+    """Return what a rank of a job computes in an iteration, or its host spends: an iteration is as long at least."""
+    pace = resolved.settings[0].pace(0)
+    return max(pace.work_s + pace.optimizer_work, pace.host_s + pace.optimizer_host, _LEAST_S)

@@ -258,13 +258,15 @@ class Launches:
         """Forget what was passed and launched; messages of the numbers `skipped` are never launched."""
         self._queue.reset(skipped)
 
-    def unused(self, parameters: Iterable[int]) -> list[PlannedMessage]:
-        """Announce gradients that will not come, in whose place zeros are sent; return what to launch."""
-        return self.passed(*(self._gradients[index] for index in parameters))
+    def gradient(self, parameter: int, unused: Iterable[int] = ()) -> list[PlannedMessage]:
+        """Announce a gradient, and before it those that will not come, in whose place zeros are sent.
 
-    def gradient(self, parameter: int) -> list[PlannedMessage]:
-        """Announce a gradient; return what to launch, in order."""
-        return [self._planned[number] for number in self._queue.passed(self._gradients[parameter])]
+        Returns:
+            What to launch, in order.
+        """
+        came = self._queue.passed(*(self._gradients[index] for index in unused)) if unused else []
+        came += self._queue.passed(self._gradients[parameter])
+        return [self._planned[number] for number in came]
 
     def passed(self, *points: Point) -> list[PlannedMessage]:
         """Announce points; return what to launch, in order."""

@@ -14,12 +14,15 @@ elsewhere `work` is the interval times the busy share of all such intervals, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ddpsim.bucketing import Parameter
+from ddpsim.bucketing.drop import DropPlan
+from ddpsim.errors import WorkloadError
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import PHASES
 from ddpsim.workload.profile import ForwardUse, Seconds
@@ -237,3 +240,87 @@ def latest(drawn: list[IterationProfile], since: list[float], *, local: bool = F
         idle_s=max(p.idle_s for p in drawn),
         missed=frozenset(order).difference(set(order).intersection(*(p.order for p in drawn))),
     )
+
+
+def dropped_by(plan: DropPlan | None, cycle: int) -> Callable[[int], frozenset[int]]:
+    """Return, by iteration, the parameters of the layers it leaves out.
+
+    Args:
+        plan: which layers; its iterations count from 1, as the executor's do, and are the synchronised ones: local
+            steps leave out what the step that ends their cycle does.
+        cycle: iterations from one synchronised step to the next.
+    """
+    return lambda iteration: frozenset() if plan is None else plan.parameters_dropped(iteration // cycle + 1)
+
+
+def check_left(plan: DropPlan | None, paces: Iterable[IterationProfile], parameters: Sequence[Parameter]) -> None:
+    """Raise where leaving layers out could leave a recorded iteration no gradient, but buckets to reduce.
+
+    Its rank would never start them, and the others would wait for it, as in a real run.
+
+    Raises:
+        WorkloadError: an iteration whose gradients are all of layers that may be left out, of a model that has others.
+    """
+    layers = () if plan is None else plan.layers
+    may_go = {index for layer in layers if layer.probability > 0 for index in layer.parameters}
+    if len(may_go) == len(parameters):
+        return
+    for number, pace in enumerate(paces):
+        if may_go.issuperset(pace.order):
+            what = f"recorded iteration {number} has gradients of no layer that stays"
+            raise WorkloadError(what, place="drop", remedy="name fewer layers, or record other iterations")
+
+
+def leaving_out(
+    pace: Callable[[int], IterationProfile], dropped: Callable[[int], Collection[int]], parameters: Sequence[Parameter]
+) -> Callable[[int], IterationProfile]:
+    """Return `pace` without what `dropped` names in each iteration."""
+
+    def left(iteration: int) -> IterationProfile:
+        out = dropped(iteration)
+        return without(pace(iteration), out, parameters) if out else pace(iteration)
+
+    return left
+
+
+def without(pace: IterationProfile, dropped: Collection[int], parameters: Sequence[Parameter]) -> IterationProfile:
+    """Return what is left of a pace where the layers that hold `dropped` are not computed.
+
+    A gradient takes with it the time since the gradient before, which its layer's backward filled. Forward is known
+    as a whole only: it shrinks by the same share as backward, the optimizer by the share of bytes that get no gradient.
+    """
+    kept = [place for place, index in enumerate(pace.order) if index not in dropped]
+    order = tuple(pace.order[place] for place in kept)
+    host, work, lag = pace.host[kept], pace.work[kept], pace.lag[kept]
+    host_share, work_share = _share(host.sum(), pace.host.sum()), _share(work.sum(), pace.work.sum())
+    size_share = _share(sum(parameters[i].size_bytes for i in order), sum(parameters[i].size_bytes for i in pace.order))
+    return replace(
+        pace,
+        forward_host=pace.forward_host * host_share,
+        forward_work=pace.forward_work * work_share,
+        order=order,
+        host=host,
+        work=work,
+        lag=lag,
+        optimizer_host=pace.optimizer_host * size_share,
+        optimizer_work=pace.optimizer_work * size_share,
+        idle_s=pace.idle_s * work_share,
+    )
+
+
+def not_using(
+    pace: IterationProfile, own: Collection[int], everybodys: Collection[int], parameters: Sequence[Parameter]
+) -> IterationProfile:
+    """Return the pace of a rank that does not use `own` parameters, of which no rank uses `everybodys`.
+
+    What another rank uses has the mean of the gradients on this one too, which its optimizer updates by.
+    """
+    if not own:
+        return pace
+    left = without(pace, own, parameters)
+    whole = without(pace, everybodys, parameters)
+    return replace(left, optimizer_host=whole.optimizer_host, optimizer_work=whole.optimizer_work)
+
+
+def _share(part: float, whole: float) -> float:
+    return float(part / whole) if whole > 0 else 1.0

@@ -20,8 +20,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.transport import AlgorithmChoice
 from ddpsim.operations import Operation
-from ddpsim.simulation.assumptions import Assumptions
-from ddpsim.simulation.communication import Communication
+from ddpsim.simulation.communication import Assumptions, Communication
 from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
 from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, PER, Cause, Collective, NodeKind, RankGraph, StepGraph, Terms
 from ddpsim.simulation.job_run import Columns, JobRun

@@ -26,7 +26,7 @@ from ddpsim.simulation.graph import (
 )
 from ddpsim.simulation.messages import Launches, PlannedMessage
 from ddpsim.simulation.pace import IterationProfile
-from ddpsim.simulation.scheduled import OptimizerUpdate
+from ddpsim.simulation.scheduling import OptimizerUpdate
 
 _GRADIENT = (NodeKind.COMPUTE, NodeKind.DELAY, NodeKind.MARK)
 _AFTER_NOTHING: tuple[tuple[int, ...], ...] = ((), (), ())
@@ -52,26 +52,29 @@ class RankBuilder:
         self.rank = RankGraph(number, self.one_thread, [[] for _ in range(lanes)])
         graph.ranks.append(self.rank)
         self._sent: dict[int, MessageNodes] = {}
-        self._host, self._extensible = ORIGIN, False
-        self._turn = 0
+        self._host, self._turn = ORIGIN, 0
 
     # Host and device.
 
     def host(self, seconds: float) -> None:
-        """Let the host of a device spend `seconds`."""
-        if self._extensible:
-            self.graph.lengthen(self._host, seconds)
+        """Let the host of a device spend `seconds`; one node has what nothing was queued between."""
+        kinds, host = self.graph.kind, self._host
+        if host == len(kinds) - 1 and kinds[host] is NodeKind.DELAY:
+            self.graph.lengthen(host, seconds)
         elif seconds > 0:
-            self._on_host(NodeKind.DELAY, seconds)
-            self._extensible = True
+            self.on_host(NodeKind.DELAY, seconds)
 
-    def host_waits(self, *nodes: int) -> None:
-        """Let the host wait until `nodes` have ended."""
-        self._on_host(NodeKind.WAIT, after=nodes)
+    def on_host(self, kind: NodeKind, seconds: float = 0.0, after: tuple[int, ...] = ()) -> int:
+        """Let the host of a device, or the only thread of a rank, do something; return the node."""
+        self._host = self.graph.add(kind, seconds, ORIGIN, after)
+        if kind is NodeKind.DELAY:
+            self.graph.cause[self._host] = Cause.HOST
+        self.rank.host.append(self._host)
+        return self._host
 
-    def host_loads(self) -> None:
-        """Let the host wait until its loader has a batch."""
-        self._on_host(NodeKind.LOAD)
+    def synchronise(self) -> None:
+        """Let the host wait for all that its device has been given."""
+        self.on_host(NodeKind.WAIT, after=(self.event(),))
 
     def device(self, seconds: float) -> None:
         """Let the computing stream work for `seconds`."""
@@ -94,7 +97,6 @@ class RankBuilder:
         graph.cause.extend((graph.writing, Cause.HOST, graph.writing))
         self.rank.compute.extend((node, node + 2))
         self.rank.host.append(launched)
-        self._extensible = False
         return node + 2
 
     def copies(self, seconds: float) -> None:
@@ -104,43 +106,38 @@ class RankBuilder:
 
     def on_stream(self, kind: NodeKind, seconds: float = 0.0, after: tuple[int, ...] = ()) -> int:
         """Queue a node on the computing stream, as of now on the host."""
-        self._extensible = False
         node = self.graph.add(kind, seconds, self._host, after)
         self.rank.compute.append(node)
         return node
 
     def copy(self) -> int:
         """Queue a batch's copy on the copy engine, as of now on the host."""
-        node = self.graph.add(NodeKind.COPY, 0.0, self._queued())
+        node = self.graph.add(NodeKind.COPY, 0.0, self._host)
         self.rank.copies.append(node)
         return node
-
-    def thread(self, kind: NodeKind, seconds: float = 0.0, after: tuple[int, ...] = ()) -> int:
-        """Let the only thread of a rank do something; return the node."""
-        return self._on_host(kind, seconds, after)
 
     def begin_phase(self) -> int:
         """Let layers that sleep count from now on; return the node that has just ended."""
         if self.sleeps:
-            self.thread(NodeKind.RESUME)
+            self.on_host(NodeKind.RESUME)
         return self._host
 
     def resume(self, since: int) -> None:
         """Let what is left of a phase of sleeping layers come later, by what has passed since the end of `since`."""
         if self.sleeps:
-            self.thread(NodeKind.RESUME, after=(since,))
+            self.on_host(NodeKind.RESUME, after=(since,))
 
     def compute(self, seconds: float) -> None:
         """Let the only thread of a rank compute, or sleep as its layers do."""
         if self.sleeps:
-            self.thread(NodeKind.PACED, seconds)
+            self.on_host(NodeKind.PACED, seconds)
         elif seconds > 0:
-            self.thread(NodeKind.COMPUTE, seconds)
+            self.on_host(NodeKind.COMPUTE, seconds)
 
     def serve(self, seconds: float, *, lasting: bool = False) -> None:
         """Let the only thread of a rank work for DDP."""
         if seconds > 0:
-            self.graph.cause[self.thread(NodeKind.LASTING if lasting else NodeKind.SERVE, seconds)] = Cause.DDP
+            self.graph.cause[self.on_host(NodeKind.LASTING if lasting else NodeKind.SERVE, seconds)] = Cause.DDP
 
     def moment(self) -> int:
         """Return a node that ends here: on the stream of a device, else on the thread. Nothing may wait for it."""
@@ -167,7 +164,7 @@ class RankBuilder:
         if lane is None:
             lane, self._turn = self._turn, (self._turn + 1) % len(self.rank.lanes)
         nodes = self.rank.lanes[lane]
-        node = self.graph.add(NodeKind.COLLECTIVE, 0.0, self._queued(), after)
+        node = self.graph.add(NodeKind.COLLECTIVE, 0.0, self._host, after)
         self.graph.collectives[node] = Collective(size_bytes, operation, lane, len(nodes))
         nodes.append(node)
         return node
@@ -186,7 +183,10 @@ class RankBuilder:
         before = [self._sent[number].done for number in message.after if number in self._sent]
         if message.host_awaits:
             for done in before:
-                self._host_awaits(iteration, done)
+                if self.one_thread:
+                    self.expose(iteration, done)
+                else:
+                    self.on_host(NodeKind.WAIT, after=(done,))
             before = []
         encoding, costs = message.encoding, self._costs
         fill_s = message.fill_s + encoding.encode_s
@@ -208,7 +208,7 @@ class RankBuilder:
         if self.one_thread:
             self.resume(ready)
         else:
-            self.host_waits(self._sent[message.number].done)
+            self.on_host(NodeKind.WAIT, after=(self._sent[message.number].done,))
 
     def outstanding(self, planned: Iterable[PlannedMessage]) -> list[MessageNodes]:
         """Return those of `planned` that have been launched and not been waited for, as they are from now on."""
@@ -235,7 +235,7 @@ class RankBuilder:
 
     def expose(self, iteration: IterationNodes, done: int) -> None:
         """Wait where it counts as exposed: on the stream of a device, else on the thread."""
-        wait = self.thread if self.one_thread else self.on_stream
+        wait = self.on_host if self.one_thread else self.on_stream
         iteration.exposed.append(wait(NodeKind.WAIT, after=(done,)))
 
     def later(self, after: tuple[int, ...], seconds: float, cause: Cause = Cause.DDP) -> int:
@@ -264,25 +264,6 @@ class RankBuilder:
         self._sent[message.number] = sent
         iteration.messages.append(sent)
 
-    def _host_awaits(self, iteration: IterationNodes, done: int) -> None:
-        if self.one_thread:
-            self.expose(iteration, done)
-        else:
-            self.host_waits(done)
-
-    def _on_host(self, kind: NodeKind, seconds: float = 0.0, after: tuple[int, ...] = ()) -> int:
-        self._host = self.graph.add(kind, seconds, ORIGIN, after)
-        if kind is NodeKind.DELAY:
-            self.graph.cause[self._host] = Cause.HOST
-        self.rank.host.append(self._host)
-        self._extensible = False
-        return self._host
-
-    def _queued(self) -> int:
-        """Return the host's node after which what is queued now may begin."""
-        self._extensible = False
-        return self._host
-
 
 @dataclass(slots=True)
 class OptimizerBuilder:
@@ -302,14 +283,17 @@ class OptimizerBuilder:
     pace: IterationProfile
     synchronises: bool = False
 
-    def after_backward(self, updates: Sequence[OptimizerUpdate] | None, *, optimises: bool) -> None:
-        """Write the optimizer that follows backward.
-
-        Args:
-            updates: what a schedule has it do there, in order; None is all at once, without a schedule.
-            optimises: whether the iteration ends a step of it.
-        """
-        (self._on_thread if self.to.one_thread else self._on_device)(updates, optimises)
+    def after_backward(self, updates: Sequence[OptimizerUpdate]) -> None:
+        """Write the optimizer that follows backward: its `updates`, in order, where the iteration ends a step of it."""
+        if not self.to.one_thread:
+            self._on_device(updates)
+            return
+        for update in updates:
+            if self.nodes.stepped:
+                self._take_in(update)
+                self.before_use(update)
+            else:
+                self._launch_after(update)
 
     def before_use(self, update: OptimizerUpdate) -> None:
         """Let the device, or the only thread, update parameters before forward needs them."""
@@ -320,40 +304,25 @@ class OptimizerBuilder:
             to.on_stream(NodeKind.NOT_BEFORE)
         elif to.sleeps:
             # It sleeps so long, wherever in a phase that is.
-            to.graph.cause[to.thread(NodeKind.DELAY, host_s)] = Cause.OPTIMIZER
+            to.graph.cause[to.on_host(NodeKind.DELAY, host_s)] = Cause.OPTIMIZER
         else:
             to.compute(host_s)
         to.graph.writing = writing
         self.nodes.optimizer.append((begun, to.moment()))
         self._launch_after(update)
 
-    def _on_thread(self, updates: Sequence[OptimizerUpdate] | None, optimises: bool) -> None:
-        if updates is None and optimises:
-            begun = self.to.begin_phase()
-            self.to.compute(self.pace.optimizer_host)
-            self.nodes.optimizer.append((begun, self.to.moment()))
-        for update in updates or ():
-            if optimises:
-                self._take_in(update)
-                self.before_use(update)
-            else:
-                self._launch_after(update)
-
-    def _on_device(self, updates: Sequence[OptimizerUpdate] | None, optimises: bool) -> None:
+    def _on_device(self, updates: Sequence[OptimizerUpdate]) -> None:
         """Write the optimizer's parts; that the device waits between two of them is no time of the optimizer's."""
         to, nodes = self.to, self.nodes
-        if updates and optimises:
+        if updates and nodes.stepped:
             self._take_in(updates[0])
         nodes.optimizer_begun = to.moment()
-        if updates is None and optimises:
-            self._compute(1.0)
-        updates = updates or ()
         for number, update in enumerate(updates):
-            if optimises and number:
+            if nodes.stepped and number:
                 paused = to.moment()
                 self._take_in(update)
                 nodes.optimizer.append((to.moment(), paused))
-            if optimises:
+            if nodes.stepped:
                 self._compute(update.share)
             if number + 1 < len(updates):
                 self._launch_after(update)
@@ -361,7 +330,7 @@ class OptimizerBuilder:
         if updates:
             self._launch_after(updates[-1])
         if self.synchronises:
-            to.host_waits(to.event())
+            to.synchronise()
 
     def _compute(self, share: float) -> None:
         """Let the device do a share of the optimizer, and its host launch it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -18,20 +18,18 @@ from ddpsim.simulation.graph import (
     StepGraph,
 )
 from ddpsim.simulation.run import NodeTimes
-from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.trace.records import COMPUTE, HOST, BucketTimes, Gradient, Iteration, PathSpan, communication_stream
 
 _NEVER = float("inf")
 
 
-def iterations_of(rank: RankGraph, setting: RankConfiguration, times: NodeTimes) -> Iterator[Iteration]:
-    """Yield the iterations of a rank, in order."""
-    for nodes in rank.iterations:
-        yield _iteration(rank, nodes, setting, times)
+def iterations_of(rank: RankGraph, times: NodeTimes) -> list[Iteration]:
+    """Return the iterations of a rank, in order."""
+    return [_iteration(rank, nodes, times) for nodes in rank.iterations]
 
 
-def _iteration(rank: RankGraph, nodes: IterationNodes, setting: RankConfiguration, times: NodeTimes) -> Iteration:
-    end, index = times.end, nodes.index
+def _iteration(rank: RankGraph, nodes: IterationNodes, times: NodeTimes) -> Iteration:
+    end = times.end
 
     def total(intervals: Iterable[Interval]) -> float:
         return sum(end[last] - end[first] for first, last in intervals)
@@ -45,7 +43,7 @@ def _iteration(rank: RankGraph, nodes: IterationNodes, setting: RankConfiguratio
         optimizer_s += 0.0 if nodes.optimizer_begun is None else end[nodes.end] - end[nodes.optimizer_begun]
     return Iteration(
         rank=rank.number,
-        index=index,
+        index=nodes.index,
         start_s=end[nodes.start],
         end_s=end[nodes.end],
         forward_s=forward_s,
@@ -55,8 +53,8 @@ def _iteration(rank: RankGraph, nodes: IterationNodes, setting: RankConfiguratio
         optimizer_s=optimizer_s,
         held_up_s=held_up_s,
         input_s=input_s,
-        synced=setting.synced(index),
-        stepped=setting.optimises(index),
+        synced=nodes.synced,
+        stepped=nodes.stepped,
         buckets=tuple(found for sent in nodes.messages if (found := _message(sent, times)) is not None),
         gradients=tuple(
             Gradient(parameter=parameter, hook_s=end[hook], ready_s=end[ready])

@@ -1,27 +1,36 @@
-"""Who is simulated for which ranks, at what pace: ranks that behave alike, and the slowest of many."""
+"""Who is simulated for which ranks, at what pace: ranks that behave alike, and the slowest of many.
+
+Of a compiled step gradients come together, graph by graph (`in_graphs`).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ddpsim.bucketing.compiled import graph_splits
 from ddpsim.jobs.simulated import Options
 from ddpsim.schedules.named import scheme_named
+from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import ExecutionModel
-from ddpsim.simulation.pace import IterationProfile, latest
-from ddpsim.simulation.plans import PolicyView
+from ddpsim.simulation.pace import IterationProfile, latest, not_using, paces
+from ddpsim.simulation.setting import PolicyView
+from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
+from ddpsim.workload.gpus import AchievedGpu, gpu_of
+from ddpsim.workload.operators import NARROW
 from ddpsim.workload.profile import Seconds
-from ddpsim.workload.replayed import quantiles
+from ddpsim.workload.replayed import jitter_of, quantiles
 
 if TYPE_CHECKING:
     pass
+
 
 Draws = NDArray[np.int64]
 
@@ -246,3 +255,121 @@ def draws_of(kind: RankKind, options: Options, total: int, world_size: int = 0) 
     if latest is not None:
         latest = varied(latest, None if factors is None else factors[1:], one_thread=one_thread)
         yield SimulatedRank(LATEST, kind.ranks[1:], kind.workload, latest, kind.paces, (PolicyView(latest),))
+
+
+def execution_of(workload: Workload) -> ExecutionModel:
+    """Return on which resources the work of a rank is."""
+    return ExecutionModel(workload.one_clock, workload.timed)
+
+
+def kinds_of(
+    workload: Workload, placement: Placement, options: Options, workloads: dict[str, Workload], costs: Costs
+) -> Iterator[RankKind]:
+    """Yield the ranks by workload, straggler factor and unused parameters, lowest rank first."""
+    trainers = options.trainers(placement.world_size, placement.gpus_per_node)
+    unused = {rank: options.unused_by(rank, workload.parameters) for rank in options.unused}
+    nobody: frozenset[int] = frozenset.intersection(*unused.values()) if len(unused) == trainers else frozenset()
+    members: dict[tuple[str | None, float, frozenset[int]], list[int]] = {}
+    for node_class in placement.classes:
+        name = node_class.template.workload
+        for node in node_class.node_indices:
+            for gpu in range(placement.gpus_per_node):
+                rank = placement.rank_of(node, gpu)
+                if rank >= trainers:
+                    continue
+                kind = name, options.stragglers.get(rank, 1.0), unused.get(rank, frozenset())
+                members.setdefault(kind, []).append(rank)
+    for (name, factor, unused_here), ranks in sorted(members.items(), key=lambda each: min(each[1])):
+        source = workload if name is None else workloads[name]
+        execution = execution_of(source)
+        beside_others = placement.gpus_per_node > 1 and source.ranks == 1 and not execution.sleeps
+        shared = costs.shared_compute_slowdown if beside_others else 1.0
+        scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)
+        graphs = graphs_of(source, options)
+        cut_s = cuts_s(source, graphs, gpu_of(source.gpu, source.provenance)) if graphs else []
+        edges_s = [edge_s * options.scale_compute * factor for edge_s in cut_s]
+        used = [not_using(each, unused_here, nobody, source.parameters) for each in scaled]
+        split = tuple(in_graphs(each, graphs, costs.graph_s, edges_s) for each in used)
+        spread, of_nodes = (0.0, 0.0) if execution.sleeps else (costs.pace_spread, costs.node_spread)
+        nodes = len({rank // placement.gpus_per_node for rank in ranks})
+        jitter = jitter_of(source)
+        yield RankKind(sorted(ranks), source, execution, split, spread, jitter, beside_others, of_nodes, nodes)
+
+
+EDGE_PASSES = 2
+"""Through memory of what crosses from one graph to the next, in forward, and of its gradient in backward: written, and
+read."""
+FORWARD_SHARE = 0.5
+"""Of the host time of one graph, what forward takes; the rest is backward's."""
+
+
+def graphs_of(workload: Workload, options: Options) -> list[tuple[int, ...]]:
+    """Return the graphs into which torch.compile splits the step of `workload`; none where it is not compiled."""
+    if not options.compiled:
+        return []
+    given = None if options.plan is None else options.plan.call.caps
+    return graph_splits(workload.parameters, given or options.caps, workload.arrival_order())
+
+
+def cuts_s(workload: Workload, graphs: Sequence[tuple[int, ...]], gpu: AchievedGpu | None) -> list[float]:
+    """Return the device's time of the edge before each graph in forward, once; 0 of the first, and where not known.
+
+    What crosses an edge is written by one graph and read by the next, which fusion would have kept in registers or
+    computed again.
+    """
+    kept = workload.operators
+    if kept is None or gpu is None:
+        return [0.0] * len(graphs)
+    under = kept.amp if workload.precision == "amp" else None
+    forward, uses = (kept.forward, kept.forward_use) if under is None else (under.forward, under.forward_use)
+    width = 0.5 if under is None and workload.precision in NARROW else 1.0
+    firsts = [[use for index in members if uses and (use := uses[index]) is not None] for members in graphs]
+    edges = [forward[min(each)].edge_bytes if each else 0.0 for each in firsts]
+    return [EDGE_PASSES * width * edge / gpu.achieved_Bps for edge in edges[:-1]] + [0.0] * bool(graphs)
+
+
+def in_graphs(
+    pace: IterationProfile, graphs: Sequence[tuple[int, ...]], graph_s: float, edges_s: Sequence[float]
+) -> IterationProfile:
+    """Return `pace` with the gradients of each graph at its end, and the time of each graph but the first.
+
+    Args:
+        pace: of a step operator by operator.
+        graphs: registration indices, the first to run backward first.
+        graph_s: host time that one more graph takes.
+        edges_s: device time of the edge before each graph, in forward and as much again in backward.
+    """
+    if not graphs:
+        return pace
+    number = {index: graph for graph, members in enumerate(graphs) for index in members}
+    places = sorted(range(len(pace.order)), key=lambda place: number[pace.order[place]])
+    of_place = [number[pace.order[place]] for place in places]
+    begins = [place == 0 or of_place[place] != of_place[place - 1] for place in range(len(places))]
+    extra_s = [graph_s * (1 - FORWARD_SHARE) * (begin and place > 0) for place, begin in enumerate(begins)]
+    more = (len(graphs) - 1) * graph_s * FORWARD_SHARE
+    edges = [edges_s[of_place[place] - 1] * (begin and place > 0) for place, begin in enumerate(begins)]
+    return replace(
+        pace,
+        forward_host=pace.forward_host + more,
+        forward_work=pace.forward_work + sum(edges_s),
+        order=tuple(pace.order[place] for place in places),
+        host=_at_ends(pace.host, places, of_place) + extra_s,
+        work=_at_ends(pace.work, places, of_place) + edges,
+        lag=_longest(pace.lag, places, of_place),
+    )
+
+
+def _at_ends(intervals: Seconds, places: Sequence[int], graphs: Sequence[int]) -> Seconds:
+    """Return the intervals from one gradient to the next where each graph's come together, at the last of them."""
+    moments = np.cumsum(intervals)[list(places)]
+    ends = np.zeros(max(graphs) + 1)
+    np.maximum.at(ends, list(graphs), moments)
+    together: Seconds = np.maximum.accumulate(ends)[list(graphs)]
+    return np.diff(together, prepend=0.0)
+
+
+def _longest(lags: Seconds, places: Sequence[int], graphs: Sequence[int]) -> Seconds:
+    longest = np.zeros(max(graphs) + 1)
+    np.maximum.at(longest, list(graphs), lags[list(places)])
+    found: Seconds = longest[list(graphs)]
+    return found

@@ -5,8 +5,10 @@ Below, nothing looks a GPU up, judges what was asked for, or asks what kind of c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import TypedDict, Unpack
 
 import simpy
 
@@ -18,22 +20,19 @@ from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.simulation.communication import JobResources
+from ddpsim.simulation.communication import JobResources, WireFactor
 from ddpsim.simulation.contention import GpuCapacity
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
-from ddpsim.simulation.pace import paces
-from ddpsim.simulation.passes import check_left, cuts_s, dropped_by, graphs_of, in_graphs, leaving_out, not_using
-from ddpsim.simulation.plans import Plans, PolicyView, plans_of
-from ddpsim.simulation.representatives import RankKind, SimulatedRank, draws_of
-from ddpsim.simulation.scheduling import carrying_out, schedule_of
-from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.simulation.pace import check_left, dropped_by, leaving_out, paces
+from ddpsim.simulation.representatives import RankKind, SimulatedRank, draws_of, execution_of, kinds_of
+from ddpsim.simulation.scheduling import schedule_of
+from ddpsim.simulation.setting import Plans, PolicyView, RankConfiguration, carrying_out, plans_of
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import AchievedGpu, gpu_of
-from ddpsim.workload.replayed import jitter_of
 
 WARM_UP = 3
 """Iterations simulated before those that count: the host's lead over the device settles in two."""
@@ -101,20 +100,37 @@ class ResolvedJob:
     extent: SimulatedIterations
 
 
+class JobConditions(TypedDict, total=False):
+    """What else a simulated job may rest on, by name.
+
+    Attributes:
+        workloads: by name, those that node templates name for their own GPUs.
+        wire_factor: factor on the time of a collective of some bytes: an end of a calibration's band.
+        latency: factor on the time of collectives in which none of their bytes are on links.
+        every_rank: simulate each rank as itself instead of one of each kind and the latest of the others; devices then
+            do not spread.
+        warm_up: iterations simulated before those that count; no fewer than `WARM_UP` where forward makes updates.
+        whole: whether messages that the last iteration leaves in flight are seen to their end; they change no period.
+        draws: who stands for which ranks, in place of what is drawn for each kind; see `representatives`.
+        planned: buckets by iteration, in place of those of the options.
+    """
+
+    workloads: dict[str, Workload]
+    wire_factor: WireFactor | None
+    latency: float
+    every_rank: bool
+    warm_up: int
+    whole: bool
+    draws: Sequence[SimulatedRank] | None
+    planned: Plans | None
+
+
 def resolve(
     workload: Workload,
     placement: Placement,
     options: Options,
     calibration: Calibration | None = None,
-    *,
-    workloads: dict[str, Workload] | None = None,
-    wire_factor: Callable[[int], float] | None = None,
-    latency: float = 1.0,
-    every_rank: bool = False,
-    warm_up: int = WARM_UP,
-    whole: bool = True,
-    draws: Sequence[SimulatedRank] | None = None,
-    planned: Plans | None = None,
+    **given: Unpack[JobConditions],
 ) -> ResolvedJob:
     """Return all that a step rests on; arguments are those of `ddpsim.simulation.engine.run_job`.
 
@@ -125,16 +141,17 @@ def resolve(
         CalibrationError: a calibration of another backend.
         PlanError: a schedule that cannot be carried out.
     """
+    workloads, planned = given.get("workloads", {}), given.get("planned")
     options.check(workload)
     options.check_ranks(placement.world_size)
-    _check_templates(placement, workloads or {}, workload)
+    _check_templates(placement, workloads, workload)
     options = options.on(workload, placement.topology)
     backend = options.backend_for(workload)
-    gpu = _gpu_of(workload)
+    gpu = gpu_of(workload.gpu, workload.provenance)
     costs = Costs.of(backend, calibration, gpu)
-    kinds = list(_kinds_of(workload, placement, options, workloads or {}, costs))
-    if every_rank or options.asynchronous:
-        kinds = sorted((replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks), key=_first)
+    kinds = list(kinds_of(workload, placement, options, workloads, costs))
+    if given.get("every_rank") or options.asynchronous:
+        kinds = sorted((replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks), key=attrgetter("first"))
     schedule, ranks = None, placement.world_size
     if options.scheduled:
         first = kinds[0].workload
@@ -142,13 +159,16 @@ def resolve(
         schedule = schedule_of(options, first, plan, placement, backend, calibration)
         _check_schedule(schedule, placement, backend, kinds[0].execution, options)
     iterations = max(options.iterations_of(kind.workload) for kind in kinds)
+    warm_up, whole = given.get("warm_up", WARM_UP), given.get("whole", True)
     extent = SimulatedIterations.of(options, iterations, warm_up, schedule, whole=whole)
     _check_extent(extent.end, kinds)
-    drawn = draws or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
+    drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
     settings = list(_settings_of(drawn, ranks, options, backend, calibration, extent.total, planned=planned))
     if schedule is not None:
         settings = carrying_out(schedule, settings, ranks, backend)
-    job = JobResources(placement, options, calibration, backend, costs, gpu, wire_factor, latency)
+    job = JobResources(
+        placement, options, calibration, backend, costs, gpu, given.get("wire_factor"), given.get("latency", 1.0)
+    )
     _check_transports(job, settings[0], extent)
     return ResolvedJob(job, workload, kinds, drawn, settings, schedule, extent)
 
@@ -177,7 +197,7 @@ def resolve_alone(workload: Workload, options: Options, calibration: Calibration
         InputError: more iterations than can be simulated.
     """
     scaled = tuple(paces(workload, options.scale_compute, options.scale_host, options.scale))
-    kind = RankKind(range(1), workload, _execution_of(workload), scaled)
+    kind = RankKind(range(1), workload, execution_of(workload), scaled)
     _check_extent(total, [kind])
     draws, backend = list(draws_of(kind, options, total)), options.backend_for(workload)
     [setting] = _settings_of(draws, 1, options, backend, calibration, total, ddp=False)
@@ -191,68 +211,19 @@ def _copy_s(stage: InputStage, model: str | None) -> float:
     return stage.copy_bytes / min(slot_Bps, stage.limit_Bps)
 
 
-def _gpu_of(workload: Workload) -> AchievedGpu | None:
-    return gpu_of(workload.gpu, workload.provenance)
-
-
-def _execution_of(workload: Workload) -> ExecutionModel:
-    return ExecutionModel(workload.one_clock, workload.timed)
-
-
-def _first(kind: RankKind) -> int:
-    return kind.first
-
-
-def _kinds_of(
-    workload: Workload, placement: Placement, options: Options, workloads: dict[str, Workload], costs: Costs
-) -> Iterator[RankKind]:
-    """Yield the ranks by workload, straggler factor and unused parameters, lowest rank first."""
-    trainers = options.trainers(placement.world_size, placement.gpus_per_node)
-    unused = {rank: options.unused_by(rank, workload.parameters) for rank in options.unused}
-    nobody: frozenset[int] = frozenset.intersection(*unused.values()) if len(unused) == trainers else frozenset()
-    members: dict[tuple[str | None, float, frozenset[int]], list[int]] = {}
-    for node_class in placement.classes:
-        name = node_class.template.workload
-        for node in node_class.node_indices:
-            for gpu in range(placement.gpus_per_node):
-                rank = placement.rank_of(node, gpu)
-                if rank >= trainers:
-                    continue
-                kind = name, options.stragglers.get(rank, 1.0), unused.get(rank, frozenset())
-                members.setdefault(kind, []).append(rank)
-    for (name, factor, unused_here), ranks in sorted(members.items(), key=lambda each: min(each[1])):
-        source = workload if name is None else workloads[name]
-        execution = _execution_of(source)
-        beside_others = placement.gpus_per_node > 1 and source.ranks == 1 and not execution.sleeps
-        shared = costs.shared_compute_slowdown if beside_others else 1.0
-        scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)
-        graphs = graphs_of(source, options)
-        cut_s = cuts_s(source, graphs, _gpu_of(source)) if graphs else []
-        edges_s = [edge_s * options.scale_compute * factor for edge_s in cut_s]
-        used = [not_using(each, unused_here, nobody, source.parameters) for each in scaled]
-        split = tuple(in_graphs(each, graphs, costs.graph_s, edges_s) for each in used)
-        spread, of_nodes = (0.0, 0.0) if execution.sleeps else (costs.pace_spread, costs.node_spread)
-        nodes = len({rank // placement.gpus_per_node for rank in ranks})
-        jitter = jitter_of(source)
-        yield RankKind(sorted(ranks), source, execution, split, spread, jitter, beside_others, of_nodes, nodes)
-
-
 def _check_templates(placement: Placement, workloads: dict[str, Workload], trained: Workload) -> None:
     for node_class in placement.classes:
-        if (name := node_class.template.workload) is not None:
-            _check_template(node_class.template.name, name, workloads, trained)
-
-
-def _check_template(template: str, name: str, workloads: dict[str, Workload], trained: Workload) -> None:
-    place = f"node template {template!r}"
-    if name not in workloads:
-        raise InputError(f"names the workload {name!r}, which is not given", place=place)
-    other = workloads[name]
-    ours, theirs = ([(p.name, p.shape, p.dtype) for p in each.parameters] for each in (trained, other))
-    if ours != theirs or trained.buffers != other.buffers:
-        what = "parameters" if ours != theirs else "buffers"
-        remedy = f"name one of the model that is trained, {trained.name!r}, captured on the template's GPU"
-        raise InputError(f"the workload {other.name!r} has other {what}", place=place, remedy=remedy)
+        place, name = f"node template {node_class.template.name!r}", node_class.template.workload
+        if name is None:
+            continue
+        if name not in workloads:
+            raise InputError(f"names the workload {name!r}, which is not given", place=place)
+        other = workloads[name]
+        ours, theirs = ([(p.name, p.shape, p.dtype) for p in each.parameters] for each in (trained, other))
+        if ours != theirs or trained.buffers != other.buffers:
+            what = "parameters" if ours != theirs else "buffers"
+            remedy = f"name one of the model that is trained, {trained.name!r}, captured on the template's GPU"
+            raise InputError(f"the workload {other.name!r} has other {what}", place=place, remedy=remedy)
 
 
 def _check_extent(iterations: int, kinds: Sequence[RankKind]) -> None:
@@ -319,8 +290,8 @@ def _settings_of(
     for draw in draws:
         own, pace = draw.workload, leaving_out(draw.pace, dropped, first.parameters)
         if id(own) not in known:
-            found = _gpu_of(own)
-            known[id(own)] = _execution_of(own), found, GpuCapacity.of(found)
+            found = gpu_of(own.gpu, own.provenance)
+            known[id(own)] = execution_of(own), found, GpuCapacity.of(found)
         execution, gpu, capacity = known[id(own)]
         costs = Costs.of(backend, calibration, gpu).linear()
         codec = CodecCosts(options.codec, own.parameters, world_size, costs, gpu=gpu, one_thread=execution.one_thread)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.options.input_stage import Loader
-from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.dependencies import Dependencies, Moments
 from ddpsim.simulation.graph import BUFFERS
 from ddpsim.simulation.job_run import Columns, JobRun, period_of

@@ -1,9 +1,12 @@
-"""The schedule of a simulated job: what its scheme is told of it, and the ranks that carry out what it makes."""
+"""The schedule of a simulated job: what its scheme is told of it, and the ranks that carry out what it makes.
+
+A schedule made ready for a rank: where in forward and backward it stops, and what its messages cost it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -13,36 +16,224 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
-from ddpsim.schedules.schedule import Schedule
+from ddpsim.schedules.message import WORLD, Message
+from ddpsim.schedules.points import Point, PointKind, points
+from ddpsim.schedules.schedule import Lane, Schedule, parameters_at, queue_of
+from ddpsim.schedules.servers import SERVERS
 from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.simulation.pace import IterationProfile
-from ddpsim.simulation.scheduled import Scheduled
-from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.messages import Launches, PlannedMessage, filled_by_hooks, messages_of
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 
-REPLICATE_S = 27e-6
-"""Host seconds, by parameter and replica, in which a module is copied for its replicas before each forward.
+When = Callable[[int], float]
+"""When a rank comes to a parameter's point, in any unit."""
 
-`python -m studies.host_costs.replicas` measures it: 29.5 us of ResNet-50 and 25.5 us of BERT on an AMD EPYC.
+
+def at_first_points(schedule: Schedule, workload: Workload) -> Schedule:
+    """Return `schedule` with each message blocking only the first of the points that it blocks in forward and backward.
+
+    A rank that has waited at the first passes the others of the same message, so that nothing changes but what it costs
+    to ask. Where gradients come in several orders, or none of a message's is known to come, backward's points stay.
+    """
+    device = np.nan_to_num(workload.forward_shares().device_s, nan=1.0)
+    orders = np.argsort(workload.gradient_hook_s, axis=1, kind="stable")
+    firsts: dict[PointKind, When] = {PointKind.FORWARD: lambda index: float(device[index])}
+    if (orders == orders[0]).all() and not np.isnan(workload.gradient_hook_s).any():
+        places = np.empty(len(workload.parameters))
+        places[orders[0]] = np.arange(len(places))
+        firsts[PointKind.BACKWARD] = lambda index: float(places[index])
+    return replace(schedule, messages=tuple(_trimmed(message, firsts) for message in schedule))
+
+
+def _trimmed(message: Message, firsts: dict[PointKind, When]) -> Message:
+    kept: list[Point] = [point for point in message.blocks if point.kind not in firsts]
+    for kind, when in firsts.items():
+        found = [point for point in message.blocks if point.kind is kind and point.parameter is not None]
+        kept += _first(found, when)
+    return message if len(kept) == len(message.blocks) else replace(message, blocks=tuple(kept))
+
+
+def _first(found: list[Point], when: When) -> list[Point]:
+    if len(found) < 2:
+        return found
+    times = [when(point.parameter) for point in found if point.parameter is not None]
+    return [found[times.index(min(times))]]
+
+
+BUFFERS_LANE: Lane = (WORLD, "module buffers")
+"""The lane of the process group of all ranks that buffers are broadcast on.
+
+Messages have groups of their own in `ddpexec.schedules.lanes`, so that a broadcast waits for none of them.
 """
 
 
-def in_one_process(setting: RankConfiguration, ranks: int) -> RankConfiguration:
-    """Return `setting` where `ranks` of them are threads of one process.
+_ROUNDING = 1e-12
+"""Of shares of forward: those no farther apart are one."""
 
-    Their forwards launch through one interpreter, whose lock one thread has at a time, so that the host's time is all
-    of theirs together, and each forward's replicas are copied before. Backward is the autograd engine's own threads',
-    one a device, which need no lock. One thread loads the batches of all.
+
+@dataclass(frozen=True, slots=True)
+class OptimizerUpdate:
+    """An update is what the optimizer does at once.
+
+    Attributes:
+        before, after: the points `optimizer:I` and `updated:I` of its parameters.
+        share: of the optimizer's time on this rank.
     """
-    alone, stage = setting.pace, setting.input_stage
-    copied_s = REPLICATE_S * len(setting.workload.parameters) if ranks > 1 else 0.0
 
-    def pace(iteration: int) -> IterationProfile:
-        own = alone(iteration)
-        return replace(own, forward_host=ranks * (own.forward_host + copied_s))
+    before: tuple[Point, ...]
+    after: tuple[Point, ...]
+    share: float
 
-    return replace(setting, pace=pace, input_stage=None if stage is None else stage.in_one_process(ranks))
+
+WHOLE_UPDATE = OptimizerUpdate((), (), 1.0)
+"""All at once, without a schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardWait:
+    """A stop is a moment of forward before which messages may be waited for, and at which they may be launched.
+
+    Attributes:
+        host, work: share of forward that is over then, on the host and on the device.
+        updates: what the optimizer has left until then.
+        points: that are passed there.
+    """
+
+    host: float
+    work: float
+    updates: tuple[OptimizerUpdate, ...]
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A schedule as one kind of rank carries it out.
+
+    Attributes:
+        schedule: with its messages cut into segments.
+        messages: one a message, in the same order.
+        lanes: groups and streams, that of module buffers first.
+        forward: where forward stops, in order.
+        updates: what the optimizer does after backward, in order; none where it updates before use.
+        needed: by parameter, the points before the computation of its gradient; empty where there are none.
+        filled: parameters whose gradient's hook copies it into a message.
+    """
+
+    schedule: Schedule
+    messages: tuple[PlannedMessage, ...]
+    lanes: tuple[Lane, ...]
+    forward: tuple[ForwardWait, ...]
+    updates: tuple[OptimizerUpdate, ...]
+    needed: tuple[tuple[Point, ...], ...]
+    filled: frozenset[int]
+
+    @classmethod
+    def of(
+        cls, schedule: Schedule, workload: Workload, costs: Costs, options: Options, *, gloo: bool = False
+    ) -> Scheduled:
+        """Return `schedule` for ranks that compute `workload`.
+
+        Args:
+            gloo: whether it is carried out over gloo, whose messages start when the host launches them.
+        """
+        schedule = at_first_points(schedule, workload)
+        count = len(workload.parameters)
+        lanes = tuple(dict.fromkeys([BUFFERS_LANE, *((message.group, message.stream) for message in schedule)]))
+        backward = parameters_at(schedule, PointKind.BACKWARD)
+        filled = (index for each in schedule if filled_by_hooks(each) for index in each.parameters)
+        late = schedule.update == "before_use"
+        groups = _groups(schedule, count, clipping=options.clip_gradients)
+        if not late and not _updates_apart(schedule, count):
+            groups = [list(range(count))]
+        served = {index for message in schedule if message.group == SERVERS for index in message.parameters}
+        groups = [mine for group in groups if (mine := [index for index in group if index not in served])]
+        return cls(
+            schedule,
+            messages_of(schedule, workload, costs, lanes, view=options.gradient_as_bucket_view, gloo=gloo),
+            lanes,
+            _stops(schedule, workload, groups if late else []),
+            () if late else tuple(_update(schedule, workload, group) for group in groups),
+            tuple((Point(PointKind.BACKWARD, index),) if index in backward else () for index in range(count)),
+            frozenset(filled),
+        )
+
+    def launches(self) -> Launches:
+        """Return what one rank launches and waits for, from its first iteration on."""
+        ids = [message.id for message in self.schedule]
+        return Launches(queue_of(self.schedule), self.messages, ids, len(self.needed))
+
+
+def _updates_apart(schedule: Schedule, count: int) -> bool:
+    """Whether messages wait for parts of a sharded optimizer's update, which is then made part by part."""
+    parts = [sum(point.kind is PointKind.UPDATED for point in message.after) for message in schedule]
+    sharding = schedule.sharding
+    return sharding.optimizer > 1 and sharding.parameters == 1 and any(0 < updated < count for updated in parts)
+
+
+def _groups(schedule: Schedule, count: int, *, clipping: bool) -> list[list[int]]:
+    """Return the parameters that are updated together: those of messages that have any in common.
+
+    Clipping needs the norm of all gradients, so that all are updated together.
+    """
+    if clipping:
+        return [list(range(count))]
+    group = list(range(count + 1))
+
+    def root(index: int) -> int:
+        while group[index] != index:
+            group[index] = group[group[index]]
+            index = group[index]
+        return index
+
+    awaited: set[int] = set()
+    for message in schedule:
+        blocked = [p.parameter for p in message.blocks if p.kind is PointKind.OPTIMIZER and p.parameter is not None]
+        awaited.update(blocked)
+        for index in blocked[1:]:
+            group[root(index)] = root(blocked[0])
+    members: dict[int, list[int]] = {}
+    for index in range(count):
+        members.setdefault(root(index) if index in awaited else count, []).append(index)
+    return list(members.values())
+
+
+def _update(schedule: Schedule, workload: Workload, parameters: Iterable[int]) -> OptimizerUpdate:
+    chosen = tuple(parameters)
+    whole = sum(parameter.size_bytes for parameter in workload.parameters)
+    share = sum(workload.parameters[index].size_bytes for index in chosen) / whole if whole else 1.0
+    before, after = parameters_at(schedule, PointKind.OPTIMIZER), parameters_at(schedule, PointKind.UPDATED)
+    return OptimizerUpdate(
+        points(PointKind.OPTIMIZER, tuple(index for index in chosen if index in before)),
+        points(PointKind.UPDATED, tuple(index for index in chosen if index in after)),
+        share / schedule.sharding.optimizer,
+    )
+
+
+def _stops(schedule: Schedule, workload: Workload, groups: Sequence[Sequence[int]]) -> tuple[ForwardWait, ...]:
+    use = workload.forward_shares()
+    device = np.nan_to_num(use.device_s, nan=1.0)
+    host = np.nan_to_num(use.host_s, nan=1.0)
+    first: dict[int, int] = {}
+    for number, message in enumerate(schedule):
+        for point in message.blocks:
+            if point.kind is PointKind.OPTIMIZER and point.parameter is not None:
+                first.setdefault(point.parameter, number)
+    needed = parameters_at(schedule, PointKind.FORWARD)
+    found: dict[float, tuple[list[tuple[int, OptimizerUpdate]], list[int]]] = {}
+    for members in groups:
+        order = min(first.get(index, 0) for index in members)
+        stop = found.setdefault(float(device[list(members)].min()), ([], []))
+        stop[0].append((order, _update(schedule, workload, members)))
+    for index in sorted(needed, key=lambda index: (device[index], index)):
+        found.setdefault(float(device[index]), ([], []))[1].append(index)
+    stops, over = [], 0.0
+    for share in sorted(found):
+        updates, parameters = found[share]
+        over = max(over, float(host[np.abs(device - share) <= _ROUNDING].min()))
+        chosen = tuple(update for _, update in sorted(updates, key=lambda pair: pair[0]))
+        stops.append(ForwardWait(over, share, chosen, points(PointKind.FORWARD, tuple(parameters))))
+    return tuple(stops)
 
 
 SEGMENT_ALIGNMENT = 16
@@ -75,21 +266,6 @@ def schedule_of(
 
     setup = replace(setup, control_s=control_s)
     return options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
-
-
-def carrying_out(
-    schedule: Schedule, settings: Sequence[RankConfiguration], world_size: int, backend: str
-) -> list[RankConfiguration]:
-    """Return `settings` of ranks that carry out `schedule`, made ready once for all that compute alike."""
-    found = [in_one_process(each, world_size) for each in settings] if schedule.one_process else settings
-    carried: list[RankConfiguration] = []
-    for each in found:
-        alike = (one.scheduled for one in carried if one.workload is each.workload and one.costs == each.costs)
-        made = next(alike, None) or Scheduled.of(
-            schedule, each.workload, each.costs, each.options, gloo=backend == "gloo"
-        )
-        carried.append(replace(each, scheduled=made))
-    return carried
 
 
 def setup_of(

@@ -1,24 +1,145 @@
-"""What a simulated rank runs, and what that says of each iteration: what is synchronised, added, copied, broadcast."""
+"""What a simulated rank runs, and what that says of each iteration: what is synchronised, added, copied, broadcast.
+
+The buckets in force in each iteration: fixed, or rebuilt as an order policy says; and when ranks confer on it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from ddpsim.bucketing import Bucket, BucketPlan
+from ddpsim.bucketing import Bucket, BucketPlan, rebuilt_plan
 from ddpsim.bucketing.drop import remapped
 from ddpsim.jobs.simulated import Options
+from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
+from ddpsim.order import Arrivals, OrderExchange, conferences
+from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.contention import GpuCapacity
 from ddpsim.simulation.costs import ENTER_S, KERNELS, Costs
 from ddpsim.simulation.graph import BUFFERS_PART, ExecutionModel, Linear
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.pace import IterationProfile
-from ddpsim.simulation.plans import OrderAgreement
-from ddpsim.simulation.scheduled import ForwardWait, Scheduled
+from ddpsim.simulation.scheduling import ForwardWait, Scheduled
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.optimizers import ADDITION
+
+if TYPE_CHECKING:
+    from ddpsim.workload.order_trace import Context
+
+
+@dataclass(frozen=True, slots=True)
+class OrderAgreement:
+    """Conferring is a message among all ranks, and work of the host before and after it.
+
+    Attributes:
+        operation, size_bytes: the message.
+        host_s: of the predictor and the consensus.
+        rebuild_s: of building the buckets anew; 0 where they stay.
+    """
+
+    operation: Operation
+    size_bytes: int
+    host_s: float
+    rebuild_s: float
+
+
+TIME_BYTES = 8
+"""An expected time travels as a float64."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyView:
+    """What the policy of one rank sees: the pace of each iteration, and the context of its batch where it is known."""
+
+    pace: Callable[[int], IterationProfile]
+    context: Callable[[int], Context] = lambda iteration: None
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """Plans are buckets by iteration, and the conferences that led to them.
+
+    Attributes:
+        starts: iterations from which each of `plans` is in force, ascending from 0.
+        held: by the iteration before which ranks conferred.
+    """
+
+    starts: Sequence[int]
+    plans: Sequence[BucketPlan]
+    held: Mapping[int, OrderExchange] = field(default_factory=dict)
+
+    def plan(self, iteration: int) -> BucketPlan:
+        """Return the buckets of an iteration."""
+        return self.plans[bisect_right(self.starts, iteration) - 1]
+
+    @property
+    def rebuilds(self) -> int:
+        """How many conferences built anew."""
+        return sum(held.decision.order is not None for held in self.held.values())
+
+    def conferring(self, options: Options, costs: Costs, ranks: int) -> Callable[[int], OrderAgreement | None]:
+        """Return what conferring before an iteration takes of each rank; None where nobody confers.
+
+        Rank 0 tells the others where its word is law; else every rank tells every other. The executor does it so
+        (`ddpexec.ddp.bucket_schedule`).
+        """
+        everybody = options.consensus != "rank0" or options.find_unused_parameters
+
+        def takes(iteration: int) -> OrderAgreement | None:
+            held = self.held.get(iteration)
+            if held is None:
+                return None
+            count = len(held.decision.expected)
+            host_s = count * (costs.expect_s + costs.agree_s * (ranks if everybody else 1))
+            rebuild_s = 0.0 if held.decision.order is None else count * costs.rebuild_s
+            operation = Operation.ALL_GATHER if everybody else Operation.BROADCAST
+            return OrderAgreement(operation, TIME_BYTES * count * (ranks if everybody else 1), host_s, rebuild_s)
+
+        return takes
+
+
+def plans_of(
+    options: Options, workload: Workload, seen: Sequence[PolicyView], synced: Iterable[int], total: int
+) -> Plans:
+    """Return the plans of all iterations.
+
+    In which order hooks fire is the workload's alone, so that the arrivals of a whole run are known before it is
+    simulated, and `ddpsim.order.conferences` says when the policy rebuilds for them.
+
+    Args:
+        options: name the policy; without one the plan is the same throughout.
+        workload: whose parameters.
+        seen: by each rank that has a say.
+        synced: iterations whose gradients are reduced, ascending; only these are watched.
+        total: iterations in all.
+
+    Raises:
+        InputError: a predictor that failed.
+    """
+    policies = [policy for _ in seen if (policy := options.order_policy(len(workload.parameters))) is not None]
+    if not policies:
+        return Plans([0], [options.bucket_plan(workload)])
+
+    def assign(order: Sequence[int]) -> list[tuple[int, ...]]:
+        return rebuilt_plan(workload.parameters, options.caps, order).groups()
+
+    arrivals = [
+        Arrivals(rank, k, each.pace(k).order, context=each.context(k)) for k in synced for rank, each in enumerate(seen)
+    ]
+    first = options.first_plan(workload.parameters, options.plan)
+    starts, plans, held = [0], [first], {}
+    for conference in conferences(arrivals, policies, first.groups(), assign):
+        if conference.iteration < total:
+            held[conference.iteration] = conference
+        if (order := conference.decision.order) is not None:
+            starts.append(conference.iteration)
+            plans.append(rebuilt_plan(workload.parameters, options.caps, order))
+    return Plans(starts, plans, held)
+
 
 ADDED = ADDITION.passes / 2
 """Bytes that adding a gradient to one that exists moves on a GPU, read, read and written, over those of a copy.
@@ -180,3 +301,42 @@ class RankConfiguration:
         if self.options.gradient_as_bucket_view:
             return 0.0
         return self.costs.copies_s(len(bucket.parameters), bucket.size_bytes)
+
+
+REPLICATE_S = 27e-6
+"""Host seconds, by parameter and replica, in which a module is copied for its replicas before each forward.
+
+`python -m studies.host_costs.replicas` measures it: 29.5 us of ResNet-50 and 25.5 us of BERT on an AMD EPYC.
+"""
+
+
+def in_one_process(setting: RankConfiguration, ranks: int) -> RankConfiguration:
+    """Return `setting` where `ranks` of them are threads of one process.
+
+    Their forwards launch through one interpreter, whose lock one thread has at a time, so that the host's time is all
+    of theirs together, and each forward's replicas are copied before. Backward is the autograd engine's own threads',
+    one a device, which need no lock. One thread loads the batches of all.
+    """
+    alone, stage = setting.pace, setting.input_stage
+    copied_s = REPLICATE_S * len(setting.workload.parameters) if ranks > 1 else 0.0
+
+    def pace(iteration: int) -> IterationProfile:
+        own = alone(iteration)
+        return replace(own, forward_host=ranks * (own.forward_host + copied_s))
+
+    return replace(setting, pace=pace, input_stage=None if stage is None else stage.in_one_process(ranks))
+
+
+def carrying_out(
+    schedule: Schedule, settings: Sequence[RankConfiguration], world_size: int, backend: str
+) -> list[RankConfiguration]:
+    """Return `settings` of ranks that carry out `schedule`, made ready once for all that compute alike."""
+    found = [in_one_process(each, world_size) for each in settings] if schedule.one_process else settings
+    carried: list[RankConfiguration] = []
+    for each in found:
+        alike = (one.scheduled for one in carried if one.workload is each.workload and one.costs == each.costs)
+        made = next(alike, None) or Scheduled.of(
+            schedule, each.workload, each.costs, each.options, gloo=backend == "gloo"
+        )
+        carried.append(replace(each, scheduled=made))
+    return carried

@@ -13,7 +13,7 @@ from ddpsim.doubts.causes import doubts_of
 from ddpsim.errors import DdpsimError
 from ddpsim.prediction import predict
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.simulation.communication import Assumptions
 from ddpsim.topology.spec import load_topology
 from tests.unchanged.jobs import Job, jobs, options_of
 

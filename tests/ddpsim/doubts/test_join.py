@@ -10,7 +10,7 @@ import pytest
 
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Doubt, Effect
-from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.simulation.communication import Assumptions
 
 NOW = Assumptions()
 DOUBT = Doubt("pace", "measure", NOW, NOW, 0.25)

@@ -5,7 +5,7 @@ import pytest
 
 from ddpsim.doubts.doubt import Doubt
 from ddpsim.planning.crossing import crossing, crossing_band
-from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.simulation.communication import Assumptions
 
 
 def power(x, end):

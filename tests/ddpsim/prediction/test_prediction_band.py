@@ -13,12 +13,13 @@ from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.execute import Collectives
 from ddpsim.doubts.doubt import Effect
+from ddpsim.doubts.spreads import DOUBT, at_end
 from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.planning.plan_file import plan_from
 from ddpsim.prediction.predict import predict, with_band
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
-from ddpsim.simulation.costs import DOUBT, at_end, undisturbed
+from ddpsim.simulation.costs import undisturbed
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
 from ddpsim.workload import Buffer, Workload

@@ -14,7 +14,7 @@ from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.pace import paces
-from ddpsim.simulation.passes import EDGE_PASSES, FORWARD_SHARE, cuts_s, graphs_of, in_graphs
+from ddpsim.simulation.representatives import EDGE_PASSES, FORWARD_SHARE, cuts_s, graphs_of, in_graphs
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload.gpus import gpu_named

@@ -12,8 +12,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError, PlanError, WorkloadError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate, simulate_local
-from ddpsim.simulation.pace import paces
-from ddpsim.simulation.passes import without
+from ddpsim.simulation.pace import paces, without
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import PARTS
 from tests.ddpsim.simulation.builders import named, workload

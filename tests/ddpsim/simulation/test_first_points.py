@@ -12,7 +12,7 @@ from ddpsim.schedules.points import PointKind
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation import scheduled as scheduled_module
-from ddpsim.simulation.scheduled import at_first_points
+from ddpsim.simulation.scheduling import at_first_points
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Workload

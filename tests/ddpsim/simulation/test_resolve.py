@@ -11,7 +11,7 @@ import pytest
 import ddpsim.simulation
 from ddpsim.errors import DdpsimError
 from ddpsim.simulation import Options, resolve
-from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import run_again, run_job
 from ddpsim.topology.spec import load_topology
 from tests.ddpsim.simulation.builders import workload

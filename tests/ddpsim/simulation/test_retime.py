@@ -11,7 +11,7 @@ import pytest
 from ddpsim import predict
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.simulation import Options
-from ddpsim.simulation.assumptions import Assumptions
+from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import run_again, run_job, trace_of
 from ddpsim.simulation.resolve import SimulatedIterations
 from ddpsim.simulation.retime import periods_s
