@@ -17,16 +17,14 @@ from numpy.typing import NDArray
 from ddpsim.bucketing.compiled import graph_splits
 from ddpsim.jobs.simulated import Options
 from ddpsim.schedules.named import scheme_named
-from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import ExecutionModel
-from ddpsim.simulation.pace import IterationProfile, latest, not_using, paces
+from ddpsim.simulation.pace import IterationProfile, latest
 from ddpsim.simulation.setting import PolicyView
-from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
-from ddpsim.workload.gpus import AchievedGpu, gpu_of
+from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.operators import NARROW
 from ddpsim.workload.profile import Seconds
-from ddpsim.workload.replayed import jitter_of, quantiles
+from ddpsim.workload.replayed import quantiles
 
 if TYPE_CHECKING:
     pass
@@ -255,45 +253,6 @@ def draws_of(kind: RankKind, options: Options, total: int, world_size: int = 0) 
     if latest is not None:
         latest = varied(latest, None if factors is None else factors[1:], one_thread=one_thread)
         yield SimulatedRank(LATEST, kind.ranks[1:], kind.workload, latest, kind.paces, (PolicyView(latest),))
-
-
-def execution_of(workload: Workload) -> ExecutionModel:
-    """Return on which resources the work of a rank is."""
-    return ExecutionModel(workload.one_clock, workload.timed)
-
-
-def kinds_of(
-    workload: Workload, placement: Placement, options: Options, workloads: dict[str, Workload], costs: Costs
-) -> Iterator[RankKind]:
-    """Yield the ranks by workload, straggler factor and unused parameters, lowest rank first."""
-    trainers = options.trainers(placement.world_size, placement.gpus_per_node)
-    unused = {rank: options.unused_by(rank, workload.parameters) for rank in options.unused}
-    nobody: frozenset[int] = frozenset.intersection(*unused.values()) if len(unused) == trainers else frozenset()
-    members: dict[tuple[str | None, float, frozenset[int]], list[int]] = {}
-    for node_class in placement.classes:
-        name = node_class.template.workload
-        for node in node_class.node_indices:
-            for gpu in range(placement.gpus_per_node):
-                rank = placement.rank_of(node, gpu)
-                if rank >= trainers:
-                    continue
-                kind = name, options.stragglers.get(rank, 1.0), unused.get(rank, frozenset())
-                members.setdefault(kind, []).append(rank)
-    for (name, factor, unused_here), ranks in sorted(members.items(), key=lambda each: min(each[1])):
-        source = workload if name is None else workloads[name]
-        execution = execution_of(source)
-        beside_others = placement.gpus_per_node > 1 and source.ranks == 1 and not execution.sleeps
-        shared = costs.shared_compute_slowdown if beside_others else 1.0
-        scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)
-        graphs = graphs_of(source, options)
-        cut_s = cuts_s(source, graphs, gpu_of(source.gpu, source.provenance)) if graphs else []
-        edges_s = [edge_s * options.scale_compute * factor for edge_s in cut_s]
-        used = [not_using(each, unused_here, nobody, source.parameters) for each in scaled]
-        split = tuple(in_graphs(each, graphs, costs.graph_s, edges_s) for each in used)
-        spread, of_nodes = (0.0, 0.0) if execution.sleeps else (costs.pace_spread, costs.node_spread)
-        nodes = len({rank // placement.gpus_per_node for rank in ranks})
-        jitter = jitter_of(source)
-        yield RankKind(sorted(ranks), source, execution, split, spread, jitter, beside_others, of_nodes, nodes)
 
 
 EDGE_PASSES = 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import simpy
 
@@ -25,14 +25,19 @@ from ddpsim.simulation.contention import GpuCapacity
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
-from ddpsim.simulation.pace import check_left, dropped_by, leaving_out, paces
-from ddpsim.simulation.representatives import RankKind, SimulatedRank, draws_of, execution_of, kinds_of
+from ddpsim.simulation.pace import check_left, dropped_by, leaving_out, not_using, paces
+from ddpsim.simulation.representatives import RankKind, SimulatedRank, cuts_s, draws_of, graphs_of, in_graphs
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.setting import Plans, PolicyView, RankConfiguration, carrying_out, plans_of
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import AchievedGpu, gpu_of
+from ddpsim.workload.replayed import jitter_of
+
+if TYPE_CHECKING:
+    pass
+
 
 WARM_UP = 3
 """Iterations simulated before those that count: the host's lead over the device settles in two."""
@@ -149,7 +154,7 @@ def resolve(
     backend = options.backend_for(workload)
     gpu = gpu_of(workload.gpu, workload.provenance)
     costs = Costs.of(backend, calibration, gpu)
-    kinds = list(kinds_of(workload, placement, options, workloads, costs))
+    kinds = list(_kinds_of(workload, placement, options, workloads, costs))
     if given.get("every_rank") or options.asynchronous:
         kinds = sorted((replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks), key=attrgetter("first"))
     schedule, ranks = None, placement.world_size
@@ -197,7 +202,7 @@ def resolve_alone(workload: Workload, options: Options, calibration: Calibration
         InputError: more iterations than can be simulated.
     """
     scaled = tuple(paces(workload, options.scale_compute, options.scale_host, options.scale))
-    kind = RankKind(range(1), workload, execution_of(workload), scaled)
+    kind = RankKind(range(1), workload, _execution_of(workload), scaled)
     _check_extent(total, [kind])
     draws, backend = list(draws_of(kind, options, total)), options.backend_for(workload)
     [setting] = _settings_of(draws, 1, options, backend, calibration, total, ddp=False)
@@ -209,6 +214,45 @@ def _copy_s(stage: InputStage, model: str | None) -> float:
     facts = None if model is None else gpu_facts(model)
     slot_Bps = PCIE_X16_BANDWIDTH[_GENERATION if facts is None else facts.pcie]  # noqa: N806
     return stage.copy_bytes / min(slot_Bps, stage.limit_Bps)
+
+
+def _execution_of(workload: Workload) -> ExecutionModel:
+    """Return on which resources the work of a rank is."""
+    return ExecutionModel(workload.one_clock, workload.timed)
+
+
+def _kinds_of(
+    workload: Workload, placement: Placement, options: Options, workloads: dict[str, Workload], costs: Costs
+) -> Iterator[RankKind]:
+    """Yield the ranks by workload, straggler factor and unused parameters, lowest rank first."""
+    trainers = options.trainers(placement.world_size, placement.gpus_per_node)
+    unused = {rank: options.unused_by(rank, workload.parameters) for rank in options.unused}
+    nobody: frozenset[int] = frozenset.intersection(*unused.values()) if len(unused) == trainers else frozenset()
+    members: dict[tuple[str | None, float, frozenset[int]], list[int]] = {}
+    for node_class in placement.classes:
+        name = node_class.template.workload
+        for node in node_class.node_indices:
+            for gpu in range(placement.gpus_per_node):
+                rank = placement.rank_of(node, gpu)
+                if rank >= trainers:
+                    continue
+                kind = name, options.stragglers.get(rank, 1.0), unused.get(rank, frozenset())
+                members.setdefault(kind, []).append(rank)
+    for (name, factor, unused_here), ranks in sorted(members.items(), key=lambda each: min(each[1])):
+        source = workload if name is None else workloads[name]
+        execution = _execution_of(source)
+        beside_others = placement.gpus_per_node > 1 and source.ranks == 1 and not execution.sleeps
+        shared = costs.shared_compute_slowdown if beside_others else 1.0
+        scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)
+        graphs = graphs_of(source, options)
+        cut_s = cuts_s(source, graphs, gpu_of(source.gpu, source.provenance)) if graphs else []
+        edges_s = [edge_s * options.scale_compute * factor for edge_s in cut_s]
+        used = [not_using(each, unused_here, nobody, source.parameters) for each in scaled]
+        split = tuple(in_graphs(each, graphs, costs.graph_s, edges_s) for each in used)
+        spread, of_nodes = (0.0, 0.0) if execution.sleeps else (costs.pace_spread, costs.node_spread)
+        nodes = len({rank // placement.gpus_per_node for rank in ranks})
+        jitter = jitter_of(source)
+        yield RankKind(sorted(ranks), source, execution, split, spread, jitter, beside_others, of_nodes, nodes)
 
 
 def _check_templates(placement: Placement, workloads: dict[str, Workload], trained: Workload) -> None:
@@ -291,7 +335,7 @@ def _settings_of(
         own, pace = draw.workload, leaving_out(draw.pace, dropped, first.parameters)
         if id(own) not in known:
             found = gpu_of(own.gpu, own.provenance)
-            known[id(own)] = execution_of(own), found, GpuCapacity.of(found)
+            known[id(own)] = _execution_of(own), found, GpuCapacity.of(found)
         execution, gpu, capacity = known[id(own)]
         costs = Costs.of(backend, calibration, gpu).linear()
         codec = CodecCosts(options.codec, own.parameters, world_size, costs, gpu=gpu, one_thread=execution.one_thread)

@@ -11,7 +11,7 @@ from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.points import PointKind
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
-from ddpsim.simulation import scheduled as scheduled_module
+from ddpsim.simulation import scheduling as scheduled_module
 from ddpsim.simulation.scheduling import at_first_points
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise

@@ -17,7 +17,7 @@ from ddpsim.topology.spec import load_topology
 from tests.ddpsim.simulation.builders import workload
 
 ROOM = Path(ddpsim.simulation.__file__).parent
-ABOVE = {"resolve.py", "engine.py", "beside.py", "__init__.py"}
+ABOVE = {"resolve.py", "engine.py", "__init__.py"}
 """What resolves, and what calls it."""
 
 
