@@ -59,7 +59,7 @@ def chain_pieces(protocol: str, channel_bytes: float) -> int:
     return max(1, math.ceil(channel_bytes / (_LL128_BYTES if protocol == LL128 else _STEP_BYTES)))
 
 
-def window(protocol: str) -> int:
+def window_of(protocol: str) -> int:
     """Return how many pieces may be under way between two GPUs."""
     return _STEPS * _LL128_STEP_BYTES // _LL128_BYTES if protocol == LL128 else _STEPS
 

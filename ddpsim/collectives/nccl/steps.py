@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ddpsim.collectives import schedules
 from ddpsim.collectives.channels import Channel
-from ddpsim.collectives.nccl.costs import window
+from ddpsim.collectives.nccl.costs import window_of
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.versions import SIMPLE
 from ddpsim.collectives.operation_schedules import around
@@ -39,7 +39,7 @@ class Timing:
     net_rate: float
     load_factors: Mapping[str, float]
     pieces: int = 1
-    window: int = window(SIMPLE)
+    window: int = window_of(SIMPLE)
 
 
 _Way = tuple[float, list[tuple[PlacedLink, str, float]]]

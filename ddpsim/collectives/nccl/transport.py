@@ -12,7 +12,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl import steps as nccl_steps
 from ddpsim.collectives.nccl import switch_steps as nccl_switch_steps
 from ddpsim.collectives.nccl import tree_steps as nccl_tree_steps
-from ddpsim.collectives.nccl.costs import Cost, EntryCosts, ll_pieces, most, window
+from ddpsim.collectives.nccl.costs import Cost, EntryCosts, ll_pieces, most, window_of
 from ddpsim.collectives.nccl.layout import Layout, joined_by_nvlink
 from ddpsim.collectives.nccl.loads import NET
 from ddpsim.collectives.nccl.operation_tuning import operation_table
@@ -178,7 +178,7 @@ class NcclTransport(ByOperation):
             return self._chain(operation, cost, factor, size_bytes)
         if cost.entry.algorithm in (RING, ALL_PAIRS):
             return nccl_steps.ring(self._timing(cost, factor, operation), self._stepped(), size_bytes, operation)
-        timing, cut, window = self._timing(cost, factor), cost.pieces, window(cost.entry.protocol)
+        timing, cut, window = self._timing(cost, factor), cost.pieces, window_of(cost.entry.protocol)
         if cost.entry.algorithm != TREE:
             return nccl_switch_steps.in_switch(timing, self._expanded, size_bytes, cut, window)
         if cost.entry.protocol == LL:
@@ -203,7 +203,7 @@ class NcclTransport(ByOperation):
     def _chain(self, operation: Operation, cost: Cost, factor: float, size_bytes: int) -> Steps:
         timing, protocol = self._timing(cost, factor, operation), cost.entry.protocol
         if cost.pieces:
-            timing = replace(timing, pieces=cost.pieces, window=window(protocol))
+            timing = replace(timing, pieces=cost.pieces, window=window_of(protocol))
         else:
             # A hop's latency holds the time of what it passes on at once.
             cut = ll_pieces(size_bytes / cost.rate * factor, timing.hop_s)
