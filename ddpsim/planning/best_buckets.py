@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -20,9 +20,11 @@ from ddpsim.planning.lost import without_each
 from ddpsim.planning.partition import best_partition
 from ddpsim.planning.rows import AlternativePlan, PlanRow, worth_it
 from ddpsim.planning.savings import savings
-from ddpsim.prediction.predict import Also, gain_band, predict, with_band
+from ddpsim.prediction.predict import Also, gain_band, predict
 from ddpsim.prediction.prediction import Prediction
+from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
+from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
 from ddpsim.workload import Workload
@@ -65,56 +67,84 @@ def best_buckets(
         InputError: as `predict`.
     """
     one = partial(_one, workload, topology, gpus_per_node, calibration, progress=progress)
-    default = one(nodes, replace(options, caps=BucketCaps(), plan=None), also=without_each)
-    one = partial(one, local_s=default.local_s, band=False)
-    tell = partial(one, brief=True)
+    # A whole run tells nothing more of a row: its iterations are alike.
+    default = one(nodes, replace(options, caps=BucketCaps(), plan=None), also=without_each, brief=True, keep=True)
+    tell = partial(_tried, default.run, progress=progress)
     total_mb = workload.gradient_bytes / (1 << 20)
     sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
     uniform_caps = [BucketCaps(bucket_cap_mb=size) for size in sizes] if caps is None else caps
-    uniform = [tell(nodes, replace(options, caps=cap, plan=None)) for cap in uniform_caps]
-    tried = [default, *uniform]
-    best, others = _simplest(tried, default), list[Prediction]()
+    uniform = [tell(cap) for cap in uniform_caps]
+    torchs = TriedBuckets(BucketCaps(), None, default.plan, default.iteration_s)
+    tried = [torchs, *uniform]
+    best, others = _simplest(tried, torchs), list[TriedBuckets]()
     if caps is None and (partition := pipeline_plan(default, calibration)) is not None:
-        listed = tell(nodes, replace(options, caps=BucketCaps(), plan=partition))
-        one_cap, best = best, _simpler(best, listed, default)
+        listed = tell(BucketCaps(), partition)
+        one_cap, best = best, _simpler(best, listed, torchs)
         tried.append(listed)
-        others = [each for each in (one_cap, listed) if each is not best and each is not default]
+        others = [each for each in (one_cap, listed) if each is not best and each is not torchs]
     curve = ((cap.bucket_cap_mb or 0.0, found.iteration_s) for cap, found in zip(uniform_caps, uniform, strict=True))
-    row = PlanRow(best, default, tuple(curve), min(each.iteration_s for each in tried))
+    row = PlanRow(default, default, tuple(curve), min(each.iteration_s for each in tried))
     row = replace(row, others=tuple(AlternativePlan(each.plan.torch, each.iteration_s) for each in others))
-    if best is not default:
-        best = with_band(one(nodes, best.options, keep=True), calibration, progress, also=without_each)
-        low, high = gain_band(default, best)
-        row = replace(row, best=best, gain_low=low, gain_high=high, savings=savings(default, best, calibration))
+    if best is not torchs:
+        asked = replace(default.options, caps=best.caps, plan=best.asked)
+        like = default.run.resolved
+        found = one(nodes, asked, local_s=default.local_s, also=without_each, brief=True, like=like)
+        low, high = gain_band(default, found)
+        row = replace(row, best=found, gain_low=low, gain_high=high, savings=savings(default, found, calibration))
+    default.run.let_go()
     row = replace(row, bound=bound_of(row.chosen, calibration))
     if not row.chosen.workload.estimated:
         return row
     return replace(row, priors=tuple(launch_priors(options.backend_for(row.chosen.workload), calibration)))
 
 
-def _simpler(one_cap: Prediction, listed: Prediction, default: Prediction) -> Prediction:
+@dataclass(frozen=True, slots=True)
+class TriedBuckets:
+    """Buckets that were tried.
+
+    Attributes:
+        caps, asked: what was asked for: caps, or a plan.
+        plan: what that made.
+        iteration_s: with it.
+    """
+
+    caps: BucketCaps
+    asked: BucketPlan | None
+    plan: BucketPlan
+    iteration_s: float
+
+
+def _tried(
+    run: SimulatedRun, caps: BucketCaps, plan: BucketPlan | None = None, *, progress: Progress | None = None
+) -> TriedBuckets:
+    other = run.with_buckets(caps, plan)
+    return TriedBuckets(caps, plan, *other.plan_and_period(progress, like=run.resolved))
+
+
+def _simpler(one_cap: TriedBuckets, listed: TriedBuckets, default: TriedBuckets) -> TriedBuckets:
     """Return the plan of one cap, or the list where it gains more than the one cap by a third of its own gain.
 
     A list of caps that gains hardly more is not worth its length; one that alone is worth leaving the default for is.
     """
-    if worth_it(listed, default) and not worth_it(one_cap, default):
+    listed_worth_it, one_worth_it = (worth_it(each.iteration_s, default.iteration_s) for each in (listed, one_cap))
+    if listed_worth_it and not one_worth_it:
         return listed
     most_s, found_s = (default.iteration_s - each.iteration_s for each in (listed, one_cap))
     telling = listed.iteration_s < one_cap.iteration_s * (1 - TELLING)
     return listed if telling and found_s < (1 - SIMPLER) * most_s else one_cap
 
 
-def _simplest(predictions: Sequence[Prediction], default: Prediction) -> Prediction:
+def _simplest(tried: Sequence[TriedBuckets], default: TriedBuckets) -> TriedBuckets:
     """Return, of those within `TELLING` of the fastest, torch's default or else the cap nearest to its own.
 
     Where some of those are worth it, only these are considered: a simpler one must not lose what makes it worth it.
     """
-    fastest = min(prediction.iteration_s for prediction in predictions)
-    close = [prediction for prediction in predictions if prediction.iteration_s <= fastest * (1 + TELLING)]
-    close = [prediction for prediction in close if worth_it(prediction, default)] or close
+    fastest = min(each.iteration_s for each in tried)
+    close = [each for each in tried if each.iteration_s <= fastest * (1 + TELLING)]
+    close = [each for each in close if worth_it(each.iteration_s, default.iteration_s)] or close
 
-    def distance(prediction: Prediction) -> float:
-        cap = prediction.options.caps.bucket_cap_mb
+    def distance(each: TriedBuckets) -> float:
+        cap = each.caps.bucket_cap_mb
         return 0.0 if cap is None else 1.0 + abs(np.log(max(cap, 1e-3) / DEFAULT_CAP_MB))
 
     return min(close, key=distance)
@@ -159,7 +189,7 @@ def _interpolated(
     seconds: Callable[[int], float], largest: int
 ) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
     """Return `seconds` as a vectorised function, linear in the logarithm of its argument between 64 samples."""
-    sizes = np.unique(np.geomspace(64, max(largest, 128), 64).astype(np.int64))
+    sizes = np.array(sorted(set(np.geomspace(64, max(largest, 128), 64).astype(np.int64).tolist())))
     times = np.array([seconds(int(size)) for size in sizes])
     log_sizes, log_times = np.log(sizes), np.log(times)
     return lambda size: np.exp(np.interp(np.log(np.maximum(size, 64)), log_sizes, log_times))
@@ -173,11 +203,11 @@ def _one(
     nodes: int | None,
     options: Options,
     local_s: float | None = None,
-    band: bool = True,
     progress: Progress | None = None,
     brief: bool = False,
     keep: bool = False,
     also: Also | None = None,
+    like: ResolvedJob | None = None,
 ) -> Prediction:
     return predict(
         workload,
@@ -187,9 +217,9 @@ def _one(
         options=options,
         calibration=calibration,
         local_s=local_s,
-        band=band,
         progress=progress,
         brief=brief,
         keep=keep,
         also=also,
+        like=like,
     )

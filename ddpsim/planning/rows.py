@@ -19,9 +19,9 @@ WORTH_IT = 0.01
 """Gain below which the advice is to keep torch's default."""
 
 
-def worth_it(found: Prediction, default: Prediction) -> bool:
-    """Whether what was found gains 1 % or more over torch's default."""
-    return 1 - found.iteration_s / default.iteration_s >= WORTH_IT
+def worth_it(found_s: float, default_s: float) -> bool:
+    """Whether an iteration that was found gains 1 % or more over that of torch's default."""
+    return 1 - found_s / default_s >= WORTH_IT
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class PlanRow:
     @property
     def keep_default(self) -> bool:
         """Whether the gain is under 1 %, or may be none at all."""
-        return not worth_it(self.best, self.default) or self.gain_low <= 0
+        return not worth_it(self.best.iteration_s, self.default.iteration_s) or self.gain_low <= 0
 
     @property
     def gain_from_hidden_comm(self) -> float:

@@ -22,6 +22,7 @@ from ddpsim.prediction.named import taking_names
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
+from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
 from ddpsim.units import counted
@@ -59,10 +60,13 @@ class SweepRequest:
     calibration: Calibration | None = None
     for_table: bool = False
     _local_s: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _resolved: dict[tuple[int | None, str], ResolvedJob | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def predict(self, point: SweepPoint, progress: Progress | None = None) -> Prediction:
         """Return the prediction of one point; where more than a table is kept, what it is without each resource too."""
-        # One rank without DDP has neither buckets nor nodes.
+        # What a job rests on has no buckets, and one rank without DDP no nodes either.
         asked = str(replace(point.options, caps=BucketCaps(), plan=None))
         prediction = predict(
             self.workload,
@@ -73,9 +77,15 @@ class SweepRequest:
             calibration=self.calibration,
             local_s=self._local_s.get(asked),
             progress=progress,
+            # A table shows no times of single iterations; those of ranks that go each their own way are not alike.
+            brief=self.for_table and not point.options.asynchronous,
+            keep=True,
             also=None if self.for_table else without_each,
+            like=self._resolved.get((point.nodes, asked)),
         )
         self._local_s.setdefault(asked, prediction.local_s)
+        self._resolved.setdefault((point.nodes, asked), prediction.run.resolved)
+        prediction.run.let_go()
         return prediction
 
     def entry(self, point: SweepPoint, progress: Progress | None = None) -> JournalEntry:

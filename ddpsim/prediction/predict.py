@@ -18,6 +18,7 @@ from ddpsim.simulation import Options, simulate_local
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.costs import undisturbed
 from ddpsim.simulation.engine import trace_of
+from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Cluster
 from ddpsim.trace.metrics import Summary, summarise
@@ -47,6 +48,7 @@ def predict(
     brief: bool = False,
     keep: bool = False,
     also: Also | None = None,
+    like: ResolvedJob | None = None,
 ) -> Prediction:
     """Predict the iteration latency of `workload` on `topology`.
 
@@ -63,13 +65,14 @@ def predict(
         brief: whether to simulate no more iterations than tell the period, where all are alike.
         keep: whether to keep the graph of the run for what is asked of it afterwards, which then lets it go.
         also: what else it is assumed of a prediction with a band, for `Prediction.also`.
+        like: what the same job with other buckets rests on (`SimulatedRun.resolved`); used where `brief`.
         progress: called with iterations done and in all, in each of these runs.
 
     Raises:
         InputError: as `simulate` and `Topology.place`.
     """
     run = SimulatedRun.of(workload, topology, nodes, gpus_per_node, options or Options(), calibration, brief=brief)
-    trace = run.trace(progress, keep=band or keep)
+    trace = run.trace(progress, keep=band or keep, like=like)
     if local_s is None:
         local_s = local_period_s(run.workload, run.options, progress, calibration)
     prediction = predicted(run, summarise(trace), trace.plan, local_s)

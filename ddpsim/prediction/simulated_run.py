@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Unpack
 
+import numpy as np
+
+from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
@@ -13,9 +16,9 @@ from ddpsim.prediction.models import Model
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.dependencies import Dependencies
-from ddpsim.simulation.engine import Simulated, run_again, run_job, trace_of
-from ddpsim.simulation.job_run import JobRun
-from ddpsim.simulation.resolve import WARM_UP, JobConditions, SimulatedIterations
+from ddpsim.simulation.engine import Simulated, plan_of, run_again, run_job, run_resolved, trace_of
+from ddpsim.simulation.job_run import JobRun, period_of
+from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, SimulatedIterations, with_buckets
 from ddpsim.simulation.retime import periods_s, retimable
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Cluster, Placement
@@ -93,19 +96,39 @@ class SimulatedRun:
         """Return a trace with its longest path; of a brief run another is simulated for that, if its graph is gone."""
         return self.trace() if not self.brief else trace_of(self._ran or self._run(brief=True, whole=False), path=True)
 
-    def trace(self, progress: Progress | None = None, *, keep: bool = False) -> Simulated:
+    def trace(
+        self, progress: Progress | None = None, *, keep: bool = False, like: ResolvedJob | None = None
+    ) -> Simulated:
         """Return the trace; `progress` is as that of `simulate`, which is called where there is none yet.
 
         Args:
+            like: what the same job with other buckets rests on, which is then not found anew.
             keep: whether to keep its graph for `retimed` and `again`, until it is let go.
 
         Raises:
             InputError: as `simulate`.
         """
         if self._trace is None:
-            ran = self._run(progress, brief=self.brief)
+            ran = self._run(progress, brief=self.brief, like=like)
             self._trace, self._ran = trace_of(ran, path=not self.brief), ran if keep else None
         return self._trace
+
+    def with_buckets(self, caps: BucketCaps, plan: BucketPlan | None = None) -> SimulatedRun:
+        """Return the run of the same job with other buckets."""
+        return replace(self, options=replace(self.options, caps=caps, plan=plan))
+
+    def plan_and_period(
+        self, progress: Progress | None = None, *, like: ResolvedJob | None = None
+    ) -> tuple[BucketPlan, float]:
+        """Return its buckets and its period, without a trace; `progress` and `like` are as those of `trace`."""
+        ran = self._run(progress, brief=True, like=like)
+        end = ran.times.end
+        return plan_of(ran), float(period_of(ran, ran.extent, lambda node: np.array(end[node])))
+
+    @property
+    def resolved(self) -> ResolvedJob | None:
+        """What it rests on, where its graph is kept."""
+        return self._ran
 
     def retimed(self, assumed: Sequence[Assumptions]) -> list[float | None]:
         """Return the period under each of `assumed`, told from the graph; None where only another run tells it."""
@@ -146,7 +169,16 @@ class SimulatedRun:
         """
         return self._run(brief=self.brief)
 
-    def _run(self, progress: Progress | None = None, *, brief: bool, whole: bool = True) -> JobRun:
+    def _run(
+        self,
+        progress: Progress | None = None,
+        *,
+        brief: bool,
+        whole: bool = True,
+        like: ResolvedJob | None = None,
+    ) -> JobRun:
+        if brief and like is not None and (resolved := with_buckets(like, self.options.caps, self.options.plan)):
+            return run_resolved(resolved, progress)
         options, warm_up = in_brief(self.options, self.workload) if brief else (self.options, WARM_UP)
         return self.under(options, progress=progress, warm_up=warm_up, whole=whole)
 

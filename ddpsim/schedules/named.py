@@ -15,21 +15,8 @@ from typing import Literal, NoReturn, TypeVar
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.options.asked import count, parse_options
 from ddpsim.options.own import can_be_imported, exits_as, imported
-from ddpsim.schedules import (
-    averaging,
-    dataparallel,
-    deepspeed,
-    fused,
-    gradientflow,
-    parallax,
-    schemes,
-    servers,
-    sharded,
-)
-from ddpsim.schedules.chunks import GradientFlow
-from ddpsim.schedules.deepspeed import DeepSpeed
+from ddpsim.schedules import schemes, servers, sharded
 from ddpsim.schedules.outer import OuterStep
-from ddpsim.schedules.parallax import Parallax
 from ddpsim.schedules.schedule import Schedule, check
 from ddpsim.schedules.servers import ServerPlaces, Servers
 from ddpsim.schedules.setup import SchemeInputs
@@ -194,17 +181,52 @@ def _fully_sharded(name: str, given: FullyShard) -> Scheme:
     return Scheme(name, lambda setup: sharded.fully_shard(setup, given), runner="fully_shard", fully_shard=given)
 
 
-def _zero(ours: Make, theirs: Callable[[SchemeInputs, DeepSpeed], Schedule]) -> Read:
+def _zero(ours: Make) -> Read:
     """Return what reads `zero1`, or `zero1:deepspeed` with DeepSpeed's options behind."""
 
     def read(text: _Text) -> Scheme:
         word, rest = text.first()
         if word == "deepspeed":
-            return _with(DeepSpeed, theirs, "DeepSpeed")(rest)
+            return _deepspeed(rest)
         text.ends(f"write {text.name}, or {text.name}:deepspeed with its options behind")
         return Scheme(text.whole, ours)
 
     return read
+
+
+# Other systems' schemes have a module each, imported where one of them is asked for.
+
+
+def _deepspeed(text: _Text) -> Scheme:
+    from ddpsim.schedules import deepspeed
+
+    makes = {"zero0": deepspeed.zero0, "zero1": deepspeed.zero1, "zero2": deepspeed.zero2, "zero3": deepspeed.zero3}
+    return _with(deepspeed.DeepSpeed, makes[text.name], "DeepSpeed")(text)
+
+
+def _dataparallel(text: _Text) -> Scheme:
+    from ddpsim.schedules.dataparallel import DataParallelOptions, dataparallel
+
+    return _with(DataParallelOptions, dataparallel, "DataParallel")(text)
+
+
+def _horovod(text: _Text) -> Scheme:
+    from ddpsim.schedules.fused import Horovod, horovod
+
+    return _with(Horovod, horovod)(text)
+
+
+def _multiworker_mirrored(text: _Text) -> Scheme:
+    from ddpsim.schedules.fused import MultiWorkerOptions, multiworker_mirrored
+
+    return _with(MultiWorkerOptions, multiworker_mirrored)(text)
+
+
+def _gradientflow(text: _Text) -> Scheme:
+    from ddpsim.schedules.chunks import GradientFlow
+    from ddpsim.schedules.gradientflow import gradientflow
+
+    return _with(GradientFlow, gradientflow)(text)
 
 
 def _parameter_server(text: _Text) -> Scheme:
@@ -220,28 +242,34 @@ def _parameter_server(text: _Text) -> Scheme:
 
 
 def _parallax(text: _Text) -> Scheme:
+    from ddpsim.schedules.parallax import Parallax, parallax
+
     given = text.asks(Parallax)
-    return Scheme(
-        text.whole, lambda setup: parallax.parallax(setup, given), servers=ServerPlaces(servers=given.servers)
-    )
+    return Scheme(text.whole, lambda setup: parallax(setup, given), servers=ServerPlaces(servers=given.servers))
 
 
 def _averaging(text: _Text) -> Scheme:
+    from ddpsim.schedules.averaging import averaging
+
     steps, rest = _steps(text)
     rest.ends(f"write {text.name}:{steps}")
-    return Scheme(text.whole, lambda setup: averaging.averaging(setup, steps), steps, apart=True)
+    return Scheme(text.whole, lambda setup: averaging(setup, steps), steps, apart=True)
 
 
 def _slowmo(text: _Text) -> Scheme:
+    from ddpsim.schedules.averaging import slowmo
+
     steps, rest = _steps(text)
     outer = rest.asks(OuterStep)
-    return Scheme(text.whole, lambda setup: averaging.slowmo(setup, steps, outer), steps, apart=True)
+    return Scheme(text.whole, lambda setup: slowmo(setup, steps, outer), steps, apart=True)
 
 
 def _local_sgd(text: _Text) -> Scheme:
+    from ddpsim.schedules.averaging import LocalSgd, local_sgd
+
     steps, rest = _steps(text)
-    given = rest.asks(averaging.LocalSgd)
-    return Scheme(text.whole, lambda setup: averaging.local_sgd(setup, steps, given), steps)
+    given = rest.asks(LocalSgd)
+    return Scheme(text.whole, lambda setup: local_sgd(setup, steps, given), steps)
 
 
 def _steps(text: _Text) -> tuple[int, _Text]:
@@ -256,18 +284,18 @@ _SCHEMES: Mapping[str, Read] = {
     "ddp": _plain(schemes.ddp),
     "naive": _plain(schemes.naive),
     "flat": _plain(schemes.flat),
-    "dataparallel": _with(dataparallel.DataParallelOptions, dataparallel.dataparallel, "DataParallel"),
+    "dataparallel": _dataparallel,
     "priority": _priority,
     "dear": _plain(schemes.dear),
-    "zero0": _with(DeepSpeed, deepspeed.zero0, "DeepSpeed"),
-    "zero1": _zero(schemes.zero1, deepspeed.zero1),
-    "zero2": _zero(schemes.zero2, deepspeed.zero2),
-    "zero3": _with(DeepSpeed, deepspeed.zero3, "DeepSpeed"),
+    "zero0": _deepspeed,
+    "zero1": _zero(schemes.zero1),
+    "zero2": _zero(schemes.zero2),
+    "zero3": _deepspeed,
     "fsdp2": _fsdp2,
     "hsdp": _hsdp,
-    "horovod": _with(fused.Horovod, fused.horovod),
-    "multiworker-mirrored": _with(fused.MultiWorkerOptions, fused.multiworker_mirrored),
-    "gradientflow": _with(GradientFlow, gradientflow.gradientflow),
+    "horovod": _horovod,
+    "multiworker-mirrored": _multiworker_mirrored,
+    "gradientflow": _gradientflow,
     "parameter-server": _parameter_server,
     "parallax": _parallax,
     "averaging": _averaging,

@@ -102,6 +102,13 @@ class IterationBuilder:
         while self._launched - self._begun[0][0] >= QUEUED:
             self._to.on_host(NodeKind.WAIT, after=(self._begun.popleft()[1],))
 
+    def _fits(self, kernels: float) -> bool:
+        """Whether the host launches so many kernels before it looks at the queue again; it counts them then."""
+        if not self._begun or self._launched + kernels - self._begun[-1][0] >= AT_ONCE:
+            return False
+        self._launched += kernels
+        return True
+
     def _launches(self, index: int) -> Launches:
         """Return what launches and waits in the iteration that begins: of DDP, the buckets of its plan anew.
 
@@ -292,7 +299,7 @@ class IterationBuilder:
             nodes.backward.append((begun, ready))
             nodes.gradients.append((parameter, ready, ready))
             if parameter in filled:
-                to.serve(setting.costs.hook_s + setting.copy_s(parameter))
+                to.serve(setting.costs.hook_s + setting.copies_s[parameter])
             if announced:
                 to.launch_all(nodes, launches.gradient(parameter, unused))
                 unused = ()
@@ -305,36 +312,38 @@ class IterationBuilder:
         pace, scheduled, adds = setting.pace(nodes.index), setting.scheduled, setting.adds(nodes.index)
         filled, unused, announced = self._hooked(nodes)
         begun, nodes.idle_s = to.event(), pace.idle_s if setting.ddp else math.inf
-        hook_s, queued, owed_s = setting.costs.hook_s, to.graph.queued, 0.0
+        hook_s, queued, owed_s, copied_s = setting.costs.hook_s, to.graph.queued, 0.0, 0.0
         gradients = zip(pace.order, pace.host.tolist(), pace.work.tolist(), pace.lag.tolist(), strict=True)
         for parameter, host_s, work_s, lag_s in gradients:
             if scheduled is not None and (needed := scheduled.needed[parameter]):
                 to.take_in(nodes, launches.waits(*needed))
                 to.launch_all(nodes, launches.passed(*needed))
-            launch_s, owed_s = host_s + (owed_s + hook_s if adds else owed_s), 0.0
-            if work_s > 0 and launch_s > 0 and lag_s <= 0 and not adds:
-                ready = to.gradient(work_s, launch_s)
+            fills = parameter in filled
+            copy_s = setting.copies_s[parameter] if fills else 0.0
+            plain = (host_s > 0 or owed_s > 0) and lag_s <= 0 and not adds
+            if plain and self._fits(KERNELS + fills):
+                ready = to.gradient(work_s, host_s, owed_s, copy_s)
             else:
                 to.device(work_s)
-                to.host(launch_s)
+                to.host(host_s + (owed_s + hook_s if adds else owed_s))
                 if lag_s > 0:
                     to.on_stream(NodeKind.NOT_BEFORE, lag_s)
                 if adds:
                     to.copies(setting.add_s(parameter))
                 ready = to.moment()
+                self._enqueue(KERNELS)
+                if fills:
+                    to.copies(copy_s)
+                    self._enqueue(1)
             nodes.gradients.append((parameter, queued[ready], ready))
-            self._enqueue(KERNELS)
-            if parameter in filled:
-                owed_s = hook_s
-                copy_s = setting.copy_s(parameter)
-                to.copies(copy_s)
-                self._enqueue(1)
-                nodes.copied_s += float(copy_s)
+            owed_s = hook_s if fills else 0.0
+            copied_s += float(copy_s)
             for message in launches.gradient(parameter, unused) if announced else ():
                 to.launch(nodes, message, owed_s)
                 owed_s = 0.0
-                nodes.copied_s += float(message.encoding.encode_s)
+                copied_s += float(message.encoding.encode_s)
             unused = ()
+        nodes.copied_s = copied_s
         to.device(pace.tail_work)
         to.host(owed_s + pace.tail_host)
         nodes.backward.append((begun, to.event()))

@@ -22,7 +22,7 @@ from ddpsim.simulation.graph import RankGraph, StepGraph
 from ddpsim.simulation.job_run import BesideRun, JobRun, OtherJob, on_resources, period_of, start
 from ddpsim.simulation.prices import Prices, has_prices
 from ddpsim.simulation.record import critical_path, iterations_of
-from ddpsim.simulation.resolve import WARM_UP, JobConditions, SimulatedIterations, resolve, resolve_alone
+from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, SimulatedIterations, resolve, resolve_alone
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.servers import Staleness
@@ -93,8 +93,11 @@ def run_job(
         if options.disturbed and options.comm == "real":
             beside = BesideRun(other, others, calibration, given.get("workloads", {}))
     resolved = resolve(workload, placement, options, calibration, **given)
-    if beside is not None:
-        return beside.run(resolved, progress)
+    return run_resolved(resolved, progress) if beside is None else beside.run(resolved, progress)
+
+
+def run_resolved(resolved: ResolvedJob, progress: Progress | None = None) -> JobRun:
+    """Return the run of a job that is resolved already; `progress` is as that of `run_job`."""
     ran = start(resolved, simpy.Environment(), progress)
     ran.run.run()
     return ran
@@ -159,8 +162,7 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
     ranks = [rank for rank in graph.ranks if rank.number >= 0]
     records = [record for rank in ranks for record in iterations_of(rank, times)]
     counted = [record for record in records if extent.begin <= record.index < extent.end]
-    plan = settings[0].plan(extent.end - 1)
-    plan = replace(plan, call=torch_line(options, plan, [kind.workload for kind in ran.kinds]))
+    plan = plan_of(ran)
     provenance = _provenance(ran.workload, placement, options, plan, job.staleness)
     done = None if settings[0].scheduled is None else settings[0].scheduled.schedule
     # Without a word between them each goes its own way, and the slowest is what a step is told by.
@@ -170,6 +172,12 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
     return Simulated(
         placement.world_size, backend, counted, spans, provenance, found, plan=plan, schedule=done, beside=ran.beside
     )
+
+
+def plan_of(ran: JobRun) -> BucketPlan:
+    """Return the buckets of the last iteration that counts, with the line of torch's that makes them."""
+    plan = ran.settings[0].plan(ran.extent.end - 1)
+    return replace(plan, call=torch_line(ran.job.options, plan, [kind.workload for kind in ran.kinds]))
 
 
 def _path(

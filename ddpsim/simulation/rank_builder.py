@@ -28,7 +28,7 @@ from ddpsim.simulation.messages import Launches, PlannedMessage
 from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.scheduling import OptimizerUpdate
 
-_GRADIENT = (NodeKind.COMPUTE, NodeKind.DELAY, NodeKind.MARK)
+_GRADIENT = (NodeKind.DELAY, NodeKind.MARK, NodeKind.COMPUTE)
 _AFTER_NOTHING: tuple[tuple[int, ...], ...] = ((), (), ())
 
 
@@ -81,23 +81,42 @@ class RankBuilder:
         if seconds > 0:
             self.on_stream(NodeKind.COMPUTE, seconds)
 
-    def gradient(self, work_s: float, host_s: float) -> int:
-        """Let the device work and its host launch that, some time each; return the node of that end, as `moment` does.
+    def gradient(self, work_s: float, host_s: float, owed_s: float, copy_s: float) -> int:
+        """Let the device work and its host launch that, then the device copy the gradient; return where that was there.
 
-        It adds what `device`, `host` and `moment` would, in one go: most nodes of a step are these.
+        It adds what `device`, `host`, `moment` and `copies` would, in one go: most nodes of a step are these.
+
+        Args:
+            work_s: nothing where it came with the gradient before it.
+            host_s, owed_s: what the host takes, and what it has to do before; more than nothing together.
+            copy_s: nothing where it is not copied.
         """
-        graph, node, before = self.graph, len(self.graph.kind), self._host
-        launched = self._host = node + 1
-        if isinstance(host_s, Linear):
-            graph.terms[launched] = host_s.terms
-        graph.kind.extend(_GRADIENT)
-        graph.seconds.extend((work_s, float(host_s), 0.0))
-        graph.queued.extend((before, ORIGIN, launched))
-        graph.after.extend(_AFTER_NOTHING)
-        graph.cause.extend((graph.writing, Cause.HOST, graph.writing))
-        self.rank.compute.extend((node, node + 2))
+        graph, compute, writing = self.graph, self.rank.compute, self.graph.writing
+        launched = len(graph.kind)
+        if work_s > 0:
+            graph.kind.append(NodeKind.COMPUTE)
+            graph.seconds.append(work_s)
+            graph.queued.append(self._host)
+            graph.after.append(())
+            graph.cause.append(writing)
+            compute.append(launched)
+            launched += 1
+        if isinstance(owed_s, Linear):
+            graph.terms[launched] = owed_s.terms
+        ready, count = launched + 1, 2
+        if copy_s > 0:
+            if isinstance(copy_s, Linear):
+                graph.terms[ready + 1] = copy_s.terms
+            count = 3
+        graph.kind.extend(_GRADIENT[:count])
+        graph.seconds.extend((host_s + float(owed_s), 0.0, float(copy_s))[:count])
+        graph.queued.extend((ORIGIN, launched, launched)[:count])
+        graph.after.extend(_AFTER_NOTHING[:count])
+        graph.cause.extend((Cause.HOST, writing, Cause.DDP)[:count])
+        compute.extend(range(ready, launched + count))
         self.rank.host.append(launched)
-        return node + 2
+        self._host = launched
+        return ready
 
     def copies(self, seconds: float) -> None:
         """Let the computing stream work for `seconds` on DDP's behalf: copies, codecs, what a collective takes."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import simpy
 
+from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
 from ddpsim.jobs.job_options import GPU_BACKENDS
@@ -178,6 +179,27 @@ def resolve(
     return ResolvedJob(job, workload, kinds, drawn, settings, schedule, extent)
 
 
+def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | None = None) -> ResolvedJob | None:
+    """Return a resolved job with other buckets, and all else as it was; None where that rests on them too.
+
+    A schedule's messages, what policies rebuild, the graphs of a compiled step and a job beside do.
+
+    Raises:
+        InputError: more single transfers than bearable.
+    """
+    before = resolved.job.options
+    if before.scheduled or before.compiled or before.disturbed or before.order is not None:
+        return None
+    options = replace(before, caps=caps, plan=plan)
+    plans = Plans([0], [options.bucket_plan(resolved.draws[0].workload)])
+    settings = [each.with_buckets(options, plans.plan) for each in resolved.settings]
+    job = replace(resolved.job, options=options)
+    _check_transports(job, settings[0], resolved.extent)
+    return ResolvedJob(
+        job, resolved.workload, resolved.kinds, resolved.draws, settings, resolved.schedule, resolved.extent
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessAlone:
     """It is one process without DDP.
@@ -330,18 +352,21 @@ def _settings_of(
         seen = [PolicyView(leaving_out(s.pace, dropped, first.parameters), s.context) for d in draws for s in d.seen]
         plans = plans_of(options, first, seen, range(cycle - 1, total, cycle), total)
     alone = world_size == 1 and ddp
-    known: dict[int, tuple[ExecutionModel, AchievedGpu | None, GpuCapacity]] = {}
+    known: dict[int, tuple[ExecutionModel, AchievedGpu | None, Costs, CodecCosts, list[float]]] = {}
     for draw in draws:
         own, pace = draw.workload, leaving_out(draw.pace, dropped, first.parameters)
         if id(own) not in known:
-            found = gpu_of(own.gpu, own.provenance)
-            known[id(own)] = _execution_of(own), found, GpuCapacity.of(found)
-        execution, gpu, capacity = known[id(own)]
-        costs = Costs.of(backend, calibration, gpu).linear()
-        codec = CodecCosts(options.codec, own.parameters, world_size, costs, gpu=gpu, one_thread=execution.one_thread)
+            execution, gpu = _execution_of(own), gpu_of(own.gpu, own.provenance)
+            costs = Costs.of(backend, calibration, gpu).linear()
+            codec = CodecCosts(
+                options.codec, own.parameters, world_size, costs, gpu=gpu, one_thread=execution.one_thread
+            )
+            copies_s = [costs.copies_s(1, each.size_bytes) for each in own.parameters] if ddp else []
+            known[id(own)] = execution, gpu, costs, codec, copies_s
+        execution, gpu, costs, codec, copies_s = known[id(own)]
         confers = plans.conferring(options, costs, world_size)
         yield RankConfiguration(
-            own, execution, gpu, capacity, plans.plan, options, costs, pace, dropped, codec, total,
+            own, execution, gpu, GpuCapacity.of(gpu), plans.plan, options, costs, pace, dropped, codec, copies_s, total,
             ddp=ddp, alone=alone, input_stage=options.input_of(own), confers=confers,
         )  # fmt: skip
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -161,6 +162,7 @@ class RankConfiguration:
         pace: gives the pace of iteration k.
         dropped: gives the parameters of the layers that iteration k leaves out.
         codec: what buckets send.
+        copies_s: of copying each gradient into its bucket.
         iterations: how many to run.
         ddp: False for one process without DDP: no hooks, no buckets, no collectives.
         alone: True for a world of one, whose collectives have no kernel.
@@ -180,6 +182,7 @@ class RankConfiguration:
     pace: Callable[[int], IterationProfile]
     dropped: Callable[[int], frozenset[int]]
     codec: CodecCosts
+    copies_s: Sequence[float]
     iterations: int
     ddp: bool = True
     alone: bool = False
@@ -187,12 +190,17 @@ class RankConfiguration:
     input_stage: InputStage | None = None
     confers: Callable[[int], OrderAgreement | None] = lambda iteration: None
     kernel_s: float = field(init=False, repr=False)
-    _copies_s: list[float] = field(init=False, repr=False, default_factory=list)
     _broadcast_bytes: list[int] | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         backward_s = float(self.workload.backward.device_s.mean()) * self.options.scale_compute
         self.kernel_s = backward_s / len(self.workload.parameters) / KERNELS
+
+    def with_buckets(self, options: Options, plan: Callable[[int], BucketPlan]) -> RankConfiguration:
+        """Return the same with other buckets."""
+        other = copy(self)
+        other.options, other.plan = options, plan
+        return other
 
     @property
     def stops(self) -> tuple[ForwardWait, ...]:
@@ -232,12 +240,6 @@ class RankConfiguration:
         """Return the time of adding one gradient, in place, to that of the micro-batches before."""
         share = 1.0 if self.execution.one_thread else ADDED
         return self.costs.copies_s(1, share * self.workload.parameters[parameter].size_bytes)
-
-    def copy_s(self, parameter: int) -> float:
-        """Return the time of copying one gradient into its bucket."""
-        if not self._copies_s:
-            self._copies_s += [self.costs.copies_s(1, each.size_bytes) for each in self.workload.parameters]
-        return self._copies_s[parameter]
 
     def broadcasts(self, iteration: int) -> bool:
         """Whether buffers are broadcast before the forward of `iteration`: where the one before was synced."""

@@ -1,0 +1,57 @@
+"""A run under other buckets: what it tells is what a run that is resolved anew does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ddpsim.bucketing import BucketCaps
+from ddpsim.bucketing.plan import custom_plan
+from ddpsim.prediction.predict import predict
+from ddpsim.simulation import Options
+from ddpsim.simulation.resolve import resolve
+from ddpsim.topology.spec import load_topology
+from tests.ddpsim.simulation.builders import workload
+
+ROUNDING = 1e-12
+GROUPS = [(9, 8, 7), (6, 5), (4, 3, 2, 1, 0)]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {}, {"accumulate": 2}, {"find_unused_parameters": True}, {"compression": "fp16"}, {"process_groups": 2},
+        {"stragglers": {1: 1.5}}, {"comm": "noop"}, {"scheme": "priority"}, {"order": "drift:0.9:2"},
+        {"jitter": 0.05, "iterations": 3}, {"fidelity": "closed"},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("made", [{}, {"device": "V100", "host_share": 0.9}])
+def test_other_buckets_take_what_they_take_in_a_run_of_their_own(given: dict[str, Any], made: dict[str, Any]) -> None:
+    source = workload(gradients=10, size=300_000, buffers=2, **made)
+    machine, nodes = (load_topology("dgx-1v"), 2) if made else (load_topology("lab-flat"), 3)
+    asked = Options(**given)
+    run = predict(source, machine, nodes=nodes, options=asked, local_s=1.0, band=False, brief=True, keep=True).run
+    plan = custom_plan(source.parameters, GROUPS) if asked.order is None else None
+    for caps, other in ((BucketCaps(bucket_cap_mb=1.0), None), (BucketCaps(), plan)):
+        options = replace(asked, caps=caps, plan=other)
+        right = predict(source, machine, nodes=nodes, options=options, local_s=1.0, band=False, brief=True)
+        buckets, period_s = run.with_buckets(caps, other).plan_and_period(like=run.resolved)
+        assert period_s == pytest.approx(right.iteration_s, rel=ROUNDING)
+        assert buckets == right.plan
+
+
+def test_a_job_is_resolved_once_for_all_its_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 0
+
+    def counting(*arguments: Any, **given: Any) -> Any:
+        nonlocal count
+        count += 1
+        return resolve(*arguments, **given)
+
+    monkeypatch.setattr("ddpsim.simulation.engine.resolve", counting)
+    run = predict(workload(), load_topology("lab-flat"), local_s=1.0, band=False, brief=True, keep=True).run
+    for cap in (0.1, 1.0, 10.0):
+        run.with_buckets(BucketCaps(bucket_cap_mb=cap)).plan_and_period(like=run.resolved)
+    assert count == 1
