@@ -114,7 +114,15 @@ def test_numbers_of_estimates_are_compared(output: str, percent: str, same: bool
 def test_a_page_keeps_as_many_lines_as_it_shows_before_dots() -> None:
     output = "\n".join(map(str, range(100)))
     assert refresh.shortened(output, "5\n6\n...") == "0\n1\n..."
+    assert refresh.shortened(output, "5\n...\n6\n7") == "0\n...\n98\n99"
     assert refresh.shortened(output, "5\n6").count("\n") == 16
+
+
+def test_lines_that_dots_leave_out_are_not_compared() -> None:
+    assert refresh.matches("a 1\nb 2\nc 3\nd 4", "a 1\n...\nd 4", "estimates")
+    assert refresh.matches("a 1\nb 2", "...\nb 2", "estimates")
+    assert not refresh.matches("a 1\nb 2\nc 3", "a 1\n...\nd 3", "estimates")
+    assert not refresh.matches("a 1", "a 1\n...\nb 2", "estimates")
 
 
 def test_a_fingerprint_is_no_number_and_a_zero_has_no_sign() -> None:

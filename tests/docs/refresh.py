@@ -28,6 +28,8 @@ RULE = re.compile(r"[-─━]{2,}")
 MADE = re.compile(r"(?:^| )(?:-o|--out|--trace|--plot|--report|>) (\S+)")
 """What a command writes."""
 SHOWN_LINES = 60
+DOTS = "..."
+"""A line of a page for lines of the output that it leaves out; one a block in `estimates`."""
 ESTIMATES_PERCENT = 3.0
 Run = Callable[[Sequence[str], Path, Mapping[str, str]], subprocess.CompletedProcess[str]]
 
@@ -117,24 +119,33 @@ def write(file: Path, text: str) -> None:
 
 
 def shortened(output: str, shown: str = "") -> str:
-    """Return what a page shows of `output`: as many lines as before `...` in `shown`, or the first where it is long."""
+    """Return what a page shows of `output`: all that dots in `shown` do not leave out, or the first lines of many."""
     lines = output.split("\n")
-    if shown.endswith("\n..."):
-        return "\n".join([*lines[: shown.count("\n")], "..."])
+    if DOTS in shown.split("\n"):
+        head, tail = without_middle(output, shown)
+        return "\n".join([*head, DOTS, *tail])
     return output if len(lines) <= SHOWN_LINES else "\n".join([*lines[:16], "..."])
 
 
+def without_middle(output: str, shown: str) -> tuple[list[str], list[str]]:
+    """Return as many first and last lines of `output` as stand before and behind the line of dots in `shown`."""
+    lines, asked = output.split("\n"), shown.split("\n")
+    first = asked.index(DOTS)
+    last = len(asked) - first - 1
+    return lines[:first], lines[max(first, len(lines) - last) :]
+
+
 def matches(output: str, shown: str, word: str, percent: str = "") -> bool:
-    """Return whether a page's `shown` stands for `output`: to the letter but for `...`, or with numbers near it."""
+    """Return whether a page's `shown` stands for `output`, to the letter or by estimates, but for what dots leave out."""
     if word == "quiet":
         return True
     if word != "estimates":
         flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
         return doctest.OutputChecker().check_output(f"{shown}\n", f"{output}\n", flags)
     within = float(percent or ESTIMATES_PERCENT) / 100
-    if shown.endswith("\n..."):
-        shown = shown.removesuffix("\n...")
-        output = "\n".join(output.split("\n")[: shown.count("\n") + 1])
+    if DOTS in shown.split("\n"):
+        parts = [without_middle(text, shown) for text in (output, shown)]
+        output, shown = ("\n".join([*head, *tail]) for head, tail in parts)
     shown, output = (SIGNED_ZERO.sub("", text) for text in (shown, output))
     words, others = (" ".join(RULE.sub("--", NUMBER.sub("#", text)).split()) for text in (shown, output))
     pairs = zip(NUMBER.findall(shown), NUMBER.findall(output), strict=False)
