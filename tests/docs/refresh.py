@@ -136,7 +136,7 @@ def without_middle(output: str, shown: str) -> tuple[list[str], list[str]]:
 
 
 def matches(output: str, shown: str, word: str, percent: str = "") -> bool:
-    """Return whether a page's `shown` stands for `output`, to the letter or by estimates, but for what dots leave out."""
+    """Return whether `shown` stands for `output`, to the letter or by estimates, but for what dots leave out."""
     if word == "quiet":
         return True
     if word != "estimates":
