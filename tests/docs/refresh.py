@@ -69,7 +69,7 @@ class Block:
         """Return whether a command here names a file that an earlier block leaves, or a module in it."""
         names = {str(Path(file).with_suffix("")).replace("/", ".") for file in earlier.made if file.endswith(".py")}
         lines = " ".join(command.line for command in commands(self.body))
-        words = set(re.split(r"[ :=]", lines))
+        words = set(re.split(r"[ :=]", lines)) - {""}
         return bool(words & (earlier.made | names))
 
 
