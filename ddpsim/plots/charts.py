@@ -138,11 +138,12 @@ def _style(chart: Chart, line: ChartLine) -> dict[str, Any]:
 def _draw_line(axes: Any, chart: Chart, line: ChartLine) -> None:
     places, values, style = chart.places(line), [point.y for point in line.points], _style(chart, line)
     banded = [point.banded or (math.nan, math.nan) for point in line.points]
-    if line.whiskers or line.style == "dots":
+    is_banded = any(point.banded is not None for point in line.points)
+    if is_banded and (line.whiskers or line.style == "dots"):
         axes.errorbar(places, values, yerr=_ends(values, banded), label=line.label, capsize=3, elinewidth=1, **style)
         return
     axes.plot(places, values, label=line.label, **style)
-    if any(point.banded is not None for point in line.points):
+    if is_banded:
         axes.fill_between(places, *zip(*banded, strict=True), color=style["color"], alpha=0.15, linewidth=0)
 
 
@@ -171,7 +172,8 @@ def _draw_bounds(axes: Any, chart: Chart, line: ChartLine) -> None:
 def _draw_band(axes: Any, chart: Chart, line: ChartLine) -> None:
     places = chart.places(line)
     banded = [point.banded or (point.y, point.y) for point in line.points]
-    shade = str(max(0.75, 0.85 - 0.08 * [each for each in chart.lines if each.style == "band"].index(line)))
+    bands = [each for each in chart.lines if each.style == "band"]
+    shade = str(max(0.75, 0.92 - 0.12 * bands.index(line)) if bands[1:] else 0.85)
     axes.fill_between(places, *zip(*banded, strict=True), color=shade, label=line.label, zorder=0.5, linewidth=0)
     axes.plot(places, [point.y for point in line.points], color=_GREY, linewidth=0.8)
 

@@ -150,7 +150,7 @@ def _rows(recorded: Sequence[Recorded]) -> Iterator[str]:
 def _draw(recorded: Sequence[Recorded], folder: Path, name: str) -> None:
     groups: dict[str, list[Recorded]] = {}
     for each in sorted(recorded, key=lambda each: factors(each.configuration)["wire / backward"]):
-        groups.setdefault(f"wire / backward {factors(each.configuration)['wire / backward']}", []).append(each)
+        groups.setdefault(_label(factors(each.configuration)["wire / backward"]), []).append(each)
     steps: Mapping[str, list[tuple[float, float, float | None]]] = {
         label: [(r.step_s, r.predicted_s, r.noise) for r in (each.before.result for each in group)]
         for label, group in groups.items()
@@ -161,3 +161,8 @@ def _draw(recorded: Sequence[Recorded], folder: Path, name: str) -> None:
     plot_errors(steps, folder / f"{name}-errors.png")
     finishes = {label: [pair for each in group for pair in each.before.finishes] for label, group in groups.items()}
     plot_validation(finishes, folder / f"{name}-buckets.png", "bucket finish, from the start of forward (ms)")
+
+
+def _label(wire: str) -> str:
+    """Return what a legend says of configurations whose messages take `wire` times as long as backward."""
+    return f"layers timed, wire {wire} x backward" if wire[0].isdigit() else wire
