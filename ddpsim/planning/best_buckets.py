@@ -69,7 +69,9 @@ def best_buckets(
     one = partial(_one, workload, topology, gpus_per_node, calibration, progress=progress)
     # A whole run tells nothing more of a row: its iterations are alike.
     default = one(nodes, replace(options, caps=BucketCaps(), plan=None), also=without_each, brief=True, keep=True)
-    tell = partial(_tried, default.run, progress=progress)
+    like = default.run.resolved
+    default.run.let_go()
+    tell = partial(_tried, default.run, like, progress=progress)
     total_mb = workload.gradient_bytes / (1 << 20)
     sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
     uniform_caps = [BucketCaps(bucket_cap_mb=size) for size in sizes] if caps is None else caps
@@ -87,11 +89,9 @@ def best_buckets(
     row = replace(row, others=tuple(AlternativePlan(each.plan.torch, each.iteration_s) for each in others))
     if best is not torchs:
         asked = replace(default.options, caps=best.caps, plan=best.asked)
-        like = default.run.resolved
         found = one(nodes, asked, local_s=default.local_s, also=without_each, brief=True, like=like)
         low, high = gain_band(default, found)
         row = replace(row, best=found, gain_low=low, gain_high=high, savings=savings(default, found, calibration))
-    default.run.let_go()
     row = replace(row, bound=bound_of(row.chosen, calibration))
     if not row.chosen.workload.estimated:
         return row
@@ -115,10 +115,14 @@ class TriedBuckets:
 
 
 def _tried(
-    run: SimulatedRun, caps: BucketCaps, plan: BucketPlan | None = None, *, progress: Progress | None = None
+    run: SimulatedRun,
+    like: ResolvedJob | None,
+    caps: BucketCaps,
+    plan: BucketPlan | None = None,
+    *,
+    progress: Progress | None = None,
 ) -> TriedBuckets:
-    other = run.with_buckets(caps, plan)
-    return TriedBuckets(caps, plan, *other.plan_and_period(progress, like=run.resolved))
+    return TriedBuckets(caps, plan, *run.with_buckets(caps, plan).plan_and_period(progress, like=like))
 
 
 def _simpler(one_cap: TriedBuckets, listed: TriedBuckets, default: TriedBuckets) -> TriedBuckets:

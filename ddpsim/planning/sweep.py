@@ -84,7 +84,8 @@ class SweepRequest:
             like=self._resolved.get((point.nodes, asked)),
         )
         self._local_s.setdefault(asked, prediction.local_s)
-        self._resolved.setdefault((point.nodes, asked), prediction.run.resolved)
+        if (point.nodes, asked) not in self._resolved:
+            self._resolved[point.nodes, asked] = prediction.run.resolved if self.for_table else None
         prediction.run.let_go()
         return prediction
 

@@ -127,8 +127,8 @@ class SimulatedRun:
 
     @property
     def resolved(self) -> ResolvedJob | None:
-        """What it rests on, where its graph is kept."""
-        return self._ran
+        """What it rests on, without its graph; None where that is not kept, or other buckets are another job's."""
+        return None if self._ran is None else with_buckets(self._ran, self.options.caps, self.options.plan)
 
     def retimed(self, assumed: Sequence[Assumptions]) -> list[float | None]:
         """Return the period under each of `assumed`, told from the graph; None where only another run tells it."""
