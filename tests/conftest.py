@@ -2,7 +2,8 @@
 
 `make test` leaves to `make check` what a test needs beside this interpreter: a network namespace, a browser, a wheel,
 a wait (processes that are stopped, lost, or launched anew), or minutes of a processor. A test says so with
-`@pytest.mark.needs("wait")`; who asks for a lab or a browser in a fixture need not. `--part` chooses: `quick` is what
+`@pytest.mark.needs("wait")`; who asks for a lab or a browser in a fixture need not. The costliest cases of all others
+are listed in `costly.txt`, which `tests.leaving` writes of a measured run. `--part` chooses: `quick` is what
 `make test` runs, `rest` what it leaves, and without it every test runs.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.leaving import listed
 from tests.profile import examples
 
 NEEDS = {
@@ -27,9 +29,11 @@ NEEDS = {
     "wheel": "a wheel",
     "wait": "a wait for other processes",
     "minutes": "minutes of a processor",
+    "seconds": "seconds of a processor, more than others",
 }
 FIXTURES = {"lab_machine": "namespace", "browser": "browser"}
 """What a fixture's name says of the test that asks for it."""
+COSTLY = frozenset(listed())
 ABORTED = "RankAbortedError"
 """The one failure after which every test runs once more: torch's native code has aborted a rank."""
 AGAIN = "run again"
@@ -64,7 +68,7 @@ def needed(item: pytest.Item) -> str | None:
             return need
     marker = item.get_closest_marker("needs")
     if marker is None:
-        return None
+        return "seconds" if item.nodeid in COSTLY else None
     (need,) = marker.args
     if need not in NEEDS:
         raise pytest.UsageError(f"{item.nodeid}: needs {need!r}; known: {', '.join(NEEDS)}")

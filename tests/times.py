@@ -1,8 +1,9 @@
 """How long `make test` takes, and whether it is green every time: `python -m tests.times`.
 
 Prints for each run how long it took, how many processor seconds, what pytest counted, and each test that failed or ran
-again; of a single run the twenty slowest tests. Beside `--load N` processes that never rest. Ends with 1 where a run
-was not green, or a test ran again for another reason than an abort of torch's native code.
+again; of a single run the twenty slowest tests. With `--by-test FILE` also the processor's seconds by file, and by test
+into FILE. Beside `--load N` processes that never rest. Ends with 1 where a run was not green, or a test ran again for
+another reason than an abort of torch's native code.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from tests.conftest import ABORTED, AGAIN
 
 PYTEST = "-m", "pytest", "tests", "-n", "2", "--dist=worksteal", "-r", "fE"
 SLOWEST = 20
 TOLD = re.compile(rf"^(FAILED|ERROR|{AGAIN}|left to|\d+ (passed|failed|error)).*", re.MULTILINE)
-TIMES = re.compile(r"^ *[\d.]+s (call|setup|teardown) .*", re.MULTILINE)
+TIMES = re.compile(r"^ *[\d.]+s (call|setup|teardown) .*|^ *[\d.]+ +[\d.]+ +\d+  .*", re.MULTILINE)
 
 
 @contextmanager
@@ -36,9 +38,11 @@ def load(processes: int) -> Iterator[None]:
             process.wait()
 
 
-def run(part: str) -> tuple[bool, str]:
+def run(part: str, by_test: Path | None) -> tuple[bool, str]:
     """Run a part of the tests once; return whether it was green, and all that pytest said."""
     words = [sys.executable, *PYTEST, "--part", part, f"--durations={SLOWEST}", "--durations-min=0"]
+    if by_test is not None:
+        words += ["-p", "tests.processor", "--seconds-by-test", str(by_test)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     text = done.stdout + done.stderr
     again = [line for line in text.splitlines() if line.startswith(AGAIN)]
@@ -51,12 +55,13 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=1, help="how often")
     parser.add_argument("--load", type=int, default=0, help="processes that are busy beside it")
     parser.add_argument("--part", choices=("quick", "rest"), default="quick", help="of the tests")
+    parser.add_argument("--by-test", type=Path, metavar="FILE", help="write each test's seconds there, in JSON")
     given = parser.parse_args()
     red = 0
     with load(given.load):
         for number in range(1, given.repeat + 1):
             begin_s, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-            green, text = run(given.part)
+            green, text = run(given.part, given.by_test)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             spent_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             red += not green

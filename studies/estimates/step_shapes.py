@@ -24,7 +24,7 @@ from ddpexec.models.training import Batch, TrainingModel, classifier
 from ddpsim.bucketing import Parameter
 from ddpsim.workload.estimate import ModelShape
 from ddpsim.workload.operators import Operator
-from studies.estimates.one_gpu_steps import Step
+from studies.estimates.one_gpu_steps import Step, steps
 from studies.estimates.plain_models import VITS, WRITTEN_OUT, plain
 
 _VOCABULARY = 30522
@@ -63,20 +63,97 @@ class Kernels:
     parameters: tuple[Parameter, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What of a step decides its operators, beside the batch.
+
+    Attributes:
+        model, length, checkpointed: as `Step` has them.
+        apart: whether attention is counted as the operators that it was before torch 2.0.
+        autocast: whether the operators are those of autocast.
+    """
+
+    model: str
+    length: int
+    checkpointed: bool
+    apart: bool
+    autocast: bool
+
+    @classmethod
+    def of(cls, step: Step) -> Form:
+        """Return that of `step`."""
+        apart = not step.fused_attention and bool(step.length or step.model.startswith("vit"))
+        autocast = step.precision == "amp" and not step.fused
+        return cls(step.model, step.length, step.checkpointed, apart, autocast)
+
+
+Sequences = tuple[tuple[Operator, ...], tuple[Operator, ...]]
+"""Operators of forward and of backward, in launch order."""
+
+
 @cache
 def kernels(step: Step) -> Kernels:
     """Return the operators of one micro-batch of `step`, those of autocast where it was on.
 
     Layers are alike, so that one and two of them give all.
     """
-    with torch.device("meta"):
-        built = _built(step.model, step.length)
-    layers = len(layers_of(built.module) or ())
+    form = Form.of(step)
+    parameters, layers = _model(form.model, form.length)
     if not layers:
-        return _counted(step, 0)
-    one, two = _counted(step, 1), _counted(step, 2)
-    forward, backward = (_times(getattr(one, phase), getattr(two, phase), layers) for phase in ("forward", "backward"))
-    return Kernels(forward, backward, tuple(collect(built.module).policy))
+        return Kernels(*map(Counter, _of_batch(form, step.batch_size, 0)), parameters)
+    one, two = (_of_batch(form, step.batch_size, some) for some in (1, 2))
+    forward, backward = (_times(Counter(few), Counter(more), layers) for few, more in zip(one, two, strict=True))
+    return Kernels(forward, backward, parameters)
+
+
+@cache
+def _model(model: str, length: int) -> tuple[tuple[Parameter, ...], int]:
+    """Return the parameters of a model and how many equal layers it has."""
+    with torch.device("meta"):
+        module = _built(model, length).module
+    return tuple(collect(module).policy), len(layers_of(module) or ())
+
+
+@cache
+def _batches(form: Form) -> list[int]:
+    """Return the two batches of the published steps of a form that are counted; others are between or beyond."""
+    return sorted({step.batch_size for step in steps() if Form.of(step) == form and step.batch_size > 1})[:2]
+
+
+def _of_batch(form: Form, batch: int, layers: int) -> Sequences:
+    """Return the operators of a batch: counted, or from those of two others where more of the form are published."""
+    known = _batches(form)
+    if batch in known or batch == 1 or len(known) < 2:
+        return _counted(form, batch, layers)
+    low, high = (_counted(form, each, layers) for each in known)
+    forward, backward = (
+        tuple(_between(*pair, (batch - known[0], known[1] - known[0])) for pair in zip(*phases, strict=True))
+        for phases in zip(low, high, strict=True)
+    )
+    return forward, backward
+
+
+def _between(low: Operator, high: Operator, way: tuple[int, int]) -> Operator:
+    """Return an operator whose figures lie so far on the way from one to the other: all go straight with a batch.
+
+    Raises:
+        ValueError: they are not the same operator of two batches.
+    """
+    if (low.kind, low.term, low.fp32, low.product is None) != (high.kind, high.term, high.fp32, high.product is None):
+        raise ValueError(f"{low} and {high} are not one operator of two batches")
+
+    done, whole = way
+
+    def at(one: float, other: float) -> float:
+        return one + (other - one) * done / whole
+
+    product = low.product and high.product and tuple(map(round, map(at, low.product, high.product)))
+    return replace(
+        low,
+        flops=at(low.flops, high.flops),
+        traffic_bytes=at(low.traffic_bytes, high.traffic_bytes),
+        product=product,  # type: ignore[arg-type]
+    )
 
 
 def _times(one: Counter[Operator], two: Counter[Operator], layers: int) -> Counter[Operator]:
@@ -86,36 +163,37 @@ def _times(one: Counter[Operator], two: Counter[Operator], layers: int) -> Count
     return Counter({operator: count for operator, count in found.items() if count})
 
 
-def shape(step: Step, layers: int = 0) -> ModelShape:
-    """Return one micro-batch of `step` operator by operator, counted under autocast too where it was on.
+def shape(step: Step) -> ModelShape:
+    """Return one micro-batch of `step` operator by operator, counted under autocast too where it was on."""
+    return _shape(Form.of(step), step.batch_size, 0)
 
-    Args:
-        layers: to keep; 0 keeps all.
-    """
+
+def _shape(form: Form, batch: int, layers: int) -> ModelShape:
+    """Return a micro-batch of a form; of so many layers, all where that is 0."""
 
     def make() -> TrainingModel:
-        made = _built(step.model, step.length)
-        if step.checkpointed:
+        made = _built(form.model, form.length)
+        if form.checkpointed:
             checkpoint_layers(made.module)
         if layers:
             del layers_of(made.module)[layers:]  # type: ignore[index]
         return made
 
-    apart = not step.fused_attention and bool(step.length or step.model.startswith("vit"))
-    with _apart(masked=step.model.startswith("bert")) if apart else nullcontext():
+    with _apart(masked=form.model.startswith("bert")) if form.apart else nullcontext():
         with torch.device("meta"):
             model = make()
-        return training_shape(model, step.batch_size, make if step.precision == "amp" and not step.fused else None)
+        return training_shape(model, batch, make if form.autocast else None)
 
 
-def _counted(step: Step, layers: int) -> Kernels:
-    found = shape(step, layers)
+@cache
+def _counted(form: Form, batch: int, layers: int) -> Sequences:
+    found = _shape(form, batch, layers)
     phases = found.amp if found.amp is not None else found
     forward, backward = (
-        Counter(replace(operator, gradients=(), fixed_bytes=0.0, edge_bytes=0.0) for operator in phase)
+        tuple(replace(operator, gradients=(), fixed_bytes=0.0, edge_bytes=0.0) for operator in phase)
         for phase in (phases.forward, phases.backward)
     )
-    return Kernels(forward, backward, found.parameters)
+    return forward, backward
 
 
 def _built(model: str, length: int) -> TrainingModel:

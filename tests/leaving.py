@@ -1,0 +1,67 @@
+"""Which cases `make test` leaves to `make check` for the time that they take: `python -m tests.leaving SECONDS.json`.
+
+SECONDS.json is what `pytest -p tests.processor --seconds-by-test` wrote of a run. The list in `costly.txt` is made of
+it and of what it says already of cases that the run left out: the costliest cases, until those that `make test` keeps
+are `KEPT` of all. A test that has several cases keeps its cheapest one; in the rooms of `WHOLE`, the model itself, none
+goes that is alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.processor import COLLECTED
+
+LIST = Path(__file__).with_name("costly.txt")
+KEPT = 0.92
+"""Of all cases; nine tenths is what is asked of `make test`, and what else a test may need is left too."""
+LEAST_S = 0.25
+"""Of the processor: what takes less stays, however many cases there are."""
+WHOLE = ("tests/ddpsim/bucketing/", "tests/ddpsim/collectives/", "tests/ddpsim/simulation/", "tests/ddpexec/ddp/")
+
+
+def listed() -> dict[str, float]:
+    """Return the cases of the list with the processor's seconds that each was measured to take."""
+    found = {}
+    for line in LIST.read_text(encoding="utf-8").splitlines():
+        seconds, _, case = line.partition(" ")
+        found[case] = float(seconds)
+    return found
+
+
+def chosen(seconds: Mapping[str, float], kept: float = KEPT) -> dict[str, float]:
+    """Return the cases to leave, of all that `seconds` has."""
+    cases = {case: taken_s for case, taken_s in seconds.items() if case != COLLECTED}
+    alike = Counter(map(_test, cases))
+    most = int((1 - kept) * len(cases))
+    found: dict[str, float] = {}
+    for case, taken_s in sorted(cases.items(), key=lambda each: (-each[1], each[0])):
+        if len(found) == most or taken_s < LEAST_S:
+            break
+        alone, test = alike[_test(case)] == 1, _test(case)
+        if alone and ("[" in case or test.startswith(WHOLE)):
+            continue
+        alike[test] -= 1
+        found[case] = taken_s
+    return found
+
+
+def _test(case: str) -> str:
+    return case.partition("[")[0]
+
+
+def main(path: str) -> None:
+    """Write the list anew."""
+    measured = {case: spent_s for case, (spent_s, _) in json.loads(Path(path).read_text(encoding="utf-8")).items()}
+    every = listed() | measured
+    found = chosen(every)
+    LIST.write_text("".join(f"{taken_s:.1f} {case}\n" for case, taken_s in found.items()), encoding="utf-8")
+    print(f"{len(found)} of {len(every)} cases are left, {sum(found.values()):.0f} of {sum(every.values()):.0f} s")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
