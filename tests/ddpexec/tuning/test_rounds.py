@@ -24,13 +24,13 @@ from ddpexec.tuning import tuner as tuner_module  # noqa: E402
 from ddpexec.tuning.rewrapping import caps_in_force  # noqa: E402
 from ddpexec.tuning.tuner import OBSERVED, WARM_UP  # noqa: E402
 from ddpexec.tuning.words import Words  # noqa: E402
-from tests.ddpexec.tuning.test_tuner import OURS, STOCK, AtOnce, train, wrapped  # noqa: E402
+from tests.ddpexec.tuning.test_tuner import OURS, STOCK, predict_at_once, train, wrapped  # noqa: E402
 
 KINDS = {"torch": STOCK, "ddpexec": OURS}
 
 
 def on_four(rank: int, kind: str) -> tuple[float, int, Any]:
-    tuner_module.PredictingProcess = AtOnce  # type: ignore[misc,assignment]
+    predict_at_once()
     plain = train(wrapped(KINDS[kind]), 105, rank)
     model = wrapped(KINDS[kind])
     tuner = ddpexec.Tuner(model)
@@ -43,7 +43,7 @@ def on_four(rank: int, kind: str) -> tuple[float, int, Any]:
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_four_ranks_decide_at_one_step_for_one_plan_and_weights_differ_by_rounding_alone(kind: str) -> None:
-    found = ranks.run_own(4, on_four, kind)
+    found = ranks.run(4, on_four, kind)
     assert max(apart for apart, *_ in found) < 1e-6
     assert len({steps for _, steps, _ in found}) == 1
     assert len({str(caps) for *_, caps in found}) == 1
@@ -51,8 +51,8 @@ def test_four_ranks_decide_at_one_step_for_one_plan_and_weights_differ_by_roundi
 
 def shifted(rank: int) -> list[tuple[int, int]]:
     """Train at one pace, then one rank at another; return where each round began and how long it was."""
-    tuner_module.PredictingProcess = AtOnce  # type: ignore[misc,assignment]
-    step_clock.WINDOW = 20
+    predict_at_once()
+    mock.patch.object(step_clock, "WINDOW", 20).start()
     model = wrapped(STOCK)
     tuner = ddpexec.Tuner(model)
     decided: list[int] = []
@@ -71,7 +71,7 @@ def shifted(rank: int) -> list[tuple[int, int]]:
 
 
 def test_a_shift_on_one_rank_starts_all_anew_at_one_step() -> None:
-    one, other = ranks.run_own(2, shifted)
+    one, other = ranks.run(2, shifted)
     assert one == other
     assert len(one) >= 2
     (first, steps), (second, _) = one[:2]
@@ -81,7 +81,7 @@ def test_a_shift_on_one_rank_starts_all_anew_at_one_step() -> None:
 
 def losing(rank: int, tuned: bool, at: int) -> str:
     """Train on, while rank 1 dies; return what the other one meets."""
-    tuner_module.PredictingProcess = AtOnce  # type: ignore[misc,assignment]
+    predict_at_once()
     warnings.simplefilter("ignore")
     model = wrapped(STOCK)
     tuner = ddpexec.Tuner(model) if tuned else None
@@ -121,7 +121,7 @@ def listening() -> int:
 
 
 def leaving(rank: int, folder: str) -> tuple[int, int, list[str], list[str]]:
-    tuner_module.PredictingProcess = AtOnce  # type: ignore[misc,assignment]
+    predict_at_once()
     here, out = Path(folder, f"here{rank}"), Path(folder, "out")
     here.mkdir()
     os.chdir(here)
@@ -148,9 +148,9 @@ def said(rank: int) -> tuple[list[str], int, int, int]:
 
     By a clock on which all steps are alike: a step that a busy machine lengthens would begin another round.
     """
-    tuner_module.PredictingProcess = AtOnce  # type: ignore[misc,assignment]
+    predict_at_once()
     now, words = [0.0], [0, 0]
-    tuner_module.time = SimpleNamespace(perf_counter=lambda: now[0])  # type: ignore[assignment]
+    mock.patch.object(tuner_module, "time", SimpleNamespace(perf_counter=lambda: now[0])).start()
     model, printed = wrapped(STOCK), io.StringIO()
     with mock.patch.object(sys, "stderr", printed):
         tuner = ddpexec.Tuner(model)
@@ -175,7 +175,7 @@ def said(rank: int) -> tuple[list[str], int, int, int]:
 
 
 def test_a_round_is_one_line_of_rank_0_and_after_it_ranks_say_nothing() -> None:
-    (lines, before, after, steps), (others, *_) = ranks.run_own(2, said)
+    (lines, before, after, steps), (others, *_) = ranks.run(2, said)
     assert len(lines) == 1
     assert lines[0].startswith("ddpexec.tuned: DistributedDataParallel(model")
     assert "; decided in " in lines[0]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -140,10 +141,10 @@ class Liking:
 
 def tuned(rank: int, begins: str, likes: str, slow: str, folder: str) -> dict[str, Any]:
     """Tune from one scheme while another is liked, by a clock on which steps under `slow` are longer."""
-    tuner_module.PredictingProcess = Liking  # type: ignore[misc,assignment]
+    mock.patch.object(tuner_module, "PredictingProcess", Liking).start()
     now = [0.0]
-    tuner_module.time = SimpleNamespace(perf_counter=lambda: now[0])  # type: ignore[assignment]
-    Liking.scheme = likes
+    mock.patch.object(tuner_module, "time", SimpleNamespace(perf_counter=lambda: now[0])).start()
+    mock.patch.object(Liking, "scheme", likes).start()
     plain = train(wrapped(begins), 120, rank)
     model = wrapped(begins)
     ports = listening()
@@ -172,7 +173,7 @@ def tuned(rank: int, begins: str, likes: str, slow: str, folder: str) -> dict[st
 
 
 def test_the_kept_plan_is_a_scheme_and_weights_are_those_without_tuning(tmp_path: Path) -> None:
-    for found in ranks.run_own(2, tuned, "ddp", "dear", "ddp", str(tmp_path)):
+    for found in ranks.run(2, tuned, "ddp", "dear", "ddp", str(tmp_path)):
         assert found["scheme"] == "dear", found["reason"]
         assert found["apart"] == 0.0
         assert found["steps"] <= 100
@@ -193,7 +194,7 @@ def test_a_scheme_that_is_slower_goes_and_leaves_no_port(tmp_path: Path) -> None
 
 
 def test_a_job_that_began_with_a_scheme_is_observed_as_ddp_and_keeps_what_it_had(tmp_path: Path) -> None:
-    for found in ranks.run_own(2, tuned, "priority", "dear", "dear", str(tmp_path)):
+    for found in ranks.run(2, tuned, "priority", "dear", "dear", str(tmp_path)):
         assert {"priority", "ddp", "dear"} <= set(found["ran"])
         assert found["scheme"] == "priority"
         assert found["kept"] == found["present"]
@@ -201,7 +202,7 @@ def test_a_job_that_began_with_a_scheme_is_observed_as_ddp_and_keeps_what_it_had
 
 
 def test_four_ranks_keep_one_scheme_and_weights_differ_by_rounding_alone(tmp_path: Path) -> None:
-    found = ranks.run_own(4, tuned, "ddp", "dear", "ddp", str(tmp_path))
+    found = ranks.run(4, tuned, "ddp", "dear", "ddp", str(tmp_path))
     assert {each["scheme"] for each in found} == {"dear"}
     assert max(each["apart"] for each in found) < 1e-6
 
@@ -217,7 +218,7 @@ def refused(rank: int) -> list[str | None]:
 
 
 def test_what_a_scheme_forbids_is_refused_with_the_reason() -> None:
-    for plain, dear, zero, learning in ranks.run_own(2, refused):
+    for plain, dear, zero, learning in ranks.run(2, refused):
         assert plain is None
         assert dear is None
         assert zero is not None

@@ -14,10 +14,9 @@ torch = pytest.importorskip("torch")
 
 import ddpexec  # noqa: E402
 from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
-from ddpexec.tuning import tuner as tuner_module  # noqa: E402
 from ddpexec.tuning.tuner import LEAST_STEPS, OBSERVED, WARM_UP  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
-from tests.ddpexec.tuning.test_tuner import BATCH, CAP, OURS, STOCK, WIDTH, AtOnce  # noqa: E402
+from tests.ddpexec.tuning.test_tuner import BATCH, CAP, OURS, STOCK, WIDTH, predict_at_once  # noqa: E402
 
 KINDS = ("torch", "ddpexec", "scheme")
 STEPS = LEAST_STEPS + 6
@@ -71,7 +70,7 @@ def copied(state: dict[str, Any]) -> dict[str, Any]:
 
 def states(rank: int, kind: str) -> dict[str, Any]:
     """Return, at each point, what is alike of a tuned training's state and of one that is not, and how both go on."""
-    tuner_module.PredictingProcess = AtOnce  # type: ignore[misc,assignment]
+    predict_at_once()
     plain, updating = made(kind)
     known = {}
     for number in range(STEPS):
@@ -107,7 +106,7 @@ def states(rank: int, kind: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_state_of_any_moment_is_an_untuned_model_s_and_goes_on_in_one(kind: str) -> None:
-    for found in ranks.run_own(2, states, kind):
+    for found in ranks.run(2, states, kind):
         steps, tried = found["decided"]
         assert tried >= 1
         assert TRIED < steps <= POINTS["after"]
@@ -118,7 +117,7 @@ def test_a_state_of_any_moment_is_an_untuned_model_s_and_goes_on_in_one(kind: st
 
 def loaded(rank: int, kind: str, at: int) -> tuple[bool, int]:
     """Return whether a tuned model that is given an untuned one's state at a step goes on as that one does."""
-    tuner_module.PredictingProcess = AtOnce  # type: ignore[misc,assignment]
+    predict_at_once()
     plain, updating = made(kind)
     for number in range(7):
         step(plain, updating, number, rank)
@@ -142,14 +141,14 @@ def loaded(rank: int, kind: str, at: int) -> tuple[bool, int]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("at", [WATCHED, TRIED])
 def test_an_untuned_state_is_taken_in_the_midst_of_tuning(kind: str, at: int) -> None:
-    for same, tried in ranks.run_own(2, loaded, kind, at):
+    for same, tried in ranks.run(2, loaded, kind, at):
         assert tried >= 1
         assert same
 
 
 def hooked(rank: int, kind: str) -> tuple[bool, list[dict[str, int]], int]:
     """Return whether weights are alike, how often each hook was called without and with a tuner, and plans tried."""
-    tuner_module.PredictingProcess = AtOnce  # type: ignore[misc,assignment]
+    predict_at_once()
     counts, ends, tried = [], [], 0
     for tuned in (False, True):
         model, optimizer = made(kind)
@@ -179,7 +178,7 @@ def hooked(rank: int, kind: str) -> tuple[bool, list[dict[str, int]], int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_user_s_hooks_are_called_as_often_and_act_as_before(kind: str) -> None:
-    for same, (plain, tuned), tried in ranks.run_own(2, hooked, kind):
+    for same, (plain, tuned), tried in ranks.run(2, hooked, kind):
         assert tried >= 1
         assert plain == tuned == dict.fromkeys(plain, STEPS)
         assert same
@@ -187,7 +186,7 @@ def test_a_user_s_hooks_are_called_as_often_and_act_as_before(kind: str) -> None
 
 def trained(rank: int, kind: str, options: dict[str, bool], accumulate: int) -> tuple[bool, int, list[int], list[int]]:
     """Return whether weights are alike, plans tried, the order of gradients, and that in which the plans have them."""
-    tuner_module.PredictingProcess = AtOnce  # type: ignore[misc,assignment]
+    predict_at_once()
     ends, tried, planned = [], 0, list[int]()
     for tuned in (False, True):
         model, optimizer = made(kind, **options)
@@ -215,21 +214,21 @@ def arrivals() -> list[int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_accumulate_under_no_sync_as_before(kind: str) -> None:
-    for same, tried, *_ in ranks.run_own(2, trained, kind, {}, 2):
+    for same, tried, *_ in ranks.run(2, trained, kind, {}, 2):
         assert tried >= 1
         assert same
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_static_graph_stays_one(kind: str) -> None:
-    for same, tried, *_ in ranks.run_own(2, trained, kind, {"static_graph": True}, 1):
+    for same, tried, *_ in ranks.run(2, trained, kind, {"static_graph": True}, 1):
         assert tried >= 1
         assert same
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_tried_has_gradients_in_the_order_in_which_they_come(kind: str) -> None:
-    for same, tried, order, planned in ranks.run_own(2, trained, kind, {}, 1):
+    for same, tried, order, planned in ranks.run(2, trained, kind, {}, 1):
         assert tried >= 1
         assert same
         assert order == planned != sorted(order, reverse=True)
