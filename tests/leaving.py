@@ -2,8 +2,8 @@
 
 SECONDS.json is what `pytest -p tests.processor --seconds-by-test` wrote of a run. The list in `costly.txt` is made of
 it and of what it says already of cases that the run left out: the cases that take `LEAST_S` and more, the costliest
-first, while those that `make test` keeps are `KEPT` of all. A test that has several cases keeps its cheapest one; in the rooms of `WHOLE`, the model itself, none
-goes that is alone.
+first, while those that `make test` keeps are `KEPT` of all. A test that has several cases keeps its cheapest one; in
+the rooms of `WHOLE`, the model itself, none goes that is alone.
 """
 
 from __future__ import annotations
