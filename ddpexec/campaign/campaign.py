@@ -60,6 +60,8 @@ def carry_out(
         if isinstance(outcome, Result):
             results.append(outcome)
             progress(f"    {_line(outcome)}")
+            for line in outcome.notes():
+                progress(f"    note: {line}")
         else:
             failures.append(f"{configuration.name}: {outcome}")
             progress(f"    FAILED: {outcome}")

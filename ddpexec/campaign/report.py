@@ -78,9 +78,17 @@ def markdown(name: str, summary: Mapping[str, Any], results: Sequence[Result]) -
         "",
         *by_scheme(results),
         *([f"{one_process(results)}.", ""] if results else []),
+        *_busy(results),
         ResultTable.of(_columns(results), results).markdown(),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _busy(results: Sequence[Result]) -> Iterator[str]:
+    """Yield which configurations were measured beside other work; nothing where none was."""
+    if names := [result.name for result in results if result.notes()]:
+        yield f"Measured while the machine was busy with other work, and slower for it: {', '.join(names)}."
+        yield ""
 
 
 def measures(columns: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ddpsim.doctor.other_work import OtherWork
+
 SPREAD_WORTH_TUNING = 0.05
 """A choice of cap matters where the default is this much slower than the best."""
 
@@ -31,6 +33,9 @@ class Result:
         largest_term: the term of the step whose error is worth most.
         scheme: what was sent and when: `priority`, `ddp, no overlap`.
         family: configurations that differ in their scheme alone share it.
+        other_work_processors: how many processors of the machine were busy with other work in the busiest of the runs;
+            None where none tells.
+        processors: of that machine.
     """
 
     name: str
@@ -51,6 +56,8 @@ class Result:
     local_source: str = "predicted"
     scheme: str = "ddp"
     family: str = ""
+    other_work_processors: float | None = None
+    processors: int | None = None
 
     @property
     def error(self) -> float:
@@ -75,6 +82,11 @@ class Result:
         if self.overhead_s <= 0:
             return None
         return (self.predicted_s - self.predicted_local_s) / self.overhead_s - 1
+
+    def notes(self) -> list[str]:
+        """Return what to know of how it was measured: that the machine was busy."""
+        other = OtherWork.read(asdict(self))
+        return [] if other is None else other.notes()
 
     def baseline_error(self, name: str) -> float | None:
         """Return the error of a trivial predictor on the overhead."""

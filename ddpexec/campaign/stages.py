@@ -5,7 +5,7 @@ What needs torch or a network runs as a command of its own, as a user would type
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from ddpexec.campaign.spec import Configuration, network_topology
 from ddpexec.netlab.network import wire_bytes
 from ddpexec.running.settings import RunSettings
 from ddpsim.calibrating.calibrate import calibrate
+from ddpsim.doctor.other_work import OtherWork
 from ddpsim.errors import InputError
 from ddpsim.files import json_text, read_json, write_whole
 from ddpsim.measured import read_table
@@ -30,6 +31,7 @@ from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.json import read_trace
 from ddpsim.trace.metrics import summarise
+from ddpsim.trace.records import Trace
 from ddpsim.validation.validate import validate
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload, save_workload, workload_document
@@ -222,9 +224,17 @@ def conclude(configuration: Configuration, network: MeasuredNetwork, workload: W
         largest_term=held.largest_term.name,
         scheme=configuration.scheme,
         family=configuration.family,
+        **_other_work(traces),
     )
     write_whole(folder / "result.json", json_text(result.document()))
     return result
+
+
+def _other_work(traces: Sequence[Trace]) -> dict[str, Any]:
+    """Return what the busiest of the runs tells of other work on its machine."""
+    told = [other for trace in traces if (other := OtherWork.read(trace.provenance)) is not None]
+    most = max(told, key=lambda other: other.busy, default=None)
+    return {} if most is None else most.document()
 
 
 def _capture(configuration: Configuration, network: MeasuredNetwork) -> None:

@@ -1,4 +1,4 @@
-"""Capture on all ranks that torchrun started at once: they share a machine as they will in the job."""
+"""Capture alone, or on all ranks that torchrun started at once: they share a machine as they will in the job."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import torch.distributed as dist
 
 from ddpexec.groups.launched import launched
 from ddpexec.groups.lost import naming_the_lost
+from ddpexec.timing.other_work import gather_other_work
+from ddpsim.doctor.other_work import OtherWork, ProcessorClock, find_other_work
 from ddpsim.workload import Workload
 from ddpsim.workload.pool import pool_captures
 
@@ -30,7 +32,9 @@ def capture_together(capture: Callable[[str], Workload], device: str = "") -> Wo
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
     with launched("capture", "gloo", kind) as rank:
         rank.communicator.barrier()
+        clock = ProcessorClock()
         own = capture(str(rank.device))
+        other = gather_other_work(clock, rank.communicator)
         everyones: list[Workload | None] | None = None
         if rank.communicator.rank == 0:
             everyones = [None] * dist.get_world_size()
@@ -39,4 +43,16 @@ def capture_together(capture: Callable[[str], Workload], device: str = "") -> Wo
         if everyones is None:
             return None
         recorded = [each for each in everyones if each is not None]
-        return replace(pool_captures(recorded), ranks=len(recorded))
+        return beside(replace(pool_captures(recorded), ranks=len(recorded)), other)
+
+
+def capture_alone(capture: Callable[[str], Workload], device: str = "") -> Workload:
+    """Return what this process alone records, as `capture` does."""
+    clock = ProcessorClock()
+    return beside(capture(device), find_other_work([clock.since()]))
+
+
+def beside(workload: Workload, other: OtherWork | None) -> Workload:
+    """Return a capture with the other work that the machine did meanwhile."""
+    told = {} if other is None else other.document()
+    return replace(workload, provenance={**workload.provenance, **told})

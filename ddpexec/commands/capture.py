@@ -13,7 +13,7 @@ import typer
 from ddpexec.groups.torchrun import has_others, is_first_rank, on_first_node
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
-from ddpsim.cli.output import JsonDocument, note, write
+from ddpsim.cli.output import JsonDocument, note, note_all, write
 from ddpsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def capture(
     if on_first_node():
         check_destination(arguments.output, as_json=arguments.json_)
     from ddpexec.capturing.capture import CaptureSettings, capture_model, capture_step
-    from ddpexec.capturing.together import capture_together
+    from ddpexec.capturing.together import capture_alone, capture_together
+    from ddpsim.doctor.other_work import OtherWork
     from ddpsim.files import json_text
     from ddpsim.units import format_time
     from ddpsim.workload.files import workload_document
@@ -87,9 +88,11 @@ def capture(
             device=place,
         )
 
-    workload = capture_together(record, arguments.device) if has_others() else record(arguments.device)
+    workload = (capture_together if has_others() else capture_alone)(record, arguments.device)
     if workload is None:
         return
+    other = OtherWork.read(workload.provenance)
+    note_all([] if other is None else other.notes())
     deliver(arguments.output, json_text(workload_document(workload)))
     medians = {
         f"{name}_s": float(sorted(times)[len(times) // 2])
@@ -102,7 +105,7 @@ def capture(
     if arguments.json_:
         summary = {"name": workload.name, "device": workload.device_label, "iterations": workload.iterations, **medians}
         more = {"batch_size": workload.batch_size, "threads": workload.threads, "ranks": workload.ranks}
-        write(json.dumps({**summary, **more}, indent=2))
+        write(json.dumps({**summary, **more, **({} if other is None else other.document())}, indent=2))
         return
     ranks = f", {workload.ranks} ranks at once" if workload.ranks > 1 else ""
     parts = ", ".join(f"{name.removesuffix('_s')} {format_time(seconds)}" for name, seconds in medians.items())

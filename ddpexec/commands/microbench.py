@@ -12,7 +12,7 @@ import typer
 from ddpexec.groups.torchrun import on_first_node, refuse_shared_input
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
-from ddpsim.cli.output import write
+from ddpsim.cli.output import note_all, write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,7 @@ def microbench(
     from ddpexec.groups.launched import launched
     from ddpexec.microbench.microbench import forget
     from ddpexec.microbench.microbench import microbench as measure
+    from ddpsim.doctor.other_work import OtherWork
     from ddpsim.files import is_regular, json_text
     from ddpsim.workload.files import load_workload
 
@@ -78,6 +79,9 @@ def microbench(
         keep = arguments.output if is_regular(arguments.output) and str(arguments.output) != STANDARD_OUTPUT else None
         document = measure(rank, wanted, workload, progress, together=at_once, load_s=arguments.load_seconds, keep=keep)
         if rank.communicator.rank == 0:
+            config = document["config"]
+            other = OtherWork.read(config) if isinstance(config, dict) else None
+            note_all([] if other is None else other.notes())
             text = json_text(document)
             deliver(arguments.output, text)
             if keep is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.cli.expand import expand
-from ddpsim.cli.output import JsonDocument, table, write
+from ddpsim.cli.output import JsonDocument, note_all, table, write
 from ddpsim.errors import InputError
 from ddpsim.tables.cells import ms, percent
 
@@ -58,7 +58,9 @@ def order_run(
     """
     from ddpexec.groups.launched import launched
     from ddpexec.running.orders import TORCH, Arm, measured, run_orders
+    from ddpexec.timing.other_work import gather_other_work
     from ddpsim import shipped
+    from ddpsim.doctor.other_work import ProcessorClock
     from ddpsim.files import json_text, write_whole
     from ddpsim.jobs.job_options import JobOptions
     from ddpsim.orderbench.machines import BenchMachine, caps_for
@@ -73,11 +75,16 @@ def order_run(
     with launched("order-run", "gloo", "cpu") as rank:
         scale = machine.scale(recorded, caps)
         options = JobOptions(caps=caps, scale_compute=scale, find_unused_parameters=arguments.find_unused_parameters)
+        clock = ProcessorClock()
         taken = run_orders(recorded, arms, rank.communicator, options, arguments.rounds)
+        other = gather_other_work(clock, rank.communicator)
         if rank.communicator.rank != 0:
             return
         rows = [{"trace": recorded.name, "machine": machine.name, **row} for row in measured(taken)]
-    document = {"rows": rows}
+    document: dict[str, object] = {"rows": rows}
+    if other is not None:
+        document |= other.document()
+        note_all(other.notes())
     if arguments.out is not None:
         write_whole(arguments.out, json_text(document).encode())
     if arguments.json_:

@@ -17,7 +17,7 @@ from ddpexec.running.settings import RunSettings
 from ddpsim.cli.breakdown import statistic, step_line
 from ddpsim.cli.expand import expand
 from ddpsim.cli.options import PlanFile, read_plan, refuse_beside_plan
-from ddpsim.cli.output import Output
+from ddpsim.cli.output import Output, note_all
 from ddpsim.options.option import Section
 from ddpsim.tables.cells import ms, percent
 from ddpsim.units import counted
@@ -154,6 +154,7 @@ def _refuse_beside_step(settings: RunSettings) -> None:
 def _train(running: Run, out: Path, output: Output) -> None:
     from ddpexec.groups.launched import abort_groups
     from ddpexec.running.provenance import provenance
+    from ddpsim.doctor.other_work import OtherWork
     from ddpsim.trace.json import discard_trace, write_rank, write_run
     from ddpsim.trace.metrics import summarise
 
@@ -184,6 +185,9 @@ def _train(running: Run, out: Path, output: Output) -> None:
         "stamping_s": cost,
         "local_s": everything.provenance.get("local_s"),
     }
+    if (other := OtherWork.read(everything.provenance)) is not None:
+        document |= other.document()
+        note_all(other.notes())
     output.emit(document, lambda: _text(running, summary, cost, out))
 
 

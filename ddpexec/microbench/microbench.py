@@ -22,7 +22,9 @@ from ddpexec.microbench.ddp_costs import measure_costs
 from ddpexec.microbench.stages import Stages, part_of
 from ddpexec.microbench.together import measure_together
 from ddpexec.microbench.under_load import SECONDS, computation_of, measure_slowdowns
+from ddpexec.timing.other_work import gather_other_work
 from ddpexec.timing.stopwatch import Span, gather, last_to_last, span_of
+from ddpsim.doctor.other_work import ProcessorClock
 from ddpsim.files import remove
 from ddpsim.workload import Workload
 
@@ -60,6 +62,7 @@ def microbench(
     `together` are sizes in bytes of collectives launched at once; `load_s` is how long each of the four measurements
     under load takes. `keep` is the file that the document is for, beside which stages are kept until it is whole.
     """
+    clock = ProcessorClock()
     asked = {"sizes": list(sizes_bytes), "together": [list(sizes) for sizes in together], "load_s": load_s}
     stages = Stages(launched.communicator, keep, {**asked, **_config(launched, workload)}, progress)
     rows = measure_allreduce(launched, sizes_bytes, progress, stages)
@@ -77,6 +80,9 @@ def microbench(
         computing = workload
         costs |= stages.do("under load", lambda: _under_load(launched, computing, load_s))
     document = _document(launched, rows, costs, workload)
+    other = gather_other_work(clock, launched.communicator)
+    if other is not None:
+        document["config"] = {**_config(launched, workload), **other.document()}
     if at_once:
         document["together"] = at_once
     return document

@@ -36,6 +36,7 @@ from ddpexec.timing.records import Records
 from ddpexec.timing.stamping import stamping_s
 from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
+from ddpsim.doctor.other_work import ProcessorClock, find_other_work
 from ddpsim.jobs.job import NO_INPUT, RECORDED_INPUT
 from ddpsim.options.input_stage import input_stage
 from ddpsim.trace.records import Iteration, Trace
@@ -110,6 +111,7 @@ class Run:
         if isinstance(self.subject.model, OwnTraining):
             self.subject.model.wrap(self.ddp)
         self.provenance: dict[str, object] = {}
+        self.processors = ProcessorClock()
 
     def train(self, progress: Progress = lambda done, total, seconds: None) -> None:
         """Run the discarded iterations, those that count, and those without communication that were asked for.
@@ -121,6 +123,7 @@ class Run:
         if isinstance(self.ddp, ScheduledDataParallel) and self.ddp.serves:
             self.served = self.ddp.serve()
             return
+        self.processors = ProcessorClock()
         step = self._stepping(self.subject.model)
         total = DISCARDED + self.settings.iterations
         with naming_the_lost(self.communicator, "a collective", others_code=True), ExitStack() as stack:
@@ -158,17 +161,19 @@ class Run:
         mine = [replace(iteration, gradients=()) for iteration in trace.iterations]
         gathered: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
         with naming_the_lost(self.communicator, "the gathering of the ranks' traces"):
-            told = mine, self.local_s(), self.served
+            told = mine, self.local_s(), self.served, self.processors.since()
             dist.gather_object(told, gathered, group_dst=0, group=self.communicator.main)
         if gathered is None:
             return None
         everything: list[Iteration] = [iteration for part, *_ in gathered for iteration in part]
-        known = [local_s for _, local_s, _ in gathered if local_s is not None]
-        servers = [served.document() for *_, served in gathered if served is not None]
+        known = [local_s for _, local_s, *_ in gathered if local_s is not None]
+        servers = [served.document() for *_, served, _ in gathered if served is not None]
+        other = find_other_work([use for *_, use in gathered])
         provenance = {
             **trace.provenance,
             **({"local_s": median(known)} if known else {}),
             **({"servers": servers[0]} if servers else {}),
+            **({} if other is None else other.document()),
         }
         return Trace(trace.world_size, trace.backend, everything, (), provenance)
 

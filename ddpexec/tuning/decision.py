@@ -11,6 +11,7 @@ from ddpexec.tuning.blocks import Measured
 from ddpexec.tuning.plan import call_of
 from ddpexec.tuning.racing import PRESENT
 from ddpexec.tuning.ranking import Candidate, CapRanking
+from ddpsim.doctor.other_work import OtherWork
 from ddpsim.explaining.tuned import Tried, Tuning, TuningRound, write_tuning
 
 
@@ -27,6 +28,7 @@ class RoundDecision:
         lost_s: what the round's steps took beyond as many of the present plan's, the tuner's own time included.
         own_s: the tuner's own time between steps, of rank 0.
         scheduled: whether the wrapper is the one that carries out schemes.
+        other_work: that this machine did meanwhile; None where it does not tell.
     """
 
     first_step: int
@@ -43,6 +45,7 @@ class RoundDecision:
     ranking: CapRanking | None = None
     tried: Sequence[Candidate] = ()
     measured: Sequence[Measured] = field(default_factory=tuple)
+    other_work: OtherWork | None = None
 
     def judge(self, tried: Sequence[Candidate], measured: Sequence[Measured], stays: int) -> None:
         """Write down what was measured of each plan, the present one first, and why the one that stays does."""
@@ -73,6 +76,11 @@ class RoundDecision:
             f"which cost {self.lost_s * 1e3:.3g} ms{share}"
         )
 
+    def notes(self) -> list[str]:
+        """Return what to know of how it was measured: that the machine was busy."""
+        told = [] if self.other_work is None else self.other_work.notes()
+        return [f"ddpexec.tuned: note: {line}" for line in told]
+
     def told(self) -> TuningRound:
         """Return it as the page has it."""
         ranking = self.ranking
@@ -92,6 +100,8 @@ class RoundDecision:
             probed=self.probed,
             lost_s=self.lost_s,
             own_s=self.own_s,
+            other_work_processors=None if self.other_work is None else self.other_work.busy,
+            processors=None if self.other_work is None else self.other_work.processors,
             plans=rows,
         )
 

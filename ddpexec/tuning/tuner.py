@@ -37,6 +37,7 @@ from ddpexec.tuning.switching import PlanSwitch
 from ddpexec.tuning.trials import Steps, Trials, passing
 from ddpexec.tuning.words import Words
 from ddpsim.bucketing import BucketCaps
+from ddpsim.doctor.other_work import ProcessorClock, find_other_work
 from ddpsim.files import check_writable_folder
 from ddpsim.planning.rows import WORTH_IT
 
@@ -156,7 +157,7 @@ class Tuner:
 
     def _round(self) -> Steps:
         """Tune once; return the decision."""
-        begun, own_s, taken = self._number, self._own_s, list[float]()
+        begun, own_s, taken, clock = self._number, self._own_s, list[float](), ProcessorClock()
         if self._group.leads:
             self._predictor = PredictingProcess()
         line = self._line(caps_in_force(self._wrapped))
@@ -164,6 +165,7 @@ class Tuner:
         yield from passing(WARM_UP, [])
         yield from self._decide(decision, taken)
         decision.steps = self._number - begun
+        decision.other_work = find_other_work([clock.since()])
         decision.own_s = self._own_s - own_s
         base_s = decision.present_s or (median(taken) if taken else 0.0)
         decision.present_s = base_s
@@ -354,7 +356,8 @@ class Tuner:
     def _tell(self, decision: RoundDecision) -> None:
         self.decisions.append(decision)
         if self._group.leads:
-            self._say(decision.line())
+            for line in (decision.line(), *decision.notes()):
+                self._say(line)
             if self._out is not None:
                 write_page(self._out, self.decisions)
 

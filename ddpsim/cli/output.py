@@ -57,6 +57,12 @@ def note(message: str) -> None:
     print(message, file=sys.stderr)
 
 
+def note_all(lines: Iterable[str]) -> None:
+    """Print each line as a note on standard error."""
+    for line in lines:
+        note(f"note: {line}")
+
+
 def note_once(lines: Iterable[str], told: set[str]) -> None:
     """Print each line as a note, unless it is in `told`, which it is then."""
     for line in lines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddpsim.cli.output import table
+from ddpsim.doctor.other_work import OtherWork
 from ddpsim.explaining.tuned import Tuning, TuningRound
 from ddpsim.tables.cells import ms, percent
 from ddpsim.units import counted, format_bandwidth, format_time
@@ -24,6 +25,8 @@ def _round(number: int, told: TuningRound) -> str:
         rate = "" if told.bandwidth is None else f" and {format_bandwidth(told.bandwidth)}"
         probes = f", {counted(told.probed, 'probing plan')}" if told.probed else ""
         lines.append(f"seen     allreduces of {format_time(told.latency_s)}{rate}{probes}")
+    other = OtherWork.read(told.model_dump(include={"other_work_processors", "processors"}))
+    lines += [] if other is None else [f"note     {line}" for line in other.notes()]
     if told.plans:
         header = ("plan", "buckets", "predicted ms", "gain", "at least", "at most", "measured ms", "steps", "saved ms")
         rows = [

@@ -9,7 +9,7 @@ import typer
 
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination
 from ddpsim.cli.expand import expand
-from ddpsim.cli.output import Output, first_rows, note
+from ddpsim.cli.output import Output, first_rows, note, note_all
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.errors import InputError
@@ -64,6 +64,7 @@ def validate(
         arguments.report,
         lambda pages: pages.validation_report(result, prediction, trace, command=command_line(context)),
     )
+    note_all([] if result.other_work is None else result.other_work.notes())
     output.emit(result.document(), lambda: _text(result), aside=arguments.report == STANDARD_OUTPUT)
     error_size = abs(result.iterations.error or 0.0)
     if bound is not None and error_size > bound:

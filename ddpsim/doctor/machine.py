@@ -11,14 +11,18 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 from ddpsim.doctor.finding import NO, UNKNOWN, YES, Finding, able
+from ddpsim.doctor.other_work import ProcessorClock, find_other_work
 from ddpsim.version import __version__
 
 EXECUTOR_S = 90.0
 """How long the executor's own findings may take; importing torch is most of it. Chosen by hand."""
 _SMI_S = 20.0
+_LISTENED_S = 0.3
+"""How long processors are looked at, thirty of the kernel's ticks; chosen by hand."""
 _SMI = "nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader"
 
 
@@ -27,6 +31,7 @@ def findings() -> Iterator[Finding]:
     yield Finding("python", YES, f"{platform.python_version()}, {sys.executable}", "python --version")
     yield Finding("ddpsim", YES, f"{__version__}; predictions, plans and validations run here", "ddpsim --version")
     yield _cores()
+    yield _quiet()
     yield _memory()
     yield _gpus()
     torch = _torch()
@@ -38,6 +43,18 @@ def findings() -> Iterator[Finding]:
 def _cores() -> Finding:
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Finding("cores", YES, f"{count} that this process may use", "nproc")
+
+
+def _quiet() -> Finding:
+    proof = f"head -1 /proc/stat; sleep {_LISTENED_S:g}; head -1 /proc/stat"
+    clock = ProcessorClock()
+    time.sleep(_LISTENED_S)
+    other = find_other_work([clock.since()])
+    if other is None:
+        return Finding("quiet", UNKNOWN, "this system has no /proc/stat", proof)
+    said = f"other work takes {other.busy:.1f} of {other.processors} processors now"
+    remedy = "measure when it has ended: what is measured beside it is slower; predictions do not mind" * other.disturbs
+    return Finding("quiet", able(not other.disturbs), said, proof, remedy)
 
 
 def _memory() -> Finding:

@@ -42,6 +42,8 @@ class TuningRound(Document):
         probed: plans run to see messages of other sizes.
         lost_s: what the steps took beyond as many of the present plan's.
         own_s: of it, the tuner's time between steps.
+        other_work_processors, processors: how many of rank 0's machine were busy with other work, and how many it has;
+            None where it did not tell.
         plans: the best predicted first.
     """
 
@@ -58,6 +60,8 @@ class TuningRound(Document):
     probed: Index = 0
     lost_s: Number = 0.0
     own_s: Amount = 0.0
+    other_work_processors: Amount | None = None
+    processors: Count | None = None
     plans: list[Tried] = []  # noqa: RUF012  pydantic copies it
 
 

@@ -45,7 +45,7 @@ def validation_report(
     return Report(
         title=f"Validation: {_of(prediction)}",
         verdict=(_step(result, prediction), _largest(result)),
-        notes=tuple(notes),
+        notes=(*notes, *([] if result.other_work is None else result.other_work.notes())),
         command=command,
         sections=(
             *_tables(result),

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 
+from ddpsim.doctor.other_work import OtherWork
 from ddpsim.markup import summary_card
 from ddpsim.prediction.path import CriticalPath, Sensitivity
 from ddpsim.tables import ResultTable
@@ -68,6 +69,7 @@ class Validation:
         path: what the predicted step waits for; None where the prediction does not tell.
         helps: what more of each resource would save of it, the most first; empty as that.
         first: the construction and the first iterations, by name; empty where either side does not tell.
+        other_work: that the machine of the run did meanwhile; None where the run does not tell.
     """
 
     iterations: ComparedQuantity
@@ -79,6 +81,7 @@ class Validation:
     path: CriticalPath | None = None
     helps: tuple[Sensitivity, ...] = ()
     first: Mapping[str, ComparedQuantity] = field(default_factory=dict)
+    other_work: OtherWork | None = None
 
     def __repr__(self) -> str:
         return f"<Validation: {self.iterations!r}, {len(self.buckets)} buckets>"
@@ -148,6 +151,7 @@ class Validation:
             "max_error": max(self.errors),
             **({"first": {name: asdict(pair) for name, pair in self.first.items()}} if self.first else {}),
             **({} if self.path is None else self.path.entries()),
+            **({} if self.other_work is None else self.other_work.document()),
             **({"sensitivities": [each.document() for each in self.helps]} if self.helps else {}),
         }
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 
+from ddpsim.doctor.other_work import OtherWork
 from ddpsim.errors import InputError, TraceError
 from ddpsim.prediction.document import BUCKET_TIMES
 from ddpsim.prediction.path import CriticalPath, Sensitivity
@@ -49,6 +50,7 @@ def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:
         path=CriticalPath.read(prediction),
         helps=Sensitivity.read(prediction),
         first=_first(prediction.get("first"), measured.provenance.get("first")),
+        other_work=OtherWork.read(measured.provenance),
     )
 
 

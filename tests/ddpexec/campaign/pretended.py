@@ -38,6 +38,7 @@ class PretendedLab:
         self.folder, self.commands, self.lines, self.failing = folder, list[str](), list[str](), ""
         self.stretch: dict[str, float] = {}
         self.local_s: dict[str, float] = {}
+        self.busy: dict[str, float] = {}
 
     def __call__(self, topology: Path, command: Sequence[str]) -> None:
         self.commands.append(command[0])
@@ -57,6 +58,8 @@ class PretendedLab:
             raise InputError("a rank died")
         trace = self._measured(configuration, out.parent, topology, self.stretch.get(out.name, 1.0))
         timed = {"local_s": self.local_s[out.name]} if out.name in self.local_s else {}
+        if out.name in self.busy:
+            timed |= {"other_work_processors": self.busy[out.name], "processors": 2}
         write_trace(replace(trace, provenance={**trace.provenance, **timed}), out)
 
     @staticmethod

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ddpexec.campaign import predicting, stages
+from ddpexec.campaign.campaign import carry_out
 from ddpexec.campaign.spec import Campaign, Configuration, parse_campaign
 from ddpexec.netlab import support
 from ddpsim.errors import UnknownNameError
@@ -276,3 +277,15 @@ def test_a_result_that_cannot_be_read_follows_from_the_runs(
     (_own(campaign, tmp_path) / "result.json").write_text('{"name": "of another version"}')
     assert go(campaign, tmp_path) == (results, [])
     assert lab.commands == []
+
+
+def test_runs_beside_other_work_are_told_as_they_end_and_on_the_page(
+    campaign: Campaign, lab: PretendedLab, tmp_path: Path
+) -> None:
+    lab.busy = {"run0": 0.1, "run1": 1.25}
+    lines: list[str] = []
+    results, _ = carry_out(campaign, tmp_path, lines.append)
+    assert [result.other_work_processors for result in results] == [1.25, 1.25]
+    assert sum("note: the machine was busy: other work took 1.2 of its 2" in line for line in lines) == 2
+    names = ", ".join(each.name for each in campaign.configurations)
+    assert f"busy with other work, and slower for it: {names}." in (tmp_path / "summary.md").read_text()

@@ -10,6 +10,7 @@ import pytest
 
 from ddpsim.doctor import machine
 from ddpsim.doctor.finding import Finding
+from ddpsim.doctor.other_work import ProcessorClock, ProcessorUse
 
 TOLD = {"name": "gloo", "able": "yes", "found": "it reduces", "proof": "true", "remedy": ""}
 
@@ -107,3 +108,12 @@ def test_gpus_are_counted_as_nvidia_smi_tells_them(monkeypatch: pytest.MonkeyPat
     assert finding("GPUs").found == "2: NVIDIA H100, 570.1, 81559 MiB"
     rows = ""
     assert finding("GPUs").able == "no"
+
+
+@pytest.mark.parametrize(("all_s", "able"), [(6.0, "yes"), (17.0, "no")])
+def test_a_busy_machine_is_no_place_to_measure(monkeypatch: pytest.MonkeyPatch, all_s: float, able: str) -> None:
+    use = ProcessorUse("here", processors=2, job=1, wall_s=10.0, all_s=all_s, own_s=4.0)
+    monkeypatch.setattr(ProcessorClock, "since", lambda self: use)
+    found = finding("quiet")
+    assert found.able == able
+    assert f"other work takes {(all_s - 4) / 10:.1f} of 2 processors" in found.found

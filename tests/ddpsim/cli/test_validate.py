@@ -62,3 +62,16 @@ def test_bad_input_is_named(ddpsim: Callable, pair: tuple[Path, Path], tmp_path:
     rank.write_bytes(rank.read_bytes()[:200])
     predicted.write_text(json.dumps(document))
     ddpsim("validate", predicted, measured).refused("rank0.json.gz", "truncated")
+
+
+def test_a_run_beside_other_work_is_told(ddpsim: Callable, pair: tuple[Path, Path]) -> None:
+    quiet = ddpsim("validate", *pair, "--json")
+    assert "the machine was busy" not in quiet.err
+    assert "other_work_processors" not in quiet.document
+    run = pair[1] / "run.json"
+    told = json.loads(run.read_text())
+    told["provenance"] |= {"other_work_processors": 1.3, "processors": 2}
+    run.write_text(json.dumps(told))
+    busy = ddpsim("validate", *pair, "--json")
+    assert "note: the machine was busy: other work took 1.3 of its 2 processors" in busy.err
+    assert (busy.document["other_work_processors"], busy.document["processors"]) == (1.3, 2)
