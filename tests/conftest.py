@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from ddpsim.doctor import other_work
 from tests.leaving import listed
 from tests.profile import examples
 
@@ -40,6 +41,10 @@ AGAIN = "run again"
 
 settings.register_profile("tests", deadline=None, max_examples=examples(100))
 settings.load_profile("tests")
+
+TOLD_FROM = other_work.BUSY_SHARE
+"""Tests run beside each other: none is told of it, but one that asks for `busy_is_told`."""
+other_work.BUSY_SHARE = float("inf")
 
 # A shell's background job starts with SIGINT ignored, and every command that a test interrupts would inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -120,6 +125,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if config.getoption("--part") == "quick" and (left := config.stash.get(LEFT, None)):
         needs = ", ".join(f"{count} that need {NEEDS[need]}" for need, count in left.most_common())
         terminalreporter.write_line(f"left to `make check`: {sum(left.values())} cases: {needs}")
+
+
+@pytest.fixture
+def busy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands say when the machine is busy, as they do outside of tests."""
+    monkeypatch.setattr(other_work, "BUSY_SHARE", TOLD_FROM)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -16,6 +16,8 @@ from tests import forked
 BUSY = ProcessorUse("here", processors=2, job=1, wall_s=10.0, all_s=17.0, own_s=4.0)
 KEYS = {"other_work_processors": 1.3, "processors": 2}
 SAID = "note: the machine was busy: other work took 1.3 of its 2 processors meanwhile"
+pytestmark = pytest.mark.usefixtures("busy_is_told")
+
 RANKS = (*forked.TORCHRUN, "2", "-m", "ddpexec")
 CAPTURE = (
     "capture",

@@ -279,6 +279,7 @@ def test_a_result_that_cannot_be_read_follows_from_the_runs(
     assert lab.commands == []
 
 
+@pytest.mark.usefixtures("busy_is_told")
 def test_runs_beside_other_work_are_told_as_they_end_and_on_the_page(
     campaign: Campaign, lab: PretendedLab, tmp_path: Path
 ) -> None:

@@ -110,6 +110,7 @@ def test_gpus_are_counted_as_nvidia_smi_tells_them(monkeypatch: pytest.MonkeyPat
     assert finding("GPUs").able == "no"
 
 
+@pytest.mark.usefixtures("busy_is_told")
 @pytest.mark.parametrize(("all_s", "able"), [(6.0, "yes"), (17.0, "no")])
 def test_a_busy_machine_is_no_place_to_measure(monkeypatch: pytest.MonkeyPatch, all_s: float, able: str) -> None:
     use = ProcessorUse("here", processors=2, job=1, wall_s=10.0, all_s=all_s, own_s=4.0)

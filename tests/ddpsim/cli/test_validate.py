@@ -64,6 +64,7 @@ def test_bad_input_is_named(ddpsim: Callable, pair: tuple[Path, Path], tmp_path:
     ddpsim("validate", predicted, measured).refused("rank0.json.gz", "truncated")
 
 
+@pytest.mark.usefixtures("busy_is_told")
 def test_a_run_beside_other_work_is_told(ddpsim: Callable, pair: tuple[Path, Path]) -> None:
     quiet = ddpsim("validate", *pair, "--json")
     assert "the machine was busy" not in quiet.err

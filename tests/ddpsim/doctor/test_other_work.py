@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim.doctor.other_work import BUSY_SHARE, OtherWork, ProcessorClock, ProcessorUse, find_other_work
+from ddpsim.doctor.other_work import OtherWork, ProcessorClock, ProcessorUse, find_other_work
 
 SPIN = "import time; end = time.process_time() + {}\nwhile time.process_time() < end: pass"
 linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
@@ -27,9 +27,9 @@ def test_ranks_of_one_job_count_its_work_once_and_those_of_several_jobs_add_up()
     assert find_other_work([None]) is None
 
 
-def test_what_disturbs_says_how_many_processors() -> None:
-    assert not OtherWork(BUSY_SHARE * 4 - 0.01, 4).disturbs
-    assert OtherWork(BUSY_SHARE * 4, 4).disturbs
+def test_what_disturbs_says_how_many_processors(busy_is_told: None) -> None:
+    assert not OtherWork(0.79, 4).disturbs
+    assert OtherWork(0.8, 4).disturbs
     assert "other work took 1.5 of its 4 processors" in OtherWork(1.5, 4).text()
 
 
