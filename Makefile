@@ -12,7 +12,7 @@ STUDIES_SEED := $(or $(STUDIES_SEED),$(shell date +%s))
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: check check-studies test-rest test-times test-repeat summary faster orders schemes bands schemes-measured convergence fuzz smoke help demo accuracy estimates paper published validation test lint docs bench conformance bench-exec gpu clean
+.PHONY: check check-studies test-rest test-all test-times test-repeat summary faster orders schemes bands schemes-measured convergence fuzz smoke help demo accuracy estimates paper published validation test lint docs bench conformance bench-exec gpu clean
 
 help:
 	@echo "make demo    plan two models on five machines, then run one for real and hold the prediction against it"
@@ -56,14 +56,19 @@ help:
 demo: .venv/.run
 	$(BIN)/python -m ddpexec demo --out $(OUT)/demo
 
-# Every test that needs no network namespace, browser, wheel or wait; it says how many it leaves to `make check`. A test
-# runs again only where torch's native code aborted a rank, or where it is marked as sharing the machine's clock.
+# Every test that needs no network namespace, browser, wheel or wait, but for the costliest cases (tests/costly.txt); it
+# says how many it leaves to `make check`. A test runs again only where torch's native code aborted a rank, or where it is
+# marked as sharing the machine's clock.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist=worksteal -r R
 test: .venv/.dev
 	$(PYTEST) tests --part quick
 
 test-rest: .venv/.dev
 	$(PYTEST) tests --part rest
+
+# Both at once: what they share, imports and kept results, is there once.
+test-all: .venv/.dev
+	$(PYTEST) tests
 
 # Tests of the studies: fits and kept runs that hold the committed figures.
 STUDIES := studies
@@ -73,7 +78,7 @@ check-studies: .venv/.dev
 
 # Everything, random tests with all their examples.
 check: .venv/.dev
-	HYPOTHESIS_PROFILE=large $(MAKE) test test-rest check-studies conformance
+	HYPOTHESIS_PROFILE=large $(MAKE) test-all check-studies conformance
 
 test-times: .venv/.dev
 	$(BIN)/python -m tests.times

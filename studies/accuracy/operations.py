@@ -20,6 +20,7 @@ from ddpsim.operations import Operation
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
 from studies.accuracy.rows import read_rows
+from studies.session import once_a_session
 
 _HERE = Path(__file__).parent
 PAGE = _HERE / "operations.md"
@@ -56,6 +57,7 @@ def table(operation: Operation, gpus: int) -> MeasuredTable:
     return parse_table("\n".join([*header, "size_bytes,time_us,busbw", *lines]) + "\n", f"{operation}-{gpus}.csv")
 
 
+@once_a_session
 def of_allreduces() -> Calibration:
     """Return the constants and curves that the allreduces alone give."""
     return calibrate([table(Operation.ALLREDUCE, gpus) for gpus in GPUS], MACHINE).calibration

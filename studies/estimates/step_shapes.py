@@ -26,6 +26,7 @@ from ddpsim.workload.estimate import ModelShape
 from ddpsim.workload.operators import Operator
 from studies.estimates.one_gpu_steps import Step, steps
 from studies.estimates.plain_models import VITS, WRITTEN_OUT, plain
+from studies.session import once_a_session
 
 _VOCABULARY = 30522
 _BERT = {"bert-base": (768, 12, 12), "bert-large": (1024, 16, 24)}
@@ -185,7 +186,7 @@ def _shape(form: Form, batch: int, layers: int) -> ModelShape:
         return training_shape(model, batch, make if form.autocast else None)
 
 
-@cache
+@once_a_session
 def _counted(form: Form, batch: int, layers: int) -> Sequences:
     found = _shape(form, batch, layers)
     phases = found.amp if found.amp is not None else found

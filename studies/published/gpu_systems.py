@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from ddpsim.workload import Workload
 from studies.accuracy.rows import read_rows
 from studies.accuracy.systems import machine
 from studies.published.step_workloads import workload_of
+from studies.session import once_a_session
 
 SYSTEMS = Path(__file__).with_name("steps") / "systems"
 
@@ -192,7 +192,7 @@ def calibration_of(system: System, row: Row) -> Calibration | None:
     return None if not tables or _ranks(system, row) == 1 else _calibrated(system.machine, tables, nodes or 1)
 
 
-@cache
+@once_a_session
 def _calibrated(name: str, tables: tuple[str, ...], nodes: int) -> Calibration:
     read = [read_table(SYSTEMS.parent / table) for table in tables]
     return calibrate(read, machine(name), nodes=[nodes] * len(read)).calibration
