@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.cli.expand import expand
+from ddpsim.cli.options import read_calibration
 from ddpsim.cli.output import Output, table
 from ddpsim.errors import InputError
 from ddpsim.options.option import Section
@@ -42,10 +43,7 @@ class ConstantOptions:
         Raises:
             InputError: a name that no constant has, a value that it cannot take, names of two backends.
         """
-        from ddpsim.collectives.calibration_file import load_calibration
-
-        loaded = None if self.calibration is None else load_calibration(self.calibration)
-        return with_given(loaded, self.set or [], backend)
+        return with_given(read_calibration(self.calibration), self.set or [], backend)
 
 
 def with_given(calibration: Calibration | None, items: Sequence[str], backend: str | None = None) -> Calibration | None:

@@ -100,6 +100,8 @@ def read_plan(path: str | None, parameters: tuple[Parameter, ...]) -> BucketPlan
 
 def read_calibration(path: str | None) -> Calibration | None:
     """Return the calibration that --calibration names; None without one."""
+    if path is None:
+        return None
     from ddpsim.collectives.calibration_file import load_calibration
 
-    return None if path is None else load_calibration(path)
+    return load_calibration(path)
