@@ -86,15 +86,15 @@ def _check_drop_buckets(job: JobOptions) -> None:
 
 
 def _check_order(job: JobOptions) -> None:
+    if (job.order, job.predictor, job.consensus) == (None, "last", "rank0"):
+        return
     try:
         predictor(job.predictor)
     except InputError as error:
         error.at("predictor")
     if job.order is None:
-        if (job.predictor, job.consensus) != ("last", "rank0"):
-            remedy = "add `order=once`, or drift"
-            raise InputError("`predictor` and `consensus` say nothing without `order`", remedy=remedy)
-        return
+        remedy = "add `order=once`, or drift"
+        raise InputError("`predictor` and `consensus` say nothing without `order`", remedy=remedy)
     try:
         rebuild(job.order)
     except InputError as error:

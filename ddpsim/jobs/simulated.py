@@ -217,16 +217,13 @@ class Options(Job):
         """Return how many simulated iterations count."""
         if self.iterations is not None:
             return self.iterations
-        if workload.iterations > 1 or self.drop or self.jitter > 0 or self._apart:
+        # Ranks that go on without each other go each at a pace of its own.
+        apart = self.asynchronous and (bool(self.stragglers) or self.straggling is not None)
+        if workload.iterations > 1 or self.drop or self.jitter > 0 or apart:
             return 20
         if self.beside is None or self.beside.idle:
             return 2
         return min(8, max(2, math.ceil(8 * self.beside.share_of(workload))))
-
-    @property
-    def _apart(self) -> bool:
-        """Whether ranks go on without each other, each at a pace of its own."""
-        return self.asynchronous and (bool(self.stragglers) or self.straggling is not None)
 
     def backend_for(self, workload: Workload) -> str:
         """Return the backend in force."""
@@ -244,11 +241,6 @@ class Options(Job):
         if machine.backend == "rccl" and self.backend_for(workload) == "nccl":
             return replace(self, backend="rccl")
         return self
-
-    @property
-    def straggling_drawn(self) -> StragglerDistribution | None:
-        """How ranks' factors are distributed; None where all are alike."""
-        return None if self.straggling is None else StragglerDistribution.of(self.straggling)
 
     def _check_variation(self) -> None:
         if not 0 <= self.jitter <= 1:

@@ -45,7 +45,9 @@ def torch_line(job: Job, plan: BucketPlan, workloads: Sequence[Workload]) -> Tor
         why = f"stock torch raises: {names} no gradient {when}; predict with --find-unused-parameters"
         return TorchCall(None, note=why)
     searched = job.find_unused_parameters or job.assignment == "unused"
-    caps = caps_giving(plan, workloads[0].parameters, find_unused=searched, orders=_orders(job, workloads[0]))
+    # Where an order policy rebuilds, the plan is that of the order that came.
+    orders = workloads[0].arrival_orders() if job.order is None else None
+    caps = caps_giving(plan, workloads[0].parameters, find_unused=searched, orders=orders)
     if caps is None:
         return NO_CALL
     static = bool(missing) and not searched
@@ -105,13 +107,6 @@ def _beyond_torch(job: Job) -> str | None:
 def _runs(scheme: str) -> str:
     """Return what runs a job that stock torch's DistributedDataParallel cannot."""
     return _RUNNERS[scheme_named(scheme).runner]
-
-
-def _orders(job: Job, workload: Workload) -> Iterable[Order] | None:
-    """Return the orders in which gradients may first arrive; None where the plan was rebuilt for the one that came."""
-    if job.order is not None:
-        return None
-    return workload.arrival_orders()
 
 
 def _missing(workloads: Sequence[Workload]) -> tuple[frozenset[int], bool]:

@@ -69,7 +69,9 @@ class IterationBuilder:
         for index in range(setting.iterations):
             if self._device and index >= RUN_AHEAD:
                 to.on_host(NodeKind.WAIT, after=(ends[index - RUN_AHEAD],))
-            nodes = IterationNodes(index, to.event(), setting.synced(index), setting.optimises(index))
+            # The optimizer runs once a cycle of accumulated gradients, with DDP or without.
+            stepped = (index + 1) % setting.options.accumulate == 0
+            nodes = IterationNodes(index, to.event(), setting.synced(index), stepped)
             if rank.iterations:
                 rank.iterations[-1].end = nodes.start
             rank.iterations.append(nodes)
@@ -194,12 +196,14 @@ class IterationBuilder:
             return
         sizes = setting.broadcast_bytes()
         flattened_s, launch_s, copies_s = setting.broadcast_s
+        # DDP's process groups take turns; what belongs to no schedule has the first lane.
+        lane = None if setting.scheduled is None else 0
         if self._device:
             to.host(flattened_s)
             to.copies(copies_s)
             for size in sizes:
                 to.host(launch_s)
-                launched = to.collective(size, (to.event(),), BUFFERS, setting.buffers_lane)
+                launched = to.collective(size, (to.event(),), BUFFERS, lane)
                 to.on_stream(NodeKind.WAIT, after=(launched,))
             to.copies(copies_s)
             begun = nodes.start if nodes.input is None else nodes.input[1]
@@ -212,7 +216,7 @@ class IterationBuilder:
             waits = []
             for size in sizes:
                 delayed = to.on_host(NodeKind.DELAY, launch_s)
-                waits.append(to.collective(size, (delayed,), BUFFERS, setting.buffers_lane))
+                waits.append(to.collective(size, (delayed,), BUFFERS, lane))
             to.on_host(NodeKind.WAIT, after=tuple(waits))
         nodes.broadcast.append((begun, to.event()))
 
@@ -222,7 +226,7 @@ class IterationBuilder:
         if not self._device:
             to.begin_phase()
         host, work = 0.0, 0.0
-        for stop in setting.stops:
+        for stop in () if setting.scheduled is None else setting.scheduled.forward:
             self._compute_forward(nodes, pace, stop.host - host, stop.work - work)
             self._stop(nodes, launches, stop)
             host, work = stop.host, stop.work

@@ -99,7 +99,7 @@ class ComputeSlowdown:
             gpu: that computes.
             lanes: transport and ranks of each lane of a schedule.
         """
-        if costs.compute_slowdown_known or not costs.takes:
+        if costs.compute_slowdown_fixed:
             return cls(costs.compute_slowdown, lambda size_bytes: NOTHING)
         known: dict[int, Share] = {}
 

@@ -161,14 +161,9 @@ class Costs:
         return replace(self, **made, copy_Bps=Rate(self.copy_Bps, "copy_Bps"))
 
     @property
-    def takes(self) -> bool:
-        """Whether collectives take anything of a GPU."""
-        return self.channel_multiprocessors > 0 or self.memory_passes > 0
-
-    @property
-    def compute_slowdown_known(self) -> bool:
-        """Whether the factor on computing time was measured or given."""
-        return "compute_slowdown" in self.given
+    def compute_slowdown_fixed(self) -> bool:
+        """Whether the factor on computing time was measured or given, or collectives take nothing of a GPU."""
+        return "compute_slowdown" in self.given or not (self.channel_multiprocessors > 0 or self.memory_passes > 0)
 
     def entering_s(self, kernel_s: float) -> float:
         """Return what the start of a collective takes from computation whose kernels take `kernel_s`.

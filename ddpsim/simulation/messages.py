@@ -75,17 +75,16 @@ class CodecCosts:
 
     def encoding(self, bucket: Bucket) -> Encoding:
         """Return how `bucket` is encoded."""
-        if bucket.parameters not in self._known:
-            self._known[bucket.parameters] = self._worked_out([self._parameters[i] for i in bucket.parameters])
-        return self._known[bucket.parameters]
-
-    def _worked_out(self, parameters: list[Parameter]) -> Encoding:
-        works, time_s = self._scheme.works(parameters, self._world_size), self._processor.time_s
+        if (known := self._known.get(bucket.parameters)) is not None:
+            return known
+        parameters, time_s = [self._parameters[index] for index in bucket.parameters], self._processor.time_s
+        works = self._scheme.works(parameters, self._world_size)
         sizes = [round(m.allreduce_bytes(self._world_size)) for m in self._scheme.messages(parameters)]
         pauses = [0.0, *map(time_s, works[1:-1])]
-        kernels = sum(work.kernels for work in works)
+        host_s = sum(work.kernels for work in works) * self._kernel_host_s
         messages = tuple(zip(pauses, sizes, strict=True))
-        return Encoding(time_s(works[0]), messages, time_s(works[-1]), kernels * self._kernel_host_s)
+        found = self._known[bucket.parameters] = Encoding(time_s(works[0]), messages, time_s(works[-1]), host_s)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,8 @@ def critical_path(graph: StepGraph, times: NodeTimes, begin: int, last: int, sha
             wire_s = min(times.wire[node], now_s)
             spend(node, wire_s, shares(collective))
             if times.begin[node] < wire_s:
-                node = _last_to_arrive(meetings[collective.lane, collective.number], times, wire_s)
+                came = [each for each in meetings[collective.lane, collective.number] if times.begin[each] <= wire_s]
+                node = max(came, key=times.begin.__getitem__)
         place = (node, *before.get(node, ()))
         held_up = _latest(graph, times, place, now_s)
         spend(node, times.end[held_up], ((_cause(graph, node), 1.0),))
@@ -188,10 +189,6 @@ def _meetings(graph: StepGraph) -> dict[tuple[int, int], list[int]]:
     for node, collective in graph.collectives.items():
         found.setdefault((collective.lane, collective.number), []).append(node)
     return found
-
-
-def _last_to_arrive(nodes: Sequence[int], times: NodeTimes, wire_s: float) -> int:
-    return max(nodes, key=lambda node: times.begin[node] if times.begin[node] <= wire_s else -1.0)
 
 
 def _latest(graph: StepGraph, times: NodeTimes, place: Sequence[int], now_s: float) -> int:

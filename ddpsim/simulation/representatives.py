@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ddpsim.bucketing.compiled import graph_splits
 from ddpsim.jobs.simulated import Options
+from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.pace import IterationProfile, latest
@@ -68,22 +69,17 @@ class RankKind:
         """The lowest rank."""
         return self.ranks[0]
 
-    @property
-    def count(self) -> int:
-        """How many ranks there are."""
-        return len(self.ranks)
-
     def slowest(self) -> float:
         """Return the factor by which the slowest of the kind's devices is expected to take longer than the median.
 
         That of the slowest node, of which the slowest device counts: exact where nodes are alike, where the devices of
         one are, and where each has one.
         """
-        if self.count == 1:
+        if len(self.ranks) == 1:
             return 1.0
-        latest = self.spread * (among := expected_largest(self.count))
+        latest = self.spread * (among := expected_largest(len(self.ranks)))
         if self.nodes > 1 and self.node_spread > 0:
-            inside = expected_largest(self.count / self.nodes)
+            inside = expected_largest(len(self.ranks) / self.nodes)
             of_nodes = self.node_spread * expected_largest(self.nodes)
             latest = self.spread * inside + math.hypot(self.spread * (among - inside), of_nodes)
         return 1 + self.workload.arithmetic_share * math.expm1(latest)
@@ -99,7 +95,7 @@ class RankKind:
         N draws among n quantiles q[k] have an expected maximum of sum q[k] ((k + 1)^N - k^N) / n^N, at most the last
         quantile; what is behind them has none.
         """
-        others = self.count - 1
+        others = len(self.ranks) - 1
         if self.jitter == 0 or others < 1:
             return 1.0
         known = quantiles(len(self.paces))
@@ -122,7 +118,7 @@ def latest_draw(
         cycle: of how many iterations the last one synchronises gradients.
         accumulate: of how many the last one runs the optimizer.
     """
-    if kind.count == 1 or (len(kind.paces) == 1 and not kind.differs):
+    if len(kind.ranks) == 1 or (len(kind.paces) == 1 and not kind.differs):
         return None
     # Local steps add up draws, whose sums leave no tail out.
     slower = kind.slowest() * (kind.beyond_record() if cycle == 1 else 1.0)
@@ -174,12 +170,13 @@ def factors_of(options: Options, ranks: Sequence[int], world_size: int, iteratio
 
     The draw of a rank depends on its number and the seed alone, not on who is simulated as whom.
     """
-    straggling = options.straggling_drawn
-    if straggling is None and options.jitter == 0:
+    if options.straggling is None and options.jitter == 0:
         return None
     factors = np.ones((len(ranks), iterations))
-    if straggling is not None:
-        everybody = straggling.factors(np.random.default_rng([options.seed, 2]), world_size)
+    if options.straggling is not None:
+        everybody = StragglerDistribution.of(options.straggling).factors(
+            np.random.default_rng([options.seed, 2]), world_size
+        )
         factors *= everybody[list(ranks), None]
     if options.jitter > 0:
         drawn = [np.random.default_rng([options.seed, 3, rank]).standard_normal(iterations) for rank in ranks]
@@ -245,7 +242,7 @@ def draws_of(kind: RankKind, options: Options, total: int, world_size: int = 0) 
     scheme = scheme_named(options.scheme)
     together = options.sync_every * (scheme.steps if scheme.apart else 1)
     latest = latest_draw(kind, options.seed, total, together, options.accumulate)
-    if latest is None and factors is not None and kind.count > 1:
+    if latest is None and factors is not None and len(kind.ranks) > 1:
         latest = alone
     alike = kind.ranks if latest is None else kind.ranks[:1]
     first = varied(alone, None if factors is None else factors[:1], one_thread=one_thread)

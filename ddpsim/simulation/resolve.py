@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
@@ -344,17 +345,21 @@ def _settings_of(
     """Yield what each simulated rank runs."""
     cycle, first = options.sync_every, draws[0].workload
     drop_plan = options.drop_plan(first.parameters)
+    dropped = dropped_by(drop_plan, cycle)
     for draw in draws:
         check_left(drop_plan, draw.records, first.parameters)
-    dropped = dropped_by(drop_plan, cycle)
+    if drop_plan is not None:
+        left = partial(leaving_out, dropped=dropped, parameters=first.parameters)
+        seen = [[PolicyView(left(each.pace), each.context) for each in draw.seen] for draw in draws]
+        draws = [replace(draw, pace=left(draw.pace), seen=own) for draw, own in zip(draws, seen, strict=True)]
     plans = planned
     if plans is None:
-        seen = [PolicyView(leaving_out(s.pace, dropped, first.parameters), s.context) for d in draws for s in d.seen]
-        plans = plans_of(options, first, seen, range(cycle - 1, total, cycle), total)
+        views = [view for draw in draws for view in draw.seen]
+        plans = plans_of(options, first, views, range(cycle - 1, total, cycle), total)
     alone = world_size == 1 and ddp
     known: dict[int, tuple[ExecutionModel, AchievedGpu | None, Costs, CodecCosts, list[float]]] = {}
     for draw in draws:
-        own, pace = draw.workload, leaving_out(draw.pace, dropped, first.parameters)
+        own = draw.workload
         if id(own) not in known:
             execution, gpu = _execution_of(own), gpu_of(own.gpu, own.provenance)
             costs = Costs.of(backend, calibration, gpu).linear()
@@ -366,7 +371,7 @@ def _settings_of(
         execution, gpu, costs, codec, copies_s = known[id(own)]
         confers = plans.conferring(options, costs, world_size)
         yield RankConfiguration(
-            own, execution, gpu, GpuCapacity.of(gpu), plans.plan, options, costs, pace, dropped, codec, copies_s, total,
+            own, execution, gpu, GpuCapacity.of(gpu), plans.plan, options, costs, draw.pace, dropped, codec, copies_s, total,
             ddp=ddp, alone=alone, input_stage=options.input_of(own), confers=confers,
         )  # fmt: skip
 

@@ -261,7 +261,7 @@ class RankWork:
         """Find what collectives take of the rank's processor in each column, or the factor that is known."""
         run, prices = self._seen.run, self._seen.prices
         setting, costs = run.settings[number], prices.ranks[number].costs
-        known = [each.compute_slowdown_known or not each.takes for each in costs]
+        known = [each.compute_slowdown_fixed for each in costs]
         self._fixed = np.where(known, [each.compute_slowdown for each in costs], np.nan)
         self._share = setting.workload.arithmetic_share
         self._tail = np.array([each.tail_share for each in costs])

@@ -72,11 +72,14 @@ class GraphRun:
         graph: that is run.
         transfer: of what all ranks meet for; None ends each collective at once (`comm=noop`).
         streams: how many collectives of a lane are in flight at once, in order.
+
+    Attributes:
+        meets: whether collectives take any time.
     """
 
     def __init__(self, env: simpy.Environment, graph: StepGraph, transfer: Transfer | None, streams: int) -> None:
         self.env, self.graph, self.times = env, graph, NodeTimes.of(graph)
-        self._transfer, self._streams = transfer, streams
+        self._transfer, self._streams, self.meets = transfer, streams, transfer is not None
         self._events: dict[int, simpy.Event] = {}
         self._meetings: dict[tuple[int, int], _Rendezvous] = {}
 
@@ -157,13 +160,8 @@ class GraphRun:
                 self.times.wire[each] = self.env.now
             del self._meetings[where]
             assert self._transfer is not None
-            _chain(self._transfer(collective), meeting.finished)
+            self._transfer(collective).callbacks.append(meeting.finished.trigger)
         return meeting.finished
-
-    @property
-    def meets(self) -> bool:
-        """Whether collectives take any time."""
-        return self._transfer is not None
 
     def _delay(self, node: int) -> Process:
         yield from self.all_ended(self.graph.after[node])
@@ -327,16 +325,6 @@ class _Resources:
             parts.append((seconds, node))
             place += 1
         return place, seconds, parts
-
-
-def _chain(first: simpy.Event, then: simpy.Event) -> None:
-    def succeed(_: simpy.Event) -> None:
-        then.succeed()
-
-    if first.processed:
-        then.succeed()
-    else:
-        first.callbacks.append(succeed)
 
 
 def report(run: GraphRun, rank: RankGraph, progress: Progress | None) -> None:

@@ -23,7 +23,7 @@ from ddpsim.simulation.costs import ENTER_S, KERNELS, Costs
 from ddpsim.simulation.graph import BUFFERS_PART, ExecutionModel, Linear
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.pace import IterationProfile
-from ddpsim.simulation.scheduling import ForwardWait, Scheduled
+from ddpsim.simulation.scheduling import Scheduled
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.optimizers import ADDITION
@@ -203,16 +203,6 @@ class RankConfiguration:
         return other
 
     @property
-    def stops(self) -> tuple[ForwardWait, ...]:
-        """Where forward stops for a schedule; DDP's never does."""
-        return () if self.scheduled is None else self.scheduled.forward
-
-    @property
-    def buffers_lane(self) -> int | None:
-        """The lane of what belongs to no schedule; DDP's process groups take turns."""
-        return None if self.scheduled is None else 0
-
-    @property
     def enter_s(self) -> float:
         """Time that the start of a collective takes from the computation beside it."""
         if self.alone or self.options.comm == "noop":
@@ -227,10 +217,6 @@ class RankConfiguration:
     def synced(self, iteration: int) -> bool:
         """Whether gradients are reduced in `iteration`."""
         return self.ddp and (iteration + 1) % self.options.sync_every == 0
-
-    def optimises(self, iteration: int) -> bool:
-        """Whether the optimizer runs in `iteration`: once a cycle of accumulated gradients, with DDP or without."""
-        return (iteration + 1) % self.options.accumulate == 0
 
     def adds(self, iteration: int) -> bool:
         """Whether gradients of `iteration` are added to those of the micro-batches before it."""
@@ -266,15 +252,13 @@ class RankConfiguration:
         """Return the host time that DDP adds to a forward, the broadcast of buffers apart."""
         if not self.ddp:
             return 0.0
-        dropped = self.dropped(iteration)
+        dropped, count = self.dropped(iteration), len(self.workload.parameters)
+        spent_s = self.costs.forward_s
+        if self.options.find_unused_parameters:
+            spent_s += count * self.costs.search_s
         if self.remaps(dropped) and dropped != self.dropped(iteration - 1):
-            left = len(self.workload.parameters) - len(dropped)
-            return self._forward_host_s() + left * self.costs.rebuild_s
-        return self._forward_host_s()
-
-    def _forward_host_s(self) -> float:
-        search = len(self.workload.parameters) * self.costs.search_s if self.options.find_unused_parameters else 0.0
-        return self.costs.forward_s + search
+            spent_s += (count - len(dropped)) * self.costs.rebuild_s
+        return spent_s
 
     def broadcast_bytes(self) -> list[int]:
         """Return the messages of a buffer broadcast: torch coalesces the buffers of each dtype."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, count
 
 from ddpsim.errors import TopologyError, UnknownNameError
@@ -31,7 +31,7 @@ from ddpsim.topology.node import (
     check_reachable,
     check_ring,
 )
-from ddpsim.topology.schema import BranchSpec, NicsSpec, NodeSpec, PcieSpec, ProcessesSpec, RootBranchSpec, XgmiSpec
+from ddpsim.topology.schema import BranchSpec, NodeSpec, PcieSpec, ProcessesSpec, RootBranchSpec, XgmiSpec
 
 _MESHED = ("gfx94", "gfx95")
 """Architectures whose boards of eight join every two GPUs, by all seven xGMI links that a GPU has."""
@@ -121,15 +121,15 @@ def build_node(name: str, spec: NodeSpec, place: str) -> NodeTemplate:
     """
     gpus = _devices(spec, place)
     nics = _nics(spec, gpus)
+    known = {gpu.name: gpu.vertex for gpu in gpus} | {nic.name: nic.vertex for nic in nics}
     cpu = Cpu(spec.cpu.sockets, spec.cpu.arch, spec.cpu.vendor, spec.cpu.model)
     links = [*_sockets(spec), *_ports(spec, nics)]
     if spec.processes is not None:
         links = [*_loopback(spec.processes, nics), *_ports(spec, nics)]
     else:
         links += gpu_links(spec, gpus, place)
-        links += _PcieWalk(spec, gpus, nics, place).links()
+        links += _PcieWalk(spec, gpus, known, place).links()
     check_reachable(links, gpus, place)
-    known = _vertices(gpus, nics)
     _check_rings(spec.rings, known, f"{place}.rings")
     _check_rings(spec.trees, known, f"{place}.trees")
     _check_stated(spec, place)
@@ -179,15 +179,15 @@ def _nics(spec: NodeSpec, gpus: tuple[Gpu, ...]) -> tuple[Nic, ...]:
     model = gpu_facts(gpus[0].model)
     capable = spec.gpus is not None and (model is None or model.peer_to_peer)
     numbers = count()
-    return tuple(
-        Nic(f"nic{next(numbers)}", nics.kind, nics.rate, nics.latency, _gpudirect(nics, capable), _in_order(nics))
-        for nics in spec.nics
-        for _ in range(nics.count)
-    )
-
-
-def _vertices(gpus: Iterable[Gpu], nics: Iterable[Nic]) -> dict[str, Vertex]:
-    return {gpu.name: gpu.vertex for gpu in gpus} | {nic.name: nic.vertex for nic in nics}
+    found: list[Nic] = []
+    for nics in spec.nics:
+        kind = nic_kind(nics.kind)
+        direct = capable and kind.gpudirect if nics.gpudirect is None else nics.gpudirect
+        in_order = kind.in_order if nics.in_order is None else nics.in_order
+        found += [
+            Nic(f"nic{next(numbers)}", nics.kind, nics.rate, nics.latency, direct, in_order) for _ in range(nics.count)
+        ]
+    return tuple(found)
 
 
 def _check_rings(rings: list[list[str]], known: Mapping[str, Vertex], place: str) -> None:
@@ -198,10 +198,6 @@ def _check_rings(rings: list[list[str]], known: Mapping[str, Vertex], place: str
         check_ring([known[name] for name in ring], f"{place}.{number}")
 
 
-def _in_order(nics: NicsSpec) -> bool:
-    return nic_kind(nics.kind).in_order if nics.in_order is None else nics.in_order
-
-
 def _check_stated(spec: NodeSpec, place: str) -> None:
     for key, wanted in (("trees", "rings"), ("ring_bandwidth", "rings"), ("tree_bandwidth", "trees")):
         if getattr(spec, key) and not getattr(spec, wanted):
@@ -210,10 +206,6 @@ def _check_stated(spec: NodeSpec, place: str) -> None:
         raise TopologyError(
             f"{len(spec.trees)} trees, {len(spec.rings)} rings", place=f"{place}.trees", remedy="state as many of each"
         )
-
-
-def _gpudirect(nics: NicsSpec, capable: bool) -> bool:
-    return capable and nic_kind(nics.kind).gpudirect if nics.gpudirect is None else nics.gpudirect
 
 
 def _ports(spec: NodeSpec, nics: tuple[Nic, ...]) -> Iterator[Link]:
@@ -242,11 +234,10 @@ def _sockets(spec: NodeSpec) -> Iterator[Link]:
 class _PcieWalk:
     """Walks the PCIe tree of a file, numbering switches as they come."""
 
-    def __init__(self, spec: NodeSpec, gpus: tuple[Gpu, ...], nics: tuple[Nic, ...], place: str) -> None:
+    def __init__(self, spec: NodeSpec, gpus: tuple[Gpu, ...], devices: Mapping[str, Vertex], place: str) -> None:
         self._spec, self._place = spec, f"{place}.pcie"
-        self._missing = _vertices(gpus, nics)
-        self._all = frozenset(self._missing)
-        self._pcie = _with_slots(spec, len(gpus), len(nics))
+        self._missing, self._all = dict(devices), frozenset(devices)
+        self._pcie = _with_slots(spec, len(gpus), len(devices) - len(gpus))
         model = gpu_facts(gpus[0].model)
         generation = self._pcie.generation or (model.pcie if model else 3)
         self._slot = self._pcie.bandwidth or PCIE_X16_BANDWIDTH[generation]

@@ -20,7 +20,7 @@ from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import DegradedLink, Fabric, NodeGroup, NvlinkDomain
 from ddpsim.topology.domains import check_domain
 from ddpsim.topology.node import Degradation, NodeTemplate, link_names
-from ddpsim.topology.schema import DegradedSpec, FabricSpec, NodeSpec, NvlinkDomainSpec, TopologySpec
+from ddpsim.topology.schema import DegradedSpec, FabricSpec, NodeSpec, TopologySpec
 
 
 def load_topology(name_or_path: str) -> Topology:
@@ -87,6 +87,7 @@ def _build(spec: TopologySpec, place: str) -> Topology:
         for name, node, where, count in _nodes(spec, place)
     )
     _check_kinds(groups, place)
+    domain = spec.nvlink_domain
     degraded = tuple(_degraded(entry, f"{place}: degraded.{n}") for n, entry in enumerate(spec.degraded))
     topology = Topology(
         name=spec.name,
@@ -96,7 +97,7 @@ def _build(spec: TopologySpec, place: str) -> Topology:
         sources=tuple(spec.sources),
         confidence=spec.confidence,
         gpus_per_node=spec.gpus_per_node,
-        nvlink_domain=_domain(spec.nvlink_domain),
+        nvlink_domain=None if domain is None else NvlinkDomain(domain.nodes, domain.partition, domain.mnnvl),
     )
     check_domain(topology, place)
     if spec.visible_devices:
@@ -135,10 +136,6 @@ def _check_kinds(groups: tuple[NodeGroup, ...], place: str) -> None:
             place=f"{place}: templates",
             remedy=f"describe fewer kinds, or smaller ones: at most {MOST_PAIRS} pairs",
         )
-
-
-def _domain(spec: NvlinkDomainSpec | None) -> NvlinkDomain | None:
-    return None if spec is None else NvlinkDomain(spec.nodes, spec.partition, spec.mnnvl)
 
 
 def _fabric(spec: FabricSpec | None, groups: tuple[NodeGroup, ...]) -> Fabric:

@@ -208,12 +208,13 @@ def summarise(trace: Trace) -> Summary:
     first = trace.ranks[0]
     iteration_s = centre(slowest)
     middle = trace.of_rank(first) if drops else _middle(cycles(trace.of_rank(first), steps))
+    longer, (middle_one, mean, of_cycles) = cycle_length(trace) > 1 or steps > 1, STATISTICS
     parts, scale = _breakdown(middle, iteration_s)
     arrived = arrivals(trace)
     skews = [] if by_schedule(trace) else [s for it in middle if (s := exposed_skew_s(it, arrived)) is not None]
     return Summary(
         iteration_s=iteration_s,
-        iteration_statistic=_statistic(trace, drops),
+        iteration_statistic=mean if drops else of_cycles if longer else middle_one,
         iteration_low_s=min(iteration_s, quantile(slowest, 0.1)),
         iteration_high_s=max(iteration_s, quantile(slowest, 0.9)),
         **parts,
@@ -232,11 +233,6 @@ def quantile(values: Sequence[float], share: float) -> float:
     below = int(position)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (position - below) * (ordered[above] - ordered[below])
-
-
-def _statistic(trace: Trace, drops: bool) -> str:
-    median_, mean, of_cycles = STATISTICS
-    return mean if drops else of_cycles if cycle_length(trace) > 1 or period_steps(trace) > 1 else median_
 
 
 def _mean_period(cycle: Sequence[Iteration]) -> float:
