@@ -137,7 +137,11 @@ class Options(Job):
             at_least_one("iterations", self.iterations)
         positive("scale_host", self.scale_host)
         self._check_scale()
-        self._check_variation()
+        if not 0 <= self.jitter <= 1:
+            remedy = "give a share from 0 to 1, on the command line 0% to 100%"
+            raise InputError(f"{self.jitter!r} is out of range", place="jitter", remedy=remedy)
+        if self.straggling is not None:
+            StragglerDistribution.of(self.straggling)
         self._check_beside()
         if self.unused and not self.find_unused_parameters:
             what = "is given without `find_unused_parameters`: torch's DDP would wait for these gradients for ever"
@@ -241,13 +245,6 @@ class Options(Job):
         if machine.backend == "rccl" and self.backend_for(workload) == "nccl":
             return replace(self, backend="rccl")
         return self
-
-    def _check_variation(self) -> None:
-        if not 0 <= self.jitter <= 1:
-            remedy = "give a share from 0 to 1, on the command line 0% to 100%"
-            raise InputError(f"{self.jitter!r} is out of range", place="jitter", remedy=remedy)
-        if self.straggling is not None:
-            StragglerDistribution.of(self.straggling)
 
     def _check_beside(self) -> None:
         if self.beside is None:

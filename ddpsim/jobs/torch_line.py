@@ -58,7 +58,12 @@ def torch_line(job: Job, plan: BucketPlan, workloads: Sequence[Workload]) -> Tor
         **({} if job.broadcast_buffers else {"broadcast_buffers": False}),
     }
     notes = [f"{_named(workloads[0], missing)} no gradient in any iteration"] if static else []
-    return TorchCall(caps, tuple(flags.items()), "; ".join([*notes, *_hooks(job)]))
+    # What must be registered on what the constructor returns.
+    if job.compression != "none":
+        notes.append(f'then register_comm_hook(*hook_for("{job.compression}")), of ddpexec.compression')
+    if job.comm == "noop":
+        notes.append("then register_comm_hook(None, noop_hook), of torch's debugging_hooks")
+    return TorchCall(caps, tuple(flags.items()), "; ".join(notes))
 
 
 def caps_giving(
@@ -119,11 +124,3 @@ def _named(workload: Workload, parameters: Iterable[int]) -> str:
     first, *others = sorted(parameters)
     name = workload.parameters[first].name
     return f"{name} has" if not others else f"{name} and {len(others)} more have"
-
-
-def _hooks(job: Job) -> Iterable[str]:
-    """Yield what must be registered on what the constructor returns."""
-    if job.compression != "none":
-        yield f'then register_comm_hook(*hook_for("{job.compression}")), of ddpexec.compression'
-    if job.comm == "noop":
-        yield "then register_comm_hook(None, noop_hook), of torch's debugging_hooks"

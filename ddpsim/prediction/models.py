@@ -84,9 +84,9 @@ class Model:
         return self._found[key]
 
     def _gpu_of(self, topology: Cluster, options: Options | None) -> str | None:
-        """Return the machine's GPU; None where it has none, or where the host computes."""
+        """Return the machine's GPU, of its first node where they differ; None without, or where the host computes."""
         by_host = self.source.on_cpu and options is not None and options.backend in ("gloo", "mpi")
-        return None if by_host else gpu_model_of(topology)
+        return None if by_host or topology.compute_device == "cpu" else topology.compute_device
 
     def _made(self, gpu: str | None, batch_size: int | None, precision: str | None) -> Workload:
         source = self.source
@@ -112,8 +112,3 @@ class Model:
     def _estimable(self, gpu: str) -> bool:
         spec = shipped_gpu(gpu)
         return self.source.operators is not None and spec is not None and self.source.precision in spec.peaks
-
-
-def gpu_model_of(topology: Cluster) -> str | None:
-    """Return the GPU of a machine, of its first node where they differ; None where it has none."""
-    return None if topology.compute_device == "cpu" else topology.compute_device

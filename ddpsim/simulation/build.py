@@ -69,9 +69,10 @@ class IterationBuilder:
         for index in range(setting.iterations):
             if self._device and index >= RUN_AHEAD:
                 to.on_host(NodeKind.WAIT, after=(ends[index - RUN_AHEAD],))
-            # The optimizer runs once a cycle of accumulated gradients, with DDP or without.
-            stepped = (index + 1) % setting.options.accumulate == 0
-            nodes = IterationNodes(index, to.event(), setting.synced(index), stepped)
+            # Gradients are added and the optimizer runs once a cycle, with DDP or without.
+            cycle = setting.options.accumulate
+            adds, stepped = index % cycle != 0, (index + 1) % cycle == 0
+            nodes = IterationNodes(index, to.event(), setting.synced(index), adds, stepped)
             if rank.iterations:
                 rank.iterations[-1].end = nodes.start
             rank.iterations.append(nodes)
@@ -286,7 +287,7 @@ class IterationBuilder:
 
     def _backward_on_thread(self, nodes: IterationNodes, launches: Launches) -> None:
         to, setting = self._to, self._setting
-        pace, scheduled, adds = setting.pace(nodes.index), setting.scheduled, setting.adds(nodes.index)
+        pace, scheduled, adds = setting.pace(nodes.index), setting.scheduled, nodes.adds
         filled, unused, announced = self._hooked(nodes)
         to.begin_phase()
         for parameter, host_s in zip(pace.order, pace.host.tolist(), strict=True):
@@ -313,7 +314,7 @@ class IterationBuilder:
 
     def _backward_on_device(self, nodes: IterationNodes, launches: Launches) -> None:
         to, setting = self._to, self._setting
-        pace, scheduled, adds = setting.pace(nodes.index), setting.scheduled, setting.adds(nodes.index)
+        pace, scheduled, adds = setting.pace(nodes.index), setting.scheduled, nodes.adds
         filled, unused, announced = self._hooked(nodes)
         begun, nodes.idle_s = to.event(), pace.idle_s if setting.ddp else math.inf
         hook_s, queued, owed_s, copied_s = setting.costs.hook_s, to.graph.queued, 0.0, 0.0

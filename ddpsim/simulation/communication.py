@@ -143,7 +143,15 @@ class Communication:
 
     def transfer(self, collective: Collective) -> simpy.Event:
         """Carry out `collective`, whose ranks are all there, and return the event of its end."""
-        return self.concurrent.around(collective, self._sent(collective))
+        size_bytes, operation = collective.size_bytes, collective.operation
+        if operation == BUFFERS:
+            broadcast = self.collectives.run(Operation.BROADCAST, size_bytes)
+            sent: simpy.Event = broadcast & self.env.timeout(self.costs.broadcast_s)
+        elif self.lanes is not None:
+            sent = self.lanes.run(collective)
+        else:
+            sent = self.collectives.run(Operation(operation), size_bytes, collective.lane)
+        return self.concurrent.around(collective, sent)
 
     def shares(self, collective: Collective) -> list[tuple[str, float]]:
         """Return what the time of a collective with nothing beside it is of, as shares that sum to 1."""
@@ -164,15 +172,6 @@ class Communication:
         else:
             by = BETWEEN_NODES if NETWORK in most else INSIDE_NODE
         return [(LATENCY, latency_s / whole_s), (by, 1 - latency_s / whole_s)]
-
-    def _sent(self, collective: Collective) -> simpy.Event:
-        if collective.operation == BUFFERS:
-            return self.collectives.broadcast(collective.size_bytes) & self.env.timeout(self.costs.broadcast_s)
-        if self.lanes is not None:
-            return self.lanes.run(collective)
-        if collective.operation == Operation.ALLREDUCE:
-            return self.collectives.allreduce(collective.size_bytes, collective.lane)
-        return self.collectives.run(collective.operation, collective.size_bytes, collective.lane)
 
 
 @dataclass(slots=True)

@@ -41,9 +41,6 @@ class Share:
     multiprocessors: float
     bandwidth: float
 
-    def __add__(self, other: Share) -> Share:
-        return Share(self.multiprocessors + other.multiprocessors, self.bandwidth + other.bandwidth)
-
 
 NOTHING = Share(0.0, 0.0)
 
@@ -68,19 +65,16 @@ class ComputeSlowdown:
     """A compute slowdown is what collectives cost a rank's computation while they are in flight.
 
     Attributes:
-        fixed: the factor of any number of them, where it was measured or given; None derives it from their shares.
-        share: of the GPU, that a message of some bytes takes.
+        fixed: the factor of any number of them, where it was measured or given; None derives it from what they take.
+        taken: the share of the GPU that a collective takes.
         arithmetic_share: share of computing time that multiprocessors bound; memory bounds the rest.
         tail_share: by which part of its time such computation takes longer while any multiprocessor is missing.
-        of_lane: the share of another operation than an allreduce, or of a process group beside that of all ranks;
-            None takes that of an allreduce.
     """
 
     fixed: float | None
-    share: Callable[[int], Share]
+    taken: Callable[[Collective], Share]
     arithmetic_share: float = 1.0
     tail_share: float = 0.0
-    of_lane: Callable[[int, Operation, int], Share] | None = None
 
     @classmethod
     def of(
@@ -97,33 +91,22 @@ class ComputeSlowdown:
         Args:
             arithmetic_share: of the computation's time, that multiprocessors bound.
             gpu: that computes.
-            lanes: transport and ranks of each lane of a schedule.
+            lanes: transport and ranks of each lane of a schedule; what is no operation of it counts as an allreduce.
         """
         if costs.compute_slowdown_fixed:
-            return cls(costs.compute_slowdown, lambda size_bytes: NOTHING)
-        known: dict[int, Share] = {}
+            return cls(costs.compute_slowdown, lambda collective: NOTHING)
+        known: dict[tuple[str, int, int], Share] = {}
 
-        def share(size_bytes: int) -> Share:
-            if size_bytes not in known:
-                known[size_bytes] = share_of(costs, gpu, transport, ranks, size_bytes)
-            return known[size_bytes]
+        def taken(collective: Collective) -> Share:
+            key = operation, size_bytes, lane = collective.operation, collective.size_bytes, collective.lane
+            if key not in known:
+                apart = bool(lanes) and isinstance(operation, Operation)
+                where = lanes[lane] if apart else (transport, ranks)
+                done = Operation(operation) if apart else Operation.ALLREDUCE
+                known[key] = share_of(costs, gpu, *where, size_bytes, done)
+            return known[key]
 
-        shares: dict[tuple[int, Operation, int], Share] = {}
-
-        def of_lane(size_bytes: int, operation: Operation, lane: int) -> Share:
-            key = (size_bytes, operation, lane)
-            if key not in shares:
-                shares[key] = share_of(costs, gpu, *lanes[lane], size_bytes, operation)
-            return shares[key]
-
-        return cls(None, share, arithmetic_share, costs.tail_share, of_lane if lanes else None)
-
-    def taken(self, collective: Collective) -> Share:
-        """Return what a collective takes; what is no operation of a schedule counts as an allreduce."""
-        operation = collective.operation
-        if self.of_lane is None or not isinstance(operation, Operation):
-            return self.share(collective.size_bytes)
-        return self.of_lane(collective.size_bytes, operation, collective.lane)
+        return cls(None, taken, arithmetic_share, costs.tail_share)
 
     def factor(self, taken: Share) -> float:
         """Return the factor on computing time while collectives take `taken`."""
@@ -150,7 +133,7 @@ def slower(arithmetic_share: float, tail: Amount, multiprocessors: Amount, bandw
     return arithmetic_share * waves + (1 - arithmetic_share) / (1 - bandwidth)
 
 
-UNDISTURBED = ComputeSlowdown(1.0, lambda size_bytes: NOTHING)
+UNDISTURBED = ComputeSlowdown(1.0, lambda collective: NOTHING)
 
 
 def share_of(
@@ -289,7 +272,9 @@ class Processor:
             self._on_busy(False)
 
     def _change_speed(self) -> None:
-        factor = self._slowdown.factor(sum(self._taken, NOTHING)) if self._taken else 1.0
+        taken = self._taken
+        together = Share(sum(each.multiprocessors for each in taken), sum(each.bandwidth for each in taken))
+        factor = self._slowdown.factor(together) if taken else 1.0
         if factor != self._factor:
             self._factor = factor
             if self._timer is not None and self._timer.callbacks:

@@ -16,14 +16,14 @@ from ddpsim.jobs.torch_line import torch_line
 from ddpsim.options.input_stage import Loader
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.build import build_rank
-from ddpsim.simulation.communication import Assumptions, Communication
+from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.contention import UNDISTURBED, Processor
-from ddpsim.simulation.graph import RankGraph, StepGraph
+from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.job_run import BesideRun, JobRun, OtherJob, on_resources, period_of, start
 from ddpsim.simulation.prices import Prices, has_prices
 from ddpsim.simulation.record import critical_path, iterations_of
 from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, SimulatedIterations, resolve, resolve_alone
-from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
+from ddpsim.simulation.run import GraphRun, Progress, report
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.servers import Staleness
 from ddpsim.topology.beside import placed_beside
@@ -167,7 +167,12 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
     done = None if settings[0].scheduled is None else settings[0].scheduled.schedule
     # Without a word between them each goes its own way, and the slowest is what a step is told by.
     own_ways = ranks if options.comm != "real" else graph.ranks[:1]
-    found = _path(graph, own_ways, times, ran.shared, extent) if path else ()
+    found: Sequence[PathSpan] = ()
+    if path:
+        ways = (rank.iterations[extent.begin : extent.end] for rank in own_ways)
+        ends = [(each[0].start, each[-1].end) for each in ways]
+        first, last = max(ends, key=lambda pair: times.end[pair[1]] - times.end[pair[0]])
+        found = critical_path(graph, times, first, last, ran.shared.shares)
     spans = spans_of(counted, backend)
     return Simulated(
         placement.world_size, backend, counted, spans, provenance, found, plan=plan, schedule=done, beside=ran.beside
@@ -178,15 +183,6 @@ def plan_of(ran: JobRun) -> BucketPlan:
     """Return the buckets of the last iteration that counts, with the line of torch's that makes them."""
     plan = ran.settings[0].plan(ran.extent.end - 1)
     return replace(plan, call=torch_line(ran.job.options, plan, [kind.workload for kind in ran.kinds]))
-
-
-def _path(
-    graph: StepGraph, ranks: Sequence[RankGraph], times: NodeTimes, shared: Communication, extent: SimulatedIterations
-) -> Sequence[PathSpan]:
-    """Return what the iterations that count wait for, on the slowest of `ranks`."""
-    ends = [(each[0].start, each[-1].end) for each in (r.iterations[extent.begin : extent.end] for r in ranks)]
-    first, last = max(ends, key=lambda pair: times.end[pair[1]] - times.end[pair[0]])
-    return critical_path(graph, times, first, last, shared.shares)
 
 
 def _provenance(

@@ -214,7 +214,9 @@ class IterationNodes:
     Attributes:
         index: of the iteration.
         start, end: where it begins, and where the next one does.
-        synced, stepped: whether gradients are reduced in it, and whether the optimizer ends it with a step.
+        synced: whether gradients are reduced in it.
+        adds: whether they are added to those of the micro-batches before it.
+        stepped: whether the optimizer ends it with a step.
         optimizer_begun: where the optimizer last began and ends with the iteration; None where it has intervals.
         copied_s: device time of copies in backward, which are no computation.
         idle_s: time that the device idles in backward without DDP.
@@ -225,6 +227,7 @@ class IterationNodes:
     index: int
     start: int
     synced: bool
+    adds: bool
     stepped: bool
     end: int = ORIGIN
     forward: list[Interval] = field(default_factory=list)

@@ -303,36 +303,19 @@ class OptimizerBuilder:
     synchronises: bool = False
 
     def after_backward(self, updates: Sequence[OptimizerUpdate]) -> None:
-        """Write the optimizer that follows backward: its `updates`, in order, where the iteration ends a step of it."""
-        if not self.to.one_thread:
-            self._on_device(updates)
-            return
-        for update in updates:
-            if self.nodes.stepped:
-                self._take_in(update)
-                self.before_use(update)
-            else:
-                self._launch_after(update)
+        """Write the optimizer that follows backward: its `updates`, in order, where the iteration ends a step of it.
 
-    def before_use(self, update: OptimizerUpdate) -> None:
-        """Let the device, or the only thread, update parameters before forward needs them."""
-        to, host_s = self.to, self.pace.optimizer_host * update.share
-        begun, writing, to.graph.writing = to.moment(), to.graph.writing, Cause.OPTIMIZER
-        if not to.one_thread:
-            self._compute(update.share)
-            to.on_stream(NodeKind.NOT_BEFORE)
-        elif to.sleeps:
-            # It sleeps so long, wherever in a phase that is.
-            to.graph.cause[to.on_host(NodeKind.DELAY, host_s)] = Cause.OPTIMIZER
-        else:
-            to.compute(host_s)
-        to.graph.writing = writing
-        self.nodes.optimizer.append((begun, to.moment()))
-        self._launch_after(update)
-
-    def _on_device(self, updates: Sequence[OptimizerUpdate]) -> None:
-        """Write the optimizer's parts; that the device waits between two of them is no time of the optimizer's."""
+        That a device waits between two of them is no time of the optimizer's.
+        """
         to, nodes = self.to, self.nodes
+        if to.one_thread:
+            for update in updates:
+                if nodes.stepped:
+                    self._take_in(update)
+                    self.before_use(update)
+                else:
+                    self._launch_after(update)
+            return
         if updates and nodes.stepped:
             self._take_in(updates[0])
         nodes.optimizer_begun = to.moment()
@@ -350,6 +333,22 @@ class OptimizerBuilder:
             self._launch_after(updates[-1])
         if self.synchronises:
             to.synchronise()
+
+    def before_use(self, update: OptimizerUpdate) -> None:
+        """Let the device, or the only thread, update parameters before forward needs them."""
+        to, host_s = self.to, self.pace.optimizer_host * update.share
+        begun, writing, to.graph.writing = to.moment(), to.graph.writing, Cause.OPTIMIZER
+        if not to.one_thread:
+            self._compute(update.share)
+            to.on_stream(NodeKind.NOT_BEFORE)
+        elif to.sleeps:
+            # It sleeps so long, wherever in a phase that is.
+            to.graph.cause[to.on_host(NodeKind.DELAY, host_s)] = Cause.OPTIMIZER
+        else:
+            to.compute(host_s)
+        to.graph.writing = writing
+        self.nodes.optimizer.append((begun, to.moment()))
+        self._launch_after(update)
 
     def _compute(self, share: float) -> None:
         """Let the device do a share of the optimizer, and its host launch it."""

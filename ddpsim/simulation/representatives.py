@@ -185,7 +185,7 @@ def factors_of(options: Options, ranks: Sequence[int], world_size: int, iteratio
 
 
 def varied(
-    pace: Callable[[int], IterationProfile], factors: Factors | None, *, one_thread: bool
+    pace: Callable[[int], IterationProfile], factors: Factors, *, one_thread: bool
 ) -> Callable[[int], IterationProfile]:
     """Return `pace` times the largest of the ranks' factors in each iteration.
 
@@ -193,11 +193,9 @@ def varied(
     where recorded iterations are alike, and no less where they differ.
 
     Args:
-        factors: by rank and iteration; None leaves the pace as it is.
+        factors: by rank and iteration.
         one_thread: whether the host's time is the computation.
     """
-    if factors is None:
-        return pace
     most = factors.max(axis=0)
 
     def scaled(iteration: int) -> IterationProfile:
@@ -244,11 +242,12 @@ def draws_of(kind: RankKind, options: Options, total: int, world_size: int = 0) 
     latest = latest_draw(kind, options.seed, total, together, options.accumulate)
     if latest is None and factors is not None and len(kind.ranks) > 1:
         latest = alone
-    alike = kind.ranks if latest is None else kind.ranks[:1]
-    first = varied(alone, None if factors is None else factors[:1], one_thread=one_thread)
+    alike, first = kind.ranks if latest is None else kind.ranks[:1], alone
+    if factors is not None:
+        first = varied(alone, factors[:1], one_thread=one_thread)
+        latest = None if latest is None else varied(latest, factors[1:], one_thread=one_thread)
     yield SimulatedRank(kind.first, alike, kind.workload, first, kind.paces, (PolicyView(first),))
     if latest is not None:
-        latest = varied(latest, None if factors is None else factors[1:], one_thread=one_thread)
         yield SimulatedRank(LATEST, kind.ranks[1:], kind.workload, latest, kind.paces, (PolicyView(latest),))
 
 

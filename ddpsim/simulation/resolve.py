@@ -369,10 +369,10 @@ def _settings_of(
             copies_s = [costs.copies_s(1, each.size_bytes) for each in own.parameters] if ddp else []
             known[id(own)] = execution, gpu, costs, codec, copies_s
         execution, gpu, costs, codec, copies_s = known[id(own)]
-        confers = plans.conferring(options, costs, world_size)
+        confers = partial(plans.conferring, options=options, costs=costs, ranks=world_size)
         yield RankConfiguration(
-            own, execution, gpu, GpuCapacity.of(gpu), plans.plan, options, costs, draw.pace, dropped, codec, copies_s, total,
-            ddp=ddp, alone=alone, input_stage=options.input_of(own), confers=confers,
+            own, execution, gpu, GpuCapacity.of(gpu), plans.plan, options, costs, draw.pace, dropped, codec, copies_s,
+            total, ddp=ddp, alone=alone, input_stage=options.input_of(own), confers=confers,
         )  # fmt: skip
 
 

@@ -49,14 +49,6 @@ class NodeTimes:
     wire: dict[int, float] = field(default_factory=dict)
     stood: dict[int, tuple[float, float]] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, graph: StepGraph) -> NodeTimes:
-        """Return the times of a graph that has not been run."""
-        count = len(graph.kind)
-        times = cls([_NEVER] * count, [_NEVER] * count)
-        times.begin[ORIGIN] = times.end[ORIGIN] = 0.0
-        return times
-
 
 @dataclass(slots=True)
 class _Rendezvous:
@@ -78,7 +70,9 @@ class GraphRun:
     """
 
     def __init__(self, env: simpy.Environment, graph: StepGraph, transfer: Transfer | None, streams: int) -> None:
-        self.env, self.graph, self.times = env, graph, NodeTimes.of(graph)
+        count = len(graph.kind)
+        self.env, self.graph, self.times = env, graph, NodeTimes([_NEVER] * count, [_NEVER] * count)
+        self.times.begin[ORIGIN] = self.times.end[ORIGIN] = 0.0
         self._transfer, self._streams, self.meets = transfer, streams, transfer is not None
         self._events: dict[int, simpy.Event] = {}
         self._meetings: dict[tuple[int, int], _Rendezvous] = {}

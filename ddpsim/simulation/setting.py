@@ -82,25 +82,21 @@ class Plans:
         """How many conferences built anew."""
         return sum(held.decision.order is not None for held in self.held.values())
 
-    def conferring(self, options: Options, costs: Costs, ranks: int) -> Callable[[int], OrderAgreement | None]:
+    def conferring(self, iteration: int, options: Options, costs: Costs, ranks: int) -> OrderAgreement | None:
         """Return what conferring before an iteration takes of each rank; None where nobody confers.
 
         Rank 0 tells the others where its word is law; else every rank tells every other. The executor does it so
         (`ddpexec.ddp.bucket_schedule`).
         """
+        held = self.held.get(iteration)
+        if held is None:
+            return None
         everybody = options.consensus != "rank0" or options.find_unused_parameters
-
-        def takes(iteration: int) -> OrderAgreement | None:
-            held = self.held.get(iteration)
-            if held is None:
-                return None
-            count = len(held.decision.expected)
-            host_s = count * (costs.expect_s + costs.agree_s * (ranks if everybody else 1))
-            rebuild_s = 0.0 if held.decision.order is None else count * costs.rebuild_s
-            operation = Operation.ALL_GATHER if everybody else Operation.BROADCAST
-            return OrderAgreement(operation, TIME_BYTES * count * (ranks if everybody else 1), host_s, rebuild_s)
-
-        return takes
+        count, told = len(held.decision.expected), ranks if everybody else 1
+        host_s = count * (costs.expect_s + costs.agree_s * told)
+        rebuild_s = 0.0 if held.decision.order is None else count * costs.rebuild_s
+        operation = Operation.ALL_GATHER if everybody else Operation.BROADCAST
+        return OrderAgreement(operation, TIME_BYTES * count * told, host_s, rebuild_s)
 
 
 def plans_of(
@@ -217,10 +213,6 @@ class RankConfiguration:
     def synced(self, iteration: int) -> bool:
         """Whether gradients are reduced in `iteration`."""
         return self.ddp and (iteration + 1) % self.options.sync_every == 0
-
-    def adds(self, iteration: int) -> bool:
-        """Whether gradients of `iteration` are added to those of the micro-batches before it."""
-        return iteration % self.options.accumulate != 0
 
     def add_s(self, parameter: int) -> float:
         """Return the time of adding one gradient, in place, to that of the micro-batches before."""

@@ -227,8 +227,9 @@ def _loopback(processes: ProcessesSpec, nics: tuple[Nic, ...]) -> Iterator[Link]
 
 def _sockets(spec: NodeSpec) -> Iterator[Link]:
     bandwidth = spec.cpu.bandwidth or socket_bandwidth(spec.cpu.vendor, spec.cpu.model)
-    for first, second in combinations(range(spec.cpu.sockets), 2):
-        yield from both_ways(_cpu(first), _cpu(second), "socket", bandwidth, spec.cpu.delay)
+    sockets = (Vertex.numbered(VertexKind.CPU, number) for number in range(spec.cpu.sockets))
+    for ends in combinations(sockets, 2):
+        yield from both_ways(*ends, "socket", bandwidth, spec.cpu.delay)
 
 
 class _PcieWalk:
@@ -245,9 +246,10 @@ class _PcieWalk:
 
     def links(self) -> Iterator[Link]:
         for number, slots in sorted(enumerate(self._pcie.slots), key=lambda entry: entry[1].socket):
-            yield from self._devices(slots, self._socket(slots, f"slots.{number}"), slots.bandwidth)
+            root = self._socket(slots, f"slots.{number}")
+            yield from self._devices(slots, root, slots.bandwidth)
             for inner in slots.switches:
-                yield from self._switch(inner, _cpu(slots.socket))
+                yield from self._switch(inner, root)
         for number, switch in enumerate(self._pcie.switches):
             yield from self._switch(switch, self._socket(switch, f"switches.{number}"))
         unknown = set(self._pcie.devices) - self._all
@@ -268,7 +270,7 @@ class _PcieWalk:
                 place=f"{self._place}.{where}.socket",
                 remedy=f"number sockets from 0, or write cpu: {{sockets: {branch.socket + 1}}}",
             )
-        return _cpu(branch.socket)
+        return Vertex.numbered(VertexKind.CPU, branch.socket)
 
     def _switch(self, spec: BranchSpec, parent: Vertex) -> Iterator[Link]:
         switch = Vertex.numbered(VertexKind.PCIE, next(self._switches))
@@ -300,10 +302,6 @@ class _PcieWalk:
 
 def _kind(parent: Vertex) -> str:
     return "host_bridge" if parent.kind == VertexKind.CPU else "pcie"
-
-
-def _cpu(socket: int) -> Vertex:
-    return Vertex.numbered(VertexKind.CPU, socket)
 
 
 def _with_slots(spec: NodeSpec, gpus: int, nics: int) -> PcieSpec:
