@@ -77,16 +77,13 @@ class Model:
         Raises:
             WorkloadError: another batch, precision or GPU was asked for, for which its file says too little.
         """
-        target = None if self.keeps_pace else self.gpu or self._gpu_of(topology, options)
+        host_computes = self.source.on_cpu and options is not None and options.backend in ("gloo", "mpi")
+        there = None if host_computes or topology.compute_device == "cpu" else topology.compute_device
+        target = None if self.keeps_pace else self.gpu or there
         key = (target, batch_size, precision)
         if key not in self._found:
             self._found[key] = replace(self._made(*key), operators=None)
         return self._found[key]
-
-    def _gpu_of(self, topology: Cluster, options: Options | None) -> str | None:
-        """Return the machine's GPU, of its first node where they differ; None without, or where the host computes."""
-        by_host = self.source.on_cpu and options is not None and options.backend in ("gloo", "mpi")
-        return None if by_host or topology.compute_device == "cpu" else topology.compute_device
 
     def _made(self, gpu: str | None, batch_size: int | None, precision: str | None) -> Workload:
         source = self.source

@@ -45,10 +45,6 @@ class Linear(float):
         """Return the constant `name`."""
         return cls(value, ((name, 1.0),))
 
-    def of_part(self, prefix: str) -> Linear:
-        """Return this number with `prefix` before the names of its constants, which are then priced by themselves."""
-        return Linear(self, tuple((prefix + name, times) for name, times in self.terms))
-
     def __add__(self, other: float) -> Linear:
         """Return the sum."""
         terms = self.terms + other.terms if isinstance(other, Linear) else self.terms

@@ -142,7 +142,13 @@ def critical_path(graph: StepGraph, times: NodeTimes, begin: int, last: int, sha
                 node = max(came, key=times.begin.__getitem__)
         place = (node, *before.get(node, ()))
         held_up = _latest(graph, times, place, now_s)
-        spend(node, times.end[held_up], ((_cause(graph, node), 1.0),))
+        # The node's own time, after all that it comes after.
+        cause, kind = CAUSES[graph.cause[node]], graph.kind[node]
+        if kind is NodeKind.COLLECTIVE:
+            cause = LATENCY
+        elif kind in (NodeKind.LOAD, NodeKind.COPY):
+            cause = CAUSES[Cause.INPUT]
+        spend(node, times.end[held_up], ((cause, 1.0),))
         node = held_up
     return _spans(graph, found[::-1])
 
@@ -197,11 +203,3 @@ def _latest(graph: StepGraph, times: NodeTimes, place: Sequence[int], now_s: flo
     candidates = (*before, *graph.after[node], graph.queued[node])
     ended = [each for each in candidates if times.end[each] <= now_s]
     return max(ended, key=lambda each: times.end[each], default=ORIGIN)
-
-
-def _cause(graph: StepGraph, node: int) -> str:
-    """Return what the time is of that a node takes after all that it comes after."""
-    kind = graph.kind[node]
-    if kind is NodeKind.COLLECTIVE:
-        return LATENCY
-    return CAUSES[Cause.INPUT] if kind in (NodeKind.LOAD, NodeKind.COPY) else CAUSES[graph.cause[node]]

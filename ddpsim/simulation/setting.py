@@ -270,7 +270,10 @@ class RankConfiguration:
         costs, count = self.costs, len(self.workload.buffers)
         found = count * costs.buffer_s, costs.launch_s, costs.copies_s(count, sum(self.broadcast_bytes()))
         flattened_s, launch_s, copies_s = (
-            each.of_part(BUFFERS_PART) if isinstance(each, Linear) else each for each in found
+            Linear(each, tuple((BUFFERS_PART + name, times) for name, times in each.terms))
+            if isinstance(each, Linear)
+            else each
+            for each in found
         )
         return flattened_s, launch_s, copies_s
 
