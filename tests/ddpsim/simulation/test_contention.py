@@ -15,6 +15,7 @@ from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.contention import UNKNOWN_GPU, ComputeSlowdown, GpuCapacity, Share, share_of
 from ddpsim.simulation.costs import Costs, undisturbed
+from ddpsim.simulation.graph import Collective
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import GPUS
@@ -66,7 +67,7 @@ def test_a_larger_gpu_pays_less_and_one_that_nobody_described_pays_as_the_one_th
     def factor(device):
         capacity = GpuCapacity.of(GPUS.get(device))
         found = ComputeSlowdown.of(Costs.of("nccl", None), MODEL.arithmetic_share, capacity, transport, 8)
-        return found.factor(found.share(SIZE))
+        return found.factor(found.taken(Collective(SIZE, Operation.ALLREDUCE, 0, 0)))
 
     assert factor("V100") > factor("A100") > factor("H100") > 1
     assert factor("a card of tomorrow") == factor(UNKNOWN_GPU)
