@@ -27,6 +27,7 @@ MODEL = load_workload("resnet50@v100-fp32-b32")
 PRIORS = Calibration.priors("nccl")
 COSTS = replace(Costs.of("nccl", None), channel_multiprocessors=2.0, memory_passes=3.0)
 SIZE = 25 << 20
+ALLREDUCE = Collective(SIZE, Operation.ALLREDUCE, 0, 0)
 
 
 def given(**values):
@@ -67,7 +68,7 @@ def test_a_larger_gpu_pays_less_and_one_that_nobody_described_pays_as_the_one_th
     def factor(device):
         capacity = GpuCapacity.of(GPUS.get(device))
         found = ComputeSlowdown.of(Costs.of("nccl", None), MODEL.arithmetic_share, capacity, transport, 8)
-        return found.factor(found.taken(Collective(SIZE, Operation.ALLREDUCE, 0, 0)))
+        return found.factor(found.taken(ALLREDUCE))
 
     assert factor("V100") > factor("A100") > factor("H100") > 1
     assert factor("a card of tomorrow") == factor(UNKNOWN_GPU)
@@ -87,7 +88,7 @@ def test_devices_of_a_generation_that_was_measured_differ_as_it_does():
 def test_what_is_measured_or_given_stands_in_place_of_what_is_derived():
     transport = make_transport(MACHINE.place(1, 8), "nccl")
     fixed = ComputeSlowdown.of(Costs.of("nccl", given(compute_slowdown=1.3)), 1.0, GpuCapacity.of(None), transport, 8)
-    assert fixed.factor(fixed.share(SIZE)) == 1.3
+    assert fixed.factor(fixed.taken(ALLREDUCE)) == 1.3
     derived = Costs.of("nccl", None)
     assert Costs.of("nccl", given(enter_s=1e-5)).entering_s(1.0) == 1e-5
     assert derived.entering_s(1.0) == derived.tail_share

@@ -16,7 +16,7 @@ def run(env, process):
 
 def test_work_beside_a_collective_takes_longer_by_the_slowdown():
     env = simpy.Environment()
-    processor = Processor(env, ComputeSlowdown(2.0, lambda size_bytes: Share(0, 0)), lambda busy: None)
+    processor = Processor(env, ComputeSlowdown(2.0, lambda collective: Share(0, 0)), lambda busy: None)
 
     def collective():
         yield env.timeout(1.0)
@@ -31,7 +31,7 @@ def test_work_beside_a_collective_takes_longer_by_the_slowdown():
 
 def test_collectives_in_flight_together_take_the_sum_of_their_shares():
     env = simpy.Environment()
-    slowdown = ComputeSlowdown(None, lambda size_bytes: Share(size_bytes / 100, 0.0))
+    slowdown = ComputeSlowdown(None, lambda collective: Share(collective.size_bytes / 100, 0.0))
     processor = Processor(env, slowdown, lambda busy: None)
 
     def collective(begin_s, size_bytes):
