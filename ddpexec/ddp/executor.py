@@ -14,11 +14,10 @@ from torch.utils.hooks import RemovableHandle
 from ddpexec.ddp import messages
 from ddpexec.ddp.buckets import Eager
 from ddpexec.ddp.gradient_hooks import hook_gradients, remove
-from ddpexec.ddp.graph_search import reachable
 from ddpexec.ddp.launcher import Launcher
 from ddpexec.ddp.mixed import MixedPrecision
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.ddp.used import StaticGraph, UsedMap
+from ddpexec.ddp.used import StaticGraph, UsedMap, reachable
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.timing.observe import Observer

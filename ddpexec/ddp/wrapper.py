@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
-from ddpexec.ddp import gradient_hooks, in_backward, option_types, torch_api
+from ddpexec.ddp import gradient_hooks, in_backward, torch_api
 from ddpexec.ddp import options as construction
 from ddpexec.ddp.bucket_schedule import BucketSchedule
 from ddpexec.ddp.buffers import BufferSynchroniser
@@ -20,11 +20,11 @@ from ddpexec.ddp.comm_hooks import Hook, check_hook
 from ddpexec.ddp.compiling import call, uncompiled, uncompiled_itself
 from ddpexec.ddp.drop import LayerDrop
 from ddpexec.ddp.executor import Executor
-from ddpexec.ddp.graph_search import tie
 from ddpexec.ddp.joining import JoinableModule
 from ddpexec.ddp.mixed import MixedPrecision
 from ddpexec.ddp.parameters import BROADCAST_BYTES, ModelParameters, broadcast_state, collect, verify, verify_plan
 from ddpexec.ddp.reducer_options import ReducerOptions
+from ddpexec.ddp.used import tie
 from ddpexec.errors import OptionError
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan
@@ -91,12 +91,12 @@ class DistributedDataParallel(JoinableModule):
         comm: str = "real",
         observer: Observer | None = None,
     ) -> None:
-        option_types.check_flags(
+        construction.check_flags(
             init_sync=init_sync, find_unused_parameters=find_unused_parameters, static_graph=static_graph,
             gradient_as_bucket_view=gradient_as_bucket_view, batched_grad_copy=batched_grad_copy,
             skip_all_reduce_unused_params=skip_all_reduce_unused_params, remap_dropped=remap_dropped,
         )  # fmt: skip
-        option_types.check_objects(
+        construction.check_objects(
             module=module, plan=plan, drop=drop, observer=observer, rebuild=rebuild, predictor=predictor,
             consensus=consensus, device_mesh=device_mesh, mixed_precision=mixed_precision, device_ids=device_ids,
         )  # fmt: skip

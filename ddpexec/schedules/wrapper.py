@@ -14,15 +14,13 @@ from ddpexec.ddp.buffers import BufferSynchroniser
 from ddpexec.ddp.comm_hooks import Hook, averaging, check_hook
 from ddpexec.ddp.executor import Executor
 from ddpexec.ddp.gradient_hooks import remove
-from ddpexec.ddp.graph_search import tie
 from ddpexec.ddp.joining import JoinableModule
 from ddpexec.ddp.mixed import MixedPrecision
-from ddpexec.ddp.option_types import check_objects
-from ddpexec.ddp.options import check_module, communicator_of, hook_twice, not_with_mixed_precision
+from ddpexec.ddp.options import check_module, check_objects, communicator_of, hook_twice, not_with_mixed_precision
 from ddpexec.ddp.parameters import broadcast_state, collect, verify
+from ddpexec.ddp.used import tie
 from ddpexec.errors import OptionError
 from ddpexec.schedules import replacing
-from ddpexec.schedules.clipping import clipped
 from ddpexec.schedules.forward_points import ForwardPoints
 from ddpexec.schedules.lanes import CommunicationStreams
 from ddpexec.schedules.learning import ProbeTimes
@@ -31,7 +29,7 @@ from ddpexec.schedules.refusals import check_joinable, check_module_for_scheme
 from ddpexec.schedules.scheme_schedule import Kept, SchemeSchedule
 from ddpexec.schedules.served import Server, ServerStatistics
 from ddpexec.schedules.stepper import ScheduledOptimizer
-from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate, move_state
+from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate, clipped, move_state
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.operations import Operation
