@@ -10,6 +10,7 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.compression import scheme
+from ddpsim.operations import Operation
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.messages import CodecCosts
@@ -25,13 +26,14 @@ ONE_BUCKET = BucketCaps(bucket_cap_mb=1000)
 def sent(monkeypatch):
     """Sizes of all allreduces, in order."""
     sizes = []
-    original = Collectives.allreduce
+    original = Collectives.run
 
-    def recorded(self, size_bytes, group=0):
-        sizes.append(size_bytes)
-        return original(self, size_bytes, group)
+    def recorded(self, operation, size_bytes, group=0):
+        if operation is Operation.ALLREDUCE:
+            sizes.append(size_bytes)
+        return original(self, operation, size_bytes, group)
 
-    monkeypatch.setattr(Collectives, "allreduce", recorded)
+    monkeypatch.setattr(Collectives, "run", recorded)
     return sizes
 
 
