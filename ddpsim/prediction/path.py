@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from textwrap import fill
 from typing import Any
 
 from ddpsim.tables import Column, ResultTable
@@ -87,10 +88,10 @@ class CriticalPath:
         return [{"cause": name, "seconds": s, "share": s / whole if whole else 0.0} for name, s in self.seconds.items()]
 
     def text(self) -> str:
-        """Return the line on what the step waits for."""
+        """Return the line on what the step waits for, broken where it is longer than a screen is wide."""
         whole = sum(self.seconds.values())
         shares = [f"{name} {100 * s / whole:.1f} %" for name, s in self.seconds.items() if s >= 0.001 * whole]
-        return f"the step waits for: {', '.join(shares)}"
+        return fill(f"the step waits for: {', '.join(shares)}", 120, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def helps_most(found: Sequence[Sensitivity], iteration_s: float, steps: int = 1, where: str = "") -> list[str]:

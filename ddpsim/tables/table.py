@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from textwrap import wrap
 from typing import Generic, TypeVar
 
 from ddpsim.markup import Markup
@@ -14,6 +16,11 @@ Record = Mapping[str, object]
 """A row as a document has it: values by keys that end in their unit."""
 
 Cells = tuple[str | None, ...]
+
+WIDEST = 132
+"""Characters of a line of text, from which on words are broken; what wide terminals have."""
+_NARROWEST = 16
+"""Characters that a column of words keeps at least; chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +69,13 @@ class ResultTable:
         return ResultTable(self.header, self.rows[:most], self.words)
 
     def text(self, indent: str = "") -> str:
-        """Return aligned lines, each after `indent`; a cell of nothing is a hyphen."""
-        lines = [self.header, *self._marked("-")]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        """Return aligned lines, each after `indent`; a cell of nothing is a hyphen.
+
+        Where lines would be longer than `WIDEST`, cells of words take several.
+        """
+        cells = [self.header, *self._marked("-")]
+        widths = self._narrowed([max(map(len, column)) for column in zip(*cells, strict=True)])
+        lines = [line for row in cells for line in _broken(row, widths)]
         return "\n".join(
             indent
             + "  ".join(
@@ -89,9 +100,27 @@ class ResultTable:
         """Return the headings and cells as JSON values."""
         return {"header": list(self.header), "rows": [list(row) for row in self._marked("–")]}
 
+    def _narrowed(self, widths: list[int]) -> list[int]:
+        """Return the widths of columns in which the widest of words are as narrow as they must be."""
+        left = WIDEST - 2 * (len(widths) - 1) - sum(width for n, width in enumerate(widths) if n not in self.words)
+        words = [widths[n] for n in sorted(self.words) if n < len(widths)]
+        most = max(words, default=0)
+        while most > _NARROWEST and sum(min(width, most) for width in words) > left:
+            most -= 1
+        return [min(width, most) if n in self.words else width for n, width in enumerate(widths)]
+
     def _marked(self, nothing: str) -> list[tuple[str, ...]]:
         return [tuple(nothing if cell is None else cell for cell in row) for row in self.rows]
 
 
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
+
+
+def _broken(row: Sequence[str], widths: Sequence[int]) -> list[tuple[str, ...]]:
+    """Return the lines of a row, whose cells are as wide as their columns; a longer word stays whole."""
+    parts = [
+        wrap(cell, width, break_long_words=False, break_on_hyphens=False) if len(cell) > width else [cell]
+        for cell, width in zip(row, widths, strict=True)
+    ]
+    return list(zip_longest(*parts, fillvalue=""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddpsim.tables import Column, ResultTable, column, keyed
+from ddpsim.tables.table import WIDEST
 from tests import pages
 
 RECORDS = [
@@ -73,3 +74,16 @@ def test_a_column_of_which_nothing_is_known_is_none_and_rows_may_be_left_out() -
     known = table.known()
     assert (known.header, known.words) == (("a", "c"), frozenset({0, 1}))
     assert known.first(1).text("  ") == "  a  c\n  x  1"
+
+
+def test_words_that_make_lines_too_long_take_several() -> None:
+    source = " ".join(f"word{n:02}" for n in range(40))
+    text = ResultTable(
+        ("name", "value", "source"), (("a", "1", source), ("b", "22", "short")), frozenset({0, 2})
+    ).text()
+    assert max(map(len, text.splitlines())) <= WIDEST
+    first, *more, last = text.splitlines()[1:]
+    assert first.startswith("a         1  word00 word01")
+    assert all(line.startswith(" " * 13 + "word") for line in more)
+    assert " ".join([first[13:], *(line.strip() for line in more)]) == source
+    assert last == "b        22  short"
