@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
+from ddpsim.cli.expand import expand
 from ddpsim.cli.output import JsonDocument, note, write
 
 
-def record_orders(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Order trace, .json or .json.gz; - is stdout.")],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordOrdersArguments:
+    """What `record-orders` is asked: a model, on how many ranks and for how long."""
+
+    output: Annotated[Path, typer.Option("-o", "--output", help="Order trace, .json or .json.gz; - is stdout.")]
     model: Annotated[
         str,
         typer.Option(help="layer-drop, early-exit, experts, branches, tasks, checkpointing or dynamic-depth."),
-    ],
-    ranks: Annotated[int, typer.Option(min=1, help="Ranks, which take turns on this process.")] = 4,
-    steps: Annotated[int, typer.Option(min=1, help="Steps to record.")] = 300,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, batches and chances.")] = 0,
-    json_: JsonDocument = False,
-) -> None:
+    ]
+    ranks: Annotated[int, typer.Option(min=1, help="Ranks, which take turns on this process.")] = 4
+    steps: Annotated[int, typer.Option(min=1, help="Steps to record.")] = 300
+    seed: Annotated[int, typer.Option(min=0, help="Of weights, batches and chances.")] = 0
+    json_: JsonDocument = False
+
+
+@expand
+def record_orders(arguments: RecordOrdersArguments) -> None:
     """Train a small model whose order of gradients changes, and record when each gradient comes on each rank."""
-    check_destination(output, as_json=json_)
+    output = arguments.output
+    check_destination(output, as_json=arguments.json_)
     from ddpexec.capturing.orders import record_orders
     from ddpsim.files import json_text
     from ddpsim.order import Arrivals, order_report
     from ddpsim.workload.order_trace import order_trace_document
 
-    trace = record_orders(model, ranks=ranks, steps=steps, seed=seed)
+    trace = record_orders(arguments.model, ranks=arguments.ranks, steps=arguments.steps, seed=arguments.seed)
     deliver(output, json_text(order_trace_document(trace)))
     arrivals = [
         Arrivals(rank, k, order)
@@ -38,7 +47,7 @@ def record_orders(
         for k, order in enumerate(workload.used_orders())
     ]
     report = order_report(arrivals, len(trace.parameters))
-    if json_:
+    if arguments.json_:
         write(json.dumps({"name": trace.name, **report.document()}, indent=2))
         return
     say = note if str(output) == STANDARD_OUTPUT else write

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -23,27 +24,31 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@expand
-def priors(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriorsArguments:
+    """What `priors` is asked: measured tables, their machines, and what to write."""
+
     measured: Annotated[
         list[str],
         typer.Argument(metavar="MEASURED...", help="nccl-tests text or -J JSON, microbenchmark, CSV; - is stdin."),
-    ],
+    ]
     topology: Annotated[
         list[str],
         typer.Option("--topology", metavar="T", help="Machine of every MEASURED, or, repeated, of each in order."),
-    ],
-    output: Output,
+    ]
     nodes: Annotated[
         str | None, typer.Option(metavar="1,2", help="Nodes of each MEASURED. [its header, else as few as hold it]")
-    ] = None,
+    ] = None
     out: Annotated[
         str | None, typer.Option("--out", "-o", metavar="FILE", help="Calibration to write; - is standard output.")
-    ] = None,
+    ] = None
     accept_misfit: Annotated[
         bool, typer.Option("--accept-misfit", help="Write constants even where rows contradict each other.")
-    ] = False,
-) -> None:
+    ] = False
+
+
+@expand
+def priors(arguments: PriorsArguments, output: Output) -> None:
     """Fit NCCL's constants to the tables of many sites at once.
 
     As the shipped priors were made. A table more than twice as far off as the median table is set aside and named.
@@ -52,22 +57,24 @@ def priors(
     from ddpsim.calibrating.pooled import fit_pooled
     from ddpsim.files import json_text
 
-    check_destination(out, as_json=output.as_json)
-    samples = _samples(measured, topology, nodes)
+    check_destination(arguments.out, as_json=output.as_json)
+    samples = _samples(arguments.measured, arguments.topology, arguments.nodes)
     found = fit_pooled(samples, progress=note)
     kept = [sample for sample in samples if sample.table.name not in found.aside]
     judged = misfit(kept, found.residuals)
-    judged.refuse(accepted=accept_misfit)
+    judged.refuse(accepted=arguments.accept_misfit)
     if judged.contradictions:
         note(f"warning: {judged.summary}")
     names = ", ".join(sample.table.name for sample in kept)
     calibration = _calibration(found, names)
     for name in found.aside:
         note(f"note: {name} is set aside: more than twice as far off as the median table")
-    if out:
-        deliver(out, json_text(calibration.document()))
+    if arguments.out:
+        deliver(arguments.out, json_text(calibration.document()))
     output.emit(
-        _document(found, calibration), lambda: _text(found, calibration, len(samples)), aside=out == STANDARD_OUTPUT
+        _document(found, calibration),
+        lambda: _text(found, calibration, len(samples)),
+        aside=arguments.out == STANDARD_OUTPUT,
     )
 
 

@@ -128,42 +128,50 @@ def _visible_part(machine: Topology, gpus: str | None, nodes: int | None) -> Top
     return with_visible_devices(replace(machine, gpus_per_node=None), indices(gpus, "gpus", "0,3,2"), "gpus")
 
 
-@app.command("import")
-@expand
-def import_(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportTopologyArguments:
+    """What `topo import` is asked: what a node printed, and how the machine is called."""
+
     file: Annotated[
         str,
         typer.Argument(
             metavar="FILE|-", help="`nvidia-smi topo -m`, `rocm-smi --showtopo`, or NCCL's XML; - is standard input."
         ),
-    ],
-    output: Output,
+    ]
     gpu: Annotated[
         str | None, typer.Option(metavar="v100|a100|h100|...", help="GPU model, where the file leaves out NVLinks.")
-    ] = None,
-    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the machine.")] = "imported",
+    ] = None
+    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the machine.")] = "imported"
     graph_dump: Annotated[
         str | None, typer.Option(metavar="FILE", help="NCCL_GRAPH_DUMP_FILE of a run: its rings, not a search.")
-    ] = None,
-    out: Annotated[str | None, typer.Option("--out", "-o", metavar="FILE.yaml", help="[standard output]")] = None,
-) -> None:
+    ] = None
+    out: Annotated[str | None, typer.Option("--out", "-o", metavar="FILE.yaml", help="[standard output]")] = None
+
+
+@app.command("import")
+@expand
+def import_(arguments: ImportTopologyArguments, output: Output) -> None:
     """Take a machine in from `nvidia-smi topo -m`, `rocm-smi --showtopo` or NCCL's XML; prints its YAML."""
     from ddpsim.files import display_name
     from ddpsim.topology.dump import document_of, dump_topology
     from ddpsim.topology.importers import import_topology
     from ddpsim.topology.nccl_graph import with_graph_dump
 
-    check_destination(out, as_json=output.as_json)
-    place = display_name(file)
-    machine = import_topology(_text_of(file), place, gpu=gpu, name=name)
-    if graph_dump:
-        machine = with_graph_dump(machine, _text_of(graph_dump), display_name(graph_dump))
+    check_destination(arguments.out, as_json=output.as_json)
+    place = display_name(arguments.file)
+    machine = import_topology(_text_of(arguments.file), place, gpu=arguments.gpu, name=arguments.name)
+    if arguments.graph_dump:
+        machine = with_graph_dump(machine, _text_of(arguments.graph_dump), display_name(arguments.graph_dump))
     machine = replace(machine, sources=tuple(source.replace(place, Path(place).name) for source in machine.sources))
     text = dump_topology(machine)
-    if out:
-        deliver(out, text)
+    if arguments.out:
+        deliver(arguments.out, text)
     note(f"note: {machine.confidence}; write what you know better into the file")
-    output.emit(document_of(machine), lambda: f"wrote {out}" if out else text.rstrip(), aside=out == STANDARD_OUTPUT)
+    output.emit(
+        document_of(machine),
+        lambda: f"wrote {arguments.out}" if arguments.out else text.rstrip(),
+        aside=arguments.out == STANDARD_OUTPUT,
+    )
 
 
 def _document(machine: Topology) -> dict[str, object]:
