@@ -93,6 +93,9 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
     for folder in (trace, chakra):
         if folder:
             check_writable_folder(folder)
+    if chakra and options.tensor_parallel > 1:
+        what = "`chakra` and `tensor_parallel` are both given, whose groups of ranks that file does not name yet"
+        raise InputError(what, place="chakra", remedy="keep one")
     if chakra:
         from ddpsim.chakra import check_installed
 
@@ -215,6 +218,7 @@ def _text(
         *_times(prediction, other),
         *([] if shared is None else [shared.text()]),
         *_servers(prediction),
+        *_tensor(prediction),
         *largest_doubt(prediction),
         tables[PARTS].text("  "),
         *hidden_cost(prediction),
@@ -266,6 +270,19 @@ def _servers(prediction: Prediction) -> list[str]:
         f"{counted(len(steps), 'rank')} with steps of {least} to {most}; gradients come {stale['staleness_mean']:.1f} "
         f"updates late in the mean, {stale['staleness_most']:.0f} at most"
     ]
+
+
+def _tensor(prediction: Prediction) -> list[str]:
+    """Return the line on ranks that share layers: what they send each other, and over how many gradients go."""
+    from ddpsim.units import counted, format_size
+
+    tensor = prediction.workload.tensor
+    if tensor is None:
+        return []
+    data = prediction.summary.world_size // tensor.ranks
+    sent = f"{counted(len(tensor.messages), 'allreduce')} of {format_size(tensor.size_bytes)} in all"
+    each = "a micro-batch" if prediction.options.accumulate > 1 else "a step"
+    return [f"layers over {tensor.ranks} consecutive ranks, {sent} {each}; gradients over {counted(data, 'rank')}"]
 
 
 def _band(prediction: Prediction) -> str:

@@ -49,6 +49,8 @@ class Options(Job):
         compiled: whether torch.compile compiles the step, under DDP in a graph a bucket.
         keep_pace: whether the workload keeps its own pace on machines of other GPUs, whose rows are then not ranked.
         beside: another job on the same machine, whose messages share the links between switches.
+        tensor_parallel: consecutive ranks, each of which computes a part of every layer of a transformer; gradients are
+            summed over every so-manieth rank.
         iterations: simulated iterations that count; None is 20, or where every recorded iteration is the same and no
             layer is left out 2, and 2 to 8 beside another job: the more, the longer that one's step is.
 
@@ -127,6 +129,15 @@ class Options(Job):
         Option("Another job on the same fabric: its workload, nodes and options.", "JOB.yaml", parse=_job_beside),
         Section.WHAT_IF,
     ] = None
+    tensor_parallel: Annotated[
+        int,
+        Option(
+            "Consecutive ranks that share each layer of an estimated transformer as in Megatron-LM: two allreduces of "
+            "activations a layer in forward and two in backward; gradients go over every T-th rank.",
+            "T",
+        ),
+        Section.JOB,
+    ] = 1
     iterations: Annotated[
         int | None, Option("Simulated iterations that count. [20; fewer where all are alike]", "N"), Section.JOB
     ] = None
@@ -143,6 +154,7 @@ class Options(Job):
         if self.straggling is not None:
             StragglerDistribution.of(self.straggling)
         self._check_beside()
+        self._check_tensor()
         if self.unused and not self.find_unused_parameters:
             what = "is given without `find_unused_parameters`: torch's DDP would wait for these gradients for ever"
             raise InputError(what, place="unused", remedy="add `find_unused_parameters`")
@@ -157,6 +169,11 @@ class Options(Job):
         return self.beside is not None and not self.beside.idle
 
     @property
+    def by_schedule(self) -> bool:
+        """Whether gradients go by a schedule: that of a scheme, or on process groups of fewer than all ranks."""
+        return self.scheduled or self.tensor_parallel > 1
+
+    @property
     def collective(self) -> CollectiveOptions:
         """How the collectives of the run are executed."""
         return CollectiveOptions(algorithm=self.algorithm, fidelity=self.fidelity)
@@ -169,6 +186,11 @@ class Options(Job):
                 stage to be taken from it where it has none.
         """
         self.input_of(workload)
+        parts = 1 if workload.tensor is None else workload.tensor.ranks
+        if parts != self.tensor_parallel:
+            what = f"{workload.name} is {'a whole step' if parts == 1 else f'one of {parts} parts of a step'}"
+            remedy = "take the part by `Model.of(workload).on(topology, options=options)`, as `ddpsim.predict` does"
+            raise InputError(f"{what}, asked for is {self.tensor_parallel}", place="tensor_parallel", remedy=remedy)
         for rank in self.unused:
             if len(self.unused_by(rank, workload.parameters)) == len(workload.parameters):
                 remedy = "leave it a layer"
@@ -184,8 +206,12 @@ class Options(Job):
             raise InputError(what, place="scale_host", remedy="use `scale_compute`, or leave it out")
 
     def check_ranks(self, world_size: int) -> None:
-        """Raise InputError where a straggler, or a rank that does not use a layer, is no rank of the job."""
+        """Raise InputError where a straggler, or a rank that does not use a layer, is no rank of the job, or where
+        ranks are left over by groups that share layers."""
         Job.check_ranks(self, world_size)
+        if world_size % self.tensor_parallel:
+            what = f"groups of {self.tensor_parallel} ranks do not divide {world_size} ranks"
+            raise InputError(what, place="tensor_parallel", remedy=f"give a divisor of {world_size}")
         for rank in self.unused:
             if rank >= world_size:
                 what, remedy = f"rank {rank} is not in a world of {world_size}", f"give a rank below {world_size}"
@@ -256,6 +282,23 @@ class Options(Job):
             if job.asynchronous:
                 what = f"ranks of {whose} go on without each other by `scheme={job.scheme}`"
                 raise InputError(what, place="beside", remedy="use a scheme whose ranks meet")
+
+    def _check_tensor(self) -> None:
+        at_least_one("tensor_parallel", self.tensor_parallel)
+        if self.tensor_parallel == 1:
+            return
+        others = {
+            f"compression={self.compression}": self.compression != "none",
+            "drop": bool(self.drop),
+            f"order={self.order}": self.order is not None,
+            "find_unused_parameters": self.find_unused_parameters,
+            f"process_groups={self.process_groups}": self.process_groups > 1,
+            "beside": self.beside is not None,
+        }
+        for other, given in others.items():
+            if given:
+                what = f"`{other}` and `tensor_parallel={self.tensor_parallel}` are both given"
+                raise InputError(what, place="tensor_parallel", remedy="keep one")
 
     def _check_scale(self) -> None:
         if not self.scale:

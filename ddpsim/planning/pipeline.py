@@ -21,7 +21,7 @@ from ddpsim.operations import Operation
 from ddpsim.schedules.pipeline import carried_out_s, divided, most_under_way, under_way, weight_versions, works_of
 from ddpsim.schedules.sharded import REPLICA
 from ddpsim.schedules.units import modules_of
-from ddpsim.simulation.servers import part_of
+from ddpsim.simulation.groups import part_of
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 

@@ -116,6 +116,9 @@ def check_first(count: int, options: Options) -> None:
         if given:
             what = f"`first` and `{name}` are both given, whose iterations are never alike"
             raise InputError(what, place="first", remedy="keep one")
+    if options.tensor_parallel > 1:
+        what = "`first` and `tensor_parallel` are both given, of which only DDP's construction is known"
+        raise InputError(what, place="first", remedy="keep one")
 
 
 def first_iterations(prediction: Prediction, count: int) -> FirstIterations:
@@ -138,13 +141,13 @@ def first_iterations(prediction: Prediction, count: int) -> FirstIterations:
     periods = math.ceil(count / run.options.period) + 1
     options = replace(run.options, order=_order(run.options), iterations=periods)
     began = run.under(options, warm_up=0, whole=False)
-    iterations = iterations_of(began.graph.ranks[0], began.times)[:count]
+    iterations = iterations_of(began.graph, began.graph.ranks[0], began.times)[:count]
     plans = began.settings[0].plan
     last = Plans([0], [plans(count - 1)])
     shift = WARM_UP * run.options.period
     later = [replace(draw, pace=partial(_later, draw, shift)) for draw in began.draws]
     steady = run.under(began.job.options, whole=False, draws=later, planned=last)
-    compared = zip(iterations, iterations_of(steady.graph.ranks[0], steady.times)[shift:], strict=False)
+    compared = zip(iterations, iterations_of(steady.graph, steady.graph.ranks[0], steady.times)[shift:], strict=False)
     rebuilt = {k for k in range(1, count) if plans(k).groups() != plans(k - 1).groups()}
     found = [FirstIteration(it, then.iteration_s, len(it.buckets), it.index in rebuilt) for it, then in compared]
     ours = scheme_named(run.options.scheme).runner == "ddpexec"

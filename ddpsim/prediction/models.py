@@ -13,9 +13,9 @@ from ddpsim.workload import Workload
 from ddpsim.workload.estimate import ModelShape
 from ddpsim.workload.files import RECORDED, locate_workload, read_workload, with_operators
 from ddpsim.workload.gpus import gpu_named, kind_of
-from ddpsim.workload.on_gpu import on_gpu
+from ddpsim.workload.on_gpu import REMEDY, on_gpu
 
-Key = tuple[str | None, int | None, str | None]
+Key = tuple[str | None, int | None, str | None, int]
 
 
 @dataclass(slots=True)
@@ -72,21 +72,24 @@ class Model:
         Args:
             topology: of several kinds of nodes the first decides.
             batch_size, precision: other than the workload's own; None is its own.
-            options: of the run; a CPU's workload under gloo trains on the machine's CPUs.
+            options: of the run; a CPU's workload under gloo trains on the machine's CPUs, and of tensor parallelism the
+                workload is one rank's part.
 
         Raises:
-            WorkloadError: another batch, precision or GPU was asked for, for which its file says too little.
+            WorkloadError: another batch, precision, GPU or a part was asked for, for which its file says too little.
         """
         host_computes = self.source.on_cpu and options is not None and options.backend in ("gloo", "mpi")
         there = None if host_computes or topology.compute_device == "cpu" else topology.compute_device
         target = None if self.keeps_pace else self.gpu or there
-        key = (target, batch_size, precision)
+        key = (target, batch_size, precision, 1 if options is None else options.tensor_parallel)
         if key not in self._found:
             self._found[key] = replace(self._made(*key), operators=None)
         return self._found[key]
 
-    def _made(self, gpu: str | None, batch_size: int | None, precision: str | None) -> Workload:
+    def _made(self, gpu: str | None, batch_size: int | None, precision: str | None, tensor_parallel: int) -> Workload:
         source = self.source
+        if tensor_parallel > 1:
+            return self._part(gpu, batch_size, precision, tensor_parallel)
         other = batch_size not in (None, source.batch_size) or precision not in (None, source.precision)
         if not other and (gpu is None or kind_of(source.device).lower() == kind_of(gpu).lower()):
             return source
@@ -105,6 +108,16 @@ class Model:
             shape = None if source.operators is None else ModelShape.of(source, source.operators)
             return carried(source, gpu_named(gpu).fitted(), shape).workload
         return on_gpu(source, gpu_named(gpu or source.device), batch_size=batch_size, precision=precision)
+
+    def _part(self, gpu: str | None, batch_size: int | None, precision: str | None, ranks: int) -> Workload:
+        """Return what one of `ranks` computes of each layer, on `gpu` or on its own."""
+        source = self.source
+        known = gpu if gpu is not None and (self.gpu or self._estimable(gpu)) else source.gpu
+        if known is None:
+            what = f"{source.name} is computed by a CPU, and has no operators that {ranks} ranks could share"
+            raise WorkloadError(what, place="tensor_parallel", remedy=REMEDY)
+        target = gpu_named(known)
+        return on_gpu(source, target, batch_size=batch_size, precision=precision, tensor_parallel=ranks)
 
     def _estimable(self, gpu: str) -> bool:
         spec = shipped_gpu(gpu)

@@ -157,8 +157,8 @@ class Prediction:
 
     @property
     def samples(self) -> int:
-        """Samples of an iteration, of all ranks that train."""
-        return sum(self.run.batches)
+        """Samples of an iteration, of all ranks that train; ranks that share layers share a batch."""
+        return sum(self.run.batches) // self.options.tensor_parallel
 
     @property
     def samples_per_s(self) -> float:
@@ -233,7 +233,7 @@ class Prediction:
             return None
         models = [gpu.model for each in self.placement.classes for gpu in each.template.gpus]
         capacity = capacity_bytes(self.workload, models)
-        schedule = self.trace.schedule if self.options.scheduled else None
+        schedule = self.trace.schedule if self.options.by_schedule else None
         return Memory.of(self.workload, self.plan, self.options, capacity, schedule)
 
     @property
@@ -293,6 +293,7 @@ class Prediction:
             "nodes": self.nodes,
             "world_size": s.world_size,
             "scheme": self.options.scheme,
+            **self._tensor_document(),
             "iteration_s": s.iteration_s,
             "iteration_statistic": s.iteration_statistic,
             "iteration_low_s": self.low_s,
@@ -313,6 +314,18 @@ class Prediction:
             "memory": None if (memory := self.memory) is None else memory.document(),
         }
 
+    def _tensor_document(self) -> dict[str, object]:
+        """Return what is said of ranks that share layers; nothing where none do."""
+        tensor = self.workload.tensor
+        if tensor is None:
+            return {}
+        return {
+            "tensor_parallel": tensor.ranks,
+            "data_parallel": self.summary.world_size // tensor.ranks,
+            "layer_messages": len(tensor.messages),
+            "layer_bytes": tensor.size_bytes,
+        }
+
     def document(self) -> dict[str, object]:
         """Return the `predict` document; the units are in its keys."""
         unused = {str(rank): [*layers] for rank, layers in self.options.unused.items()}
@@ -328,7 +341,7 @@ class Prediction:
                 {
                     "index": b.index,
                     "size_bytes": b.size_bytes,
-                    "wire_bytes": b.size_bytes if self.options.scheduled else self.wire_bytes(b.parameters),
+                    "wire_bytes": b.size_bytes if self.options.by_schedule else self.wire_bytes(b.parameters),
                     "parameters": list(b.parameters),
                     "ready_s": b.ready_s,
                     "launched_s": b.launched_s,

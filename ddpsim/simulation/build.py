@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.schedules.points import BACKWARD_END
@@ -20,6 +20,7 @@ from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.rank_builder import OptimizerBuilder, RankBuilder
 from ddpsim.simulation.scheduling import WHOLE_UPDATE, ForwardWait
 from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.workload.layer_messages import LayerMessage
 
 RUN_AHEAD = 2
 """Iterations that are launched and not over, at most: of small models the launch queue holds many, and no step changes
@@ -54,6 +55,8 @@ class IterationBuilder:
 
     def __init__(self, to: RankBuilder, setting: RankConfiguration) -> None:
         self._to, self._setting = to, setting
+        self._stops, layers = setting.forward_stops, setting.layers
+        self._layers = {} if layers is None else layers.in_backward()
         self._device = not to.one_thread
         self._scheduled: Launches | None = None
         self._buckets: tuple[list[tuple[int, ...]], Launches] | None = None
@@ -227,10 +230,13 @@ class IterationBuilder:
         if not self._device:
             to.begin_phase()
         host, work = 0.0, 0.0
-        for stop in () if setting.scheduled is None else setting.scheduled.forward:
-            self._compute_forward(nodes, pace, stop.host - host, stop.work - work)
-            self._stop(nodes, launches, stop)
-            host, work = stop.host, stop.work
+        for host_share, work_share, stop in self._stops:
+            self._compute_forward(nodes, pace, host_share - host, work_share - work)
+            if isinstance(stop, ForwardWait):
+                self._stop(nodes, launches, stop)
+            else:
+                to.layer_waits(nodes, stop, setting.layers_lane)
+            host, work = host_share, work_share
         self._owes_update = False
         self._compute_forward(nodes, pace, 1.0 - host, 1.0 - work)
         if self._device:
@@ -266,6 +272,23 @@ class IterationBuilder:
         nodes.held_up.append((since, to.moment()))
         to.launch_all(nodes, launches.passed(*stop.points))
 
+    def _layers_wait(
+        self, nodes: IterationNodes, messages: Sequence[LayerMessage], host_s: float, work_s: float
+    ) -> tuple[float, float]:
+        """Compute a gradient until the last of the messages in it, and wait for each; return what is left of both."""
+        to, host, work = self._to, 0.0, 0.0
+        for message in messages:
+            if self._device:
+                to.device(work_s * (message.device - work))
+                to.host(host_s * (message.host - host))
+            else:
+                begun = to.moment()
+                to.compute(host_s * (message.device - work))
+                nodes.backward.append((begun, to.moment()))
+            to.layer_waits(nodes, message, self._setting.layers_lane)
+            host, work = message.host, message.device
+        return host_s * (1.0 - (host if self._device else work)), work_s * (1.0 - work)
+
     def _unused(self, pace: IterationProfile, index: int) -> list[int]:
         """Return the parameters of buckets that get no gradient in iteration `index`, at `pace`."""
         used, dropped = set(pace.order), self._setting.dropped(index)
@@ -296,6 +319,8 @@ class IterationBuilder:
                 to.take_in(nodes, launches.waits(*needed))
                 to.resume(since)
                 to.launch_all(nodes, launches.passed(*needed))
+            if messages := self._layers.get(parameter):
+                host_s, _ = self._layers_wait(nodes, messages, host_s, host_s)
             begun = to.moment()
             to.compute(host_s)
             if adds:
@@ -323,6 +348,8 @@ class IterationBuilder:
             if scheduled is not None and (needed := scheduled.needed[parameter]):
                 to.take_in(nodes, launches.waits(*needed))
                 to.launch_all(nodes, launches.passed(*needed))
+            if messages := self._layers.get(parameter):
+                host_s, work_s = self._layers_wait(nodes, messages, host_s, work_s)
             fills = parameter in filled
             copy_s = setting.copies_s[parameter] if fills else 0.0
             plain = (host_s > 0 or owed_s > 0) and lag_s <= 0 and not adds

@@ -284,6 +284,7 @@ class JobResources:
         rings: bool,
         placement: Placement,
         pattern: str | None = None,
+        share: float = 1.0,
         *,
         network: Network | None = None,
         sender: Hashable = None,
@@ -297,8 +298,14 @@ class JobResources:
         key = (placement.nodes, placement.gpus_per_node, options)
         if key not in self.transports:
             self.transports[key] = make_transport(placement, self.backend, calibration, options)
-        transport = scaled_transport(self.transports[key], self.wire_factor, self.latency)
+        factor = self.wire_factor if share == 1 else _times(share, self.wire_factor)
+        transport = scaled_transport(self.transports[key], factor, self.latency)
         return Collectives.over(transport, env, fidelity=options.fidelity, network=network, sender=sender)
+
+
+def _times(share: float, factor: Callable[[int], float] | None) -> Callable[[int], float]:
+    """Return `factor` times a share, whatever the size."""
+    return lambda size_bytes: share * (1.0 if factor is None else factor(size_bytes))
 
 
 def _transport_constants(calibration: Calibration | None, backend: str) -> tuple[dict[str, float], object]:

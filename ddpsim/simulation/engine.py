@@ -160,7 +160,7 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
     job, graph, times, settings, extent = ran.job, ran.graph, ran.times, ran.settings, ran.extent
     options, placement, backend = job.options, job.placement, job.backend
     ranks = [rank for rank in graph.ranks if rank.number >= 0]
-    records = [record for rank in ranks for record in iterations_of(rank, times)]
+    records = [record for rank in ranks for record in iterations_of(graph, rank, times)]
     counted = [record for record in records if extent.begin <= record.index < extent.end]
     plan = plan_of(ran)
     provenance = _provenance(ran.workload, placement, options, plan, job.staleness)
@@ -182,7 +182,12 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
 def plan_of(ran: JobRun) -> BucketPlan:
     """Return the buckets of the last iteration that counts, with the line of torch's that makes them."""
     plan = ran.settings[0].plan(ran.extent.end - 1)
-    return replace(plan, call=torch_line(ran.job.options, plan, [kind.workload for kind in ran.kinds]))
+    call = torch_line(ran.job.options, plan, [kind.workload for kind in ran.kinds])
+    shared = ran.job.options.tensor_parallel
+    if shared > 1 and call.caps is not None:
+        parts = f"of a rank's part of the model, process_group: every {shared}-th rank"
+        call = replace(call, note="; ".join(filter(None, [parts, call.note])))
+    return replace(plan, call=call)
 
 
 def _provenance(
@@ -230,4 +235,4 @@ def simulate_local(
     else:
         run.add(rank, processor, loader=Loader(stage), copy=lambda: env.timeout(alone.copy_s))
     report(run, rank, progress)
-    return [record for record in iterations_of(rank, run.run()) if record.index >= WARM_UP * cycle]
+    return [record for record in iterations_of(graph, rank, run.run()) if record.index >= WARM_UP * cycle]

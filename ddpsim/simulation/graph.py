@@ -199,6 +199,22 @@ class MessageNodes:
     awaited: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LayerNodes:
+    """These nodes are a message that a layer waits for.
+
+    Attributes:
+        sent: its collective.
+        begun, ended: of the wait.
+        forward: whether forward waits, or backward.
+    """
+
+    sent: int
+    begun: int
+    ended: int
+    forward: bool
+
+
 Interval = tuple[int, int]
 """From the end of one node to the end of another."""
 
@@ -218,6 +234,7 @@ class IterationNodes:
         idle_s: time that the device idles in backward without DDP.
         exposed: waits for messages.
         gradients: of each its parameter, the host's hook and its completion.
+        layers: messages that layers waited for.
     """
 
     index: int
@@ -238,6 +255,7 @@ class IterationNodes:
     exposed: list[int] = field(default_factory=list)
     gradients: list[tuple[int, int, int]] = field(default_factory=list)
     messages: list[MessageNodes] = field(default_factory=list)
+    layers: list[LayerNodes] = field(default_factory=list)
 
 
 @dataclass(slots=True)

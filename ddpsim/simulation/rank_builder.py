@@ -18,6 +18,7 @@ from ddpsim.simulation.graph import (
     Collective,
     ExecutionModel,
     IterationNodes,
+    LayerNodes,
     Linear,
     MessageNodes,
     NodeKind,
@@ -27,6 +28,7 @@ from ddpsim.simulation.graph import (
 from ddpsim.simulation.messages import Launches, PlannedMessage
 from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.scheduling import OptimizerUpdate
+from ddpsim.workload.layer_messages import LayerMessage
 
 _GRADIENT = (NodeKind.DELAY, NodeKind.MARK, NodeKind.COMPUTE)
 _AFTER_NOTHING: tuple[tuple[int, ...], ...] = ((), (), ())
@@ -228,6 +230,23 @@ class RankBuilder:
             self.resume(ready)
         else:
             self.on_host(NodeKind.WAIT, after=(self._sent[message.number].done,))
+
+    def layer_waits(self, iteration: IterationNodes, message: LayerMessage, lane: int) -> None:
+        """Send a message that the computation waits for, on a lane of its own.
+
+        Args:
+            message: in forward where no gradient comes after it.
+        """
+        since = self._host
+        if self.one_thread:
+            self.on_host(NodeKind.DELAY, self._costs.launch_s)
+        else:
+            self.host(self._costs.launch_s)
+        sent = self.collective(message.size_bytes, (self.event(),), message.operation, lane)
+        begun = since if self.one_thread else self.moment()
+        (self.on_host if self.one_thread else self.on_stream)(NodeKind.WAIT, after=(sent,))
+        self.resume(since)
+        iteration.layers.append(LayerNodes(sent, begun, self.moment(), message.before is None))
 
     def outstanding(self, planned: Iterable[PlannedMessage]) -> list[MessageNodes]:
         """Return those of `planned` that have been launched and not been waited for, as they are from now on."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from ddpsim.operations import Operation
 from ddpsim.simulation.graph import (
     ORIGIN,
     Cause,
@@ -18,17 +19,26 @@ from ddpsim.simulation.graph import (
     StepGraph,
 )
 from ddpsim.simulation.run import NodeTimes
-from ddpsim.trace.records import COMPUTE, HOST, BucketTimes, Gradient, Iteration, PathSpan, communication_stream
+from ddpsim.trace.records import (
+    COMPUTE,
+    HOST,
+    BucketTimes,
+    Gradient,
+    Iteration,
+    LayerTimes,
+    PathSpan,
+    communication_stream,
+)
 
 _NEVER = float("inf")
 
 
-def iterations_of(rank: RankGraph, times: NodeTimes) -> list[Iteration]:
-    """Return the iterations of a rank, in order."""
-    return [_iteration(rank, nodes, times) for nodes in rank.iterations]
+def iterations_of(graph: StepGraph, rank: RankGraph, times: NodeTimes) -> list[Iteration]:
+    """Return the iterations of a rank of a graph, in order."""
+    return [_iteration(graph, rank, nodes, times) for nodes in rank.iterations]
 
 
-def _iteration(rank: RankGraph, nodes: IterationNodes, times: NodeTimes) -> Iteration:
+def _iteration(graph: StepGraph, rank: RankGraph, nodes: IterationNodes, times: NodeTimes) -> Iteration:
     end = times.end
 
     def total(intervals: Iterable[Interval]) -> float:
@@ -37,8 +47,10 @@ def _iteration(rank: RankGraph, nodes: IterationNodes, times: NodeTimes) -> Iter
     forward_s, backward_s, optimizer_s = total(nodes.forward), total(nodes.backward), total(nodes.optimizer)
     broadcast_s, held_up_s = total(nodes.broadcast), total(nodes.held_up)
     input_s = None if nodes.input is None else total([nodes.input])
+    layers_s = sum(end[each.ended] - end[each.begun] for each in nodes.layers)
     if not rank.one_thread:
-        forward_s -= (input_s or 0.0) + broadcast_s + held_up_s
+        in_forward_s = total((each.begun, each.ended) for each in nodes.layers if each.forward)
+        forward_s -= (input_s or 0.0) + broadcast_s + held_up_s + in_forward_s
         backward_s -= nodes.copied_s + _stood_s(nodes, times)
         optimizer_s += 0.0 if nodes.optimizer_begun is None else end[nodes.end] - end[nodes.optimizer_begun]
     return Iteration(
@@ -59,6 +71,16 @@ def _iteration(rank: RankGraph, nodes: IterationNodes, times: NodeTimes) -> Iter
         gradients=tuple(
             Gradient(parameter=parameter, hook_s=end[hook], ready_s=end[ready])
             for parameter, hook, ready in nodes.gradients
+        ),
+        layer_comm_s=layers_s if nodes.layers else None,
+        layers=tuple(
+            LayerTimes(
+                operation=Operation(each.operation),
+                size_bytes=each.size_bytes,
+                started_s=times.begin[node],
+                finished_s=end[node],
+            )
+            for node, each in ((one.sent, graph.collectives[one.sent]) for one in nodes.layers)
         ),
     )
 

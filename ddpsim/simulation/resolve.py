@@ -151,6 +151,7 @@ def resolve(
     workloads, planned = given.get("workloads", {}), given.get("planned")
     options.check(workload)
     options.check_ranks(placement.world_size)
+    _check_tensor(placement, options)
     _check_templates(placement, workloads, workload)
     options = options.on(workload, placement.topology)
     backend = options.backend_for(workload)
@@ -160,7 +161,7 @@ def resolve(
     if given.get("every_rank") or options.asynchronous:
         kinds = sorted((replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks), key=attrgetter("first"))
     schedule, ranks = None, placement.world_size
-    if options.scheduled:
+    if options.by_schedule:
         first = kinds[0].workload
         plan = options.bucket_plan(first) if planned is None else planned.plan(0)
         schedule = schedule_of(options, first, plan, placement, backend, calibration)
@@ -276,6 +277,14 @@ def _kinds_of(
         nodes = len({rank // placement.gpus_per_node for rank in ranks})
         jitter = jitter_of(source)
         yield RankKind(sorted(ranks), source, execution, split, spread, jitter, beside_others, of_nodes, nodes)
+
+
+def _check_tensor(placement: Placement, options: Options) -> None:
+    """Refuse ranks that share layers where their groups begin or end in the middle of a node that others are on."""
+    ranks, each = options.tensor_parallel, placement.gpus_per_node
+    if ranks % each and each % ranks:
+        what = f"groups of {ranks} ranks on nodes of {each}"
+        raise InputError(what, place="tensor_parallel", remedy="give a divisor or a multiple of the ranks of a node")
 
 
 def _check_templates(placement: Placement, workloads: dict[str, Workload], trained: Workload) -> None:

@@ -16,12 +16,14 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
+from ddpsim.schedules.mesh import DATA, LAYERS, TENSOR, beside_tensor
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.points import Point, PointKind, points
 from ddpsim.schedules.schedule import Lane, Schedule, parameters_at, queue_of
 from ddpsim.schedules.servers import SERVERS
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.groups import part_of, share_of_together
 from ddpsim.simulation.messages import Launches, PlannedMessage, filled_by_hooks, messages_of
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
@@ -139,7 +141,9 @@ class Scheduled:
         """
         schedule = at_first_points(schedule, workload)
         count = len(workload.parameters)
-        lanes = tuple(dict.fromkeys([BUFFERS_LANE, *((message.group, message.stream) for message in schedule)]))
+        layers = [LAYERS] if TENSOR in schedule.groups else []
+        sent = [(message.group, message.stream) for message in schedule]
+        lanes = tuple(dict.fromkeys([BUFFERS_LANE, *sent, *layers]))
         backward = parameters_at(schedule, PointKind.BACKWARD)
         filled = (index for each in schedule if filled_by_hooks(each) for index in each.parameters)
         late = schedule.update == "before_use"
@@ -257,15 +261,22 @@ def schedule_of(
         PlanError: a schedule that cannot be carried out.
     """
     ours = replace(options.collective, rings=True)
-    transport = make_transport(placement, backend, calibration, ours)
-    setup = setup_of(options, workload, plan, placement, transport.time_s, blocking=backend == "gloo")
+    tensor, data = options.tensor_parallel, placement.world_size // options.tensor_parallel
+    part, together = (placement, 1) if tensor == 1 else part_of(placement, DATA, data)
+    transport, share = make_transport(part, backend, calibration, ours), share_of_together(data, part)
+
+    def time_s(operation: Operation, size_bytes: int) -> float:
+        return share * transport.time_s(operation, together * size_bytes)
+
+    setup = setup_of(options, workload, plan, placement, time_s, blocking=backend == "gloo")
 
     def control_s(library: str, size_bytes: int) -> float:
         known = calibration if backend == library else None
         return make_transport(placement, library, known).time_s(Operation.ALLREDUCE, size_bytes)
 
     setup = replace(setup, control_s=control_s)
-    return options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
+    made = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
+    return made if tensor == 1 else beside_tensor(made, tensor, data)
 
 
 def setup_of(
@@ -285,10 +296,10 @@ def setup_of(
     return SchemeInputs(
         parameters=workload.parameters,
         buckets=plan.groups(),
-        world_size=placement.world_size,
+        world_size=placement.world_size // options.tensor_parallel,
         every=options.sync_every,
         accumulate=options.accumulate,
-        ranks_per_node=placement.gpus_per_node,
+        ranks_per_node=max(1, placement.gpus_per_node // options.tensor_parallel),
         update_s=float(median(workload.optimizer.device_s)) * options.scale_compute,
         ready_s={index: float(seconds) for index, seconds in enumerate(ready)},
         use_s={i: float(s) * forward_s for i, s in enumerate(shares) if not np.isnan(s)} if known else {},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,15 +14,15 @@ from ddpsim.collectives.transport import Transport
 from ddpsim.network.fairness import LinkId
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.operations import Operation
+from ddpsim.schedules.mesh import DATA
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Lane
 from ddpsim.schedules.servers import sendable
-from ddpsim.schedules.sharded import REPLICA
 from ddpsim.simulation.contention import OnBusy, Process, slowing
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import Collective
+from ddpsim.simulation.groups import part_of, share_of_together
 from ddpsim.topology.graph import Placement
-from ddpsim.topology.placement import place
 
 
 class StreamQueue:
@@ -88,7 +87,7 @@ class MessageStreams:
         ranks_of: Mapping[str, int],
         world: Collectives,
         placement: Placement,
-        make: Callable[[Placement, str | None], Collectives],
+        make: Callable[[Placement, str | None, float], Collectives],
         patterns: Mapping[str, str],
     ) -> MessageStreams:
         """Return the lanes of a schedule.
@@ -97,15 +96,17 @@ class MessageStreams:
             lanes: groups and streams.
             ranks_of: how many ranks each process group beside that of all ranks has.
             world: of all ranks.
-            make: the collectives of a part of `placement`, by a pattern or the backend's own algorithm.
+            make: the collectives of a part of `placement`, by a pattern or the backend's own algorithm, each of which
+                takes some share of its time.
             patterns: by group, where there is one.
         """
         made: dict[str, tuple[Collectives, int, int]] = {WORLD: (world, placement.world_size, 1)}
         for name, ranks in ranks_of.items():
             part, together = part_of(placement, name, ranks)
             pattern = patterns.get(name)
-            shared = part is placement and pattern is None
-            made[name] = (world if shared else make(part, pattern), ranks, together)
+            share = share_of_together(ranks, part) if name == DATA else 1.0
+            shared = part is placement and pattern is None and share == 1
+            made[name] = (world if shared else make(part, pattern, share), ranks, together)
         groups, sizes, together_of = zip(*(made[group] for group, _ in lanes), strict=True)
         lines = [
             StreamQueue(made[group][0].network, send_s(world, placement.world_size))
@@ -131,20 +132,6 @@ class MessageStreams:
     def transports(self) -> list[tuple[Transport, int]]:
         """Return the transport and the ranks of each lane."""
         return [(group.transport, ranks) for group, ranks in zip(self.groups, self.ranks, strict=True)]
-
-
-def part_of(placement: Placement, name: str, ranks: int) -> tuple[Placement, int]:
-    """Return where a group's collective is run, and for how many groups of its name it stands."""
-    each = placement.gpus_per_node
-    if ranks == placement.world_size:
-        return placement, 1
-    if name != REPLICA:
-        nodes = math.ceil(ranks / each)
-        return place(placement.topology, nodes, math.ceil(ranks / nodes)), 1
-    shards = placement.world_size // ranks
-    if shards < each:
-        return placement, shards
-    return place(placement.topology, ranks, each), each
 
 
 Bucket = tuple[int, ...]

@@ -5,6 +5,7 @@ The buckets in force in each iteration: fixed, or rebuilt as an order policy say
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
@@ -17,15 +18,17 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
 from ddpsim.order import Arrivals, OrderExchange, conferences
+from ddpsim.schedules.mesh import LAYERS
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.contention import GpuCapacity
 from ddpsim.simulation.costs import ENTER_S, KERNELS, Costs
 from ddpsim.simulation.graph import BUFFERS_PART, ExecutionModel, Linear
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.pace import IterationProfile
-from ddpsim.simulation.scheduling import Scheduled
+from ddpsim.simulation.scheduling import ForwardWait, Scheduled
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import AchievedGpu
+from ddpsim.workload.layer_messages import LayerMessage, TensorParallel
 from ddpsim.workload.optimizers import ADDITION
 
 if TYPE_CHECKING:
@@ -197,6 +200,29 @@ class RankConfiguration:
         other = copy(self)
         other.options, other.plan = options, plan
         return other
+
+    @property
+    def layers(self) -> TensorParallel | None:
+        """What layers wait for; None of whole ones, and of one process by itself."""
+        return self.workload.tensor if self.ddp else None
+
+    @property
+    def forward_stops(self) -> Sequence[tuple[float, float, ForwardWait | LayerMessage]]:
+        """Where forward stops, for a schedule or in a layer: the shares of it on host and device that are over then."""
+        waits = () if self.scheduled is None else self.scheduled.forward
+        stops: list[tuple[float, float, ForwardWait | LayerMessage]] = [(each.host, each.work, each) for each in waits]
+        if self.layers is None:
+            return stops
+        stops += [(each.host, each.device, each) for each in self.layers.forward]
+        stops.sort(key=lambda stop: stop[1])
+        hosts = itertools.accumulate((host for host, _, _ in stops), max)
+        return [(host, work, stop) for host, (_, work, stop) in zip(hosts, stops, strict=True)]
+
+    @property
+    def layers_lane(self) -> int:
+        """The lane of what layers wait for."""
+        assert self.scheduled is not None
+        return self.scheduled.lanes.index(LAYERS)
 
     @property
     def enter_s(self) -> float:

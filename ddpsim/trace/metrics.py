@@ -31,12 +31,13 @@ def overlap_ratio(trace: Trace, rank: int) -> float | None:
     """Return the share of `rank`'s communication time during which it also computed.
 
     From kernel spans where the trace has them (every kernel that is no collective is computation), else, and where
-    forward was held up, from the iterations' exposed time against the union of their buckets' collectives.
+    forward was held up or layers waited for messages of their own, from the iterations' exposed time against the union
+    of their buckets' collectives.
     """
     if trace.world_size == 1:
         return None
     iterations = trace.of_rank(rank)
-    held_up = any(it.held_up_s > 0 for it in iterations)
+    held_up = any(it.held_up_s > 0 or it.layers for it in iterations)
     kernels = [] if held_up else [span for span in trace.spans if span.rank == rank and span.kernel]
     communication = union((span.start_s, span.end_s) for span in kernels if is_collective(span))
     if communication:
@@ -105,6 +106,9 @@ PARTS = ("forward_s", "backward_compute_s", "exposed_comm_s", "buffer_broadcast_
 INPUT = "input_s"
 """The seventh part, of iterations that wait for their batches."""
 
+LAYERS = "layer_comm_s"
+"""The eighth part, of iterations whose layers wait for messages of their own."""
+
 STATISTICS = ("median", "mean", "median of cycle means")
 """What one period stands for many. Iterations that leave layers out differ by design, so that their median may be
 either of two values; those of a cycle of accumulated gradients do too, and a cycle's mean is one period."""
@@ -148,6 +152,7 @@ class Summary:
             comp_comm_overlap; None at one rank or without communication.
         iterations: periods that were counted.
         input_s: of the breakdown, how long forward waited for its batch; None where loading data is no part of it.
+        layer_comm_s: of the breakdown, how long layers waited for messages of their own; None where they have none.
         buckets: in launch order; empty under a noop hook or at no synchronised iteration.
     """
 
@@ -167,6 +172,7 @@ class Summary:
     iterations: int
     buckets: tuple[BucketSummary, ...]
     input_s: float | None = None
+    layer_comm_s: float | None = None
 
     def __repr__(self) -> str:
         return (
@@ -177,15 +183,16 @@ class Summary:
         """Return the summary as JSON values."""
         buckets = [{**asdict(b), "parameters": list(b.parameters)} for b in self.buckets]
         document = {**asdict(self), "buckets": buckets}
-        if self.input_s is None:
-            del document["input_s"]
+        for part in (INPUT, LAYERS):
+            if document[part] is None:
+                del document[part]
         return document
 
     @property
     def parts(self) -> dict[str, float]:
-        """The breakdown by its keys, which sum to `iteration_s`: `PARTS`, and `input_s` where there is one."""
-        waited = {} if self.input_s is None else {INPUT: self.input_s}
-        return {**waited, **{part: getattr(self, part) for part in PARTS}}
+        """The breakdown by its keys, which sum to `iteration_s`: `PARTS`, and the seventh and eighth that there are."""
+        found = {part: getattr(self, part) for part in (INPUT, *PARTS, LAYERS)}
+        return {part: seconds for part, seconds in found.items() if seconds is not None}
 
 
 def summarise(trace: Trace) -> Summary:
@@ -249,9 +256,9 @@ def _middle(groups: Sequence[Sequence[Iteration]]) -> list[Iteration]:
 def _breakdown(middle: Sequence[Iteration], iteration_s: float) -> tuple[dict[str, float], float]:
     """Return the parts, means over `middle`, scaled to sum to `iteration_s`, and by how much."""
     parts = {part: fmean(getattr(it, part) for it in middle) for part in PARTS}
-    waits = [it.input_s for it in middle if it.input_s is not None]
-    if waits:
-        parts[INPUT] = sum(waits) / len(middle)
+    for part in (INPUT, LAYERS):
+        if waits := [seconds for it in middle if (seconds := getattr(it, part)) is not None]:
+            parts[part] = sum(waits) / len(middle)
     total = sum(parts.values())
     scale = iteration_s / total if total > 0 else 1.0
     scaled = {part: seconds * scale for part, seconds in parts.items()}

@@ -19,6 +19,7 @@ from ddpsim.operations import Operation
 HOST = "host"
 COMPUTE = "compute"
 BUCKETS = "buckets"
+LAYERS = "communication of layers"
 
 ITERATION = "iteration"
 INPUT = "input"
@@ -108,6 +109,22 @@ class BucketTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTimes:
+    """These moments are of a message inside a layer, for which its computation waits.
+
+    Attributes:
+        operation, size_bytes: of it.
+        started_s: this rank had come.
+        finished_s: it ended.
+    """
+
+    operation: Operation
+    size_bytes: int
+    started_s: float
+    finished_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Iteration:
     """One iteration of one rank; `end_s` is the start of the next forward.
 
@@ -117,6 +134,8 @@ class Iteration:
     interrupted, in a schedule whose messages and updates the next forward waits for: time of other parts. `input_s` is
     how long a batch was waited for, a seventh part; None where loading data is no part of it. A simulated iteration
     begins with it, as forward waits for its own batch; a recorded one ends with it, in the wait for the next.
+    `layer_comm_s` is how long layers waited for their own messages, as those of tensor parallelism, an eighth part;
+    None where they have none.
     """
 
     rank: int
@@ -134,6 +153,8 @@ class Iteration:
     stepped: bool = True
     buckets: tuple[BucketTimes, ...] = ()
     gradients: tuple[Gradient, ...] = ()
+    layer_comm_s: float | None = None
+    layers: tuple[LayerTimes, ...] = ()
 
     def __repr__(self) -> str:
         what = f"{len(self.buckets)} buckets, {len(self.gradients)} gradients"
@@ -155,6 +176,7 @@ class Iteration:
             - self.buffer_broadcast_s
             - self.optimizer_s
             - (self.input_s or 0.0)
+            - (self.layer_comm_s or 0.0)
         )
 
 
@@ -219,7 +241,8 @@ class Trace:
 def spans_of(iterations: Sequence[Iteration], backend: str) -> list[Span]:
     """Return the spans of `iterations`: phases and waits, buckets, and collectives on as many streams as overlap.
 
-    Collectives carry `args.backend`, `args.bucket`, `args.size_bytes` and the times of their bucket.
+    Collectives carry `args.backend`, `args.bucket`, `args.size_bytes` and the times of their bucket; those of layers
+    have a stream of their own.
     """
     spans: list[Span] = []
     for iteration in iterations:
@@ -232,6 +255,9 @@ def _phases(it: Iteration) -> Iterator[Span]:
     forward = it.start_s + (it.input_s or 0.0) + it.buffer_broadcast_s
     backward_end = max((g.ready_s for g in it.gradients), default=forward + it.forward_s + it.backward_compute_s)
     forward_end = forward + it.forward_s + it.held_up_s
+    for layer in it.layers:
+        if layer.started_s < forward_end:
+            forward_end += layer.finished_s - layer.started_s
     if it.input_s is not None:
         yield _span(it, HOST, INPUT, it.start_s, it.start_s + it.input_s, kernel=False)
     yield _span(it, COMPUTE, FORWARD, forward, forward_end)
@@ -266,6 +292,16 @@ def _collectives(it: Iteration, backend: str) -> Iterator[Span]:
         )
         if bucket.written_s > bucket.finished_s:
             yield _span(it, COMPUTE, COPY_OUT, bucket.finished_s, bucket.written_s, kernel=False)
+    for layer in it.layers:
+        yield Span(
+            rank=it.rank,
+            stream=LAYERS,
+            name=COLLECTIVES[layer.operation],
+            start_s=layer.started_s,
+            duration_s=layer.finished_s - layer.started_s,
+            kernel=True,
+            args={"backend": backend, "iteration": it.index, "size_bytes": layer.size_bytes},
+        )
 
 
 def _span(it: Iteration, stream: str, name: str, start_s: float, end_s: float, *, kernel: bool = True) -> Span:

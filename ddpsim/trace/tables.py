@@ -48,6 +48,8 @@ def parts_table(summary: Summary, clipping_s: float | None = None, micro_batches
         rows.append((name, getattr(summary, part)))
         if part == "exposed_comm_s" and summary.exposed_skew_s is not None:
             rows.append(("  of which waiting for ranks", summary.exposed_skew_s))
+    if summary.layer_comm_s is not None:
+        rows.append(("communication of layers", summary.layer_comm_s))
     if clipping_s:
         rows.append(("  of which gradient clipping", clipping_s))
     columns: Sequence[Column[tuple[str, float]]] = (

@@ -18,11 +18,13 @@ from ddpsim.errors import WorkloadError
 from ddpsim.workload.anchors import Anchor, RooflineFactors, check_floor, of_step, pace_of, repeats_of
 from ddpsim.workload.fusing import COMPILED_AS, INDUCTOR_GRAPHS, CompiledAs, fused
 from ddpsim.workload.gpus import AchievedGpu
+from ddpsim.workload.layer_messages import TensorParallel, in_backward, in_forward
 from ddpsim.workload.operators import Activations, Operator, PhasesUnderAutocast, StepOperators
 from ddpsim.workload.optimizers import ADDITION, OPTIMIZERS, Optimizer, optimizer_of_kind
 from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Workload
 from ddpsim.workload.replayed import COMPILED, was_compiled
 from ddpsim.workload.roofline import OPTIMIZER_TERM, arithmetic_share, floors_s, roofline_s, shares_of_terms
+from ddpsim.workload.tensor_parallel import RankStep, on_ranks
 from ddpsim.workload.timeline import EAGER_LAUNCH_S, Timeline
 
 OPTIMIZER = OPTIMIZERS["momentum"]
@@ -122,6 +124,7 @@ class EstimateOptions:
         pace: of another estimate for the same GPU, that has been scaled to a measured time; None is the roofline's.
         accumulate: micro-batches of the measured step; the estimate is of one.
         without: terms of `roofline.SWITCHES` that take no device time.
+        tensor_parallel: ranks of which the estimate is of one's part of the step; a measured time is of the whole's.
     """
 
     anchors: Sequence[Anchor] = ()
@@ -129,6 +132,7 @@ class EstimateOptions:
     pace: RooflineFactors | None = None
     accumulate: int = 1
     without: Collection[str] = ()
+    tensor_parallel: int = 1
 
 
 def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: EstimateOptions | None = None) -> Workload:
@@ -142,17 +146,28 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
 
     Raises:
         UnknownNameError: no such term.
-        WorkloadError: a precision the GPU lacks, a step without any gradient, or an anchor that the GPU cannot reach.
+        WorkloadError: a precision the GPU lacks, a step without any gradient, an anchor that the GPU cannot reach, or
+            a step that several ranks cannot share.
     """
     options = options or EstimateOptions()
     optimizer, accumulate, without = options.optimizer, options.accumulate, options.without
     if precision not in gpu.peak_flops:
         remedy = f"use one of {', '.join(gpu.peak_flops)}"
         raise WorkloadError(f"{gpu.name} has no figures for precision {precision!r}", place=shape.name, remedy=remedy)
-    parameters = tuple(replace(p, dtype=_dtype(p, precision), device="cuda:0") for p in shape.parameters)
     own = optimizer_of_kind(shape.optimizer_kind)
     used, targets = optimizer or OPTIMIZER, list(options.anchors)
     counted, shape, gpu = shape, as_run(shape, gpu, precision), gpu if shape.compiler is None else gpu.fused()
+    part = None if options.tensor_parallel == 1 else _part_of(shape, options.tensor_parallel, precision)
+    if part is not None:
+        activations = part.activations(shape.activations, options.tensor_parallel)
+        shape = replace(
+            shape,
+            parameters=part.parameters,
+            forward=part.forward,
+            backward=part.backward,
+            activations=activations,
+        )
+    parameters = tuple(replace(p, dtype=_dtype(p, precision), device="cuda:0") for p in shape.parameters)
     phases = (shape.forward, shape.backward)
     works = roofline_s(phases, gpu, precision, without)
     update = used.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s)
@@ -182,11 +197,26 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
         provenance["without"] = sorted(without)
     return replace(
         workload,
-        operators=counted.operators(parameters),
+        tensor=None if part is None else _messages(part, options.tensor_parallel, timeline),
+        operators=counted.operators(parameters) if part is None else None,
         provenance=provenance,
         arithmetic_share=arithmetic_share(phases, gpu, precision, works),
         optimizer_kind=shape.optimizer_kind if optimizer in (None, own) else used.kind,
     )
+
+
+def _part_of(shape: ModelShape, ranks: int, precision: str) -> RankStep:
+    try:
+        return on_ranks(shape.forward, shape.backward, shape.forward_use, shape.parameters, ranks, precision)
+    except WorkloadError as error:
+        error.at(shape.name)
+
+
+def _messages(part: RankStep, ranks: int, timeline: Timeline) -> TensorParallel:
+    """Return what the ranks send each other in a step of `timeline`."""
+    forward = in_forward(part.forward_messages, timeline.works[0])
+    backward = in_backward(part.backward_messages, timeline.works[1], timeline.completes)
+    return TensorParallel(ranks, (*forward, *backward))
 
 
 def as_run(shape: ModelShape, gpu: AchievedGpu, precision: str) -> ModelShape:

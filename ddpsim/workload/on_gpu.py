@@ -16,7 +16,12 @@ _CLIPPED = " with gradient clipping"
 
 
 def on_gpu(
-    source: Workload, gpu: AchievedGpu, *, batch_size: int | None = None, precision: str | None = None
+    source: Workload,
+    gpu: AchievedGpu,
+    *,
+    batch_size: int | None = None,
+    precision: str | None = None,
+    tensor_parallel: int = 1,
 ) -> Workload:
     """Return the step of `source` as it is estimated on `gpu`; on its own GPU, with nothing else asked, `source`.
 
@@ -25,13 +30,17 @@ def on_gpu(
         gpu: of the table, or described.
         batch_size: samples a rank and step; None is the workload's own.
         precision: of the computation; None is the workload's own.
+        tensor_parallel: ranks of which the result is one's part of the step.
 
     Raises:
-        WorkloadError: a workload without operators, a precision that the GPU lacks, or a pace that cannot be read.
+        WorkloadError: a workload without operators, a precision that the GPU lacks, a pace that cannot be read, or a
+            step that was recorded, or is no transformer's, of which ranks are to compute parts.
     """
     same_gpu = kind_of(source.device).lower() == kind_of(gpu.name).lower()
     wanted, batch = precision or source.precision, batch_size or source.batch_size
-    if same_gpu and (wanted, batch) == (source.precision, source.batch_size):
+    if tensor_parallel > 1:
+        _check_parts(source, tensor_parallel)
+    elif same_gpu and (wanted, batch) == (source.precision, source.batch_size):
         return source
     if source.operators is None:
         asked = f"batch {batch} in {wanted}" + ("" if same_gpu else f" on {gpu.name}")
@@ -43,8 +52,18 @@ def on_gpu(
     target = gpu if as_shipped else gpu.fitted()
     pace = RooflineFactors.if_scaled(source.provenance, source.name) if same_pace else None
     shape = ModelShape.of(source, source.operators.of_batch(batch))
-    made = estimate(shape, target, wanted, EstimateOptions(optimizer=_optimizer(source), pace=pace))
+    options = EstimateOptions(optimizer=_optimizer(source), pace=pace, tensor_parallel=tensor_parallel)
+    made = estimate(shape, target, wanted, options)
     return replace(made, sequence_length=source.sequence_length)
+
+
+def _check_parts(source: Workload, ranks: int) -> None:
+    """Refuse to cut a step whose operators are not known, or whose time was measured as a whole."""
+    what = f"{ranks} ranks are each to compute a part of each layer, and "
+    if source.operators is None:
+        raise WorkloadError(f"{what}its operators are not known", place=source.name, remedy=REMEDY)
+    if not source.estimated:
+        raise WorkloadError(f"{what}its times were recorded of whole ones", place=source.name, remedy=REMEDY)
 
 
 def _optimizer(source: Workload) -> Optimizer | None:

@@ -19,6 +19,7 @@ from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import repeated_name
 from ddpsim.errors import WorkloadError
 from ddpsim.options.input_stage import InputStage
+from ddpsim.workload.layer_messages import TensorParallel
 from ddpsim.workload.operators import StepOperators
 
 MOST_S = 1e9
@@ -182,6 +183,8 @@ class Workload:
             known.
         input_stage: how the recorded step's batches are loaded and copied; None where it is not known.
         sequence_length: tokens of a sample, where the file says so; `tokens_per_sample` knows estimates' too.
+        tensor: of a step that one of several ranks computes a part of, their number and messages; None of a whole step.
+            No file has it.
 
     Raises:
         WorkloadError: where shapes disagree, two parameters share a name, a time is negative or above `MOST_S`, one
@@ -212,6 +215,7 @@ class Workload:
     operators: StepOperators | None = None
     input_stage: InputStage | None = None
     sequence_length: int | None = None
+    tensor: TensorParallel | None = None
 
     def __post_init__(self) -> None:
         if self.iterations == 0 or not self.parameters:

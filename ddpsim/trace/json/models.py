@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from ddpsim.documents import MOST_ITEMS, Document, document_error, read_as
 from ddpsim.errors import InputError
 from ddpsim.operations import Operation
-from ddpsim.trace.records import BucketTimes, Gradient, Iteration
+from ddpsim.trace.records import BucketTimes, Gradient, Iteration, LayerTimes
 
 _MOST = 1 << 63
 """No time, count or size is as large."""
@@ -60,6 +60,15 @@ class BucketRecord(Document):
         return BucketTimes(**{**dict(self), "parameters": tuple(self.parameters)})
 
 
+class LayerRecord(Document):
+    """`LayerTimes` as it was written."""
+
+    operation: Annotated[Operation, Field(strict=False)]
+    size_bytes: Whole
+    started_s: Seconds
+    finished_s: Seconds
+
+
 class IterationRecord(Document):
     """An `Iteration` as it was written; gradients are `[parameter, hook_s, ready_s]`."""
 
@@ -76,6 +85,8 @@ class IterationRecord(Document):
     input_s: Seconds | None = None
     synced: bool = True
     stepped: bool | None = None
+    layer_comm_s: Seconds | None = None
+    layers: list[LayerRecord] = Field(default_factory=list)
     buckets: list[BucketRecord]
     gradients: list[Annotated[tuple[Parameter, Seconds, Seconds], Field(strict=False)]]
 
@@ -95,5 +106,7 @@ def iteration_from(record: object, place: str, error: type[InputError], remedy: 
     read = read_as(IterationRecord, record, place, error, remedy)
     buckets = tuple(bucket.times() for bucket in read.buckets)
     gradients = tuple(Gradient(parameter=p, hook_s=hook, ready_s=ready) for p, hook, ready in read.gradients)
+    layers = tuple(LayerTimes(**dict(each)) for each in read.layers)
     stepped = read.synced if read.stepped is None else read.stepped
-    return Iteration(**{**dict(read), "stepped": stepped, "buckets": buckets, "gradients": gradients})
+    found = {**dict(read), "stepped": stepped, "buckets": buckets, "gradients": gradients, "layers": layers}
+    return Iteration(**found)

@@ -11,7 +11,18 @@ from pathlib import Path
 from ddpsim.files import compress, json_text, remove, write_whole
 from ddpsim.trace.json.reading import files_by_rank
 from ddpsim.trace.json.schema import COLLECTIVE, KERNEL, PATH, RECORD, RUN_SCHEMA, SCHEMA
-from ddpsim.trace.records import BUCKETS, COMPUTE, HOST, ITERATION, BucketTimes, Iteration, PathSpan, Span, Trace
+from ddpsim.trace.records import (
+    BUCKETS,
+    COMPUTE,
+    HOST,
+    ITERATION,
+    BucketTimes,
+    Iteration,
+    LayerTimes,
+    PathSpan,
+    Span,
+    Trace,
+)
 
 _TIDS = {HOST: 0, COMPUTE: 7, BUCKETS: 1000}
 _FIRST_COMMUNICATION_TID = 20
@@ -19,7 +30,7 @@ _FIRST_COMMUNICATION_TID = 20
 _FIRST_PATH_TID = 2000
 """The first stream of the longest path, below all others."""
 
-_ITERATION, _BUCKET = ([each.name for each in fields(of)] for of in (Iteration, BucketTimes))
+_ITERATION, _BUCKET, _LAYER = ([each.name for each in fields(of)] for of in (Iteration, BucketTimes, LayerTimes))
 
 Event = dict[str, object]
 
@@ -173,11 +184,14 @@ def _us(seconds: float) -> float:
 
 
 def iteration_document(it: Iteration) -> dict[str, object]:
-    """Return `it` as JSON values; without `input_s` where loading data is no part of it."""
+    """Return `it` as JSON values; without parts that it has not: loading data, messages of layers."""
     record: dict[str, object] = {name: getattr(it, name) for name in _ITERATION}
     # Not by `asdict`, which copies every value: a trace is written while its training waits.
     record["buckets"] = [{name: getattr(bucket, name) for name in _BUCKET} for bucket in it.buckets]
     record["gradients"] = [[g.parameter, g.hook_s, g.ready_s] for g in it.gradients]
+    record["layers"] = [{name: getattr(each, name) for name in _LAYER} for each in it.layers]
     if it.input_s is None:
         del record["input_s"]
+    if it.layer_comm_s is None:
+        del record["layer_comm_s"], record["layers"]
     return record

@@ -1,0 +1,36 @@
+"""Where the collectives of process groups are run that are not all ranks."""
+
+from __future__ import annotations
+
+import math
+
+from ddpsim.operations import Operation
+from ddpsim.schedules.mesh import STRIDED
+from ddpsim.topology.graph import Placement
+from ddpsim.topology.placement import place
+
+
+def part_of(placement: Placement, name: str, ranks: int) -> tuple[Placement, int]:
+    """Return where a group's collective is run, and for how many groups of its name it stands."""
+    each = placement.gpus_per_node
+    if ranks == placement.world_size:
+        return placement, 1
+    if ranks == 1:
+        return place(placement.topology, 1, 1), 1
+    if name not in STRIDED:
+        nodes = math.ceil(ranks / each)
+        return place(placement.topology, nodes, math.ceil(ranks / nodes)), 1
+    shards = placement.world_size // ranks
+    if shards < each:
+        return placement, shards
+    return place(placement.topology, ranks, each), each
+
+
+def share_of_together(ranks: int, part: Placement) -> float:
+    """Return the share of bytes that groups of `ranks` send of one collective among all of `part`, run in their place.
+
+    Each rank of a ring sends (p-1)/p of a message once or twice, by which the groups' few ranks send less.
+    """
+    if ranks in (1, part.world_size):
+        return 1.0
+    return Operation.ALLREDUCE.sent(ranks) / Operation.ALLREDUCE.sent(part.world_size)

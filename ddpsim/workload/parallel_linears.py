@@ -1,0 +1,237 @@
+"""Finds the linear layers of a transformer that tensor parallelism cuts, by its operators.
+
+A block of Megatron-LM (Shoeybi et al. 2019, section 3) is column-parallel linears, what is computed of their outputs
+alone, and a row-parallel linear whose output is as wide as what came in: queries, keys, values, attention and its
+projection; or the two or three linears of a feed-forward network. They are told by the sizes of their products and by
+where attention stands among them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ddpsim.bucketing import Parameter
+from ddpsim.errors import WorkloadError
+from ddpsim.workload.operators import Operator, Product
+
+REMEDY = "leave `tensor_parallel` out, or give a transformer whose linears take and leave the width of its norms"
+
+_MOST_AGAIN = 8
+"""Blocks that activation checkpointing computes again at once, at most; a layer has two, or four that attend twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelLinear:
+    """A linear layer of a parallel block.
+
+    Attributes:
+        at: number of its operator in forward.
+        rows, outputs, inputs: of its product: tokens, and features out and in.
+        weight: registration index of its weight.
+    """
+
+    at: int
+    rows: int
+    outputs: int
+    inputs: int
+    weight: int
+
+    @property
+    def forward(self) -> Product:
+        """Its product in forward."""
+        return 1, self.rows, self.outputs, self.inputs
+
+    def is_backward(self, product: Product) -> bool:
+        """Whether `product` is that of its input's gradient or of its weight's."""
+        return product[0] == 1 and sorted(product[1:]) == sorted((self.rows, self.outputs, self.inputs))
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelBlock:
+    """Linears between two allreduces: each rank has a part of the columns' outputs, and of the row's inputs."""
+
+    columns: tuple[ParallelLinear, ...]
+    row: ParallelLinear
+
+    @property
+    def linears(self) -> tuple[ParallelLinear, ...]:
+        """All of them, in forward's order."""
+        return (*self.columns, self.row)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of operators that belongs to a parallel block.
+
+    Attributes:
+        block: which.
+        products: operator and linear of each product, in order.
+        again: whether it is forward, computed again in backward.
+    """
+
+    block: ParallelBlock
+    products: tuple[tuple[int, ParallelLinear], ...]
+    again: bool = False
+
+    @property
+    def first(self) -> int:
+        """Its first product."""
+        return self.products[0][0]
+
+    @property
+    def last(self) -> int:
+        """Its last product."""
+        return self.products[-1][0]
+
+
+def width_of(parameters: Sequence[Parameter]) -> int:
+    """Return the width of what passes from layer to layer: the most frequent length of a vector among parameters.
+
+    Norms have it, and biases of linears that leave it.
+
+    Raises:
+        WorkloadError: a model without any vector.
+    """
+    lengths = Counter(parameter.shape[0] for parameter in parameters if len(parameter.shape) == 1)
+    if not lengths:
+        raise WorkloadError("no parameter is a norm's, whose length would be its width", remedy=REMEDY)
+    return lengths.most_common(1)[0][0]
+
+
+def blocks_in(
+    forward: Sequence[Operator], forward_use: Sequence[int | None], parameters: Sequence[Parameter]
+) -> list[ParallelBlock]:
+    """Return the parallel blocks of forward, in order.
+
+    Args:
+        forward: operators in launch order.
+        forward_use: by registration index the number of the operator that first reads the parameter.
+    """
+    width, found = width_of(parameters), list[ParallelBlock]()
+    columns: list[ParallelLinear] = []
+    attended = False
+    for linear in _linears(forward, forward_use, parameters):
+        if linear is None:
+            attended = bool(columns)
+            continue
+        if columns and linear.rows != columns[0].rows:
+            columns = []
+        ends = bool(columns) and linear.outputs == width and (attended or linear.inputs != width)
+        if ends:
+            found.append(ParallelBlock(tuple(columns), linear))
+        columns = [*columns, linear] if linear.inputs == width and not ends and not (columns and attended) else []
+        attended = False
+    return found
+
+
+def _linears(
+    forward: Sequence[Operator], forward_use: Sequence[int | None], parameters: Sequence[Parameter]
+) -> Iterator[ParallelLinear | None]:
+    """Yield each linear, and None at each operator of attention, in order."""
+    first_used: dict[int, list[int]] = {}
+    for index, use in enumerate(forward_use):
+        if use is not None and len(parameters[index].shape) == 2:
+            first_used.setdefault(use, []).append(index)
+    pending: list[int] = []
+    for at, operator in enumerate(forward):
+        pending += first_used.get(at, ())
+        product = operator.product
+        if operator.term == "attention" or (product is not None and product[0] > 1):
+            yield None
+        elif product is not None:
+            _, rows, outputs, inputs = product
+            sizes = sorted((outputs, inputs))
+            weight = next((index for index in pending if sorted(parameters[index].shape) == sizes), None)
+            if weight is not None:
+                pending.remove(weight)
+                yield ParallelLinear(at, rows, outputs, inputs, weight)
+
+
+def forward_spans(blocks: Sequence[ParallelBlock]) -> list[Span]:
+    """Return where forward computes each block."""
+    return [Span(block, tuple((linear.at, linear) for linear in block.linears)) for block in blocks]
+
+
+def backward_spans(blocks: Sequence[ParallelBlock], backward: Sequence[Operator]) -> list[Span]:
+    """Return where backward computes each block, from the last to the first, and where it computes some again.
+
+    Raises:
+        WorkloadError: products that are not those of the blocks.
+    """
+    products = [(at, each.product) for at, each in enumerate(backward) if each.product and each.product[0] == 1]
+    spans: list[Span] = []
+    place, again = 0, _computes_again(blocks, [product for _, product in products])
+    for number in range(len(blocks) - 1, -1, -1):
+        while again and place < len(products) and not _begins(blocks, number, _coming(products, place)):
+            place += 1
+        if again:
+            place = _computed_again(blocks, number, products, place, spans)
+        block, taken = blocks[number], list[tuple[int, ParallelLinear]]()
+        for linear in reversed(block.linears):
+            for _ in range(2):
+                while place < len(products) and not linear.is_backward(products[place][1]):
+                    place += 1
+                if place == len(products):
+                    what = f"backward lacks a product of {prod((linear.rows, linear.outputs, linear.inputs)):.3g}"
+                    raise WorkloadError(f"{what} operations that forward has", remedy=REMEDY)
+                taken.append((products[place][0], linear))
+                place += 1
+        spans.append(Span(block, tuple(taken)))
+    return spans
+
+
+_LONGEST = 8
+"""Products that are looked at to tell a block's backward from its forward computed again."""
+
+
+def _coming(products: Sequence[tuple[int, Product]], place: int) -> list[Product]:
+    return [product for _, product in products[place : place + _LONGEST]]
+
+
+def _computes_again(blocks: Sequence[ParallelBlock], products: Sequence[Product]) -> bool:
+    """Whether backward has more than the two products of each linear: where as many tokens as a linear has features
+    come together, its forward looks like its backward."""
+    sizes = [tuple(sorted(linear.forward[1:])) for block in blocks for linear in block.linears]
+    known = set(sizes)
+    return sum(tuple(sorted(product[1:])) in known for product in products) > 2 * len(sizes)
+
+
+def _begins(blocks: Sequence[ParallelBlock], number: int, coming: Sequence[Product]) -> bool:
+    """Whether the products `coming` are the backward of block `number`, or of what is computed again before it."""
+    return blocks[number].row.is_backward(coming[0]) or _again(blocks, number, coming) > 0
+
+
+def _again(blocks: Sequence[ParallelBlock], number: int, coming: Sequence[Product]) -> int:
+    """Return how many blocks up to `number` the products `coming` compute again; 0 where they are backward's own."""
+    for count in range(1, min(_MOST_AGAIN, number + 1) + 1):
+        expected = [linear.forward for block in blocks[number + 1 - count : number + 1] for linear in block.linears]
+        # torch stops where all that was saved is there again: the last linear's output is not.
+        for whole in (expected, expected[:-1]):
+            seen = whole[: len(coming)]
+            if len(seen) > 1 and list(coming[: len(seen)]) == seen:
+                return count
+    return 0
+
+
+def _computed_again(
+    blocks: Sequence[ParallelBlock],
+    number: int,
+    products: Sequence[tuple[int, Product]],
+    place: int,
+    spans: list[Span],
+) -> int:
+    """Add the blocks that are computed again here to `spans`; return the place of the first product behind them."""
+    if place == len(products):
+        return place
+    count = _again(blocks, number, _coming(products, place))
+    for block in blocks[number + 1 - count : number + 1] if count else ():
+        taken = []
+        for linear in block.linears:
+            if place < len(products) and products[place][1] == linear.forward:
+                taken.append((products[place][0], linear))
+                place += 1
+        spans.append(Span(block, tuple(taken), again=True))
+    return place
