@@ -38,8 +38,7 @@ def hold_against_a_real_run(out: Path) -> None:
     results = {}
     for cap in CAPS_MB:
         trained = (*subject, "--backend", "gloo", "--bucket-cap-mb", cap, "--iterations", 10)
-        trained += ("--local-iterations", LOCAL_ITERATIONS)
-        torchrun("run", *trained, "--out", out / f"run-{cap}")
+        torchrun("run", *trained, "--local-iterations", LOCAL_ITERATIONS, "--out", out / f"run-{cap}")
         results[cap] = validate(load_prediction(out / f"predicted-{cap}.json"), read_trace(out / f"run-{cap}"))
         (out / f"validation-{cap}.json").write_text(json_text(results[cap].document()))
     write("\nPredicted beside measured; the last two columns are the step errors of trivial predictors.")

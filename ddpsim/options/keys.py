@@ -59,9 +59,8 @@ def _key(each: Declared) -> str:
 
 def _annotation(each: Declared) -> Any:
     """Return the type of a key: strict, but that numbers may be text, as YAML takes 1e-3, and a list be a tuple."""
-    least = {} if each.option.least is None else {"ge": each.option.least}
     loose = each.kind is float or get_origin(each.kind) is tuple
-    kind: Any = Annotated[each.kind, Field(strict=False if loose else None, **least)]
+    kind: Any = Annotated[each.kind, Field(strict=False if loose else None, ge=each.option.least)]
     return Annotated[kind | None if each.nullable else kind, BeforeValidator(lambda value: _read(each, value))]
 
 
