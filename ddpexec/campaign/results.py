@@ -17,7 +17,7 @@ SPREAD_WORTH_TUNING = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A result is one configuration: what was predicted before the run, and what was measured in it.
+    """One configuration: what was predicted before the run, and what was measured in it.
 
     Attributes:
         group: configurations that differ in bucket caps alone share it.

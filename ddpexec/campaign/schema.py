@@ -30,7 +30,7 @@ class SlowLinkSpec(CampaignPart):
 
 
 class NetworkSpec(CampaignPart):
-    """A lab network is `{ranks: 4, rate: 500mbit}`, perhaps with a delay, a slow link, a trunk between two halves."""
+    """A lab network, `{ranks: 4, rate: 500mbit}`, perhaps with a delay, a slow link, a trunk between two halves."""
 
     ranks: Annotated[int, Field(ge=2)]
     rate: Bandwidth

@@ -116,7 +116,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """A campaign is its networks and its configurations, in file order."""
+    """A campaign's networks and configurations, in file order."""
 
     name: str
     max_step_s: float

@@ -30,7 +30,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class FirstUse(Generic[Moment]):
-    """A need is when forward first needs a parameter.
+    """When forward first needs a parameter.
 
     Attributes:
         moment: of a call.

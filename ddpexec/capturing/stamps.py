@@ -12,7 +12,7 @@ NANOSECOND = 9
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """A stamp is a moment: seconds on the host's clock, and the place in the device's stream."""
+    """A moment: seconds on the host's clock, and the place in the device's stream."""
 
     host_s: float
     event: torch.cuda.Event | None

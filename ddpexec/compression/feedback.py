@@ -17,7 +17,7 @@ _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tenso
 
 
 class ErrorFeedback:
-    """The state of `feedback_hook` is a codec, and on each rank the error it has made so far.
+    """The state of `feedback_hook`: a codec, and on each rank the error it has made so far.
 
     Args:
         codec: how gradients are written; a gathered message of one rank is decoded by all.

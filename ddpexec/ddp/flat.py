@@ -19,7 +19,7 @@ gradient_of = operator.attrgetter("grad")
 
 
 class FlatBucket:
-    """A flat bucket is one buffer in which the gradients of a bucket lie one after the other.
+    """One buffer in which the gradients of a bucket lie one after the other.
 
     Small gradients are copied by one call for all of them when the bucket is complete, large ones each as it comes.
     Both write `grad / world_size`, rounded as torch's reducer rounds it, which under `batched_grad_copy` divides.

@@ -38,7 +38,7 @@ _aborting = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A launched rank has joined its process group, and has a device.
+    """A rank that has joined its process group, with its device.
 
     Attributes:
         communicator: over the default group.

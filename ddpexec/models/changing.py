@@ -24,7 +24,7 @@ SAMPLES = 32
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A case is one batch: its samples, their classes, and its context, which is known before forward."""
+    """One batch: its samples, their classes, and its context, which is known before forward."""
 
     samples: Tensor
     classes: Tensor

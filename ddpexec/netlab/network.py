@@ -39,7 +39,7 @@ class LinkDirection:
 
 @dataclass(frozen=True, slots=True)
 class LabNetwork:
-    """A lab network is its hosts and the wires between them and the switches.
+    """Hosts, and the wires between them and the switches.
 
     Raises:
         TopologyError: no host, too many of them, a wire to nowhere, or two hosts that cannot reach each other.

@@ -35,7 +35,7 @@ _WHOSE = "slowest"
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """An arm is stock torch, an oracle, or an order policy with a predictor."""
+    """Stock torch, an oracle, or an order policy with a predictor."""
 
     policy: str
     predictor: str = "last"

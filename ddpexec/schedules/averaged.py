@@ -19,7 +19,7 @@ Rates = Callable[[Sequence[nn.Parameter]], list[float]]
 
 
 class AveragedParameters:
-    """An averaged lets the parameters of a message lie in one buffer, which an allreduce averages over the ranks.
+    """Parameters of one message as views of a flat buffer, so that a single allreduce averages them.
 
     Args:
         number: that errors and traces call it by.

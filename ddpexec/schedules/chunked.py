@@ -24,7 +24,7 @@ def check_no_momentum(make: MakeOptimizer) -> None:
 
 
 class ChunkedBucket:
-    """A chunked bucket has what a rank has not sent of it, the norms of its chunks, and those that are summed.
+    """What a rank has not sent of a bucket, the norms of its chunks, and the chunks that are summed.
 
     Where momentum is corrected it has the rank's velocity too, which is forgotten where it is sent.
 

@@ -23,7 +23,7 @@ IN_FLIGHT = 2
 
 
 class CommunicationStream:
-    """A lane has process groups of its own, so that nothing else on the ranks' other groups can come in between.
+    """Process groups of their own, so that nothing else on the ranks' other groups can come in between.
 
     Operations that torch's gloo has as such, and all of NCCL's, are handed to a group at once. Where a message of the
     lane is a ring's, threads carry its messages out, by turns.

@@ -17,7 +17,7 @@ from ddpsim.schedules.servers import SERVERS
 
 
 class FlatGradients(FlatBucket):
-    """A flat is a bucket of gradients that messages carry, divisible by the ranks.
+    """A bucket's gradients in one buffer that messages carry, divisible by the ranks.
 
     Args:
         number: that errors and traces call it by.

@@ -34,7 +34,7 @@ from ddpsim.schedules.setup import SchemeInputs
 
 @dataclass(kw_only=True)
 class SchedulePlanner:
-    """A planner has a scheme make the schedules of one job: its first, and another of what was learned.
+    """Has a scheme make the schedules of one job: its first, and another of what was learned.
 
     Attributes:
         scheme: makes a schedule of a setup.

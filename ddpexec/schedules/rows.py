@@ -51,7 +51,7 @@ class RowStream(ServerStream):
 
 
 class Pull:
-    """A pull is rows of a parameter that servers have updated: received, and put in place, when it is awaited."""
+    """Rows of a parameter that servers have updated: received, and put in place, when it is awaited."""
 
     def __init__(self, group: dist.ProcessGroup, servers: Sequence[int], tag: int, parameter: Tensor) -> None:
         self._group, self._servers, self._tag, self._parameter = group, servers, tag, parameter
@@ -73,7 +73,7 @@ class Pull:
 
 
 class RowServer(Server):
-    """A row server keeps its part of each sparse parameter's rows, and updates those that are touched."""
+    """Keeps its part of each sparse parameter's rows, and updates those that are touched."""
 
     def _take_all(self, rate: float) -> None:
         """Sum the rows of all training ranks, update those, and send them to all."""

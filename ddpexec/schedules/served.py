@@ -129,7 +129,7 @@ class ServerStatistics:
 
 
 class Server:
-    """A server keeps its part of each bucket's parameters, and updates it by an optimizer of its own.
+    """Keeps its part of each bucket's parameters, and updates it by an optimizer of its own.
 
     Args:
         communicator: of training ranks and servers.

@@ -40,7 +40,7 @@ MakeOptimizer = Callable[[list[nn.Parameter]], Any]
 
 
 class ParameterUpdate:
-    """An update is an optimizer instance, and what it updates together.
+    """An optimizer instance, and what it updates together.
 
     A step that was asked for and not carried out keeps the learning rate, and whatever else the user may change in
     `param_groups`, of the moment it was asked for.

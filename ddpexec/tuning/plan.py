@@ -14,7 +14,7 @@ DDP = "ddp"
 
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """A trial plan is what all ranks reduce by between two of a tuner's switches.
+    """What all ranks reduce by between two of a tuner's switches.
 
     Attributes:
         caps: of the buckets, as a constructor takes them.

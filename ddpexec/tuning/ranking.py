@@ -51,7 +51,7 @@ and is waited for in steps."""
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A candidate is a plan with what it is predicted to be worth.
+    """A plan with what it is predicted to be worth.
 
     Attributes:
         plan: a cap, a list of caps, or a scheme.

@@ -23,7 +23,7 @@ _TOGETHER = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """A wire carries an allreduce of so many bytes in `latency_s` and `per_byte_s` for each.
+    """How long an allreduce takes: `latency_s`, and `per_byte_s` for each byte.
 
     Attributes:
         seen: size and seconds alone on the network, one of each size, ascending.

@@ -114,7 +114,7 @@ def repeated_name(names: Sequence[str]) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A bucket is the gradients that are reduced together.
+    """The gradients that are reduced together.
 
     Attributes:
         parameters: registration indices, in the order in which they lie in the bucket's flat buffer.

@@ -20,7 +20,7 @@ ASSIGNMENTS: tuple[Assignment, ...] = get_args(Assignment)
 
 @dataclass(frozen=True, slots=True)
 class BucketPlan:
-    """A plan is buckets in launch order.
+    """Buckets in launch order.
 
     Attributes:
         buckets: in launch order; together they hold each parameter once.

@@ -49,7 +49,7 @@ class CalibrationRow:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationReport:
-    """A report is a calibration, and how well it explains its rows.
+    """A calibration, and how well it explains its rows.
 
     Attributes:
         fit_error: mean absolute relative error of the physical model on its own rows.

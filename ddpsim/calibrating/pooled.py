@@ -39,7 +39,7 @@ _ROWS = 12
 
 @dataclass(frozen=True)
 class Pool:
-    """A pool is what many sites' tables agree on.
+    """What many sites' tables agree on.
 
     Attributes:
         values: the fitted constants, by name.

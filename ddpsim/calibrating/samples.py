@@ -27,7 +27,7 @@ _ISOLATED_S = Calibration.priors("nccl")["nccl.isolated_s"]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A sample is a table on its placement, under the conditions that its header states.
+    """A table on its placement, under the conditions that its header states.
 
     Attributes:
         sizes: bytes of each row.

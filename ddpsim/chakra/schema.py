@@ -25,7 +25,7 @@ _MOST_LENGTH_BYTES = 10
 
 
 class NodeType(IntEnum):
-    """A type of node says what is done; those that are not written here are read as what they are."""
+    """What a node of a trace says is done; types that are not written here are read as what they are."""
 
     INVALID = 0
     METADATA = 1

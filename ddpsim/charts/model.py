@@ -151,7 +151,7 @@ class BoxBar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart is lines over an axis, or upright bars, or boxes, which stand at 0, 1, 2, ...
+    """Lines over an axis, or upright bars, or boxes, which stand at 0, 1, 2, ...
 
     Attributes:
         key: what the legend says above its lines.

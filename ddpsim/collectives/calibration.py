@@ -19,7 +19,7 @@ SCHEMA = "ddpsim.calibration/1"
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """A point is a measured collective, which took `time_s` for `size_bytes`."""
+    """A measured collective, which took `time_s` for `size_bytes`."""
 
     size_bytes: int
     time_s: float
@@ -46,7 +46,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A calibration is constants by name, with the spread that measurements left them.
+    """Constants by name, with the spread that measurements left them.
 
     Attributes:
         backend: `nccl` or `gloo`.

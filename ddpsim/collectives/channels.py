@@ -25,7 +25,7 @@ MAX_CHANNELS = 32
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A channel is one ring through a node, or the chain that a tree takes there.
+    """One ring through a node, or the chain that a tree takes there.
 
     Attributes:
         gpus: in the order the bytes take.

@@ -13,7 +13,7 @@ GIVEN = "given"
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A constant is a number of the model that measurements can determine.
+    """A number of the model that measurements can determine.
 
     Attributes:
         name: dotted: `gloo.step_s`, `nccl.simple.efficiency.nvlink`.

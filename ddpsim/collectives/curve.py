@@ -23,7 +23,7 @@ other box has judged it.
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A correction is the measured rows of one operation.
+    """The measured rows of one operation.
 
     Attributes:
         measured: the model of what was measured.

@@ -22,7 +22,7 @@ _SLACK = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class SwitchGraph:
-    """A switch graph says which GPUs are heads of an in-switch reduction, and how fast each head's channel is.
+    """Which GPUs are heads of an in-switch reduction, and how fast each head's channel is.
 
     Attributes:
         heads: the GPUs that take sums, one channel each.

@@ -31,7 +31,7 @@ class AlgorithmChoice:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A connection is the way from one participant of a schedule to another.
+    """The way from one participant of a schedule to another.
 
     Attributes:
         latency_s: from the moment the source has the data to the first byte on the links.
@@ -50,7 +50,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class ChannelSchedule:
-    """A lane carries out one schedule on its own part of the message.
+    """One schedule, carried out on its own part of the message.
 
     Attributes:
         chunk_bytes: bytes of one chunk.

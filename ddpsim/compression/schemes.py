@@ -60,7 +60,7 @@ MIN_COMPRESSION_RATE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class CompressedCollective:
-    """A message is one collective of a compressed bucket.
+    """One collective of a compressed bucket.
 
     Attributes:
         collective: `allreduce` or `allgather`.

@@ -9,7 +9,7 @@ from ddpsim.simulation.communication import Assumptions
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """A doubt is one cause of error, which is independent of all others.
+    """One cause of error, independent of all others.
 
     Attributes:
         name: of the cause, in a few words.

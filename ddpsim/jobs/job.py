@@ -113,7 +113,7 @@ NO_INPUT, RECORDED_INPUT = "none", "recorded"
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Job(JobOptions):
-    """A job is what a user asks of one training run, simulated or real.
+    """What a user asks of one training run, simulated or real.
 
     Raises:
         InputError: where an option is out of range or contradicts another; both are named.

@@ -17,7 +17,7 @@ def _bytes(text: str, name: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """A pipeline is a model cut into stages, or each of its layers cut over ranks, and copies of that side by side.
+    """A model cut into stages, or each of its layers cut over ranks, and copies of that side by side.
 
     Attributes:
         stages: ranks of a pipeline, each with consecutive layers, or with several such stages.

@@ -37,7 +37,7 @@ class _Flow:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A speed is what busy senders leave of the rates of their messages.
+    """What busy senders leave of the rates of their messages.
 
     Attributes:
         bytes: factor on the rate of bytes; latencies, stalls, and messages that load no link, keep their time.
@@ -53,7 +53,7 @@ FULL = Speed()
 
 
 class Network:
-    """A network has links with capacities, which the messages in flight share.
+    """Links with capacities, which the messages in flight share.
 
     Args:
         env: the SimPy environment.

@@ -14,7 +14,7 @@ from ddpsim.errors import UnknownNameError
 
 
 class Operation(StrEnum):
-    """An operation is what all ranks of a process group carry out together."""
+    """What all ranks of a process group carry out together."""
 
     ALLREDUCE = "allreduce"
     REDUCE_SCATTER = "reduce_scatter"

@@ -38,7 +38,7 @@ def _bytes(text: str, place: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputStage:
-    """An input stage is what each iteration of a rank does to have its batch on the device.
+    """What each iteration of a rank does to have its batch on the device.
 
     Attributes:
         load_s: seconds in which one process loads one batch.

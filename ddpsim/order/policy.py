@@ -25,7 +25,7 @@ FAILED = -math.inf
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A decision is what ranks agreed on.
+    """What ranks agreed on.
 
     Attributes:
         expected: ready times by registration index, NaN where no gradient is expected.

@@ -21,7 +21,7 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True)
 class OrderExchange:
-    """A conference is when ranks exchanged what they expect: before which iteration, and what came of it."""
+    """When ranks exchanged what they expect: before which iteration, and what came of it."""
 
     iteration: int
     decision: Decision

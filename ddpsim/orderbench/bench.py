@@ -21,7 +21,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class OrderBenchRow:
-    """A row is one predictor under one policy on one trace and machine; times are means over the same steps.
+    """One predictor under one policy on one trace and machine; times are means over the same steps.
 
     Attributes:
         step_s: the step, with what conferring and rebuilding cost.
@@ -64,7 +64,7 @@ class OrderBenchRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """A bench is what is set side by side.
+    """What is set side by side.
 
     Attributes:
         traces, machines: where.

@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class BenchMachine:
-    """A machine is a topology, and how long its communication takes beside backward.
+    """A topology, and how long its communication takes beside backward.
 
     Attributes:
         topology: one rank a node, as many nodes as the trace has ranks.

@@ -54,7 +54,7 @@ class ReplayResult:
 
 @dataclass(frozen=True, slots=True)
 class Replayer:
-    """A replayer has what every replay of one trace on one machine shares.
+    """What every replay of one trace on one machine shares.
 
     Attributes:
         orders: by iteration and rank, the gradients that came.

@@ -38,7 +38,7 @@ _OCTAVE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """A break-even is a rate of the NICs, or a number of nodes, at which something stops to hold.
+    """A rate of the NICs, or a number of nodes, at which something stops to hold.
 
     Attributes:
         row: that it belongs to.

@@ -28,7 +28,7 @@ Cell = tuple[Workload, Topology, int | None]
 
 @dataclass(frozen=True, slots=True)
 class SchemeRow:
-    """A row is one scheme on one machine and node count, beside DDP there.
+    """One scheme on one machine and node count, beside DDP there.
 
     Attributes:
         gain_low, gain_high: band of the share of DDP's step that it saves, the same doubts drawn for both.
@@ -75,7 +75,7 @@ class SchemeRow:
 
 @dataclass(frozen=True, slots=True)
 class SchemeChoice:
-    """A choice is the schemes on one machine and node count, and the one that is advised.
+    """The schemes on one machine and node count, and the one that is advised.
 
     Attributes:
         rows: in the order asked for.
@@ -106,7 +106,7 @@ class SchemeChoice:
 
 @dataclass(frozen=True, slots=True)
 class SchemeReport:
-    """A report is the choice on each machine and node count."""
+    """The choice on each machine and node count."""
 
     choices: tuple[SchemeChoice, ...]
 

@@ -25,7 +25,7 @@ SCHEMES = ("fp16", "powersgd:4", "onebit", "topk:0.01", "adaptive:8")
 
 @dataclass(frozen=True, slots=True)
 class CodecRow:
-    """A row is one scheme on one machine.
+    """One scheme on one machine.
 
     Attributes:
         ratio: plain bytes on a link over those of the scheme, as ring allreduces.

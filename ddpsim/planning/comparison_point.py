@@ -37,7 +37,7 @@ class KeptPoint:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonPoint:
-    """A point is one row to be predicted.
+    """One row to be predicted.
 
     Attributes:
         workload: on the machine's GPU.

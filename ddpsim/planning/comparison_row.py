@@ -13,7 +13,7 @@ from ddpsim.tables import GBPS
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """A row is one machine, link rate, node count, workload and bucket cap.
+    """One machine, link rate, node count, workload and bucket cap.
 
     Attributes:
         prediction: of its step, with its band.

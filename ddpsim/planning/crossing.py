@@ -26,7 +26,7 @@ _OCTAVE = math.log(2)
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A crossing is where a curve becomes zero, and its slope over the logarithm of its argument there."""
+    """Where a curve becomes zero, and its slope over the logarithm of its argument there."""
 
     at: float
     slope: float

@@ -10,7 +10,7 @@ from ddpsim.units import format_duration
 
 @dataclass(frozen=True, slots=True)
 class RateGoal:
-    """A goal is a rate that a row has to reach.
+    """A rate that a row has to reach.
 
     Attributes:
         samples_per_s: of all ranks together.

@@ -71,7 +71,7 @@ class PipelineStep:
 
 @dataclass(frozen=True, slots=True)
 class StageCosts:
-    """A cut is a model in consecutive stages, of which the longest is as short as can be.
+    """A model in consecutive stages, of which the longest is as short as can be.
 
     Attributes:
         layers: registration indices of each layer's parameters, in forward's order.

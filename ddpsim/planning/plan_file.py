@@ -20,7 +20,7 @@ _REMEDY = "make a plan file with `ddpsim plan -o plan.json`"
 
 
 class BucketEntry(Document):
-    """A bucket in a plan file has registration indices, and the limit in bytes at which it closed."""
+    """A bucket in a plan file: registration indices, and the limit in bytes at which it closed."""
 
     parameters: Annotated[list[int], Field(min_length=1)]
     limit_bytes: Index | None = None

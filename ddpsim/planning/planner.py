@@ -95,7 +95,7 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell is one machine and node count of a plan, and all that its row rests on."""
+    """One machine and node count of a plan, and all that its row rests on."""
 
     workload: Workload
     topology: Topology

@@ -27,7 +27,7 @@ _MOST = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """A price is what one node of a machine costs for an hour.
+    """What one node of a machine costs for an hour.
 
     Attributes:
         per_hour: of one node, from 0 on.

@@ -39,7 +39,7 @@ class AlternativePlan:
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """A row is the best plan that was found for one machine and node count, beside torch's default.
+    """The best plan that was found for one machine and node count, beside torch's default.
 
     Attributes:
         best: the plan found; within `best_buckets.TELLING` of the fastest tried, and worth it where any tried is.

@@ -24,7 +24,7 @@ WHERE: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A saving is a part of what a plan saves of a step; negative where the plan loses there.
+    """A part of what a plan saves of a step; negative where the plan loses there.
 
     Attributes:
         where: a key of `WHERE`.

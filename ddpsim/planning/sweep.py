@@ -35,7 +35,7 @@ from ddpsim.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """A point is one configuration of a sweep."""
+    """One configuration of a sweep."""
 
     nodes: int | None
     options: Options
@@ -48,7 +48,7 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True)
 class SweepRequest:
-    """A question is what every point of a sweep has in common.
+    """What every point of a sweep has in common.
 
     Attributes:
         for_table: whether only a table is made of its entries, which then hold no more than that shows.

@@ -20,7 +20,7 @@ Key = tuple[str | None, int | None, str | None, int]
 
 @dataclass(slots=True)
 class Model:
-    """A model is one training step, put on the GPU of each machine that is asked about.
+    """One training step, put on the GPU of each machine that is asked about.
 
     Attributes:
         name: as it was asked for.

@@ -33,7 +33,7 @@ _SETTLED = 1
 
 @dataclass(slots=True, eq=False)
 class SimulatedRun:
-    """A simulated run is made when its trace is first asked for; made again, its trace is the same.
+    """A run that is simulated when its trace is first asked for; made again, its trace is the same.
 
     Attributes:
         workload: as the machine's nodes replay it.

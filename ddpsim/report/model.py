@@ -17,7 +17,7 @@ SCHEMA = "ddpsim.report/1"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table as it is shown.
+    """Shown.
 
     Attributes:
         note: a sentence above it.

@@ -18,7 +18,7 @@ WORLD = "world"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A message is one operation of a process group in each iteration.
+    """One operation of a process group in each iteration.
 
     Its `blocks` are points that a rank does not pass before the message has ended there: the next time it comes to
     them after the message became possible. So a message after `gradient:3` that blocks `forward:3` holds up the next

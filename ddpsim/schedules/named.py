@@ -31,7 +31,7 @@ Runner = Literal["ddpexec", "DataParallel", "fully_shard", "DeepSpeed", "nobody"
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """A scheme is a name and what makes its schedule.
+    """A scheme's name, and what makes its schedule.
 
     Attributes:
         name: as it was asked for: `priority:4MiB`.

@@ -9,7 +9,7 @@ from ddpsim.errors import PlanError
 
 
 class PointKind(StrEnum):
-    """A kind of point says what a rank is about to do, or has just done, with a parameter or with all of them.
+    """What a rank is about to do, or has just done, with a parameter or with all of them.
 
     An iteration passes them in this order: forward needs a parameter, backward needs it, its gradient is ready,
     backward has ended, the optimizer is about to update the parameter, it has updated it.

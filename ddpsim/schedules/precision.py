@@ -13,7 +13,7 @@ _SHORT = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bflo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """A precision is the dtypes of what a scheme sends; torch's `MixedPrecisionPolicy`.
+    """The dtypes of what a scheme sends; torch's `MixedPrecisionPolicy`.
 
     Attributes:
         gather: of gathered parameters, `param_dtype` there; None is each parameter's own.

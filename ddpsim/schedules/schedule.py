@@ -59,7 +59,7 @@ WHOLE = Sharding()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A schedule is messages in the order in which they are launched, on every rank alike.
+    """Messages in the order in which they are launched, on every rank alike.
 
     Attributes:
         scheme: name of the scheme that made it, with its options.

@@ -12,7 +12,7 @@ from ddpsim.operations import Operation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemeInputs:
-    """A setup is a model, the buckets its gradients are in, and how many ranks train it.
+    """A model, the buckets its gradients are in, and how many ranks train it.
 
     Attributes:
         parameters: in registration order.

@@ -62,7 +62,7 @@ class GpuCapacity:
 
 @dataclass(frozen=True, slots=True)
 class ComputeSlowdown:
-    """A compute slowdown is what collectives cost a rank's computation while they are in flight.
+    """What collectives cost a rank's computation while they are in flight.
 
     Attributes:
         fixed: the factor of any number of them, where it was measured or given; None derives it from what they take.

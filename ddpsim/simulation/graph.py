@@ -101,7 +101,7 @@ ORIGIN = 0
 
 
 class Cause(IntEnum):
-    """A cause is what of a step a node's time is of."""
+    """Which part of a step a node's time is of."""
 
     OTHER = 0
     INPUT = 1
@@ -149,7 +149,7 @@ CollectiveKey = tuple[str, int, int]
 
 @dataclass(slots=True, eq=False)
 class Collective:
-    """A collective is one rank's part in one message among all ranks of a group.
+    """One rank's part in one message among all ranks of a group.
 
     Attributes:
         size_bytes: of the message.

@@ -25,7 +25,7 @@ from ddpsim.workload.gpus import AchievedGpu
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """An encoding is what one bucket sends, and what a rank computes for it.
+    """What one bucket sends, and what a rank computes for it.
 
     Attributes:
         encode_s: before the first message: on a CPU the host's time, else the device's.
@@ -89,7 +89,7 @@ class CodecCosts:
 
 @dataclass(frozen=True, slots=True)
 class PlannedMessage:
-    """A planned message is what a rank launches at once: a bucket of DDP's, or a message of a schedule.
+    """What a rank launches at once: a bucket of DDP's, or a message of a schedule.
 
     Attributes:
         number: place in the plan or the schedule.

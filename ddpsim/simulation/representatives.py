@@ -40,7 +40,7 @@ more where local steps add up."""
 
 @dataclass(frozen=True, slots=True)
 class RankKind:
-    """A kind is the ranks that have the same workload and straggler factor, and use the same parameters.
+    """Ranks that have the same workload and straggler factor, and use the same parameters.
 
     Attributes:
         ranks: which, ascending; the first is simulated as itself, the others as one, the latest of them at every point.
@@ -211,7 +211,7 @@ LATEST = -1
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRank:
-    """A draw is a simulated rank: itself, or the latest of several.
+    """A simulated rank: itself, or the latest of several.
 
     Attributes:
         rank: its number, or `LATEST`.

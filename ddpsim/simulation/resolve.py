@@ -47,7 +47,7 @@ WARM_UP = 3
 
 @dataclass(frozen=True, slots=True)
 class SimulatedIterations:
-    """An extent says which iterations are simulated, and which of them count.
+    """Which iterations are simulated, and which of them count.
 
     Attributes:
         begin, end: of those that count, half open.
@@ -86,7 +86,7 @@ _GENERATION = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResolvedJob:
-    """A resolved job is all that a step rests on.
+    """All that a step rests on.
 
     Attributes:
         job: what its ranks compute and communicate on.

@@ -76,7 +76,7 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class OptimizerUpdate:
-    """An update is what the optimizer does at once.
+    """What the optimizer does at once.
 
     Attributes:
         before, after: the points `optimizer:I` and `updated:I` of its parameters.
@@ -94,7 +94,7 @@ WHOLE_UPDATE = OptimizerUpdate((), (), 1.0)
 
 @dataclass(frozen=True, slots=True)
 class ForwardWait:
-    """A stop is a moment of forward before which messages may be waited for, and at which they may be launched.
+    """A moment of forward before which messages may be waited for, and at which they may be launched.
 
     Attributes:
         host, work: share of forward that is over then, on the host and on the device.

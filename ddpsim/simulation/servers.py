@@ -26,7 +26,7 @@ from ddpsim.topology.graph import Placement
 
 
 class StreamQueue:
-    """A line is the messages of one stream: while one is on the links, those behind it wait out their latency.
+    """The messages of one stream: while one is on the links, those behind it wait out their latency.
 
     Args:
         network: whose links they take.

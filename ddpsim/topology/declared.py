@@ -85,7 +85,7 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """A group is `count` nodes that share one template, numbered one after the other."""
+    """`count` nodes that share one template, numbered one after the other."""
 
     template: NodeTemplate
     count: int

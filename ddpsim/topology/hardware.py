@@ -14,7 +14,7 @@ from ddpsim.gpus.table import names, shipped_gpu
 
 @dataclass(frozen=True, slots=True)
 class NicKind:
-    """A kind of card is what software reaches it through.
+    """What software reaches a kind of card through.
 
     Attributes:
         name: as machines' files write it.

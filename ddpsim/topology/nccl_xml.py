@@ -55,7 +55,7 @@ def read_nccl_xml(text: str, place: str, *, gpu: str | None = None, name: str = 
 
 
 class _System:
-    """A file that was read has devices, in the order of their numbers, and the tree that they hang in."""
+    """The devices of a file that was read, in the order of their numbers, and the tree that they hang in."""
 
     def __init__(self, root: Element, place: str, gpu: str | None) -> None:
         self._root, self._place, self._choice = root, place, gpu

@@ -45,7 +45,7 @@ class VertexKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """A vertex is a device or switch, known by name and kind.
+    """A device or switch, known by name and kind.
 
     Attributes:
         name: `gpu0`, `nvswitch0`, `host_out`, `rail1.0`.
@@ -140,7 +140,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A NIC is one port of a network card.
+    """One port of a network card.
 
     Attributes:
         kind: of `ddpsim.topology.hardware.NIC_KINDS`.

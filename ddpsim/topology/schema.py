@@ -171,7 +171,7 @@ class NicsSpec(Spec):
 
 
 class NodeSpec(Spec):
-    """A node template describes nodes that are alike."""
+    """A node template, which describes nodes that are alike."""
 
     gpus: GpusSpec | None = None
     processes: ProcessesSpec | None = None
@@ -218,7 +218,7 @@ class DegradedSpec(Spec):
 
 
 class TopologySpec(Spec):
-    """A topology file has one `node`, or several `templates` with a count of each under `nodes`."""
+    """A topology file: one `node`, or several `templates` with a count of each under `nodes`."""
 
     name: Annotated[str, Field(min_length=1)]
     sources: list[str] = []

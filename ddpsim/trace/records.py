@@ -50,7 +50,7 @@ def communication_stream(index: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A span is something that took time on one stream of one rank.
+    """Something that took time on one stream of one rank.
 
     `kernel` is True for what a GPU would show as a kernel (compute and communication streams); only these count for
     overlap. `args` are JSON values; times in them end in `_s` and are on the trace's clock.
@@ -182,7 +182,7 @@ class Iteration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathSpan:
-    """A path span is a stretch of the longest path: what a simulated step waited for then.
+    """A stretch of the longest path: what a simulated step waited for then.
 
     Attributes:
         stream: that it waited for, of the lowest recorded rank unless it names another.
@@ -197,7 +197,7 @@ class PathSpan:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A trace is everything that was recorded, by rank and then by time.
+    """Everything that was recorded, by rank and then by time.
 
     Attributes:
         world_size: number of ranks of the run; some may have left no record.

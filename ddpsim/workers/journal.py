@@ -29,7 +29,7 @@ _PARTS = b', "document": '
 
 
 class JournalEntry:
-    """An entry is what is kept of a point; that of a journal is decoded where it is first asked for.
+    """What is kept of a point; that of a journal is decoded where it is first asked for.
 
     Args:
         document: its JSON, on one line.

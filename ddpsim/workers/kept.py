@@ -23,7 +23,7 @@ GRACE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Task(Generic[Item]):
-    """A task is points to be computed, an entry each.
+    """Points to be computed, an entry each.
 
     Attributes:
         function: as that of `Points`; where this process computes it is given `progress` too, to call now and then.

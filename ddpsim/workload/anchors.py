@@ -26,7 +26,7 @@ lies beyond is asked about."""
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """An anchor is a time that somebody measured on one GPU.
+    """A time that somebody measured on one GPU.
 
     Attributes:
         phase: `step`, or one of `PHASES`.

@@ -37,7 +37,7 @@ TERM_SHARES = "device_terms"
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A shape is a model's training step as operators, without any time in it.
+    """A model's training step as operators, without any time in it.
 
     Attributes:
         name: the model's.

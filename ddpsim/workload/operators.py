@@ -14,7 +14,7 @@ TERMS = ("products", "convolutions", "attention", "norms", "softmax", "loss", "c
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator is one launch of a training step: its operations, its bytes, and the gradients complete with it.
+    """One launch of a training step: its operations, its bytes, and the gradients complete with it.
 
     Attributes:
         kind: `conv`, `grouped_conv`, `gemm` or `memory` (everything else); picks the achieved share of peak.

@@ -20,7 +20,7 @@ _CLIPPED = " with gradient clipping"
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """An optimizer is known by the kernels its step launches and the bytes they move.
+    """The kernels that an optimizer's step launches, and the bytes they move.
 
     Attributes:
         name: as `--optimizer` takes it.

@@ -29,7 +29,7 @@ _REMEDY = "record it again with `python -m ddpexec record-orders`"
 
 @dataclass(frozen=True, slots=True)
 class OrderTrace:
-    """An order trace is the same iterations of one training on every rank.
+    """The same iterations of one training on every rank.
 
     Attributes:
         workloads: by rank; all of the same parameters, with as many iterations each.

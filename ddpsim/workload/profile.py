@@ -137,7 +137,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A buffer is one of the module's, which DDP broadcasts before each forward."""
+    """A buffer of the module, which DDP broadcasts before each forward."""
 
     name: str
     shape: tuple[int, ...]
@@ -151,7 +151,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A workload is iterations of one rank without DDP, recorded or estimated.
+    """Iterations of one rank without DDP, recorded or estimated.
 
     Attributes:
         name: model's name, or `NAME@DEVICE-PRECISION-bN`.

@@ -225,7 +225,7 @@ Table = Annotated[Any, PlainValidator(_table)]
 
 
 class ParameterEntry(Document):
-    """An entry is a parameter; entries stand in registration order."""
+    """A parameter; entries stand in registration order."""
 
     name: Text
     shape: Shape
@@ -235,7 +235,7 @@ class ParameterEntry(Document):
 
 
 class BufferEntry(Document):
-    """An entry is a module's buffer; entries stand in registration order."""
+    """A module's buffer; entries stand in registration order."""
 
     name: Text
     shape: Shape

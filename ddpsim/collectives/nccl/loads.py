@@ -23,7 +23,7 @@ _GROUP_OF = {"nic": NET, "network": NET}
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A load is the bytes that a link carries for a byte of the message, as part of a kind of hop."""
+    """The bytes that a link carries for a byte of the message, as part of a kind of hop."""
 
     link: PlacedLink
     group: str

@@ -53,7 +53,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class PathSegment:
-    """A stretch is what the bytes of a placement take: inside a node, or between nodes.
+    """Where the bytes of a placement go: inside a node, or between nodes.
 
     Attributes:
         transports: their names, the slowest first.

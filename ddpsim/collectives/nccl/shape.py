@@ -9,7 +9,7 @@ from ddpsim.collectives.nccl.versions import CURRENT
 
 @dataclass(frozen=True, slots=True)
 class InSwitch:
-    """A reduction in the switch has some channels, each of so many GB/s inside the node and at the NIC."""
+    """An in-switch reduction's channels, each of so many GB/s inside the node and at the NIC."""
 
     channels: int
     inside: float
@@ -18,7 +18,7 @@ class InSwitch:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A shape is what NCCL's model looks at when it chooses.
+    """What NCCL's model looks at when it chooses.
 
     Attributes:
         ranks, nodes: p and n.
@@ -65,7 +65,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class TuningEntry:
-    """An entry is a line of NCCL's table: algorithm, protocol, latency in us, algorithm bandwidth in GB/s."""
+    """A line of NCCL's table: algorithm, protocol, latency in us, algorithm bandwidth in GB/s."""
 
     algorithm: str
     protocol: str

@@ -36,7 +36,7 @@ BROADCAST_OPERATORS = {
 
 @dataclass(frozen=True, slots=True)
 class HostInterval:
-    """An interval is a stretch of the host's time, in seconds on the trace's clock."""
+    """A stretch of the host's time, in seconds on the trace's clock."""
 
     start_s: float
     end_s: float
@@ -83,7 +83,7 @@ class BucketAllreduce:
 
 @dataclass(frozen=True, slots=True)
 class HostStep:
-    """A step is one iteration as the host ran it.
+    """One iteration as the host ran it.
 
     Attributes:
         name: the annotation's.
