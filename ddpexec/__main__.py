@@ -22,11 +22,11 @@ import typer
 
 from ddpexec.commands import COMMANDS
 from ddpexec.errors import LostRankError
-from ddpexec.groups.mpi_environment import adopt_mpirun, under_mpirun
+from ddpexec.groups.mpi_environment import adopt_mpirun, is_under_mpirun
 from ddpexec.groups.torchrun import is_first_rank, speaks
 from ddpsim.cli.flags import find_command, error_in_flags, flags_of
 from ddpsim.cli.sections import SectionedCommand
-from ddpsim.cli.streams import guarded_streams
+from ddpsim.cli.streams import guard_streams
 from ddpsim.cli.usage import INTERRUPTED, USAGE_ERROR, refuse_repeated, usage_message
 from ddpsim.errors import InputError
 from ddpsim.stopping import Interrupts
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     interrupts = Interrupts()
     code: int | str | None
     try:
-        with interrupts.noted():
+        with interrupts.note_interrupts():
             code = _exit_code(arguments)
     except BaseException:
         if not interrupts.came:
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _exit_code(arguments: Sequence[str] | None) -> int | str | None:
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        with guarded_streams():
+        with guard_streams():
             refuse_repeated(whole_command(), given)
             code = whole_command()(given, prog_name=_PROGRAM, standalone_mode=False)
     except USAGE_ERROR as error:
@@ -117,7 +117,7 @@ def _run_and_leave() -> None:
         code = end.code
     sys.stdout.flush()
     sys.stderr.flush()
-    if code and under_mpirun() and not is_first_rank():
+    if code and is_under_mpirun() and not is_first_rank():
         time.sleep(_LET_SPEAK_S)
     os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 

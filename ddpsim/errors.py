@@ -27,7 +27,7 @@ _MOST_NAMES = 20
 """Known names that are listed; of more, the first."""
 
 
-def shortened(text: str, most: int) -> str:
+def shorten(text: str, most: int) -> str:
     """Return `text`, with its middle left out where it has more than `most` characters.
 
     >>> shortened("9" * 400, 40)
@@ -44,7 +44,7 @@ def join_problems(problems: Sequence[str]) -> str:
     """Return the problems of one file as a message: alone on its line, several on a line each."""
     if len(problems) == 1:
         return problems[0]
-    lines = [f"\n  {shortened(problem, _LONGEST_MESSAGE // 2)}" for problem in problems[:_MOST_PROBLEMS]]
+    lines = [f"\n  {shorten(problem, _LONGEST_MESSAGE // 2)}" for problem in problems[:_MOST_PROBLEMS]]
     return "".join(lines) + (f"\n  and {len(problems) - len(lines)} more" if len(lines) < len(problems) else "")
 
 
@@ -76,11 +76,11 @@ class InputError(DdpsimError):
     def __str__(self) -> str:
         """Return what the command line prints; a part that is too long, whatever the file held, loses its middle."""
         whole = self.whole or self.message.startswith("\n  ")  # as `join_problems` has it, each line short by itself
-        text = self.message if whole else shortened(self.message, _LONGEST_MESSAGE)
-        text = f"{shortened(self.place, _LONGEST_PLACE)}: {text}" if self.place else text
+        text = self.message if whole else shorten(self.message, _LONGEST_MESSAGE)
+        text = f"{shorten(self.place, _LONGEST_PLACE)}: {text}" if self.place else text
         if not self.remedy:
             return text
-        return f"{text}; {self.remedy if self.whole else shortened(self.remedy, _LONGEST_REMEDY)}"
+        return f"{text}; {self.remedy if self.whole else shorten(self.remedy, _LONGEST_REMEDY)}"
 
     def at(self, place: str) -> NoReturn:
         """Raise this error again with `place` put before its own place."""

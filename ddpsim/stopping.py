@@ -35,12 +35,12 @@ class Interrupts:
         self.came = False
 
     @contextlib.contextmanager
-    def noted(self) -> Iterator[None]:
+    def note_interrupts(self) -> Iterator[None]:
         """Raise `Stopped` for SIGINT within the block, and note it; one that is ignored stays so."""
 
         def note(number: int, frame: FrameType | None) -> None:
             self.came = True
-            if _importing(frame):
+            if _is_importing(frame):
                 # What is imported in C clears errors that are not its own: raised there, this one is lost.
                 os.write(2, b"error: interrupted\n")
                 os._exit(128 + number)
@@ -60,7 +60,7 @@ class Interrupts:
 
 
 @contextlib.contextmanager
-def stopping_on_signals() -> Iterator[None]:
+def stop_on_signals() -> Iterator[None]:
     """Turn SIGINT, SIGTERM and SIGHUP into `Stopped` within the block."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
@@ -68,19 +68,19 @@ def stopping_on_signals() -> Iterator[None]:
             signal.signal(each, signal.SIG_IGN)
         raise Stopped(number)
 
-    with _handling(stop), _resend_signal(stop):
+    with _handle_signals(stop), _resend_signal(stop):
         yield
 
 
 @contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
+def ignore_signals() -> Iterator[None]:
     """Ignore the same signals within the block."""
-    with _handling(signal.SIG_IGN):
+    with _handle_signals(signal.SIG_IGN):
         yield
 
 
 @contextlib.contextmanager
-def _handling(handler: _Handler | signal.Handlers) -> Iterator[None]:
+def _handle_signals(handler: _Handler | signal.Handlers) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -92,7 +92,7 @@ def _handling(handler: _Handler | signal.Handlers) -> Iterator[None]:
             signal.signal(number, former)
 
 
-def _importing(frame: FrameType | None) -> bool:
+def _is_importing(frame: FrameType | None) -> bool:
     """Return whether `frame` runs within an import."""
     while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
         frame = frame.f_back

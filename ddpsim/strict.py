@@ -63,9 +63,9 @@ def load_json(text: str, place: str, error: type[InputError], remedy: str, *, fi
         ValueError, RecursionError: not JSON, as `json.loads` has them; of `error` for what `check_values` refuses.
     """
     check_count(text, place, error, remedy)
-    number, constant = (_finite, _refused) if finite else (None, None)
+    number, constant = (_parse_finite, _refuse_constant) if finite else (None, None)
     try:
-        document: object = json.loads(text, parse_int=_whole, parse_float=number, parse_constant=constant)
+        document: object = json.loads(text, parse_int=_parse_whole, parse_float=number, parse_constant=constant)
     except _MisfitError:
         document = json.loads(text)
         check_values(document, place, error, remedy, finite=finite)
@@ -98,21 +98,21 @@ class _MisfitError(Exception):
     """A number that `check_values` refuses."""
 
 
-def _whole(digits: str) -> int:
+def _parse_whole(digits: str) -> int:
     number = int(digits)
     if not -_MOST < number < _MOST:
         raise _MisfitError
     return number
 
 
-def _finite(digits: str) -> float:
+def _parse_finite(digits: str) -> float:
     number = float(digits)
     if not -math.inf < number < math.inf:
         raise _MisfitError
     return number
 
 
-def _refused(_: str) -> NoReturn:
+def _refuse_constant(_: str) -> NoReturn:
     raise _MisfitError
 
 
@@ -120,6 +120,6 @@ _MOST_DIGITS = 18
 """Of a whole number in a text: all of them fit signed 64 bits."""
 
 
-def whole_number(text: str) -> int | None:
+def parse_whole_number(text: str) -> int | None:
     """Return the number that `text` says in ASCII digits; None where it says none, or one of more than 18 digits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None

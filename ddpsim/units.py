@@ -120,12 +120,12 @@ def mib_to_bytes(cap_mb: float, place: str | None = None) -> int:
     return int(cap_mb * MIB)
 
 
-def exact(number: float) -> str:
+def format_exact(number: float) -> str:
     """Return a bare number as people type it, to its last digit: `25` for 25.0, `25.0390625`."""
     return str(int(number)) if number == int(number) else repr(number)
 
 
-def counted(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """Return a count with its noun, in the plural but for one: `1 NIC`, `2 NICs`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 

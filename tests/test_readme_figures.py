@@ -9,7 +9,7 @@ import pytest
 
 from ddpexec.demo.planned import MACHINES
 from ddpsim.bucketing import BucketCaps
-from ddpsim.planning.bound import binds, bound_of
+from ddpsim.planning.bound import bound_of, describe_bound
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
@@ -29,7 +29,7 @@ def test_the_table_is_what_is_predicted_today(row: str) -> None:
     assert [gpus, *figures] == [
         str(found.placement.world_size), *times, f"{100 * found.scaling_efficiency:.0f} %", gain
     ]  # fmt: skip
-    assert binding == binds(bound_of(found), found.workload)
+    assert binding == describe_bound(bound_of(found), found.workload)
 
 
 def of_bert(machine: str, nodes: int, buckets: BucketCaps) -> Prediction:

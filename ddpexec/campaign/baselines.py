@@ -13,7 +13,7 @@ Table = Sequence[tuple[int, float]]
 """Measured allreduces: size in bytes, seconds; sizes ascending."""
 
 
-def interpolated(table: Table, size_bytes: int) -> float:
+def interpolate(table: Table, size_bytes: int) -> float:
     """Return the time of an allreduce of `size_bytes`: log-log between rows, the last row's bandwidth beyond them.
 
     Below the first row its time holds.
@@ -27,7 +27,7 @@ def interpolated(table: Table, size_bytes: int) -> float:
     return table[-1][1] * size_bytes / table[-1][0]
 
 
-def measured_baselines(
+def measure_baselines(
     table: Table, buckets: Sequence[BucketSummary], local_s: float, optimizer_s: float, sync_every: int = 1
 ) -> Mapping[str, float]:
     """Return what each trivial predictor says of the mean iteration.
@@ -37,7 +37,7 @@ def measured_baselines(
         buckets: of the run; their measured `ready_s`, from the start of forward, feeds the pipeline.
         local_s, optimizer_s, sync_every: as `ddpsim.validation.baselines.baselines`.
     """
-    times = [interpolated(table, bucket.size_bytes) for bucket in buckets]
+    times = [interpolate(table, bucket.size_bytes) for bucket in buckets]
     found = baselines(
         zip((bucket.ready_s for bucket in buckets), times, strict=True),
         local_s=local_s,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from ddpexec.campaign import predicting, stages
 from ddpexec.campaign.report import markdown
-from ddpexec.campaign.results import Result, summarised
+from ddpexec.campaign.results import Result, summarise_results
 from ddpexec.campaign.spec import CODE, Campaign, Configuration
-from ddpexec.campaign.time_left import TimeLeft, least_step_s, spoken
+from ddpexec.campaign.time_left import TimeLeft, format_spoken, least_step_s
 from ddpexec.netlab import support
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.files import json_text, write_whole
@@ -41,9 +41,9 @@ def carry_out(
         InputError: a machine without lab networks, a step longer than the campaign's `max_step`, a pattern that fits
             no configuration, or a scheme that is code without `trust_code`.
     """
-    chosen = selected(campaign, only)
+    chosen = select_configurations(campaign, only)
     check_code(chosen, trust_code=trust_code)
-    if lacking := support.missing():
+    if lacking := support.list_missing():
         raise InputError(f"a campaign needs {'; '.join(lacking)}", place="campaign")
     check_steps(campaign, chosen)
     names = {each.name for each in chosen}
@@ -51,11 +51,11 @@ def carry_out(
     results, failures, number = [], [], 0
     for configuration in campaign.configurations:
         if configuration.name not in names:
-            results += [result] if (result := finished(configuration, folder)) else []
+            results += [result] if (result := find_finished(configuration, folder)) else []
             continue
         number += 1
-        progress(f"[{number}/{len(chosen)}] {configuration.name} (about {spoken(time_left.seconds)} left)")
-        begin_s, was_done = time.monotonic(), finished(configuration, folder) is not None
+        progress(f"[{number}/{len(chosen)}] {configuration.name} (about {format_spoken(time_left.seconds)} left)")
+        begin_s, was_done = time.monotonic(), find_finished(configuration, folder) is not None
         outcome = _attempt(configuration, folder)
         if isinstance(outcome, Result):
             results.append(outcome)
@@ -71,7 +71,7 @@ def carry_out(
     return results, failures
 
 
-def selected(campaign: Campaign, only: Sequence[str]) -> tuple[Configuration, ...]:
+def select_configurations(campaign: Campaign, only: Sequence[str]) -> tuple[Configuration, ...]:
     """Return the configurations whose name is, or fits, one of `only`; all of them where there is none.
 
     Raises:
@@ -92,7 +92,7 @@ def is_current(configuration: Configuration, folder: Path) -> bool:
     return mark.exists() and mark.read_text() == _mark(configuration)
 
 
-def finished(configuration: Configuration, folder: Path) -> Result | None:
+def find_finished(configuration: Configuration, folder: Path) -> Result | None:
     """Return the result of `configuration` in `folder`; None where it has none, or another one's of this name."""
     return stages.read_result(folder / "runs" / configuration.name) if is_current(configuration, folder) else None
 
@@ -127,7 +127,7 @@ def check_code(chosen: Sequence[Configuration], *, trust_code: bool) -> None:
 
 def write_summary(campaign: Campaign, results: list[Result], folder: Path) -> None:
     """Write `summary.json` and `summary.md`."""
-    summary = summarised(results)
+    summary = summarise_results(results)
     document = {"campaign": campaign.name, **summary, "results": [result.document() for result in results]}
     write_whole(folder / "summary.json", json_text(document))
     write_whole(folder / "summary.md", markdown(campaign.name, summary, results))
@@ -136,7 +136,7 @@ def write_summary(campaign: Campaign, results: list[Result], folder: Path) -> No
 def _attempt(configuration: Configuration, folder: Path) -> Result | str:
     """Return the result of `configuration`, or what went wrong; a failure must not cost the hours of the others."""
     try:
-        return _one(configuration, folder)
+        return _run_one(configuration, folder)
     except InputError as error:
         return str(error)
     except Exception as error:
@@ -145,7 +145,7 @@ def _attempt(configuration: Configuration, folder: Path) -> Result | str:
         return f"{type(error).__name__}: {error}; see {where}"
 
 
-def _one(configuration: Configuration, folder: Path) -> Result:
+def _run_one(configuration: Configuration, folder: Path) -> Result:
     """Do what is not done yet; what was done for another configuration of this name is thrown away."""
     own = folder / "runs" / configuration.name
     if own.exists() and (not is_current(configuration, folder) or stages.workload_changed(configuration, own)):

@@ -19,7 +19,7 @@ GRACE_S = 30.0
 """How long a lab that is asked to end may take: its ranks have twice `launch.GRACE_S`, then namespaces are removed."""
 
 
-def in_lab(topology: Path, command: Sequence[str]) -> None:
+def run_in_lab(topology: Path, command: Sequence[str]) -> None:
     """Run a command of ddpexec once a rank on the network of `topology`.
 
     The lab has a process group of its own: what a terminal sends to the campaign's group reaches the lab only as the

@@ -16,7 +16,7 @@ from ddpsim.errors import InputError
 from ddpsim.files import json_text, write_whole
 from ddpsim.options.option import build
 from ddpsim.prediction.document import load_prediction
-from ddpsim.prediction.first import first_iterations
+from ddpsim.prediction.first import predict_first_iterations
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
@@ -40,7 +40,7 @@ def write_prediction(configuration: Configuration, network: MeasuredNetwork, wor
         "simulator_fingerprint": simulator_fingerprint(),
         "configuration": configuration.name,
     }
-    begins = {} if prediction.options.drop else {"first": first_iterations(prediction, DISCARDED).document()}
+    begins = {} if prediction.options.drop else {"first": predict_first_iterations(prediction, DISCARDED).document()}
     write_whole(path, json_text({**prediction.document(), **begins, "campaign": stamp}))
 
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ddpexec.campaign.campaign import finished
+from ddpexec.campaign.campaign import find_finished
 from ddpexec.campaign.spec import Campaign, load_campaign
 from ddpsim.documents import Count, Document, File, Text, read_as
 from ddpsim.errors import InputError
@@ -75,7 +75,7 @@ def pack(file: Path, campaign: Campaign, folder: Path, record: Path) -> list[str
         raise InputError(
             "the record would replace what it is made from", place=str(record), remedy="name another folder"
         )
-    done = [each for each in campaign.configurations if finished(each, folder) is not None]
+    done = [each for each in campaign.configurations if find_finished(each, folder) is not None]
     if not done:
         raise InputError("holds no finished configuration", place=str(folder), remedy="run the campaign first")
     contents: dict[str, bytes] = {"campaign.yaml": file.read_bytes()}
@@ -110,17 +110,17 @@ def unpack(record: Path, folder: Path) -> Campaign:
         InputError: no record, or one that is damaged.
     """
     campaign = load_campaign(record / "campaign.yaml")
-    with _readable(record):
+    with _check_readable(record):
         shutil.copytree(record / "networks", folder / "networks", dirs_exist_ok=True)
     for path in sorted((record / "runs").glob("*.json.gz")):
         document = read_as(RecordFile, read_json(path, InputError, _REMEDY), str(path), InputError, _REMEDY)
-        with _readable(path):
+        with _check_readable(path):
             _unpack_one(document, {each.name for each in campaign.configurations}, record, folder)
     return campaign
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _check_readable(path: Path) -> Iterator[None]:
     """Raise `InputError` with `path` as its place where it is no record, or a file that it names cannot be read."""
     try:
         yield
@@ -160,7 +160,7 @@ def _documents(own: Path) -> dict[str, object]:
 
 
 def _run(folder: Path) -> dict[str, object]:
-    trace = reduced(read_trace(folder))
+    trace = reduce_trace(read_trace(folder))
     return {
         "world_size": trace.world_size,
         "backend": trace.backend,
@@ -177,7 +177,7 @@ def _trace(run: RunEntry, place: str) -> Trace:
     return Trace(run.world_size, run.backend, iterations, (), run.provenance)
 
 
-def reduced(trace: Trace) -> Trace:
+def reduce_trace(trace: Trace) -> Trace:
     """Return what the numbers of `trace` are computed from, to the microsecond, from rank 0's first iteration on."""
     first, arrived = trace.ranks[0], arrivals(trace)
     zero_s = trace.of_rank(first)[0].start_s
@@ -192,21 +192,21 @@ def reduced(trace: Trace) -> Trace:
                 )
             yield replace(it, buckets=buckets, gradients=())
 
-    rounded = [_rounded(iteration_document(it), zero_s) for it in kept()]
+    rounded = [_round_iteration(iteration_document(it), zero_s) for it in kept()]
     return Trace(trace.world_size, trace.backend, rounded, (), trace.provenance)
 
 
-def _rounded(document: Mapping[str, Any], zero_s: float) -> Iteration:
-    return iteration_from(_to_microseconds(document, zero_s), "iterations", InputError, _REMEDY)
+def _round_iteration(document: Mapping[str, Any], zero_s: float) -> Iteration:
+    return iteration_from(_round_to_microseconds(document, zero_s), "iterations", InputError, _REMEDY)
 
 
-def _to_microseconds(document: Mapping[str, Any], zero_s: float) -> dict[str, Any]:
+def _round_to_microseconds(document: Mapping[str, Any], zero_s: float) -> dict[str, Any]:
     """Return an iteration's document with moments counted from `zero_s`, moments and durations rounded."""
     moments = {"start_s", "end_s", "ready_s", "launched_s", "started_s", "wire_s", "finished_s", "written_s"}
 
     def value(key: str, given: Any) -> Any:
         if key == "buckets":
-            return [_to_microseconds(bucket, zero_s) for bucket in given]
+            return [_round_to_microseconds(bucket, zero_s) for bucket in given]
         if given is None or not key.endswith("_s"):
             return list(given) if isinstance(given, tuple) else given
         return round(given - zero_s if key in moments else given, 6)

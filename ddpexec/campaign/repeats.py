@@ -8,7 +8,7 @@ from statistics import fmean
 from ddpsim.validation.result import BucketError, ComparedQuantity, ErrorTerm, Validation
 
 
-def averaged(runs: Sequence[Validation]) -> Validation:
+def average_runs(runs: Sequence[Validation]) -> Validation:
     """Return one prediction held against the mean of several runs, a validation each.
 
     Terms that not every run has are left out. One process's time is the runs' own where each of them has it, else the

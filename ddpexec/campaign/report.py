@@ -9,7 +9,7 @@ from typing import Any
 from ddpexec.campaign.results import Result
 from ddpexec.campaign.schemes import Ranking, SchemeErrors, errors_by_scheme, rankings
 from ddpsim.tables import Column, ResultTable
-from ddpsim.units import counted
+from ddpsim.units import format_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Measure:
             return f"{' to '.join(limits)} %"
         return f"{'<=' if self.least is None else '>='} {limits[0]} %" if limits else ""
 
-    def met(self, value: float | None) -> bool | None:
+    def is_met(self, value: float | None) -> bool | None:
         """Return whether `value` is within the limits; None where there is no value or no limit."""
         if value is None or not self.reach:
             return None
@@ -37,7 +37,7 @@ class Measure:
 
     def cell(self, value: float | None) -> str:
         """Return the value as a table's cell, `missed` beside it where it is out of its limits."""
-        return percent(value) + (", missed" if self.met(value) is False else "")
+        return percent(value) + (", missed" if self.is_met(value) is False else "")
 
 
 MEASURES = (
@@ -67,17 +67,17 @@ def markdown(name: str, summary: Mapping[str, Any], results: Sequence[Result]) -
     lines = [
         f"# Campaign {name}",
         "",
-        f"{counted(summary['configurations'], 'configuration')}. Every prediction was written before the first run of "
-        "its configuration; its constants come from microbenchmarks of the same network, apart from the runs.",
+        f"{format_count(summary['configurations'], 'configuration')}. Every prediction was written before the first "
+        "run of its configuration; its constants come from microbenchmarks of the same network, apart from the runs.",
         "",
-        *measures({"value": summary}),
+        *format_measures({"value": summary}),
         "",
-        compared(summary),
+        format_compared(summary),
         "",
         *trivial({"error of the overhead, median": summary}),
         "",
-        *by_scheme(results),
-        *([f"{one_process(results)}.", ""] if results else []),
+        *format_by_scheme(results),
+        *([f"{format_one_process(results)}.", ""] if results else []),
         *_busy(results),
         ResultTable.of(_columns(results), results).markdown(),
     ]
@@ -91,14 +91,14 @@ def _busy(results: Sequence[Result]) -> Iterator[str]:
         yield ""
 
 
-def measures(columns: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def format_measures(columns: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yield the table of measures, a column a summary."""
     rows = ((m.label, *(m.cell(summary[m.key]) for summary in columns.values()), m.reach) for m in MEASURES)
     header = ("measure", *columns, "reach")
     yield from ResultTable(header, tuple(rows), frozenset({0, len(columns) + 1})).markdown().splitlines()
 
 
-def compared(summary: Mapping[str, Any]) -> str:
+def format_compared(summary: Mapping[str, Any]) -> str:
     """Return in how many groups caps were compared."""
     single = summary["best_single_cap"]
     best = "no cap but the default was run in half of them"
@@ -118,7 +118,7 @@ def trivial(columns: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield from ResultTable(("trivial predictor", *columns), tuple(rows)).markdown().splitlines()
 
 
-def by_scheme(results: Sequence[Result]) -> Iterator[str]:
+def format_by_scheme(results: Sequence[Result]) -> Iterator[str]:
     """Yield how well each scheme is predicted, and which is the best of each family; nothing where there is but one."""
     errors = errors_by_scheme(results)
     if len(errors) < 2:
@@ -150,7 +150,7 @@ _OF_RANKINGS: tuple[Column[Ranking], ...] = (
 )
 
 
-def one_process(results: Sequence[Result]) -> str:
+def format_one_process(results: Sequence[Result]) -> str:
     """Return where the times of one process, over which a step's overhead is, come from."""
     measured = "measured, by steps without communication at the end of the runs"
     computed = "one rank without DDP at its workload's pace, computed, not run"
@@ -160,7 +160,7 @@ def one_process(results: Sequence[Result]) -> str:
     return f"One process: {measured}; of {len(results) - timed} of {len(results)}, marked c: {computed}"
 
 
-def one_process_ms(result: Result, results: Sequence[Result]) -> str:
+def format_one_process_ms(result: Result, results: Sequence[Result]) -> str:
     """Return the time of one process as a cell, marked where others were measured and this one was not."""
     mixed = any(other.local_source == "measured" for other in results)
     return f"{result.local_s * 1e3:.1f}{' c' if mixed and result.local_source != 'measured' else ''}"
@@ -169,7 +169,7 @@ def one_process_ms(result: Result, results: Sequence[Result]) -> str:
 def _columns(results: Sequence[Result]) -> list[Column[Result]]:
     return [
         Column("configuration", lambda each: each.name, words=True),
-        Column("one process, ms", lambda each: one_process_ms(each, results)),
+        Column("one process, ms", lambda each: format_one_process_ms(each, results)),
         Column("measured, ms", lambda each: f"{each.step_s * 1e3:.1f}"),
         Column("noise", lambda each: percent(each.noise)),
         Column("predicted, ms", lambda each: f"{each.predicted_s * 1e3:.1f}"),

@@ -109,7 +109,7 @@ class Result:
         return cls(**own | {"repeats_s": tuple(own["repeats_s"]), "bucket_errors": tuple(own["bucket_errors"])})
 
 
-def summarised(results: Sequence[Result]) -> dict[str, Any]:
+def summarise_results(results: Sequence[Result]) -> dict[str, Any]:
     """Return the measures of a campaign; each is None where no configuration tells it."""
     overhead = _absolute(result.overhead_error for result in results)
     names = sorted({name for result in results for name in result.baselines_s})
@@ -127,7 +127,7 @@ def summarised(results: Sequence[Result]) -> dict[str, Any]:
         "overhead_error_median": _median(overhead),
         "baseline_overhead_error_median": trivial,
         "best_baseline_overhead_error_median": min(known, default=None),
-        "overhead_error_over_best_baseline": _over(_median(overhead), min(known, default=None)),
+        "overhead_error_over_best_baseline": _divide(_median(overhead), min(known, default=None)),
         "bucket_finish_error_median": _median(finishes),
         "noise_median": _median([result.noise for result in results if result.noise is not None]),
         "band_coverage": fmean(inside) if inside else None,
@@ -140,10 +140,12 @@ def _choices(results: Sequence[Result]) -> dict[str, Any]:
     """Return what following the prediction's best cap costs and gains, where several caps were run."""
     groups = [group for group in _groups(results).values() if len(group) > 1]
     regrets = _regrets(groups, None)
-    shares = [_captured(group, _chosen_s(group)) for group in groups]
+    shares = [_measure_captured(group, _measure_chosen_s(group)) for group in groups]
     captured = [share for share in shares if share is not None]
     cap, having = _best_single_cap(groups)
-    by_cap = [share for group in having if cap and (share := _captured(group, _step_of(group, cap))) is not None]
+    by_cap = [
+        share for group in having if cap and (share := _measure_captured(group, _step_of(group, cap))) is not None
+    ]
     return {
         "cap_groups": len(groups),
         "regret_mean": _mean(regrets),
@@ -160,7 +162,7 @@ def _choices(results: Sequence[Result]) -> dict[str, Any]:
     }
 
 
-def _captured(group: Sequence[Result], step_s: float | None) -> float | None:
+def _measure_captured(group: Sequence[Result], step_s: float | None) -> float | None:
     """Return the share of default - best that a choice with `step_s` gains; None where there is little to gain."""
     best, default = min(result.step_s for result in group), _step_of(group, "default")
     if default is None or step_s is None or default / best - 1 <= SPREAD_WORTH_TUNING:
@@ -180,14 +182,14 @@ def _best_single_cap(groups: Sequence[Sequence[Result]]) -> tuple[str | None, li
     return best, [] if best is None else common[best]
 
 
-def _chosen_s(group: Sequence[Result]) -> float:
+def _measure_chosen_s(group: Sequence[Result]) -> float:
     """Return the measured step of the cap with the best predicted time."""
     return min(group, key=lambda result: result.predicted_s).step_s
 
 
 def _regrets(groups: Sequence[Sequence[Result]], caps: str | None) -> list[float]:
     """Return by how much `caps` is slower than the best cap of each group that ran it; None is the predicted best."""
-    taken = [(group, _chosen_s(group) if caps is None else _step_of(group, caps)) for group in groups]
+    taken = [(group, _measure_chosen_s(group) if caps is None else _step_of(group, caps)) for group in groups]
     return [step_s / min(result.step_s for result in group) - 1 for group, step_s in taken if step_s is not None]
 
 
@@ -198,7 +200,7 @@ def _groups(results: Sequence[Result]) -> dict[str, list[Result]]:
     return groups
 
 
-def _over(error: float | None, other: float | None) -> float | None:
+def _divide(error: float | None, other: float | None) -> float | None:
     return None if error is None or not other else error / other
 
 

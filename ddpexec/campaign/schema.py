@@ -66,7 +66,7 @@ class RunSpec(CampaignPart):
         return {name: value for name, value in values_of(self, RunSettings).items() if name not in _OWN}
 
     @model_validator(mode="after")
-    def _agrees(self) -> RunSpec:
+    def _check_agreement(self) -> RunSpec:
         if (self.workload is None) == (self.model is None):
             raise ValueError("give one of `workload` and `model`")
         if self.workload is None and (self.wire_over_backward or self.scale_compute):

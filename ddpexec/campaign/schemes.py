@@ -49,16 +49,16 @@ class Ranking:
 
 def errors_by_scheme(results: Sequence[Result]) -> list[SchemeErrors]:
     """Return the errors of each scheme, in the order in which schemes come first."""
-    return [_errors(scheme, group) for scheme, group in _grouped(results, lambda result: result.scheme).items()]
+    return [_errors(scheme, group) for scheme, group in _group_results(results, lambda result: result.scheme).items()]
 
 
 def rankings(results: Sequence[Result]) -> list[Ranking]:
     """Return a ranking of each family that ran more than one scheme."""
-    families = _grouped(results, lambda result: result.family)
-    return [_ranking(family, group) for family, group in families.items() if len(group) > 1]
+    families = _group_results(results, lambda result: result.family)
+    return [_rank(family, group) for family, group in families.items() if len(group) > 1]
 
 
-def _grouped(results: Sequence[Result], key: Callable[[Result], str]) -> dict[str, list[Result]]:
+def _group_results(results: Sequence[Result], key: Callable[[Result], str]) -> dict[str, list[Result]]:
     groups: dict[str, list[Result]] = {}
     for result in results:
         groups.setdefault(key(result), []).append(result)
@@ -72,7 +72,7 @@ def _errors(scheme: str, group: Sequence[Result]) -> SchemeErrors:
     return SchemeErrors(scheme, len(group), median(absolute), p95, median(signed), min(signed), max(signed))
 
 
-def _ranking(family: str, group: Sequence[Result]) -> Ranking:
+def _rank(family: str, group: Sequence[Result]) -> Ranking:
     foretold = min(group, key=lambda result: result.predicted_s)
     best = min(group, key=lambda result: result.step_s)
     apart = [

@@ -17,11 +17,11 @@ from ddpexec.campaign.schema import CampaignRun, CampaignSpec, MicrobenchSpec, N
 from ddpexec.netlab.shapes import lab_topology
 from ddpexec.running.settings import RunSettings
 from ddpsim.bucketing import BucketCaps
-from ddpsim.documents import problems, raised
+from ddpsim.documents import join_errors, problems
 from ddpsim.documents.yaml_reading import read_mapping
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.files import display_name, file_name, read_text
-from ddpsim.options.option import build, declared
+from ddpsim.options.option import build, list_declared
 from ddpsim.schedules.named import names_code, scheme_named
 from ddpsim.topology.cluster import Topology
 
@@ -40,7 +40,7 @@ _PARTS: Mapping[str, str | None] = {
 """Keys in the order of names and fingerprints, by which what earlier versions left is found again, with their short
 names, None of those that have no part in a name; any other key follows, under its own name."""
 
-_CAPS = frozenset(each.name for each in declared(BucketCaps))
+_CAPS = frozenset(each.name for each in list_declared(BucketCaps))
 
 LOCAL_ITERATIONS = 5
 """Of a run: without communication, after those that count, by which one process is timed."""
@@ -140,12 +140,12 @@ def parse_campaign(text: str, place: str) -> Campaign:
     try:
         spec = CampaignSpec.model_validate(read_mapping(text, place))
     except ValidationError as error:
-        raise raised(problems(error, CampaignSpec), place, InputError) from None
+        raise join_errors(problems(error, CampaignSpec), place, InputError) from None
     found: dict[str, Configuration] = {}
     for number, entry in enumerate(spec.runs):
         where = f"runs.{number}"
         try:
-            for each in _expanded(entry, where):
+            for each in _expand(entry, where):
                 configuration = _configuration(each, spec, where)
                 if configuration.name in found:
                     wrong.append(f"{where}: {configuration.name} stands here twice; vary its `seed`")
@@ -155,7 +155,7 @@ def parse_campaign(text: str, place: str) -> Campaign:
         except InputError as error:
             wrong.append(str(error))
     if wrong:
-        raise raised(wrong, place, InputError)
+        raise join_errors(wrong, place, InputError)
     return Campaign(spec.name, spec.max_step, spec.networks, tuple(found.values()))
 
 
@@ -172,7 +172,7 @@ def network_topology(name: str, network: NetworkSpec) -> Topology:
     )
 
 
-def _expanded(entry: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
+def _expand(entry: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
     lists = entry.get(VARY, {})
     if not isinstance(lists, dict) or not all(isinstance(values, list) and values for values in lists.values()):
         raise InputError(f"{lists!r} does not name lists", place=f"{where}.{VARY}", remedy="write e.g. {seed: [0, 1]}")

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ddpexec.campaign.baselines import measured_baselines
-from ddpexec.campaign.command import in_lab
-from ddpexec.campaign.repeats import averaged, mean_of
+from ddpexec.campaign.baselines import measure_baselines
+from ddpexec.campaign.command import run_in_lab
+from ddpexec.campaign.repeats import average_runs, mean_of
 from ddpexec.campaign.results import Result
 from ddpexec.campaign.spec import Configuration, network_topology
 from ddpexec.netlab.network import wire_bytes
@@ -24,7 +24,7 @@ from ddpsim.doctor.other_work import OtherWork
 from ddpsim.errors import InputError
 from ddpsim.files import json_text, read_json, write_whole
 from ddpsim.measured import read_table
-from ddpsim.options.arguments import as_arguments
+from ddpsim.options.arguments import format_arguments
 from ddpsim.options.option import option_values
 from ddpsim.prediction.document import load_prediction
 from ddpsim.topology.dump import dump_topology
@@ -110,7 +110,7 @@ def measure_network(configuration: Configuration, network: MeasuredNetwork, fold
         arguments = [*configuration.microbench.arguments(), "--backend", "gloo"]
         if configuration.run.model is not None:
             arguments += ["--under-load", str(folder / "workload.json.gz"), "--threads", "1"]
-        in_lab(network.topology, ["microbench", *arguments, "-o", str(network.table)])
+        run_in_lab(network.topology, ["microbench", *arguments, "-o", str(network.table)])
     fit(network)
 
 
@@ -127,7 +127,7 @@ def workload_changed(configuration: Configuration, folder: Path) -> bool:
     path, name = folder / "workload.json.gz", configuration.run.workload
     if name is None or not path.exists():
         return False
-    today = scaled(configuration, load_workload(name))
+    today = stretch_workload(configuration, load_workload(name))
     return workload_document(load_workload(str(path))) != workload_document(today)
 
 
@@ -137,14 +137,14 @@ def prepare_workload(configuration: Configuration, network: MeasuredNetwork, fol
     run = configuration.run
     if not path.exists():
         if run.workload is not None:
-            save_workload(scaled(configuration, load_workload(run.workload)), path)
+            save_workload(stretch_workload(configuration, load_workload(run.workload)), path)
         else:
             _capture(configuration, network)
             write_whole(path, network.workload.read_bytes())
     return load_workload(path)
 
 
-def scaled(configuration: Configuration, workload: Workload) -> Workload:
+def stretch_workload(configuration: Configuration, workload: Workload) -> Workload:
     """Return a recorded workload on one clock, its backward stretched to the configuration's wire time."""
     run = configuration.run
     scale = run.scale_compute or 1.0
@@ -171,7 +171,7 @@ def measure_run(
     out = folder / f"run{repeat}"
     if (out / "run.json").exists():
         return
-    in_lab(network.topology, ["run", *run_arguments(configuration, folder, repeat), "--out", str(out)])
+    run_in_lab(network.topology, ["run", *run_arguments(configuration, folder, repeat), "--out", str(out)])
 
 
 def run_arguments(configuration: Configuration, folder: Path, repeat: int = 0) -> list[str]:
@@ -180,7 +180,7 @@ def run_arguments(configuration: Configuration, folder: Path, repeat: int = 0) -
     arguments = ["--workload", str(folder / "workload.json.gz")]
     if run.model is not None:
         arguments = ["--model", run.model, "--threads", "1"]
-    return [*arguments, *as_arguments(RunSettings, option_values(configuration.settings(repeat)))]
+    return [*arguments, *format_arguments(RunSettings, option_values(configuration.settings(repeat)))]
 
 
 def conclude(configuration: Configuration, network: MeasuredNetwork, workload: Workload, folder: Path) -> Result:
@@ -191,7 +191,7 @@ def conclude(configuration: Configuration, network: MeasuredNetwork, workload: W
     prediction = load_prediction(folder / "prediction.json")
     traces = [read_trace(folder / f"run{repeat}") for repeat in range(configuration.repeats)]
     summaries = [summarise(trace) for trace in traces]
-    held = averaged([validate(prediction, trace) for trace in traces])
+    held = average_runs([validate(prediction, trace) for trace in traces])
     write_whole(folder / "validation.json", json_text(held.document()))
     predicted_local_s = _number(prediction, "local_s")
     measured = held.local_source == "run"
@@ -217,7 +217,7 @@ def conclude(configuration: Configuration, network: MeasuredNetwork, workload: W
         bucket_errors=tuple(bucket.errors["finished_s"] for bucket in held.buckets),
         baselines_s=mean_of(
             [
-                measured_baselines(table, summary.buckets, local_s, optimizer_s, settings.sync_every)
+                measure_baselines(table, summary.buckets, local_s, optimizer_s, settings.sync_every)
                 for summary in summaries
             ]
         ),
@@ -250,7 +250,7 @@ def _capture(configuration: Configuration, network: MeasuredNetwork) -> None:
     arguments += [] if size is None else ["--batch-size", str(size)]
     parts = [network.folder / f"capture{number}.json.gz" for number in range(LAUNCHES)]
     for part in parts:
-        in_lab(network.topology, [*arguments, "--iterations", str(ITERATIONS), "-o", str(part)])
+        run_in_lab(network.topology, [*arguments, "--iterations", str(ITERATIONS), "-o", str(part)])
     save_workload(pool_captures([load_workload(str(part)) for part in parts]), network.workload)
     for part in parts:
         part.unlink()

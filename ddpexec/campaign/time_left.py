@@ -17,7 +17,7 @@ def least_step_s(configuration: Configuration) -> float | None:
     """Return what a step takes at least: one process's time or the wire's; None for a model that computes."""
     if configuration.run.workload is None:
         return None
-    workload = stages.scaled(configuration, load_workload(configuration.run.workload))
+    workload = stages.stretch_workload(configuration, load_workload(configuration.run.workload))
     phases = (workload.forward, workload.backward, workload.optimizer)
     computing_s = sum(float(phase.device_s.mean()) for phase in phases)
     if configuration.run.options["compression"] != "none" or configuration.run.options["comm"] == "noop":
@@ -57,7 +57,7 @@ class TimeLeft:
         return configuration.repeats * (START_S + steps * step_s)
 
 
-def spoken(seconds: float) -> str:
+def format_spoken(seconds: float) -> str:
     """Return a duration as people say it: `40 s`, `12 min`, `2 h 5 min`."""
     if seconds < 90:
         return f"{seconds:.0f} s"

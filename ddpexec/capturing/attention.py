@@ -84,9 +84,9 @@ class FusedAttention(TorchFunctionMode):
         if torch.is_autocast_enabled("cpu"):
             narrow = torch.get_autocast_dtype("cpu")
             query, key, value = (each.to(narrow) for each in (query, key, value))
-        return _Attend.apply(query, key, value, self._counted, bool(causal))  # type: ignore[no-untyped-call,no-any-return]
+        return _Attend.apply(query, key, value, self._count_traffic, bool(causal))  # type: ignore[no-untyped-call,no-any-return]
 
-    def _counted(self, flops: float, tensors: Sequence[Tensor], passes: int, read: Sequence[Tensor]) -> None:
+    def _count_traffic(self, flops: float, tensors: Sequence[Tensor], passes: int, read: Sequence[Tensor]) -> None:
         traffic = float(passes * sum(tensor.numel() * self._element_bytes(tensor) for tensor in tensors))
         self._count(Operator("gemm", flops, traffic, self._element_bytes is own_bytes, term="attention"), read)
 

@@ -40,7 +40,7 @@ def autocasting() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*overrid")
         for name in _FP32:
-            library.impl(name, _in_fp32(name))  # type: ignore[no-untyped-call]
+            library.impl(name, _wrap_in_fp32(name))  # type: ignore[no-untyped-call]
     plain.__init__ = as_processor  # type: ignore[method-assign]
     try:
         yield
@@ -49,17 +49,17 @@ def autocasting() -> Iterator[None]:
         library._destroy()  # type: ignore[no-untyped-call]
 
 
-def _in_fp32(name: str) -> Any:
+def _wrap_in_fp32(name: str) -> Any:
     packet, _, overload = name.partition(".")
     operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(_KEYS):
-            args, kwargs = tree_map_only(Tensor, _wide, (args, kwargs))
+            args, kwargs = tree_map_only(Tensor, _widen, (args, kwargs))
             return operator(*args, **kwargs)
 
     return call
 
 
-def _wide(tensor: Tensor) -> Tensor:
+def _widen(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor

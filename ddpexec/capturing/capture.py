@@ -29,8 +29,8 @@ import torch
 from torch import nn
 
 from ddpexec.capturing.compiles import Compiles
-from ddpexec.capturing.loading import loading_of
-from ddpexec.capturing.own_step import own_step
+from ddpexec.capturing.loading import find_loading
+from ddpexec.capturing.own_step import load_own_step
 from ddpexec.capturing.recorder import Recorder
 from ddpexec.ddp.parameters import collect
 from ddpexec.ddp.wrapper import DistributedDataParallel
@@ -205,9 +205,9 @@ def capture_step(path: str, settings: CaptureSettings, *, batch_size: int | None
         InputError: the function cannot be imported, raises, or returns something else.
         WorkloadError: a step without exactly one forward and one backward.
     """
-    own = own_step(path)
+    own = load_own_step(path)
     capture = Capture(own.module, name=own.name, batch_size=batch_size, settings=settings)
-    return replace(_run(capture, own.train, settings), input_stage=loading_of(own))
+    return replace(_run(capture, own.train, settings), input_stage=find_loading(own))
 
 
 def _capture(

@@ -28,10 +28,10 @@ class Compiles:
     @property
     def seen(self) -> bool:
         """Whether it has: the module says so, or graphs were compiled since this was made."""
-        return compiled(self._module) or _graphs() > self._before
+        return is_compiled(self._module) or _graphs() > self._before
 
 
-def compiled(module: nn.Module) -> bool:
+def is_compiled(module: nn.Module) -> bool:
     """Return whether torch.compile was called on `module` or on a part of it."""
     return any(True for _ in _calls(module))
 
@@ -42,7 +42,7 @@ def compiler_of(module: nn.Module) -> str | None:
     return next((found for config in configs if (found := _compiler(config))), None)
 
 
-def calling_compiler() -> tuple[bool, str | None]:
+def find_calling_compiler() -> tuple[bool, str | None]:
     """Return whether what runs now was called through torch.compile, as a step is, and by which compiler."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:

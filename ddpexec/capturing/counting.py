@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddpexec.capturing.attention import FusedAttention
-from ddpexec.capturing.compiles import calling_compiler, compiled, compiler_of
+from ddpexec.capturing.compiles import compiler_of, find_calling_compiler, is_compiled
 from ddpexec.capturing.edges import Edges
 from ddpexec.capturing.fixed import FixedBytes
 from ddpexec.capturing.intermediates import Intermediates
@@ -93,7 +93,7 @@ class StepCounter(TorchDispatchMode):
         self._fixed = FixedBytes(module, self._element_bytes)
 
     @contextmanager
-    def watching(self) -> Iterator[StepCounter]:
+    def watch(self) -> Iterator[StepCounter]:
         """Count one step within the context.
 
         Raises:
@@ -143,8 +143,8 @@ class StepCounter(TorchDispatchMode):
         self.counted.batch_size = batch_size_of(inputs)
         on_gpus = torch.is_autocast_enabled("cuda")  # whatever the tensors are on that are counted
         self.counted.precision = "amp" if on_gpus else precision_of(self.parameters.tensors)
-        called, caller = calling_compiler()
-        self.counted.compiled = called or compiled(self._original)
+        called, caller = find_calling_compiler()
+        self.counted.compiled = called or is_compiled(self._original)
         self.counted.compiler = caller or compiler_of(self._original)
         self._phase = "forward"
 
@@ -177,13 +177,13 @@ class StepCounter(TorchDispatchMode):
         if name == _READS_VALUE and self._phase in _WHERE:
             self.counted.synchronises.add(_WHERE[self._phase])
             if not self._real and self._phase != "forward":
-                return _one(args[0])
+                return _make_one(args[0])
         out = func(*args, **kwargs)
         if self._phase in ("forward", "backward"):
             read = tensors_in([args, kwargs])
             if not func.is_view:  # a deep copy of a fake has a storage of its own, that its views do not share
-                alone = self._fixed.made_of_parameters(read)
-                self.live.made(tensors_in(out), read, fp32=keeps_fp32(func), fixed=alone)
+                alone = self._fixed.is_made_of_parameters(read)
+                self.live.count_made(tensors_in(out), read, fp32=keeps_fp32(func), fixed=alone)
                 self._note_edges(read, tensors_in(out))
             if operator := operator_of(func, args, kwargs, out, self._element_bytes):
                 fixed = self._fixed.of(func, read, tensors_in(out))
@@ -265,7 +265,7 @@ def optimizer_name(optimizer: torch.optim.Optimizer) -> str:
     return name if loop or "foreach" not in options else f"{name}-foreach"
 
 
-def _one(tensor: Tensor) -> bool | int | float | complex:
+def _make_one(tensor: Tensor) -> bool | int | float | complex:
     """Return 1 as the kind of number that the tensor holds."""
     kinds = ((tensor.is_floating_point(), 1.0), (tensor.is_complex(), 1 + 0j), (tensor.dtype == torch.bool, True))
     return next((one for is_kind, one in kinds if is_kind), 1)

@@ -15,7 +15,7 @@ from ddpexec.capturing.own_step import Factory
 from ddpexec.capturing.shapes import Note, OwnShape, model_shape, module_shape, step_shape
 from ddpexec.models import MODELS
 from ddpsim.errors import InputError, WorkloadError
-from ddpsim.prediction.carry import ConvertedWorkload, carried
+from ddpsim.prediction.carry import ConvertedWorkload, carry_workload
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import Anchor
 from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
@@ -68,7 +68,7 @@ def estimate_model(
         UnknownNameError: no such model or GPU.
         WorkloadError: the GPU lacks the precision, or cannot reach an anchor.
     """
-    found, shape = _fitted(gpu), model_shape(model, batch_size, checkpointing=checkpointing)
+    found, shape = _find_gpu(gpu), model_shape(model, batch_size, checkpointing=checkpointing)
     if replace(options, accumulate=1) == NOTHING_KNOWN and not checkpointing:
         return _estimate(shape, found, precision)
     return estimate(shape, found, precision, options)
@@ -87,7 +87,7 @@ def carry_model(
 
     Raises:
         UnknownNameError: no such model.
-        WorkloadError: a model with other parameters, or as `carried`.
+        WorkloadError: a model with other parameters, or as `carry_workload`.
     """
     name = model or source.name.partition("@")[0]
     try:
@@ -95,13 +95,13 @@ def carry_model(
     except InputError:
         if model is not None:
             raise
-        return carried(source, gpu, None, precision)
+        return carry_workload(source, gpu, None, precision)
     if [p.shape for p in shape.parameters] != [p.shape for p in source.parameters]:
         if model is None:
-            return carried(source, gpu, None, precision)
+            return carry_workload(source, gpu, None, precision)
         what = f"its parameters are not those of {model}"
         raise WorkloadError(what, place=source.name, remedy="leave --model out, or name the model that was captured")
-    return carried(source, gpu, shape, precision)
+    return carry_workload(source, gpu, shape, precision)
 
 
 def estimate_step(
@@ -130,7 +130,7 @@ def estimate_step(
     counted = step_shape(
         step, batch_size=batch_size, autocast=precision == "amp", checkpointing=checkpointing, note=note
     )
-    return _own(counted, _fitted(gpu), precision, options)
+    return _estimate_own(counted, _find_gpu(gpu), precision, options)
 
 
 def estimate_module(
@@ -153,7 +153,7 @@ def estimate_module(
         WorkloadError: the GPU lacks the precision; no gradient came to any parameter.
     """
     shape = module_shape(module, batch, loss=loss, optimizer=optimizer, name=name, batch_size=batch_size, note=note)
-    return _own(shape, _fitted(gpu), precision, options)
+    return _estimate_own(shape, _find_gpu(gpu), precision, options)
 
 
 def write_shipped(folder: Path) -> Iterator[Path]:
@@ -170,7 +170,7 @@ def write_shipped(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _own(counted: OwnShape, gpu: AchievedGpu, precision: str | None, options: EstimateOptions) -> Workload:
+def _estimate_own(counted: OwnShape, gpu: AchievedGpu, precision: str | None, options: EstimateOptions) -> Workload:
     if precision is not None and counted.precision not in ("fp32", precision):
         what = f"the step computes in {counted.precision}, not in {precision}"
         raise InputError(what, place="--precision", remedy="leave it out, or let the step compute in fp32")
@@ -178,8 +178,8 @@ def _own(counted: OwnShape, gpu: AchievedGpu, precision: str | None, options: Es
     return estimate(counted.shape, gpu, precision or counted.precision, replace(options, optimizer=seen))
 
 
-def _fitted(gpu: str | AchievedGpu) -> AchievedGpu:
-    return gpu_named(gpu).fitted() if isinstance(gpu, str) else gpu
+def _find_gpu(gpu: str | AchievedGpu) -> AchievedGpu:
+    return gpu_named(gpu).with_fitted() if isinstance(gpu, str) else gpu
 
 
 def _estimate(shape: ModelShape, gpu: AchievedGpu, precision: str) -> Workload:

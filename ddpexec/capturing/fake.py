@@ -21,7 +21,7 @@ _LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
 
 @contextmanager
-def faking() -> Iterator[FakeTensorMode]:
+def make_fakes() -> Iterator[FakeTensorMode]:
     """Make every tensor that is created within the context a fake one; real ones are taken as fake where they meet.
 
     Data loaders load for real, as what they shuffle and read has values. torch's log of operators that fakes do not do
@@ -32,9 +32,9 @@ def faking() -> Iterator[FakeTensorMode]:
     _LOG.setLevel(logging.CRITICAL)
     try:
         with (
-            _loading_for_real(),
+            _load_for_real(),
             _pointers_unsaid(),
-            _copying_with_views(),
+            _copy_with_views(),
             FakeTensorMode(allow_non_fake_inputs=True) as mode,
         ):
             yield mode
@@ -51,7 +51,7 @@ def _pointers_unsaid() -> Iterator[None]:
 
 
 @contextmanager
-def _copying_with_views() -> Iterator[None]:
+def _copy_with_views() -> Iterator[None]:
     """Let views of a fake's deep copy share its storage, as those of real copies do; torch's copy has one apart."""
 
     def copied(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
@@ -69,7 +69,7 @@ def _copying_with_views() -> Iterator[None]:
 
 
 @contextmanager
-def _loading_for_real() -> Iterator[None]:
+def _load_for_real() -> Iterator[None]:
     places: list[tuple[Any, str]] = [(DataLoader, "__iter__"), (_BaseDataLoaderIter, "__next__")]
     plain = [getattr(kind, name) for kind, name in places]
 

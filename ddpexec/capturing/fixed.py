@@ -52,14 +52,14 @@ class FixedBytes:
         own = [*self.module.parameters(), *self.module.buffers()]
         self._storages = {storage_key(tensor) for tensor in own} - {None}
 
-    def made_of_parameters(self, read: Sequence[Tensor]) -> bool:
+    def is_made_of_parameters(self, read: Sequence[Tensor]) -> bool:
         """Return whether an operator reads nothing that goes with the batch."""
         return bool(read) and all(storage_key(tensor) in self._storages for tensor in read)
 
     def of(self, func: Any, read: Sequence[Tensor], written: Sequence[Tensor]) -> float:
         """Return the bytes of the traffic of `func` that are of parameters or made of them alone."""
         name = func._schema.name.partition("::")[2]
-        made = self.made_of_parameters(read)
+        made = self.is_made_of_parameters(read)
         if made:
             self._remember(written)
         known = [tensor for tensor in read if storage_key(tensor) in self._storages]

@@ -61,7 +61,9 @@ class ForwardCalls(Generic[Moment]):
         self._places: list[list[_Place]] = [[] for _ in parameters]
         indices = {parameter: index for index, parameter in enumerate(parameters)}
         for path, owner in paths.items():
-            place = _Place(tuple(self._numbers[paths[each]] for each in _around(path)), not any(owner.children()))
+            place = _Place(
+                tuple(self._numbers[paths[each]] for each in _list_paths_around(path)), not any(owner.children())
+            )
             for tensor in owner.parameters(recurse=False):
                 if tensor in indices:
                     self._places[indices[tensor]].append(place)
@@ -87,7 +89,7 @@ class ForwardCalls(Generic[Moment]):
         """End the forward: calls from here on, as those of a checkpoint in backward, are not noted."""
         self._seen = None
 
-    def needs(self, called: Mapping[int, Moment], gradients: Collection[int]) -> list[FirstUse[Moment] | None]:
+    def find_needs(self, called: Mapping[int, Moment], gradients: Collection[int]) -> list[FirstUse[Moment] | None]:
         """Return when a forward first needs each parameter, by registration index; None where it does not.
 
         The call of its owner, or where that is not called the nearest call around it; of a parameter with several
@@ -121,7 +123,7 @@ class ForwardCalls(Generic[Moment]):
         return first_call
 
 
-def _around(path: str) -> list[str]:
+def _list_paths_around(path: str) -> list[str]:
     """Return a module's path and those around it: `a.b`, `a`, and the empty one of the module that is trained."""
     names = path.split(".") if path else []
     return [".".join(names[:length]) for length in range(len(names), -1, -1)]

@@ -46,7 +46,9 @@ class LiveBytes:
         self._fixed = 0
         self.peak = Activations(0, 0)
 
-    def made(self, outputs: Iterable[Tensor], inputs: Iterable[Tensor], *, fp32: bool, fixed: bool = False) -> None:
+    def count_made(
+        self, outputs: Iterable[Tensor], inputs: Iterable[Tensor], *, fp32: bool, fixed: bool = False
+    ) -> None:
         """Count what is in `outputs` and not in `inputs`.
 
         Args:

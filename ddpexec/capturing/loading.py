@@ -19,7 +19,7 @@ BATCHES = 10
 """Batches that are loaded to be timed, after one that is not."""
 
 
-def loading_of(own: OwnStep) -> InputStage | None:
+def find_loading(own: OwnStep) -> InputStage | None:
     """Return how the batches of a step with a data loader, its attribute `loader`, are loaded; None where it has none.
 
     One process loads them here, one after the other, whatever the loader's own number is.
@@ -35,7 +35,7 @@ def loading_of(own: OwnStep) -> InputStage | None:
         raise InputError(what, place=f"--step {own.path}", remedy=remedy)
     times, sizes = [], []
     with name_errors(own.path):
-        for seconds, batch in _timed(itertools.islice(_batches(loader), BATCHES + 1)):
+        for seconds, batch in _time_batches(itertools.islice(_batches(loader), BATCHES + 1)):
             times.append(seconds)
             sizes.append(batch_bytes(batch))
     if not times:
@@ -72,7 +72,7 @@ def _batches(loader: DataLoader[Any]) -> Iterator[Any]:
             yield collate([loader.dataset[index] for index in indices])
 
 
-def _timed(batches: Iterable[Any]) -> Iterator[tuple[float, Any]]:
+def _time_batches(batches: Iterable[Any]) -> Iterator[tuple[float, Any]]:
     iterator = iter(batches)
     while True:
         begin = time.perf_counter()

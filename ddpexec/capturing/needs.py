@@ -55,12 +55,12 @@ def forward_use_of(forwards: Sequence[StampedForward], host_s: float, device_s: 
         whole / own if (own := float(np.median([getattr(forward, clock) for forward in forwards]))) > 0 else 1.0
         for clock, whole in (("host_s", host_s), ("device_s", device_s))
     )
-    use = median_use([forward.use() for forward in forwards]).scaled(host, device)
+    use = median_use([forward.use() for forward in forwards]).scale(host, device)
     rounded = ForwardUse(use.host_s.round(NANOSECOND), use.device_s.round(NANOSECOND))
-    return rounded, "measured: pre-hooks of the modules that own parameters" + _around(forwards)
+    return rounded, "measured: pre-hooks of the modules that own parameters" + _make_around(forwards)
 
 
-def _around(forwards: Sequence[StampedForward]) -> str:
+def _make_around(forwards: Sequence[StampedForward]) -> str:
     needs = zip(*(forward.needs for forward in forwards), strict=True)
     count = sum(any(need is not None and need.around for need in of_one) for of_one in needs)
     if not count:

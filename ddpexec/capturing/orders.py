@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ddpexec.ddp.parameters import collect
-from ddpexec.models.changing import SAMPLES, Case, DynamicModel, changing
+from ddpexec.models.changing import SAMPLES, Case, DynamicModel, make_changing_model
 from ddpsim.workload.order_trace import Context, OrderTrace
 from ddpsim.workload.profile import Phase, Workload
 
@@ -31,7 +31,7 @@ def record_orders(name: str, *, ranks: int = 4, steps: int = 300, seed: int = 0)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        model = changing(name, seed)
+        model = make_changing_model(name, seed)
         recorder = _Recorder(model, ranks, seed)
         for step in range(WARM_UP + steps):
             recorder.step(kept=step >= WARM_UP)
@@ -62,7 +62,7 @@ class _Recorder:
         self._row: list[float] = []
         self._began = 0.0
         for index, tensor in enumerate(self.tensors):
-            tensor.register_post_accumulate_grad_hook(self._noting(index))  # type: ignore[no-untyped-call]
+            tensor.register_post_accumulate_grad_hook(self._make_note_hook(index))  # type: ignore[no-untyped-call]
 
     def step(self, *, kept: bool) -> None:
         """Train once on every rank in turn."""
@@ -108,7 +108,7 @@ class _Recorder:
                 tensor.grad = None
         return case.context, self._began - begin, end - self._began, self._row
 
-    def _noting(self, index: int) -> object:
+    def _make_note_hook(self, index: int) -> object:
         def note(_: Tensor) -> None:
             self._row[index] = time.thread_time() - self._began
 

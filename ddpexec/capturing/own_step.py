@@ -15,7 +15,7 @@ from torch import nn
 
 import ddpsim
 from ddpsim.errors import InputError
-from ddpsim.options.own import exits_as, imported
+from ddpsim.options.own import convert_exit, import_object
 
 Factory = Callable[[], object]
 """Called without arguments, returns `(module, step)`."""
@@ -56,7 +56,7 @@ class OwnStep:
             self.step()
 
 
-def own_step(path: str) -> OwnStep:
+def load_own_step(path: str) -> OwnStep:
     """Return what the function at `path` returns.
 
     Raises:
@@ -76,7 +76,7 @@ def factory(path: str) -> Factory:
         raise InputError(f"{path!r} names no function", place="--step", remedy="write package.module:function")
     try:
         with name_errors(path):
-            function = imported(path)
+            function = import_object(path)
     except (ImportError, AttributeError) as error:
         remedy = "run from the folder its package is in, or install it"
         raise InputError(f"{path!r} cannot be imported: {error}", place="--step", remedy=remedy) from error
@@ -107,17 +107,17 @@ def name_errors(path: str) -> Iterator[None]:
     Failures to import are the importer's to explain.
     """
     try:
-        with exits_as(RuntimeError):
+        with convert_exit(RuntimeError):
             yield
     except (InputError, ImportError, AttributeError) as error:
         if isinstance(error, InputError) or _line(error) is None:
             raise
-        raise _raised(path, error) from error
+        raise _make_error(path, error) from error
     except Exception as error:
-        raise _raised(path, error) from error
+        raise _make_error(path, error) from error
 
 
-def _raised(path: str, error: Exception) -> InputError:
+def _make_error(path: str, error: Exception) -> InputError:
     what = " ".join(str(error).split()) or "no message"
     what = what if len(what) <= _LONGEST else f"{what[:_LONGEST]}..."
     line = _line(error)

@@ -47,7 +47,7 @@ class Phases:
 
     def install(self) -> None:
         """Put the hooks in place."""
-        self._handles.append(self._module.register_forward_pre_hook(self._before_forward, with_kwargs=True).remove)
+        self._handles.append(self._module.register_forward_pre_hook(self._begin_forward, with_kwargs=True).remove)
         for index, parameter in enumerate(self._parameters):
             hook = self._gradient_hook(index)
             handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
@@ -72,10 +72,10 @@ class Phases:
         self._steps += 1
         self._forward = self._backward = False
 
-    def _before_forward(self, module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+    def _begin_forward(self, module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         if self._inside or not torch.is_grad_enabled():
             return
-        self._once("forward", self._forward)
+        self._hook_once("forward", self._forward)
         self._forward = True
         self._listener.on_forward([*args, *kwargs.values()])
 
@@ -90,7 +90,7 @@ class Phases:
         def backward(*args: object, **kwargs: object) -> None:
             if self._inside:
                 return original(*args, **kwargs)  # type: ignore[arg-type]
-            self._once("backward", self._backward)
+            self._hook_once("backward", self._backward)
             self._backward = self._inside = True
             self._listener.on_backward()
             try:
@@ -106,7 +106,7 @@ class Phases:
 
         return restore
 
-    def _once(self, phase: str, before: bool) -> None:
+    def _hook_once(self, phase: str, before: bool) -> None:
         if before:
             remedy = f"give a step with one {phase}; accumulation is `--accumulate` of the prediction"
             raise WorkloadError(f"a second {phase}", place=f"iteration {self._steps}", remedy=remedy)

@@ -166,7 +166,8 @@ class Recorder:
         whole = [_forward(record) for record in timed]
         device_s = float(np.median([end.device_since(start) for start, end in whole]))
         forwards = [
-            StampedForward(*_forward(record), self._calls.needs(record.calls, record.gradients)) for record in stamped
+            StampedForward(*_forward(record), self._calls.find_needs(record.calls, record.gradients))
+            for record in stamped
         ]
         return forward_use_of(forwards, float(np.median(forward.host_s)), device_s)
 

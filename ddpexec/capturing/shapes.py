@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ddpexec.capturing.autocast import autocasting
 from ddpexec.capturing.checkpointing import checkpoint_layers
 from ddpexec.capturing.counting import StepCounter, optimizer_name
-from ddpexec.capturing.fake import copy_as_fake, faking
+from ddpexec.capturing.fake import copy_as_fake, make_fakes
 from ddpexec.capturing.own_step import Factory, OwnStep, call_builder, factory
 from ddpexec.models import build
 from ddpexec.models.training import TrainingModel
@@ -50,10 +50,10 @@ def model_shape(name: str, batch_size: int | None = None, *, checkpointing: bool
             checkpoint_layers(model.module)
         return model
 
-    return training_shape(made("meta"), batch_size, lambda: made("cpu"))
+    return count_training_step(made("meta"), batch_size, lambda: made("cpu"))
 
 
-def training_shape(
+def count_training_step(
     model: TrainingModel, batch_size: int | None, remake: Callable[[], TrainingModel] | None
 ) -> ModelShape:
     """Return the operators of one training step of `model`, which is on the meta device.
@@ -86,7 +86,7 @@ def shape_of(model: TrainingModel, batch_size: int | None = None) -> ModelShape:
     """Return the operators of one training step of a model on the meta device, the optimizer left out."""
     batch = model.make_batch(batch_size, "meta")
     counter = StepCounter(model.module)
-    with counter.watching():
+    with counter.watch():
         model.loss(model.module(*batch.inputs), batch).backward()  # type: ignore[no-untyped-call]
     shape = counter.shape(model.name, batch_size or model.batch_size, model.sample)
     return replace(shape, optimizer_kind=optimizer_name(model.make_optimizer()))
@@ -127,13 +127,13 @@ def step_shape(
         return own
 
     def fake() -> OwnShape:
-        with faking():
-            found = _counted(make, batch_size, real=False)
+        with make_fakes():
+            found = _count_step(make, batch_size, real=False)
         if not autocast and found.precision != "amp":
             return found
         return replace(found, shape=_with_autocast(found.shape, make, forced=found.precision != "amp"))
 
-    return _fake_or_real(fake, lambda: _counted(make, batch_size, real=True), note)
+    return _fake_or_real(fake, lambda: _count_step(make, batch_size, real=True), note)
 
 
 def module_shape(
@@ -171,18 +171,18 @@ def module_shape(
         return OwnStep(path, of, step)
 
     def fake() -> OwnShape:
-        with faking() as mode:
-            return _counted(lambda: own(*copy_as_fake(module, batch, mode)), batch_size, real=False, original=module)
+        with make_fakes() as mode:
+            return _count_step(lambda: own(*copy_as_fake(module, batch, mode)), batch_size, real=False, original=module)
 
     def real() -> OwnShape:
-        return _counted(lambda: own(copy.deepcopy(module), batch), batch_size, real=True, original=module)
+        return _count_step(lambda: own(copy.deepcopy(module), batch), batch_size, real=True, original=module)
 
     found = _fake_or_real(fake, real, note)
     kind = None if optimizer is None else optimizer_name(optimizer)
     return replace(found, shape=replace(found.shape, optimizer_kind=kind))
 
 
-def _counted(
+def _count_step(
     make: Callable[[], OwnStep], batch_size: int | None, *, real: bool, original: nn.Module | None = None
 ) -> OwnShape:
     with _autocast_on_gpus() as wanted:
@@ -190,7 +190,7 @@ def _counted(
         for parameter in own.module.parameters():
             parameter.grad = None
         counter = StepCounter(own.module, real=real, original=original)
-        with counter.watching():
+        with counter.watch():
             own.train()
     size = batch_size or counter.counted.batch_size
     if size is None:
@@ -208,14 +208,14 @@ def _with_autocast(shape: ModelShape, make: Callable[[], OwnStep], *, forced: bo
         make: makes the step, on fake tensors.
         forced: whether forward asks for no autocast itself.
     """
-    with autocasting(), faking():
+    with autocasting(), make_fakes():
         own = make()
         for parameter in own.module.parameters():
             parameter.grad = None
         if forced:
             own.module.forward = torch.autocast("cuda")(own.module.forward)
         counter = StepCounter(own.module, as_is=True)
-        with counter.watching():
+        with counter.watch():
             own.train()
     under = counter.shape(shape.name, shape.batch_size, shape.sample)
     assert shape.activations is not None

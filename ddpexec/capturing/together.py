@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 
-from ddpexec.groups.launched import launched
-from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.launched import join_launched
+from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.timing.other_work import gather_other_work
 from ddpsim.doctor.other_work import OtherWork, ProcessorClock, find_other_work
 from ddpsim.workload import Workload
@@ -26,11 +26,11 @@ def capture_together(capture: Callable[[str], Workload], device: str = "") -> Wo
         device: `cpu`, `cuda`, or nothing for GPUs where there are any; each local rank takes the GPU of its number.
 
     Raises:
-        InputError: as `capture`, and as `launched`.
+        InputError: as `capture`, and as `join_launched`.
         WorkloadError: ranks that recorded different steps.
     """
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    with launched("capture", "gloo", kind) as rank:
+    with join_launched("capture", "gloo", kind) as rank:
         rank.communicator.barrier()
         clock = ProcessorClock()
         own = capture(str(rank.device))
@@ -38,7 +38,7 @@ def capture_together(capture: Callable[[str], Workload], device: str = "") -> Wo
         everyones: list[Workload | None] | None = None
         if rank.communicator.rank == 0:
             everyones = [None] * dist.get_world_size()
-        with naming_the_lost(rank.communicator, "the gathering of the ranks' recordings"):
+        with name_lost_ranks(rank.communicator, "the gathering of the ranks' recordings"):
             dist.gather_object(own, everyones)
         if everyones is None:
             return None

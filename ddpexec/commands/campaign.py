@@ -49,12 +49,12 @@ def campaign(
 
     A configuration that fails is named at the end, does not stop the others, and makes the exit code 1.
     """
-    from ddpexec.campaign.campaign import carry_out, finished
+    from ddpexec.campaign.campaign import carry_out, find_finished
     from ddpexec.campaign.report import markdown
-    from ddpexec.campaign.results import summarised
+    from ddpexec.campaign.results import summarise_results
     from ddpexec.campaign.spec import load_campaign
     from ddpsim.files import check_writable_folder
-    from ddpsim.stopping import Stopped, stopping_on_signals
+    from ddpsim.stopping import Stopped, stop_on_signals
 
     plan = load_campaign(arguments.file)
     if arguments.pack is not None or arguments.unpack is not None:
@@ -62,18 +62,18 @@ def campaign(
         return
     check_writable_folder(arguments.out)
     try:
-        with stopping_on_signals():
+        with stop_on_signals():
             results, failures = carry_out(
                 plan, arguments.out, _say, arguments.only or (), trust_code=arguments.trust_code
             )
     except Stopped as stopped:
-        count = sum(finished(each, arguments.out) is not None for each in plan.configurations)
+        count = sum(find_finished(each, arguments.out) is not None for each in plan.configurations)
         _say(
             f"campaign: stopped by {stopped} with {count} of {len(plan.configurations)} configurations done; "
             "the same command goes on from there"
         )
         raise typer.Exit(128 + stopped.number) from None
-    summary = summarised(results)
+    summary = summarise_results(results)
     write(json.dumps(summary, indent=2) if arguments.json_ else markdown(plan.name, summary, results).rstrip())
     if failures:
         _say("\n  ".join([f"{len(failures)} of {len(plan.configurations)} configurations failed:", *failures]))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpexec.groups.torchrun import has_others, is_first_rank, on_first_node
+from ddpexec.groups.torchrun import has_others, is_first_rank, is_on_first_node
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import JsonDocument, note, note_all, write
@@ -58,7 +58,7 @@ def capture(
     if arguments.step is not None and (arguments.precision is not None or arguments.device):
         what = "--precision" if arguments.precision is not None else "--device"
         raise InputError(f"{what} and --step are both given", remedy=f"the step chooses its own; drop {what}")
-    if on_first_node():
+    if is_on_first_node():
         check_destination(arguments.output, as_json=arguments.json_)
     from ddpexec.capturing.capture import CaptureSettings, capture_model, capture_step
     from ddpexec.capturing.together import capture_alone, capture_together

@@ -122,11 +122,13 @@ def estimate(
     from ddpsim.workload.fusing import CompiledAs
     from ddpsim.workload.gpus import kind_of
     from ddpsim.workload.optimizers import optimizer_named
-    from ddpsim.workload.replayed import COMPILED, jittered
+    from ddpsim.workload.replayed import COMPILED, add_jitter
 
     if arguments.all_:
-        _alone("--all", {"--jitter": job.jitter, "--optimizer": job.optimizer, "--clip-gradients": job.clip_gradients})
-        _alone(
+        _check_alone(
+            "--all", {"--jitter": job.jitter, "--optimizer": job.optimizer, "--clip-gradients": job.clip_gradients}
+        )
+        _check_alone(
             "--all",
             {
                 "--gpu": arguments.gpu,
@@ -135,7 +137,7 @@ def estimate(
                 "--peak": arguments.peak,
             },
         )
-        _alone(
+        _check_alone(
             "--all",
             {
                 "--memory": arguments.memory,
@@ -143,7 +145,7 @@ def estimate(
                 "--precision": arguments.precision,
             },
         )
-        _alone(
+        _check_alone(
             "--all",
             {
                 "--batch-size": arguments.batch_size,
@@ -151,8 +153,8 @@ def estimate(
                 "--pace-of": arguments.pace_of,
             },
         )
-        _alone("--all", {"--sequence-length": arguments.sequence_length, "--without": arguments.without})
-        _alone("--all", {"--activation-checkpointing": arguments.activation_checkpointing})
+        _check_alone("--all", {"--sequence-length": arguments.sequence_length, "--without": arguments.without})
+        _check_alone("--all", {"--activation-checkpointing": arguments.activation_checkpointing})
         for path in write_shipped(arguments.output):
             print(path)
         return
@@ -166,17 +168,17 @@ def estimate(
         arguments.multiprocessors,
     )
     if arguments.from_ is not None:
-        _alone(
+        _check_alone(
             "--from",
             {"--optimizer": job.optimizer, "--one-gpu-step": arguments.one_gpu_step, "--pace-of": arguments.pace_of},
         )
-        _alone("--from", {"--batch-size": arguments.batch_size, "--clip-gradients": job.clip_gradients})
-        _alone("--from", {"--sequence-length": arguments.sequence_length, "--without": arguments.without})
-        _alone("--from", {"--activation-checkpointing": arguments.activation_checkpointing})
+        _check_alone("--from", {"--batch-size": arguments.batch_size, "--clip-gradients": job.clip_gradients})
+        _check_alone("--from", {"--sequence-length": arguments.sequence_length, "--without": arguments.without})
+        _check_alone("--from", {"--activation-checkpointing": arguments.activation_checkpointing})
         found = carry_model(load_workload(arguments.from_), whose, arguments.model, arguments.precision)
         for line in found.notes:
             _note(line)
-        _deliver(jittered(found.workload, job.jitter), arguments.output)
+        _deliver(add_jitter(found.workload, job.jitter), arguments.output)
         return
     if job.accumulate > 1 and not arguments.one_gpu_step:
         what, remedy = "says nothing without --one-gpu-step", "add the time of such a step, or leave it out"
@@ -184,7 +186,7 @@ def estimate(
     if job.clip_gradients and job.optimizer is None:
         raise InputError("no optimizer is named", place="--clip-gradients", remedy="add e.g. --optimizer adamw-foreach")
     if arguments.pace_of is not None:
-        _alone("--pace-of", {"--one-gpu-step": arguments.one_gpu_step})
+        _check_alone("--pace-of", {"--one-gpu-step": arguments.one_gpu_step})
     paced = None if arguments.pace_of is None else load_workload(arguments.pace_of)
     if paced is not None and kind_of(paced.device) != kind_of(whose.name):
         _note(f"{arguments.pace_of} has the pace of {paced.device}, taken for {whose.name}")
@@ -197,7 +199,7 @@ def estimate(
     )
     again = arguments.activation_checkpointing
     if arguments.step is not None:
-        _alone("--step", {"--sequence-length": arguments.sequence_length})
+        _check_alone("--step", {"--sequence-length": arguments.sequence_length})
         workload = estimate_step(
             arguments.step,
             whose,
@@ -228,7 +230,7 @@ def estimate(
         told = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
         _note(f"device time: {told}; waves and minimum are within the others, --without TERM leaves one out")
     _warn(workload)
-    _deliver(jittered(workload, job.jitter), arguments.output)
+    _deliver(add_jitter(workload, job.jitter), arguments.output)
 
 
 def _deliver(workload: Workload, output: Path) -> None:
@@ -244,7 +246,7 @@ def _note(message: str) -> None:
     print(f"note: {message}", file=sys.stderr)
 
 
-def _alone(option: str, others: Mapping[str, object]) -> None:
+def _check_alone(option: str, others: Mapping[str, object]) -> None:
     for other, value in others.items():
         if value:
             raise InputError(f"{option} and {other} are both given", place="estimate", remedy="keep one")
@@ -265,8 +267,8 @@ def _gpu(
         raise InputError("--gpu and --gpu-file are both given", place="estimate", remedy="keep one")
     given = any(value is not None for value in (memory_bandwidth, memory, multiprocessors)) or bool(peaks)
     if file is None and not given:
-        return gpu_named(name or _SHIPPED_GPU).fitted()
-    return AchievedGpu.of(gpu_with(name, file, memory_bandwidth, peaks, memory, multiprocessors)).fitted()
+        return gpu_named(name or _SHIPPED_GPU).with_fitted()
+    return AchievedGpu.of(gpu_with(name, file, memory_bandwidth, peaks, memory, multiprocessors)).with_fitted()
 
 
 def _warn(workload: Workload) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ddpexec.groups.torchrun import on_first_node, refuse_shared_input
+from ddpexec.groups.torchrun import is_on_first_node, refuse_shared_input
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import note_all, write
@@ -56,11 +56,11 @@ def microbench(
     wanted = nccl_sizes(float32_size(arguments.begin, "-b"), parse_nccl_size(arguments.end, "-e"), arguments.factor)
     at_once = [[float32_size(size, "--together") for size in each.split(",")] for each in arguments.together or ()]
     refuse_shared_input(arguments.under_load)
-    if on_first_node():
+    if is_on_first_node():
         check_destination(arguments.output, as_json=arguments.json_)
     import torch
 
-    from ddpexec.groups.launched import launched
+    from ddpexec.groups.launched import join_launched
     from ddpexec.microbench.microbench import forget
     from ddpexec.microbench.microbench import microbench as measure
     from ddpsim.doctor.other_work import OtherWork
@@ -70,7 +70,7 @@ def microbench(
     workload = None if arguments.under_load is None else load_workload(arguments.under_load)
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
-    with launched("microbench", arguments.backend, arguments.device) as rank:
+    with join_launched("microbench", arguments.backend, arguments.device) as rank:
 
         def progress(line: str) -> None:
             if rank.communicator.rank == 0:

@@ -56,8 +56,8 @@ def order_run(
 
     The oracle rebuilds before every step for what comes, and pays for the rebuild as any policy does.
     """
-    from ddpexec.groups.launched import launched
-    from ddpexec.running.orders import TORCH, Arm, measured, run_orders
+    from ddpexec.groups.launched import join_launched
+    from ddpexec.running.orders import TORCH, Arm, measure_arms, run_orders
     from ddpexec.timing.other_work import gather_other_work
     from ddpsim import shipped
     from ddpsim.doctor.other_work import ProcessorClock
@@ -72,7 +72,7 @@ def order_run(
     machine = BenchMachine(load_topology(arguments.topology), arguments.wire_over_backward)
     caps = caps_for(recorded, arguments.buckets)
     arms = [Arm(TORCH), *(_arm(text) for text in arguments.arm or _ARMS)]
-    with launched("order-run", "gloo", "cpu") as rank:
+    with join_launched("order-run", "gloo", "cpu") as rank:
         scale = machine.scale(recorded, caps)
         options = JobOptions(caps=caps, scale_compute=scale, find_unused_parameters=arguments.find_unused_parameters)
         clock = ProcessorClock()
@@ -80,7 +80,7 @@ def order_run(
         other = gather_other_work(clock, rank.communicator)
         if rank.communicator.rank != 0:
             return
-        rows = [{"trace": recorded.name, "machine": machine.name, **row} for row in measured(taken)]
+        rows = [{"trace": recorded.name, "machine": machine.name, **row} for row in measure_arms(taken)]
     document: dict[str, object] = {"rows": rows}
     if other is not None:
         document |= other.document()

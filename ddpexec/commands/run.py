@@ -20,7 +20,7 @@ from ddpsim.cli.options import PlanFile, read_plan, refuse_beside_plan
 from ddpsim.cli.output import Output, note_all
 from ddpsim.options.option import Section
 from ddpsim.tables.cells import ms, percent
-from ddpsim.units import counted
+from ddpsim.units import format_count
 
 if TYPE_CHECKING:
     from ddpexec.ddp.parameters import ModelParameters
@@ -94,7 +94,7 @@ def run(
         recorded = load_workload(arguments.workload)
     import torch
 
-    from ddpexec.groups.launched import launched
+    from ddpexec.groups.launched import join_launched
     from ddpexec.running.pipelines import PipelineRun
     from ddpexec.running.run import Run
 
@@ -104,7 +104,7 @@ def run(
     def chosen(parameters: ModelParameters) -> BucketPlan | None:
         return read_plan(arguments.plan, parameters.policy)
 
-    join = launched("run", settings.backend, arguments.device, settings.timeout.total_seconds())
+    join = join_launched("run", settings.backend, arguments.device, settings.timeout.total_seconds())
     with join as rank:
         if pipeline_options.pipeline is not None:
             in_stages = PipelineRun(
@@ -123,13 +123,13 @@ def _train_in_stages(running: PipelineRun, rank: int, out: Path, output: Output)
     if rank != 0:
         return
     write_measurement(measured, out)
-    output.emit(measured.document(), lambda: f"{_in_stages(measured)}\n\nwritten to {out}")
+    output.emit(measured.document(), lambda: f"{_format_pipeline(measured)}\n\nwritten to {out}")
 
 
-def _in_stages(measured: PipelineMeasurement) -> str:
+def _format_pipeline(measured: PipelineMeasurement) -> str:
     head = (
-        f"{measured.name}, {measured.order}, {counted(measured.ranks, 'rank')} a pipeline, copies {measured.copies}: "
-        f"{ms(measured.step_s)} ms a step, micro-batches {measured.micro_batches}"
+        f"{measured.name}, {measured.order}, {format_count(measured.ranks, 'rank')} a pipeline, copies "
+        f"{measured.copies}: {ms(measured.step_s)} ms a step, micro-batches {measured.micro_batches}"
     )
     if measured.predicted_s is None or measured.error is None:
         return head
@@ -195,7 +195,9 @@ def _text(running: Run, summary: Summary, stamping_s: float, out: Path) -> str:
     from ddpsim.trace.tables import MEASURED_BUCKETS, bucket_table, parts_table
 
     parts, buckets = parts_table(summary).text("  "), bucket_table(summary.buckets, MEASURED_BUCKETS).text()
-    name = f"{running.subject.model.name}, {counted(running.world_size, 'rank')}, {running.settings.carried_out_by}"
+    name = (
+        f"{running.subject.model.name}, {format_count(running.world_size, 'rank')}, {running.settings.carried_out_by}"
+    )
     steps = "".join(f"{line}\n" for line in step_line(running.settings, summary.iteration_s))
     share, hidden = percent(stamping_s / summary.iteration_s), percent(summary.overlap_ratio) or "-"
     return (

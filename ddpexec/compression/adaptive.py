@@ -7,7 +7,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 
 from ddpexec.compression.codecs import Codec, FlatLayout, HalfCodec, LinearCodec, OneBitCodec
-from ddpexec.compression.feedback import ErrorFeedback, gathered_mean, mean_of
+from ddpexec.compression.feedback import ErrorFeedback, gather_mean, mean_of
 from ddpsim.errors import InputError
 
 CODECS: dict[int, Codec] = {1: OneBitCodec(), 8: LinearCodec(), 16: HalfCodec()}
@@ -56,7 +56,7 @@ class AdaptiveState(ErrorFeedback):
             self._shapes[index], self._seen[index], self.bits[index] = shape, 0, 32
             self._outcomes.pop(index, None)
         elif index in self._outcomes:
-            self.bits[index] = _told(*self._outcomes.pop(index))
+            self.bits[index] = _read_bits(*self._outcomes.pop(index))
         return self.bits[index]
 
     def choose(self, bucket: GradBucket, reduced: Tensor) -> None:
@@ -64,30 +64,30 @@ class AdaptiveState(ErrorFeedback):
         index = bucket.index()
         if self._seen[index] % self.every == 0:
             if reduced.is_cuda:
-                self._outcomes[index] = self._tried(reduced.float(), bucket)
+                self._outcomes[index] = self._try_codecs(reduced.float(), bucket)
             else:
-                self.bits[index] = self._fewest(reduced.float(), bucket)
+                self.bits[index] = self._find_fewest_bits(reduced.float(), bucket)
         self._seen[index] += 1
 
-    def _fewest(self, reduced: Tensor, bucket: GradBucket) -> int:
+    def _find_fewest_bits(self, reduced: Tensor, bucket: GradBucket) -> int:
         layout, norm = self.layout(bucket), reduced.norm()
         if not bool(norm.isfinite()):
             return 32
         for bits, codec in CODECS.items():
-            if bool(self._borne(codec, reduced, norm, layout)):
+            if bool(self._is_borne(codec, reduced, norm, layout)):
                 return bits
         return 32
 
-    def _borne(self, codec: Codec, reduced: Tensor, norm: Tensor, layout: FlatLayout) -> Tensor:
+    def _is_borne(self, codec: Codec, reduced: Tensor, norm: Tensor, layout: FlatLayout) -> Tensor:
         written = torch.zeros_like(reduced)
         codec.decode(codec.encode(reduced, layout), layout, written)
         borne: Tensor = (written - reduced).norm() <= self.tolerance * norm
         return borne
 
-    def _tried(self, reduced: Tensor, bucket: GradBucket) -> tuple[Tensor, torch.cuda.Event]:
+    def _try_codecs(self, reduced: Tensor, bucket: GradBucket) -> tuple[Tensor, torch.cuda.Event]:
         """Return whether the gradient is finite and which codecs it bears, on its way to the host, and the arrival."""
         layout, norm = self.layout(bucket), reduced.norm()
-        borne = [self._borne(codec, reduced, norm, layout) for codec in CODECS.values()]
+        borne = [self._is_borne(codec, reduced, norm, layout) for codec in CODECS.values()]
         outcome = torch.empty(1 + len(borne), dtype=torch.bool, pin_memory=True)
         outcome.copy_(torch.stack([norm.isfinite(), *borne]), non_blocking=True)
         arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -95,7 +95,7 @@ class AdaptiveState(ErrorFeedback):
         return outcome, arrived
 
 
-def _told(outcome: Tensor, arrived: torch.cuda.Event) -> int:
+def _read_bits(outcome: Tensor, arrived: torch.cuda.Event) -> int:
     arrived.synchronize()
     finite, *borne = outcome.tolist()
     return next((bits for bits, good in zip(CODECS, borne, strict=True) if finite and good), 32)
@@ -107,7 +107,7 @@ def adaptive_hook(state: AdaptiveState, bucket: GradBucket) -> torch.futures.Fut
     if flat.is_sparse:
         return mean_of(flat, state.group)
     bits, layout = state.start(bucket), state.layout(bucket)
-    corrected = state.corrected(bucket, layout)
+    corrected = state.correct(bucket, layout)
     sent = torch.zeros_like(corrected)
     if bits == 32:
         state.keep(bucket, layout, sent)
@@ -117,7 +117,7 @@ def adaptive_hook(state: AdaptiveState, bucket: GradBucket) -> torch.futures.Fut
         payload = codec.encode(corrected, layout)
         codec.decode(payload, layout, sent)
         state.keep(bucket, layout, corrected - sent)
-        future = gathered_mean(codec, payload, layout, flat, corrected.dtype, state.group)
+        future = gather_mean(codec, payload, layout, flat, corrected.dtype, state.group)
 
     def choose(done: torch.futures.Future[torch.Tensor]) -> Tensor:
         reduced = done.value()

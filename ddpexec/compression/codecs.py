@@ -55,7 +55,7 @@ class OneBitCodec:
         above = torch.stack([piece.clamp(min=0).sum() for piece in pieces])
         below = torch.stack([piece.sum() for piece in pieces]) - above
         means = torch.cat([above / counts.clamp(min=1), below / (layout.sizes - counts).clamp(min=1)])
-        return torch.cat([_as_bytes(means, torch.float32), *map(_pack, signs)])
+        return torch.cat([_view_as_bytes(means, torch.float32), *map(_pack, signs)])
 
     def decode(self, payload: Tensor, layout: FlatLayout, into: Tensor) -> None:
         """Add each element's mean to `into`."""
@@ -78,7 +78,9 @@ class LinearCodec:
         scales = (largest / 127).to(torch.float32)
         divisors = scales.clamp(min=TINY).to(flat.dtype)
         levels = torch.cat([piece / divisor for piece, divisor in zip(pieces, divisors, strict=True)])
-        return torch.cat([_as_bytes(scales, torch.float32), _as_bytes(levels.round_().clamp_(-127, 127), torch.int8)])
+        return torch.cat(
+            [_view_as_bytes(scales, torch.float32), _view_as_bytes(levels.round_().clamp_(-127, 127), torch.int8)]
+        )
 
     def decode(self, payload: Tensor, layout: FlatLayout, into: Tensor) -> None:
         """Add the scaled values."""
@@ -94,7 +96,7 @@ class HalfCodec:
 
     def encode(self, flat: Tensor, layout: FlatLayout) -> Tensor:
         """Return bfloat16 values."""
-        return _as_bytes(flat, torch.bfloat16)
+        return _view_as_bytes(flat, torch.bfloat16)
 
     def decode(self, payload: Tensor, layout: FlatLayout, into: Tensor) -> None:
         """Add the values."""
@@ -113,8 +115,8 @@ class TopKCodec:
 
     def encode(self, flat: Tensor, layout: FlatLayout) -> Tensor:
         """Return float32 values, then int32 places."""
-        places = flat.abs().topk(self.scheme.kept(flat.numel()), sorted=False).indices
-        return torch.cat([_as_bytes(flat[places], torch.float32), _as_bytes(places, torch.int32)])
+        places = flat.abs().topk(self.scheme.count_kept(flat.numel()), sorted=False).indices
+        return torch.cat([_view_as_bytes(flat[places], torch.float32), _view_as_bytes(places, torch.int32)])
 
     def decode(self, payload: Tensor, layout: FlatLayout, into: Tensor) -> None:
         """Add the values at their places."""
@@ -123,7 +125,7 @@ class TopKCodec:
         into.index_add_(0, places, _from_bytes(payload[:half], torch.float32).to(into.dtype))
 
 
-def _as_bytes(values: Tensor, dtype: torch.dtype) -> Tensor:
+def _view_as_bytes(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values.to(dtype).contiguous().view(torch.uint8)
 
 

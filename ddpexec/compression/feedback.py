@@ -50,7 +50,7 @@ class ErrorFeedback:
             self._layouts[lengths] = FlatLayout(lengths, bucket.buffer().device)
         return self._layouts[lengths]
 
-    def corrected(self, bucket: GradBucket, layout: FlatLayout) -> Tensor:
+    def correct(self, bucket: GradBucket, layout: FlatLayout) -> Tensor:
         """Return a copy of the bucket's gradients, in float32 at least, with the errors kept so far added."""
         flat: Tensor = bucket.buffer()
         corrected = flat.to(torch.promote_types(flat.dtype, torch.float32), copy=True)
@@ -76,15 +76,15 @@ def feedback_hook(state: ErrorFeedback, bucket: GradBucket) -> torch.futures.Fut
     if flat.is_sparse:
         return mean_of(flat, state.group)
     layout = state.layout(bucket)
-    corrected = state.corrected(bucket, layout)
+    corrected = state.correct(bucket, layout)
     payload = state.codec.encode(corrected, layout)
     sent = torch.zeros_like(corrected)
     state.codec.decode(payload, layout, sent)
     state.keep(bucket, layout, corrected - sent)
-    return gathered_mean(state.codec, payload, layout, flat, corrected.dtype, state.group)
+    return gather_mean(state.codec, payload, layout, flat, corrected.dtype, state.group)
 
 
-def gathered_mean(
+def gather_mean(
     codec: Codec, payload: Tensor, layout: FlatLayout, flat: Tensor, dtype: torch.dtype, group: dist.ProcessGroup
 ) -> torch.futures.Future[torch.Tensor]:
     """Gather `payload` from all ranks; the future holds `flat`, filled with the mean of what they stand for."""

@@ -92,12 +92,12 @@ def fit(works: Sequence[compression.CodecWork], times: Sequence[float]) -> compr
     )
     launch_s, byte_s = map(float, torch.linalg.lstsq(rows, torch.ones(len(rows), 1, dtype=torch.float64)).solution)
     if launch_s < 0:
-        launch_s, byte_s = 0.0, _alone(rows[:, 1])
+        launch_s, byte_s = 0.0, _scale_of(rows[:, 1])
     elif byte_s < LEAST_BYTE_S:
-        launch_s, byte_s = _alone(rows[:, 0]), LEAST_BYTE_S
+        launch_s, byte_s = _scale_of(rows[:, 0]), LEAST_BYTE_S
     return compression.Roofline(launch_s, 1 / byte_s)
 
 
-def _alone(column: Tensor) -> float:
+def _scale_of(column: Tensor) -> float:
     """Return what a unit of `column` must take for their products to be as near 1 as they get."""
     return float(column.sum() / column.square().sum())

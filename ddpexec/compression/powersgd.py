@@ -74,10 +74,10 @@ class _Viewable:
         return self.bucket.buffer()  # type: ignore[no-any-return]
 
     def gradients(self) -> list[Tensor]:
-        return [_as_it_lies(gradient) for gradient in self.bucket.gradients() if gradient.numel()]
+        return [_view_in_memory_order(gradient) for gradient in self.bucket.gradients() if gradient.numel()]
 
 
-def _as_it_lies(gradient: Tensor) -> Tensor:
+def _view_in_memory_order(gradient: Tensor) -> Tensor:
     """Return a view whose dimensions are in the order of memory; of a scalar one of a single element."""
     if gradient.dim() == 0:
         return gradient.view(1)

@@ -15,18 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from ddpexec.ddp.buckets import AnyBucket, Buckets, Eager
-from ddpexec.ddp.comm_hooks import Hook, averaging, by_hook
+from ddpexec.ddp.comm_hooks import Hook, make_averaging_hook, reduce_by_hook
 from ddpexec.ddp.executor import CarriedSchedule
 from ddpexec.ddp.launcher import Sending
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.ddp.runtime_stats import RuntimeStats, TimerEvent
-from ddpexec.ddp.sparse import no_rows
+from ddpexec.ddp.sparse import make_empty_gradient
 from ddpexec.ddp.used import UsedMap
-from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, Work
 from ddpsim.bucketing import BucketPlan, rebuilt_plan
-from ddpsim.bucketing.drop import remapped, skipped_buckets
+from ddpsim.bucketing.drop import remap_gradients, skipped_buckets
 from ddpsim.order import Arrivals, OrderPolicy
 from ddpsim.schedules.schedule import queue_of_buckets
 
@@ -76,12 +76,12 @@ class BucketSchedule(CarriedSchedule):
     def _install(self, plan: BucketPlan) -> None:
         self.plan, self._mapped = plan, frozenset[int]()
         self._made.install(plan)
-        self._lie_in(plan.groups())
+        self._move_into(plan.groups())
 
-    def _lie_in(self, groups: Sequence[Sequence[int]]) -> None:
+    def _move_into(self, groups: Sequence[Sequence[int]]) -> None:
         self._groups, self.queue = groups, queue_of_buckets([*map(tuple, groups)])
         self.eager: Sequence[Eager] = self._made.eager
-        self.launcher.sendings = [self._sending(bucket) for bucket in self.buckets]
+        self.launcher.sendings = [self._make_sending(bucket) for bucket in self.buckets]
 
     # ---- told from outside
 
@@ -95,7 +95,7 @@ class BucketSchedule(CarriedSchedule):
         self._hook = hook, state
         self.hook_name = name or getattr(hook, "__qualname__", str(hook))
         self._made.divide_by(1)
-        self._lie_in(self._groups)
+        self._move_into(self._groups)
 
     def divide_by(self, ranks: int) -> None:
         """Divide the coming sums by `ranks`, where no communication hook does as it likes."""
@@ -104,7 +104,7 @@ class BucketSchedule(CarriedSchedule):
 
     def average_after(self, dtype: torch.dtype | None) -> None:
         """Sum buckets, in `dtype` where given, before they are divided by the number of ranks, as torch's hooks do."""
-        self.use_hook(averaging(self.communicator, dtype), None)
+        self.use_hook(make_averaging_hook(self.communicator, dtype), None)
         self._averages = True
 
     def step_each_bucket(self, step: Callable[[Sequence[nn.Parameter]], None]) -> None:
@@ -125,10 +125,10 @@ class BucketSchedule(CarriedSchedule):
         """
         self.dropped = frozenset(parameters)
         if self.options.remap_dropped and self.dropped != self._mapped:
-            groups = remapped(self.model.policy, self.plan.groups(), self.dropped)
+            groups = remap_gradients(self.model.policy, self.plan.groups(), self.dropped)
             self._mapped = self.dropped
             self._made.remap(groups)
-            self._lie_in([group for group in groups if group])
+            self._move_into([group for group in groups if group])
 
     def await_also(self, futures: Iterable[torch.futures.Future[Any]]) -> None:
         """Wait for `futures` at the end of the coming backward."""
@@ -163,7 +163,7 @@ class BucketSchedule(CarriedSchedule):
         if communicator.world_size == 1:
             return [list(times)]
         mine = torch.tensor(times, dtype=torch.float64, device=communicator.device_for(self.model.tensors[0].device))
-        with naming_the_lost(communicator, "the consensus on the order of gradients"):
+        with name_lost_ranks(communicator, "the consensus on the order of gradients"):
             if self.order.consensus != "rank0" or self.options.searching:
                 return [row.tolist() for row in communicator.gather(mine)]
             communicator.broadcast(mine, 0)
@@ -189,7 +189,7 @@ class BucketSchedule(CarriedSchedule):
         if self.options.searching and self.queue.launched_all:
             self.used.reduce(len(self.launcher.launched))
 
-    def coming(self, unused: Sequence[int]) -> None:
+    def expect_backward(self, unused: Sequence[int]) -> None:
         """Expect a backward, in which the parameters of these registration indices will get no gradient."""
         self.stats.note(TimerEvent.BACKWARD)
         if self.options.searching:
@@ -202,11 +202,11 @@ class BucketSchedule(CarriedSchedule):
             self.queue.reset(skipped)
         self._skips = bool(skipped)
 
-    def began(self, unused: Sequence[int]) -> None:
+    def begin_backward(self, unused: Sequence[int]) -> None:
         """Take it that the gradients of `unused` will not come."""
         self.unused = list(unused)
 
-    def computed(self, *, counted: bool) -> None:
+    def end_computation(self, *, counted: bool) -> None:
         """Share what a static graph uses, once it is counted."""
         if counted:
             self.used.reduce(len(self.launcher.launched))
@@ -230,15 +230,15 @@ class BucketSchedule(CarriedSchedule):
         for position, number in enumerate(numbers):
             launcher.wait((number,))
             bucket = made.all[number]
-            bucket.write_back(self._untouched(bucket) if some else ())
+            bucket.write_back(self._find_untouched(bucket) if some else ())
             if self._after_bucket is not None:
                 self._after_bucket(bucket.parameters)
             self._note_written((position,))
 
-    def ended(self, arrival: Sequence[int], *, counted: bool) -> None:
+    def end_iteration(self, arrival: Sequence[int], *, counted: bool) -> None:
         """End an iteration: its futures, what ranks used, and the order in which gradients came."""
         self.launch_order = self.launcher.launched
-        with naming_the_lost(self.communicator, "the buffer hook's synchronisation", others_code=True):
+        with name_lost_ranks(self.communicator, "the buffer hook's synchronisation", others_code=True):
             for future in self._futures:
                 future.wait()
         self.used.finish(keep=self.options.static_graph)
@@ -249,14 +249,14 @@ class BucketSchedule(CarriedSchedule):
         self.stats.note(TimerEvent.COMMUNICATED)
 
     @contextmanager
-    def of_zeros(self) -> Iterator[None]:
+    def zero_gradients(self) -> Iterator[None]:
         """Let all gradients be of zeros inside, and this rank's own be as they were behind."""
         own = [(tensor, tensor.grad) for tensor in self.model.tensors]
         # Views lie where the zeros and their sums will.
         views = self.options.gradient_as_bucket_view
         values = [grad.clone() if views and grad is not None and not grad.is_sparse else None for _, grad in own]
         for (tensor, _), known in zip(own, self.model.policy, strict=True):
-            tensor.grad = no_rows(tensor) if known.sparse else None
+            tensor.grad = make_empty_gradient(tensor) if known.sparse else None
         try:
             yield
         finally:
@@ -267,11 +267,11 @@ class BucketSchedule(CarriedSchedule):
 
     # ---- of one backward
 
-    def _sending(self, bucket: AnyBucket) -> Sending:
+    def _make_sending(self, bucket: AnyBucket) -> Sending:
         """Return what the launch of `bucket` does."""
         if self._hook is not None:
             what = f"the communication hook's reduction of bucket {bucket.number}"
-            hooked = by_hook(*self._hook, bucket, last=bucket.number == len(self.buckets) - 1)
+            hooked = reduce_by_hook(*self._hook, bucket, last=bucket.number == len(self.buckets) - 1)
             return Sending(what, bucket.indices, bucket.size_bytes, hooked, fill=bucket.complete, others_code=True)
         communicator, launcher = self.communicator, self.launcher
         what = f"the allreduce of bucket {bucket.number} ({bucket.size_bytes:,} B)"
@@ -284,8 +284,8 @@ class BucketSchedule(CarriedSchedule):
     def _note_written(self, positions: Iterable[int]) -> None:
         if (observer := self.launcher.observer) is not None:
             for position in positions:
-                observer.written(position)
+                observer.note_written(position)
 
-    def _untouched(self, bucket: AnyBucket) -> set[int]:
+    def _find_untouched(self, bucket: AnyBucket) -> set[int]:
         """Return the bucket's parameters that no rank gave a gradient."""
-        return self.used.untouched(bucket.indices) | self.dropped.intersection(bucket.indices)
+        return self.used.find_untouched(bucket.indices) | self.dropped.intersection(bucket.indices)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from ddpexec.ddp.flat import FlatBucket, copied, gradient_of
+from ddpexec.ddp.flat import FlatBucket, copy_all, gradient_of
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.ddp.sparse import SparseBucket
@@ -40,7 +40,7 @@ class Buckets:
 
     def __init__(self, model: ModelParameters, options: ReducerOptions, rank: int) -> None:
         self._model, self._options = model, options
-        self._called = functools.partial(model.called, rank=rank)
+        self._called = functools.partial(model.describe, rank=rank)
         self.all: list[AnyBucket] = []
         self.eager: list[Eager] = []
         self.runs: list[BucketRun] = []
@@ -67,8 +67,8 @@ class Buckets:
         """Let gradients lie elsewhere in the memory of the plan's buckets, until the next `remap` or `install`.
 
         Args:
-            groups: registration indices by bucket of the plan, as `ddpsim.bucketing.drop.remapped` returns them; where
-                a group is empty there is no bucket.
+            groups: registration indices by bucket of the plan, as `ddpsim.bucketing.drop.remap_gradients` returns them;
+                where a group is empty there is no bucket.
         """
         self._make(pair for pair in zip(groups, self._memory, strict=True) if pair[0])
 
@@ -115,13 +115,13 @@ class BucketRun:
 
     def write_back(self) -> None:
         """Give the parameters the reduced gradients that lie in the buffers."""
-        if not (self._flat and self._written()):
+        if not (self._flat and self._write_back()):
             for bucket in self.buckets:
                 bucket.write_back(())
 
-    def _written(self) -> bool:
+    def _write_back(self) -> bool:
         grads = list(map(gradient_of, self._parameters))
-        return all(map(operator.is_, grads, self._views)) if self._as_view else copied(grads, self._views)
+        return all(map(operator.is_, grads, self._views)) if self._as_view else copy_all(grads, self._views)
 
 
 def runs_of(buckets: Sequence[AnyBucket]) -> Iterator[Sequence[AnyBucket]]:
@@ -151,7 +151,7 @@ class Arena:
         needed: dict[Key, int] = {}
         for parameter in parameters:
             key = self._key(parameter)
-            needed[key] = needed.get(key, 0) + _aligned(parameter.numel(), key[0])
+            needed[key] = needed.get(key, 0) + _align(parameter.numel(), key[0])
         self._whole = {key: torch.zeros(elements, dtype=key[0], device=key[1]) for key, elements in needed.items()}
         self._used: dict[Key, int] = {}
 
@@ -164,13 +164,13 @@ class Arena:
         key = self._key(parameters[0])
         begin = self._used.get(key, 0)
         size = sum(parameter.numel() for parameter in parameters)
-        self._used[key] = begin + _aligned(size, key[0])
+        self._used[key] = begin + _align(size, key[0])
         return self._whole[key][begin : begin + size]
 
     def _key(self, parameter: nn.Parameter) -> Key:
         return self._dtype or parameter.dtype, parameter.device
 
 
-def _aligned(elements: int, dtype: torch.dtype) -> int:
+def _align(elements: int, dtype: torch.dtype) -> int:
     step = ALIGN_BYTES // dtype.itemsize
     return -(-elements // step) * step

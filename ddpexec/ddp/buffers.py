@@ -33,7 +33,7 @@ class BufferSynchroniser:
         self.hook: tuple[BufferHook, Any] | None = None
         self.after_forward = False
 
-    def named(self) -> dict[str, Tensor]:
+    def list_named(self) -> dict[str, Tensor]:
         """Return the buffers by dotted name, each once, those ignored left out."""
         found: dict[str, Tensor] = {}
         seen: set[int] = set()
@@ -51,7 +51,7 @@ class BufferSynchroniser:
         Autograd does not count this as a modification. Where there are buffers, `observer` notes what it took.
         """
         begin = observer.now() if observer is not None else None
-        named = self.named()
+        named = self.list_named()
         buffers = tuple(named.values())
         if not buffers or self._communicator.noop:
             return []

@@ -80,7 +80,7 @@ class HookWork:
         return self.future.done()
 
 
-def by_hook(
+def reduce_by_hook(
     hook: Hook, state: object, bucket: FlatBucket | SparseBucket, *, last: bool
 ) -> Callable[[Sequence[Work]], Work]:
     """Return what has `hook(state, bucket)` reduce a bucket; `last` is whether none of an iteration follows it."""
@@ -148,7 +148,7 @@ def result_of(future: torch.futures.Future[Any], number: int, sent: Tensor | Non
     )
 
 
-def averaging(communicator: Communicator, dtype: torch.dtype | None = None) -> Hook:
+def make_averaging_hook(communicator: Communicator, dtype: torch.dtype | None = None) -> Hook:
     """Return a hook that sums a bucket over the ranks of `communicator` and divides the sum by their number.
 
     The reducer without a hook divides first; with a number of ranks that is no power of two the two round differently.
@@ -161,12 +161,12 @@ def averaging(communicator: Communicator, dtype: torch.dtype | None = None) -> H
     def average(_: object, bucket: GradBucket) -> torch.futures.Future[Any]:
         buffer = bucket.buffer() if dtype is None else bucket.buffer().to(dtype)
         work = communicator.all_reduce(buffer, bucket.index())
-        return after(work, buffer, communicator.world_size)
+        return make_future(work, buffer, communicator.world_size)
 
     return average
 
 
-def after(work: Any, buffer: Tensor, divisor: int) -> torch.futures.Future[Any]:
+def make_future(work: Any, buffer: Tensor, divisor: int) -> torch.futures.Future[Any]:
     """Return a future of `buffer`, divided by `divisor` once `work` has summed it."""
     if isinstance(work, FinishedWork):
         done: torch.futures.Future[Any] = torch.futures.Future()

@@ -14,12 +14,12 @@ from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_co
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def uncompiled(method: Method) -> Method:
+def disable_compile(method: Method) -> Method:
     """Let `method`, and all that it calls, run uncompiled."""
     return _skip(method, _FrameAction.SKIP)
 
 
-def uncompiled_itself(method: Method) -> Method:
+def disable_own_compile(method: Method) -> Method:
     """Let `method` run uncompiled; what it calls may be compiled."""
     return _skip(method, _FrameAction.DEFAULT)
 

@@ -17,7 +17,7 @@ from ddpexec.ddp.gradient_hooks import hook_gradients, remove
 from ddpexec.ddp.launcher import Launcher
 from ddpexec.ddp.mixed import MixedPrecision
 from ddpexec.ddp.parameters import ModelParameters
-from ddpexec.ddp.used import StaticGraph, UsedMap, reachable
+from ddpexec.ddp.used import StaticGraph, UsedMap, find_reachable
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.timing.observe import Observer
@@ -63,21 +63,21 @@ class CarriedSchedule:
         """Carry out what is pending of these parameters; return whether anything was."""
         return False
 
-    def coming(self, unused: Sequence[int]) -> None:
+    def expect_backward(self, unused: Sequence[int]) -> None:
         """Expect a backward, in which the parameters of these registration indices will get no gradient."""
 
-    def began(self, unused: Sequence[int]) -> None:
+    def begin_backward(self, unused: Sequence[int]) -> None:
         """Take it that the first gradient of a backward has come, and that those of `unused` will not."""
         raise NotImplementedError
 
-    def absent(self, indices: Sequence[int]) -> bool:
+    def note_absent(self, indices: Sequence[int]) -> bool:
         """Take it that these gradients did not come although they were expected; return whether backward ends so.
 
         Where it does not they may still come, and the next forward says if they did not, as torch has it.
         """
         return False
 
-    def computed(self, *, counted: bool) -> None:
+    def end_computation(self, *, counted: bool) -> None:
         """Take it that all gradients have come; `counted` is whether they were taken at once, after a static graph's
         first backward."""
         raise NotImplementedError
@@ -86,13 +86,13 @@ class CarriedSchedule:
         """Wait for the messages that backward's end waits for, and give the parameters what they summed."""
         raise NotImplementedError
 
-    def ended(self, arrival: Sequence[int], *, counted: bool) -> None:
+    def end_iteration(self, arrival: Sequence[int], *, counted: bool) -> None:
         """Take it that gradients, which came in the order `arrival`, are written back."""
         raise NotImplementedError
 
-    def missing(self) -> Sequence[int]:
+    def list_missing(self) -> Sequence[int]:
         """Return the registration indices for want of whose gradients not all was launched."""
-        return [point.parameter for point in self.queue.missing() if point.parameter is not None]
+        return [point.parameter for point in self.queue.find_missing() if point.parameter is not None]
 
 
 class Executor:
@@ -144,9 +144,9 @@ class Executor:
     def observe(self, observer: Observer | None) -> None:
         """Let `observer` take the moments of gradients and messages from the next backward on; None takes none."""
         self.launcher.observer = observer
-        hook = self._gradient if observer is None else functools.partial(self._observed_gradient, observer)
+        hook = self._gradient if observer is None else functools.partial(self._observe_gradient, observer)
         if self._told is not None:
-            hook = functools.partial(_telling, self._told, hook)
+            hook = functools.partial(_call_both, self._told, hook)
         self.remove_hooks()
         self.handles[:] = hook_gradients(self.model, hook)
 
@@ -179,10 +179,10 @@ class Executor:
             if index in in_forward and index not in self._forwarded:
                 self._forwarded.add(index)
                 point = self._forward_points[index]
-                if awaited := queue.waits(point):
+                if awaited := queue.take_waits(point):
                     self.launcher.wait(awaited)
                     held_up = True
-                if self._sends and (launchable := queue.passed(point)):
+                if self._sends and (launchable := queue.mark_passed(point)):
                     carried.launch(launchable)
         return held_up
 
@@ -205,13 +205,15 @@ class Executor:
     def check_finished(self) -> None:
         """Raise unless the previous backward reduced everything it began to reduce."""
         if self.static is not None and self.static.waiting and not self._started:
-            raise self._fail(messages.never_began(self._rank))
+            raise self._fail(messages.make_never_began_error(self._rank))
         if self._unfinished:
-            missing, static = self._carried.missing(), self.static is not None
+            missing, static = self._carried.list_missing(), self.static is not None
             if not missing:
-                raise messages.broken_off(self._rank, self.failure)
+                raise messages.make_broken_off_error(self._rank, self.failure)
             names, found = self.model.names, self._find_unused
-            raise self._fail(messages.never_ready(self._rank, missing, names, find_unused=found, static=static))
+            raise self._fail(
+                messages.make_never_ready_error(self._rank, missing, names, find_unused=found, static=static)
+            )
 
     def expect(self, output: object, left_out: Iterable[int] = ()) -> None:
         """Expect gradients of all parameters but those `left_out`, or that `output` is seen not to depend on."""
@@ -222,12 +224,12 @@ class Executor:
             self.static.restart()
         elif self._find_unused:
             with torch.autograd.profiler.record_function("search_unused_parameters"):
-                found = reachable(output, self._nodes)
+                found = find_reachable(output, self._nodes)
             self._unused = [index for index in range(len(self.model.tensors)) if index not in found]
         else:
             self._unused = sorted(left_out)
         self._visits = self.static is not None or self._find_unused
-        self._carried.coming(self._unused)
+        self._carried.expect_backward(self._unused)
 
     def backward_started(self) -> None:
         """Note that the outermost backward of a static graph has begun, where its gradients are to be reduced."""
@@ -243,7 +245,7 @@ class Executor:
         if self.static is not None and counted:
             self._unused = self.static.finish_counting()
         self.arrival = []
-        self._carried.coming(())
+        self._carried.expect_backward(())
         self._start(())
         for index in self._all:
             self._take(index)
@@ -252,7 +254,7 @@ class Executor:
 
     # ---- hooks
 
-    def _observed_gradient(self, observer: Observer, index: int, parameter: Tensor) -> None:
+    def _observe_gradient(self, observer: Observer, index: int, parameter: Tensor) -> None:
         begin = observer.now()
         self._gradient(index, parameter)
         observer.hooks[index] = begin, observer.now()
@@ -273,7 +275,7 @@ class Executor:
         try:
             self._take(index)
         except MarkedTwiceError as error:
-            raise self._fail(messages.ready_twice(self._rank, index, self.model.names[index])) from error
+            raise self._fail(messages.make_ready_twice_error(self._rank, index, self.model.names[index])) from error
 
     def _visit(self, index: int, parameter: Tensor) -> bool:
         """Note that a parameter was used; return whether its gradient is complete with that."""
@@ -294,7 +296,7 @@ class Executor:
         """Take the gradients of `unused` as they are: the first of the others has come."""
         if unused and self._carried.waits_in_forward:  # pending updates need the buffers that this iteration fills
             self.forward(unused)
-        self._carried.began(unused)
+        self._carried.begin_backward(unused)
         for index in unused:
             self._take(index)
 
@@ -307,7 +309,7 @@ class Executor:
         carried = self._carried
         if (eager := carried.eager[index]) is not None:
             eager[0].fill(eager[1])
-        if launchable := carried.queue.ready(self._gradient_points[index]):
+        if launchable := carried.queue.mark_ready(self._gradient_points[index]):
             carried.launch(launchable)
 
     # ---- end of backward
@@ -343,18 +345,18 @@ class Executor:
             self.forward(self._all)
         if not complete and len(self.arrival) + len(self._unused) < len(self._all):
             came = {*self.arrival, *self._unused}
-            if not carried.absent([index for index in self._all if index not in came]):
+            if not carried.note_absent([index for index in self._all if index not in came]):
                 return False
         self._sends, self._forwarded = False, set()
-        carried.computed(counted=counted)
-        if launchable := carried.queue.passed(BACKWARD_END):
+        carried.end_computation(counted=counted)
+        if launchable := carried.queue.mark_passed(BACKWARD_END):
             carried.launch(launchable)
         if self._mixed is not None:
             self._mixed.restore()
-        carried.write_back(carried.queue.waits(BACKWARD_END))
-        carried.ended(self.arrival, counted=counted)
+        carried.write_back(carried.queue.take_waits(BACKWARD_END))
+        carried.end_iteration(self.arrival, counted=counted)
         if observer is not None:
-            observer.finished(begin)
+            observer.note_backward_end(begin)
         return True
 
     def _fail(self, error: ExecutionError) -> ExecutionError:
@@ -362,6 +364,6 @@ class Executor:
         return error
 
 
-def _telling(told: Callable[[int], None], hook: Callable[[int, Tensor], None], index: int, parameter: Tensor) -> None:
+def _call_both(told: Callable[[int], None], hook: Callable[[int, Tensor], None], index: int, parameter: Tensor) -> None:
     told(index)
     hook(index, parameter)

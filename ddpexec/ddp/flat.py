@@ -114,7 +114,7 @@ class FlatBucket:
                 for run in self._late_runs:
                     (_real(run) if self._batched else run).div_(divisor)
             return
-        if not self._copied(grads):
+        if not self._copy_late(grads):
             for place in self._late:
                 self.fill(place)
             return
@@ -172,13 +172,13 @@ class FlatBucket:
             offset = end
         return [self.buffer[start:end] for start, end in runs if end > start]
 
-    def _copied(self, grads: Sequence[Tensor | None]) -> bool:
+    def _copy_late(self, grads: Sequence[Tensor | None]) -> bool:
         """Copy the late gradients by one call, where each exists, is dense, and lies outside the buffer."""
         if grads[0] is not None and grads[0].dtype != self.buffer.dtype:
             return False  # one by one, which names the parameter
         if self.as_view and any(map(operator.is_, grads, self._late_views)):
             return False
-        return copied(self._late_views, grads)
+        return copy_all(self._late_views, grads)
 
     def _adopt_gradients(self) -> None:
         """Move gradients that exist already (accumulated, or of the buckets before a rebuild) into this buffer."""
@@ -214,7 +214,7 @@ class FlatBucket:
                 )
 
     def _copy_out(self, parameters: Sequence[nn.Parameter], views: list[Tensor]) -> None:
-        if copied(map(gradient_of, parameters), views):
+        if copy_all(map(gradient_of, parameters), views):
             return
         for parameter, view in zip(parameters, views, strict=True):
             if parameter.grad is None:
@@ -239,7 +239,7 @@ def views_of(flat: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
     return views
 
 
-def lie_in(flat: Tensor, parameters: Sequence[nn.Parameter]) -> None:
+def move_into(flat: Tensor, parameters: Sequence[nn.Parameter]) -> None:
     """Let `parameters` be views of `flat` from now on, one after the other, with the values they have."""
     with torch.no_grad():
         for parameter, view in zip(parameters, views_of(flat, parameters), strict=True):
@@ -247,7 +247,7 @@ def lie_in(flat: Tensor, parameters: Sequence[nn.Parameter]) -> None:
             parameter.data = view
 
 
-def copied(into: Iterable[Tensor | None], values: Iterable[Tensor | None]) -> bool:
+def copy_all(into: Iterable[Tensor | None], values: Iterable[Tensor | None]) -> bool:
     """Copy tensor by tensor by one call; return False, with nothing to be relied on, where one is None or unlike."""
     targets, sources = cast("list[Tensor]", list(into)), cast("list[Tensor]", list(values))
     try:

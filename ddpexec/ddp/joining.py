@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from ddpexec.ddp.mixed import MixedPrecision
-from ddpexec.ddp.options import not_with_mixed_precision
+from ddpexec.ddp.options import make_mixed_precision_error
 from ddpexec.ddp.parameters import broadcast_state
-from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, wait
 
 _WHAT = "the exchange of which ranks still have input"
@@ -61,7 +61,7 @@ class JoinableModule(nn.Module, Joinable):
         A step of a scheme's optimizer inside is taken with this rank's gradients alone.
         """
         if self.mixed is not None:
-            raise not_with_mixed_precision("no_sync()")
+            raise make_mixed_precision_error("no_sync()")
         before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield
@@ -123,19 +123,19 @@ class JoinableModule(nn.Module, Joinable):
     def backward_is_synced(self, *, joined: bool) -> bool:
         """Tell joined ranks whether the others reduce their gradients this iteration; each rank calls this."""
         synced = float(not joined and self.require_backward_grad_sync)
-        return bool(self._summed(torch.tensor([synced], device=self.join_device), dist.ReduceOp.SUM))
+        return bool(self._sum_over_ranks(torch.tensor([synced], device=self.join_device), dist.ReduceOp.SUM))
 
     def common_rank(self, *, candidate: bool) -> int:
         """Return the highest rank among the candidates; every rank calls this."""
         rank = self.communicator.rank if candidate else -1
-        return int(self._summed(torch.tensor([rank], device=self.join_device), dist.ReduceOp.MAX))
+        return int(self._sum_over_ranks(torch.tensor([rank], device=self.join_device), dist.ReduceOp.MAX))
 
     def buffers_source(self) -> int:
         """Return whose buffers are taken: rank 0's, or of joined ranks one that has input."""
         return self.common_rank(candidate=True) if self._join_config.enable else 0
 
-    def _summed(self, value: Tensor, operation: Any) -> float:
-        with naming_the_lost(self.communicator, _WHAT):
+    def _sum_over_ranks(self, value: Tensor, operation: Any) -> float:
+        with name_lost_ranks(self.communicator, _WHAT):
             dist.all_reduce(value, op=operation, group=self.process_group)
         return value.item()
 

@@ -85,7 +85,9 @@ class Launcher:
                 begin = observer.now()
                 work = sending.send(before)
                 noted = work.future if isinstance(work, HookWork) else work
-                note = observer.launched(number, sending.indices, sending.size_bytes, begin, noted, sending.operation)
+                note = observer.note_launch(
+                    number, sending.indices, sending.size_bytes, begin, noted, sending.operation
+                )
                 flying[number] = work, note
             launched.append(number)
 
@@ -109,9 +111,9 @@ class Launcher:
         if sending.drain is not None:
             sending.drain()
         if observer is not None and note is not None:
-            observer.waited_for(note, begin)
+            observer.note_message_wait(note, begin)
 
 
-def nothing_sent(_: Sequence[Work]) -> Work:
+def send_nothing(_: Sequence[Work]) -> Work:
     """Send nothing, as `comm="noop"` has it."""
     return FinishedWork()

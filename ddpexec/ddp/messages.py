@@ -28,7 +28,7 @@ _DEBUG = (
 )
 
 
-def never_ready(
+def make_never_ready_error(
     rank: int, missing: Sequence[int], names: Sequence[str], *, find_unused: bool, static: bool
 ) -> NeverReadyError:
     """Return the error for parameters `missing` whose gradients never came, by name and with the option to set."""
@@ -43,7 +43,7 @@ def never_ready(
     return NeverReadyError(message, remedy=f"{_REMEDY_FOUND if find_unused else _REMEDY_UNUSED}; {_DEBUG}")
 
 
-def never_began(rank: int) -> NeverReadyError:
+def make_never_began_error(rank: int) -> NeverReadyError:
     """Return the error for gradients that a static graph counted without being told of the backward they came in."""
     return NeverReadyError(
         f"static_graph=True, but the first backward on rank {rank} began at no output of forward, so that its "
@@ -52,7 +52,7 @@ def never_began(rank: int) -> NeverReadyError:
     )
 
 
-def broken_off(rank: int, failure: str) -> ExecutionError:
+def make_broken_off_error(rank: int, failure: str) -> ExecutionError:
     """Return the error for a backward that had all its gradients, but ended in `failure` before they were reduced."""
     reason = f": {failure}" if failure else ""
     return ExecutionError(
@@ -61,7 +61,7 @@ def broken_off(rank: int, failure: str) -> ExecutionError:
     )
 
 
-def ready_twice(rank: int, index: int, name: str) -> ReadyTwiceError:
+def make_ready_twice_error(rank: int, index: int, name: str) -> ReadyTwiceError:
     """Return the error for a gradient that came twice in one backward."""
     return ReadyTwiceError(
         f"Expected to mark a variable ready only once: parameter {index} ({name}) was ready twice on rank {rank} in "

@@ -36,7 +36,7 @@ class MixedPrecision:
                 if name not in ignored:
                     buffer.data = buffer.to(config.buffer_dtype)
 
-    def lowered(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def cast_inputs(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Compute in the lower precision from now on; return floating point inputs, nested ones too, in it."""
         self.lower()
         lowered: tuple[tuple[Any, ...], dict[str, Any]] = _cast_forward_inputs(self.dtype, *inputs, **kwargs)

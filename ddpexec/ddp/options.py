@@ -108,7 +108,7 @@ def localise(module: nn.Module, device_mesh: Any) -> None:
         _pre_dp_module_transform(module)
 
 
-def not_with_mixed_precision(what: str) -> OptionError:
+def make_mixed_precision_error(what: str) -> OptionError:
     """Return the error for something that cannot go with `mixed_precision`."""
     return OptionError(f"{what} and mixed_precision do not go together", remedy="use torch.autocast instead")
 
@@ -116,7 +116,7 @@ def not_with_mixed_precision(what: str) -> OptionError:
 def hook_twice(mixed: bool = False) -> OptionError:
     """Return the error for a second communication hook."""
     if mixed:
-        return not_with_mixed_precision("a communication hook")
+        return make_mixed_precision_error("a communication hook")
     return OptionError(
         "register_comm_hook or register_builtin_comm_hook can only be called once.",
         remedy="register one hook, which may call both",
@@ -250,7 +250,7 @@ def first_plan(
     if plan is None:
         return unused_plan(model.policy, caps) if find_unused and not static else initial_plan(model.policy, caps)
     if caps != BucketCaps():
-        raise OptionError(f"a plan and {_given(caps)} are both given", remedy="keep one")
+        raise OptionError(f"a plan and {_format_given(caps)} are both given", remedy="keep one")
     try:
         check_model(plan.parameter_names, model.policy)
         made = custom_plan(model.policy, plan.groups())
@@ -261,7 +261,7 @@ def first_plan(
     return replace(made, buckets=buckets, call=plan.call)
 
 
-def _given(caps: BucketCaps) -> str:
+def _format_given(caps: BucketCaps) -> str:
     names = ("bucket_cap_mb", "first_bucket_mb", "bucket_cap_mb_list")
     return ", ".join(f"{name}={getattr(caps, name)}" for name in names if getattr(caps, name) is not None)
 

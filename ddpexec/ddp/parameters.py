@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ddpexec.errors import ModelMismatchError
-from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpsim.bucketing import BucketPlan, Parameter
 
@@ -42,7 +42,7 @@ class ModelParameters:
         """The distinct devices, in order of first sight."""
         return list(dict.fromkeys(tensor.device for tensor in self.tensors))
 
-    def called(self, index: int, rank: int) -> str:
+    def describe(self, index: int, rank: int) -> str:
         """Return what errors of `rank` call a parameter."""
         return f"parameter {index} ({self.policy[index].name}) of rank {rank}"
 
@@ -94,7 +94,7 @@ def agree(rows: Sequence[str], names: Sequence[str], communicator: Communicator,
     """Raise on every rank unless every rank has the same `rows`, each of which belongs to one of `names`."""
     if communicator.world_size == 1 or _all_equal(rows, communicator, device):
         return
-    with naming_the_lost(communicator, "the exchange of what ranks differ in"):
+    with name_lost_ranks(communicator, "the exchange of what ranks differ in"):
         gathered = communicator.gather_objects((list(rows), list(names)), device)
     _raise_difference(gathered)
 
@@ -112,7 +112,7 @@ def broadcast_state(
 def broadcast(tensors: Sequence[Tensor], communicator: Communicator, source: int = 0) -> None:
     """Broadcast `tensors` in place from rank `source`, coalesced."""
     if tensors:
-        with naming_the_lost(communicator, "the broadcast of parameters or buffers"):
+        with name_lost_ranks(communicator, "the broadcast of parameters or buffers"):
             dist._broadcast_coalesced(communicator.main, list(tensors), BROADCAST_BYTES, source)  # type: ignore[attr-defined]
 
 

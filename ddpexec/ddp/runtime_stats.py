@@ -53,11 +53,11 @@ class _Sample:
     host_ns: list[int] = field(default_factory=lambda: [0] * len(TimerEvent))
     events: dict[TimerEvent, torch.cuda.Event] = field(default_factory=dict)
 
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Return whether the device has passed every moment."""
         return all(event.query() for event in self.events.values())  # type: ignore[no-untyped-call]
 
-    def between(self, begin: TimerEvent, end: TimerEvent) -> int:
+    def measure_ns(self, begin: TimerEvent, end: TimerEvent) -> int:
         """Return nanoseconds, the device's where there is one, never less than 0; waits for it."""
         if not self.events:
             return max(0, self.host_ns[end] - self.host_ns[begin])
@@ -100,7 +100,7 @@ class RuntimeStats:
         """Record the iteration before and start `iteration`, which counts from 1, at its start of forward."""
         if self.sampling and all(self._sample.host_ns):
             self._waiting.append(self._sample)
-        while self._waiting and self._waiting[0].over():
+        while self._waiting and self._waiting[0].is_over():
             self._record(self._waiting.pop(0))
         self.sampling = iteration <= FIRST or iteration % self.rate == 0
         self._sample = _Sample(iteration)
@@ -121,6 +121,6 @@ class RuntimeStats:
         self._recorded += 1
         data.update({name: sample.host_ns[moment] for name, moment in _STARTS.items()})
         for name, (begin, end) in _SPANS.items():
-            data[name] = sample.between(begin, end)
+            data[name] = sample.measure_ns(begin, end)
             total = data.get(f"avg_{name}", 0) * (self._recorded - 1) + data[name]
             data[f"avg_{name}"] = total // self._recorded

@@ -70,7 +70,7 @@ class SparseBucket:
         self._gradient = self.buffer = self.reduced = torch.empty(0)
 
 
-def no_rows(parameter: Tensor) -> Tensor:
+def make_empty_gradient(parameter: Tensor) -> Tensor:
     """Return a sparse gradient of `parameter` that touches none of its rows."""
     rows = parameter.new_empty((1, 0), dtype=torch.int64)
     return torch.sparse_coo_tensor(rows, parameter.detach().new_empty((0, *parameter.shape[1:])), parameter.shape)

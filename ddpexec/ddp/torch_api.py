@@ -57,7 +57,7 @@ def broadcast_coalesced(
     ddp: Any, bufs: Sequence[Tensor] | None = None, bucket_size: int | None = None, authoritative_rank: int = 0
 ) -> None:
     """Broadcast buffers, the wrapped module's where none are given."""
-    tensors = list(ddp.buffer_sync.named().values()) if bufs is None else list(bufs)
+    tensors = list(ddp.buffer_sync.list_named().values()) if bufs is None else list(bufs)
     size = BROADCAST_BYTES if bucket_size is None else bucket_size
     dist._broadcast_coalesced(ddp.process_group, tensors, size, authoritative_rank)  # type: ignore[attr-defined]
 

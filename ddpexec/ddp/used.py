@@ -21,7 +21,7 @@ from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.groups.process_groups import Communicator, Work, wait
 
 
-def reachable(output: object, indices: Mapping[Node, int]) -> set[int]:
+def find_reachable(output: object, indices: Mapping[Node, int]) -> set[int]:
     """Return the indices of those gradient accumulators that `output` depends on.
 
     Its tensors are found as torch finds them, in nested lists, tuples, dicts and dataclasses.
@@ -48,7 +48,7 @@ def tie(output: Any, started: Callable[[], None], *, clone: bool) -> Any:
     the same. Tensors without a graph are passed as they are.
     """
     parts, spec = tree_flatten(output)
-    leaves = list(_opened(parts))
+    leaves = list(_open_dataclasses(parts))
     passed = _Tie.apply(started, clone, *leaves)  # type: ignore[no-untyped-call]
     kept = (
         leaf if isinstance(leaf, Tensor) and leaf.grad_fn is None else tied
@@ -57,12 +57,12 @@ def tie(output: Any, started: Callable[[], None], *, clone: bool) -> Any:
     return tree_unflatten([_rebuilt(part, kept) for part in parts], spec)
 
 
-def _opened(parts: Iterable[Any]) -> Iterator[Any]:
+def _open_dataclasses(parts: Iterable[Any]) -> Iterator[Any]:
     """Yield `parts`, and instead of a dataclass, which torch's trees leave whole, the leaves of its fields."""
     for part in parts:
         if _is_record(part):
             for field in dataclasses.fields(part):
-                yield from _opened(tree_leaves(getattr(part, field.name)))
+                yield from _open_dataclasses(tree_leaves(getattr(part, field.name)))
         else:
             yield part
 
@@ -132,7 +132,7 @@ class UsedMap:
         used = used.to(self._device, non_blocking=True)
         self._sum = used, self._send(used, position)
 
-    def untouched(self, indices: Collection[int]) -> set[int]:
+    def find_untouched(self, indices: Collection[int]) -> set[int]:
         """Return those of `indices` that no rank used; asks the other ranks only where this one used not all."""
         if self._counts is None:
             if self._sum is None or self._used.issuperset(indices):

@@ -17,7 +17,7 @@ from ddpexec.ddp import options as construction
 from ddpexec.ddp.bucket_schedule import BucketSchedule
 from ddpexec.ddp.buffers import BufferSynchroniser
 from ddpexec.ddp.comm_hooks import Hook, check_hook
-from ddpexec.ddp.compiling import call, uncompiled, uncompiled_itself
+from ddpexec.ddp.compiling import call, disable_compile, disable_own_compile
 from ddpexec.ddp.drop import LayerDrop
 from ddpexec.ddp.executor import Executor
 from ddpexec.ddp.joining import JoinableModule
@@ -108,7 +108,7 @@ class DistributedDataParallel(JoinableModule):
             remedy = "give a plan with a bucket of their own for these parameters, where it is wanted in the order"
             raise OptionError(what, remedy=remedy)
         if mixed_precision is not None and find_unused_parameters:
-            raise construction.not_with_mixed_precision("find_unused_parameters=True")
+            raise construction.make_mixed_precision_error("find_unused_parameters=True")
         if check_reduction:
             text = "The `check_reduction` argument is deprecated and has no effect: reduction is always checked."
             warnings.warn(text, FutureWarning, stacklevel=2)
@@ -136,7 +136,7 @@ class DistributedDataParallel(JoinableModule):
         self._order = rebuild, predictor, consensus
         self.drop = drop
         self._plan = plan
-        model, first = self._first_plan()
+        model, first = self._plan_first()
         construction.check_drop(drop, self._options, model.names)
         if init_sync:
             self._synchronise(model, first, buffers=at_construction)
@@ -156,16 +156,16 @@ class DistributedDataParallel(JoinableModule):
         """
         self.reducer.expect_context(context)
 
-    @uncompiled_itself
+    @disable_own_compile
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module, with buckets, buffers and the search for unused parameters looked after."""
         with torch.autograd.profiler.record_function("DistributedDataParallel.forward"):
-            inputs, kwargs = self._before_forward(inputs, kwargs)
+            inputs, kwargs = self._begin_forward(inputs, kwargs)
             begin = self.observer.now() if self.observer is not None else None
             output = call(self.module, inputs, kwargs)
             if self.observer is not None:
                 self.observer.module(begin)
-            return self._after_forward(output)
+            return self._end_forward(output)
 
     def register_comm_hook(self, state: object, hook: Hook) -> None:
         """Let `hook(state, bucket)` reduce each bucket; it returns a future of the reduced flat tensor.
@@ -222,7 +222,7 @@ class DistributedDataParallel(JoinableModule):
 
     # ---- construction
 
-    def _first_plan(self) -> tuple[ModelParameters, BucketPlan]:
+    def _plan_first(self) -> tuple[ModelParameters, BucketPlan]:
         options = self._options
         model = collect(self.module, self.parameters_to_ignore)
         find_unused, static = options.find_unused_parameters, options.static_graph
@@ -266,7 +266,7 @@ class DistributedDataParallel(JoinableModule):
         self._release()
         self.communicator = construction.communicator_of(new_process_group, None, self._comm)
         self.process_group, self.device_mesh = self.communicator.main, None
-        self._build(*self._first_plan(), self.observer)
+        self._build(*self._plan_first(), self.observer)
         self.reducer.take_over(former)
         self.buffer_sync.hook, self.buffer_sync.after_forward = buffers.hook, buffers.after_forward
 
@@ -280,7 +280,7 @@ class DistributedDataParallel(JoinableModule):
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.communicator = construction.communicator_of(None, None, self._comm)
         self.process_group, self.device_mesh = self.communicator.main, None
-        self._build(*self._first_plan(), None)
+        self._build(*self._plan_first(), None)
 
     # ---- uneven inputs
 
@@ -301,7 +301,7 @@ class DistributedDataParallel(JoinableModule):
             self.executor.begin(local=False)
             if self.mixed is not None:
                 self.mixed.lower()
-            with self.reducer.of_zeros():
+            with self.reducer.zero_gradients():
                 self.executor.shadow()
 
     # ---- what else torch's class has
@@ -331,10 +331,8 @@ class DistributedDataParallel(JoinableModule):
 
     # ---- around forward
 
-    @uncompiled
-    def _before_forward(
-        self, inputs: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    @disable_compile
+    def _begin_forward(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if not self._optimizers_taken_over:
             self._take_over_optimizers()
         if torch.is_grad_enabled() and self.require_backward_grad_sync:
@@ -356,7 +354,7 @@ class DistributedDataParallel(JoinableModule):
         if self.device_ids:
             (inputs,), (kwargs,) = dist.utils._to_kwargs(inputs, kwargs, self.device, True)
         if self.mixed is not None:
-            return self.mixed.lowered(inputs, kwargs)
+            return self.mixed.cast_inputs(inputs, kwargs)
         return inputs, kwargs
 
     def _take_over_optimizers(self) -> None:
@@ -369,8 +367,8 @@ class DistributedDataParallel(JoinableModule):
                 raise OptionError(what, remedy="call optimizer.step() after backward instead")
             self.reducer.step_each_bucket(in_backward.step)
 
-    @uncompiled
-    def _after_forward(self, output: Any) -> Any:
+    @disable_compile
+    def _end_forward(self, output: Any) -> Any:
         if self.buffers_due(after_forward=True):
             self._synchronise_buffers()
         synced = torch.is_grad_enabled() and self.require_backward_grad_sync

@@ -68,7 +68,7 @@ def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
 
-def training() -> tuple[nn.Module, Callable[[], None]]:
+def make_training() -> tuple[nn.Module, Callable[[], None]]:
     """Return the model and its step, as `python -m ddpexec estimate --step` takes them."""
     model = LanguageModel()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)

@@ -31,14 +31,16 @@ MACHINES = {
 MODELS = {"resnet50": 32}
 """Each shipped model with its batch size."""
 
-OWN = "ddpexec.demo.own_model:training"
+OWN = "ddpexec.demo.own_model:make_training"
 """A step as a user has one, which the shipped workloads do not hold."""
 
 
 def plan_ahead(out: Path) -> None:
     """Plan each model on each machine at each node count; write plan and picture to `out`."""
     say("1. Which bucket size, on machines one does not have?")
-    subjects = {model: shipped_workloads(model, size) for model, size in MODELS.items()} | {"own": own_workloads()}
+    subjects = {model: load_shipped_workloads(model, size) for model, size in MODELS.items()} | {
+        "own": estimate_own_workloads()
+    }
     cells = [(model, machine, nodes) for model in subjects for machine in MACHINES for nodes in NODES]
     work = [(subjects[model][machine], machine, nodes) for model, machine, nodes in cells]
     rows: dict[str, list[PlanRow]] = {model: [] for model in subjects}
@@ -54,12 +56,12 @@ def plan_ahead(out: Path) -> None:
         draw(report.rows, str(out / f"plan-{model}.png"))
 
 
-def shipped_workloads(model: str, batch_size: int) -> dict[str, Workload]:
+def load_shipped_workloads(model: str, batch_size: int) -> dict[str, Workload]:
     """Return a shipped model's workload for each machine's GPUs."""
     return {machine: load_workload(f"{model}@{device}-b{batch_size}") for machine, device in MACHINES.items()}
 
 
-def own_workloads() -> dict[str, Workload]:
+def estimate_own_workloads() -> dict[str, Workload]:
     """Return the own step estimated for each machine's GPUs."""
     say(f"the own model: python -m ddpexec estimate --step {OWN} --gpu ...")
     models = {machine: load_topology(machine).compute_device for machine in MACHINES}

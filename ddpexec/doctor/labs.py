@@ -8,12 +8,12 @@ import threading
 from collections.abc import Iterator
 
 from ddpexec.netlab import support
-from ddpsim.doctor.finding import NO, UNKNOWN, YES, Finding, able
+from ddpsim.doctor.finding import NO, UNKNOWN, YES, Finding, format_able
 
 
 def findings() -> Iterator[Finding]:
     """Yield what was found."""
-    missing = support.missing()
+    missing = support.list_missing()
     lab = "python -m ddpexec netlab --ranks 2 --rate 100mbit -- true"
     if missing:
         yield Finding("lab", NO, f"it lacks {'; '.join(missing)}", lab)
@@ -29,7 +29,7 @@ def _delays() -> Finding:
         return Finding("lab's delays", YES, "by the kernel's netem", proof)
     tun = support.has_tun()
     found = "no netem; a forwarder in user space, over /dev/net/tun" if tun else "neither netem nor /dev/net/tun"
-    return Finding("lab's delays", able(tun), found, proof, "" if tun else "load the modules sch_netem or tun")
+    return Finding("lab's delays", format_able(tun), found, proof, "" if tun else "load the modules sch_netem or tun")
 
 
 def _priority() -> Finding:
@@ -50,4 +50,4 @@ def _priority() -> Finding:
     thread.join()
     remedy = "" if found == [True] else "run as root, or with CAP_SYS_NICE: timed layers keep time without it if idle"
     told = "timed layers keep their time beside other work" if found == [True] else "not allowed"
-    return Finding("real-time priority", able(found == [True]), told, proof, remedy)
+    return Finding("real-time priority", format_able(found == [True]), told, proof, remedy)

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import fsdp
 
-from ddpexec.groups.within import within
-from ddpsim.doctor.finding import NO, UNKNOWN, YES, Finding, able
+from ddpexec.groups.within import call_within
+from ddpsim.doctor.finding import NO, UNKNOWN, YES, Finding, format_able
 
 GLOO_S = 20.0
 """How long a gloo group of one rank may take to come about; one that cannot resolve its host's name hangs."""
@@ -53,7 +53,7 @@ def _nccl() -> Finding:
     except (RuntimeError, AttributeError) as error:
         return Finding("NCCL", UNKNOWN, str(error)[:200], proof)
     here = torch.cuda.is_available()
-    return Finding("NCCL", able(here), version if here else f"{version}, but it needs a GPU", proof)
+    return Finding("NCCL", format_able(here), version if here else f"{version}, but it needs a GPU", proof)
 
 
 def _peers() -> Finding:
@@ -66,7 +66,7 @@ def _peers() -> Finding:
     found = f"{len(pairs) - len(without)} of {len(pairs)} pairs of GPUs"
     missing = f", not {', '.join(f'{one} to {other}' for one, other in without[:8])}" if without else ""
     remedy = "NCCL goes through the host's memory then; `nvidia-smi topo -m` shows the way" if without else ""
-    return Finding("peer to peer", able(not without), found + missing, proof, remedy)
+    return Finding("peer to peer", format_able(not without), found + missing, proof, remedy)
 
 
 def _gloo() -> Finding:
@@ -75,7 +75,7 @@ def _gloo() -> Finding:
     if not dist.is_gloo_available():
         return Finding("gloo", NO, "this torch is built without it", proof)
     try:
-        within(GLOO_S, _sum_alone, "a gloo group of one rank")
+        call_within(GLOO_S, _sum_alone, "a gloo group of one rank")
     except (RuntimeError, TimeoutError) as error:
         remedy = f"set {_INTERFACE} to an interface of `ip -br addr`, or let the host's name resolve"
         return Finding("gloo", NO, " ".join(str(error).split())[:200], proof, remedy)
@@ -97,10 +97,10 @@ def _interface() -> Finding:
     named = os.environ.get(_INTERFACE)
     have = _addresses()
     if named:
-        here = able(named in have) if have else UNKNOWN
+        here = format_able(named in have) if have else UNKNOWN
         return Finding("gloo's interface", here, f"{named}, by {_INTERFACE}; here are {', '.join(have)}", proof)
     try:
-        address = within(GLOO_S, lambda: socket.gethostbyname(socket.gethostname()), "the name of this host")
+        address = call_within(GLOO_S, lambda: socket.gethostbyname(socket.gethostname()), "the name of this host")
     except (OSError, TimeoutError) as error:
         remedy = f"set {_INTERFACE} on every node"
         return Finding("gloo's interface", NO, f"the host's name has no address: {error}", proof, remedy)
@@ -127,4 +127,4 @@ def _addresses() -> dict[str, list[str]]:
 def _fully_shard() -> Finding:
     proof = _python("from torch.distributed.fsdp import fully_shard")
     here = hasattr(fsdp, "fully_shard")
-    return Finding("fully_shard", able(here), "torch's FSDP2" if here else "not in this torch", proof)
+    return Finding("fully_shard", format_able(here), "torch's FSDP2" if here else "not in this torch", proof)

@@ -17,14 +17,14 @@ import torch.distributed as dist
 
 from ddpexec.errors import LostRankError
 from ddpexec.groups.lost import termination_error
-from ddpexec.groups.mpi_environment import adopt_mpirun, under_mpirun
+from ddpexec.groups.mpi_environment import adopt_mpirun, is_under_mpirun
 from ddpexec.groups.mpi_group import NAME as MPI_NAME
 from ddpexec.groups.mpi_group import ProcessGroupMpi, register
 from ddpexec.groups.mpi_world import abandon, meeting_point
 from ddpexec.groups.notes import leave_words
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.groups.termination import Terminated, ignore_from_now_on, terminated_as_error
-from ddpexec.groups.within import within
+from ddpexec.groups.termination import Terminated, ignore_from_now_on, raise_on_sigterm
+from ddpexec.groups.within import call_within
 from ddpsim.errors import InputError
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -52,7 +52,7 @@ class Launched:
 
 
 @contextmanager
-def launched(
+def join_launched(
     command: str, backend: str | None = None, device: str | None = None, timeout_s: float = 300.0
 ) -> Iterator[Launched]:
     """Join the process group of torchrun's environment, or mpirun's; leave it at the end.
@@ -68,7 +68,7 @@ def launched(
         LostRankError: another rank did not come.
     """
     adopt_mpirun()
-    if "MASTER_ADDR" not in os.environ and under_mpirun():
+    if "MASTER_ADDR" not in os.environ and is_under_mpirun():
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = meeting_point()
     if missing := [name for name in _VARIABLES if name not in os.environ]:
         remedy = f"start it as `torchrun --standalone --nproc-per-node 2 -m ddpexec {command} ...`"
@@ -81,7 +81,7 @@ def launched(
     if place.type == "cuda":
         torch.cuda.set_device(place)
     bound = place if backend == "nccl" else None
-    with terminated_as_error(abort_groups) as termination:
+    with raise_on_sigterm(abort_groups) as termination:
         if backend == "mpi":
             register()
         _join(MPI_NAME if backend == "mpi" else backend, bound, timeout_s)
@@ -92,7 +92,7 @@ def launched(
             communicator.introduce(place)
             yield Launched(communicator, place, max(1, dist.get_world_size() // local_size))
         except BaseException as error:
-            _give_up(communicator, termination.behind(error))
+            _give_up(communicator, termination.find_cause(error))
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -106,7 +106,7 @@ def _join(backend: str, bound: torch.device | None, timeout_s: float) -> None:
         if rank != "0":
             _wait_for_listener(host, port, timeout_s)
         # By itself it hangs where the keeper of the store does.
-        within(timeout_s + _MARGIN_S, join, "init_process_group")
+        call_within(timeout_s + _MARGIN_S, join, "init_process_group")
     except (RuntimeError, TimeoutError) as error:
         reason = " ".join(str(error).split())[:300]
         raise LostRankError(
@@ -143,7 +143,7 @@ def _give_up(communicator: Communicator, error: BaseException) -> NoReturn:
     abort_groups()
     with suppress(TimeoutError):
         if dist.is_initialized():
-            within(_MARGIN_S, dist.destroy_process_group, "destroy_process_group")
+            call_within(_MARGIN_S, dist.destroy_process_group, "destroy_process_group")
     if store is not None:
         time.sleep(_LINGER_S)
     raise error if why is None else why

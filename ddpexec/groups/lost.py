@@ -14,7 +14,7 @@ import torch.distributed as dist
 from ddpexec.errors import ExecutionError, LostRankError
 from ddpexec.groups.notes import Notes
 from ddpexec.groups.termination import ignore_from_now_on
-from ddpexec.groups.whereabouts import Places, ended_ranks, stopped_ranks
+from ddpexec.groups.whereabouts import Places, find_ended_ranks, find_stopped_ranks
 
 PATIENCE_S = 0.5
 """How long to look for an ended process: its connections close shortly before it has ended."""
@@ -55,7 +55,7 @@ class Members(Protocol):
 
 
 @contextmanager
-def naming_the_lost(communicator: Members, what: str, *, others_code: bool = False) -> Iterator[None]:
+def name_lost_ranks(communicator: Members, what: str, *, others_code: bool = False) -> Iterator[None]:
     """Turn a failure of `what` into a `LostRankError` that names this rank and those that have ended.
 
     Args:
@@ -70,15 +70,15 @@ def naming_the_lost(communicator: Members, what: str, *, others_code: bool = Fal
 
 
 def raise_lost(communicator: Members, what: str, error: RuntimeError, *, others_code: bool = False) -> NoReturn:
-    """Raise what `naming_the_lost` makes of `error`."""
+    """Raise what `name_lost_ranks` makes of `error`."""
     signs = _STAMP if others_code else _SIGNS
     known = isinstance(error, dist.DistError) or signs.search(str(error))
     if isinstance(error, ExecutionError) or not known:
         raise error
-    raise lost(communicator, what, error) from error
+    raise make_lost_error(communicator, what, error) from error
 
 
-def lost(communicator: Members, what: str, error: Exception) -> LostRankError:
+def make_lost_error(communicator: Members, what: str, error: Exception) -> LostRankError:
     """Return the error for a collective that failed with `error`; takes at most about three seconds."""
     ignore_from_now_on()
     late = "imed out" in str(error) or "imeout" in str(error)
@@ -131,7 +131,7 @@ def _search(notes: Notes, known: Places, own: int) -> _Found | None:
     try:
         while True:
             places = {**notes.places, **known}
-            if gone := set(ended_ranks(places)) - notes.failed:
+            if gone := set(find_ended_ranks(places)) - notes.failed:
                 notes.renew(_CONFIRM_S)
             if words := {rank: text for rank, text in notes.words.items() if rank not in notes.failed}:
                 how = "; ".join(f"rank {rank} gave up: {text}" for rank, text in sorted(words.items()))
@@ -142,7 +142,7 @@ def _search(notes: Notes, known: Places, own: int) -> _Found | None:
                 how = f"{_ranks(gone, places)} {'has' if len(gone) == 1 else 'have'} ended"
                 remedy = "see why it died or raised in its output"
                 return _Found(sorted(gone), how, remedy, _speaker(notes, own, gone))
-            if stopped := stopped_ranks(places):
+            if stopped := find_stopped_ranks(places):
                 how = f"{_ranks(stopped, places)} {'is' if len(stopped) == 1 else 'are'} stopped"
                 remedy = "let it continue (SIGCONT), or see who stopped it"
                 return _Found(stopped, how, remedy, _speaker(notes, own, stopped))

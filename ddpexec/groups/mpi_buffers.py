@@ -38,7 +38,7 @@ _OURS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def checked(tensor: Tensor) -> Tensor:
+def check_tensor(tensor: Tensor) -> Tensor:
     """Return `tensor` where MPI can send it.
 
     Raises:
@@ -87,7 +87,7 @@ def reduction(operation: Any, dtype: torch.dtype) -> Any:
         logical = {"SUM": "MAX", "PROD": "MIN"}.get(theirs, theirs)
         return getattr(module, logical)
     if dtype in (torch.float16, torch.bfloat16):
-        return _own(theirs, dtype)
+        return _make_operation(theirs, dtype)
     return getattr(module, theirs)
 
 
@@ -97,7 +97,7 @@ def is_average(operation: Any) -> bool:
 
 
 @cache
-def _own(name: str, dtype: torch.dtype) -> Any:
+def _make_operation(name: str, dtype: torch.dtype) -> Any:
     """Return an operation of MPI that is a function of torch: MPI 3 has no 16-bit floats."""
     function = _OURS[name]
 

@@ -13,7 +13,7 @@ _SAME = {
 """torchrun's variables, and Open MPI's that say the same: mpirun(1), "Exported Environment Variables"."""
 
 
-def under_mpirun() -> bool:
+def is_under_mpirun() -> bool:
     """Return whether Open MPI's mpirun started this process."""
     return all(name in os.environ for name in _SAME.values())
 
@@ -24,7 +24,7 @@ def adopt_mpirun() -> None:
     A rank is on the first node where fewer ranks are before it than the node has, as mpirun places them by slot. A rank
     computes on one thread unless the environment says otherwise, as under torchrun.
     """
-    if not under_mpirun() or "RANK" in os.environ:
+    if not is_under_mpirun() or "RANK" in os.environ:
         return
     for name, theirs in _SAME.items():
         os.environ[name] = os.environ[theirs]

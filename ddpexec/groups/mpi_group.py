@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddpexec.errors import OptionError
-from ddpexec.groups.mpi_buffers import buffer_of, checked, contiguous, is_average, reduction
+from ddpexec.groups.mpi_buffers import buffer_of, check_tensor, contiguous, is_average, reduction
 from ddpexec.groups.mpi_work import MpiCalls, MpiWork
 from ddpexec.groups.mpi_world import communicator_of, leave, mpi
 
@@ -74,20 +74,20 @@ class ProcessGroupMpi(dist.ProcessGroup):
     def allreduce(self, tensors: Any, opts: Any = None) -> MpiWork:  # type: ignore[override]
         """Reduce a tensor in place, by default to the sum."""
         operation = _operation(opts, dist.AllreduceOptions)
-        tensor = _only(tensors)
+        tensor = _take_only(tensors)
         reduced = reduction(operation, tensor.dtype)
 
         def call() -> None:
             with contiguous(tensor) as piece:
                 self._communicator.Allreduce(mpi().IN_PLACE, buffer_of(piece), reduced)
-                self._averaged(operation, piece)
+                self._average(operation, piece)
 
         return self._calls.carry_out("allreduce", call, [tensor])
 
     def reduce(self, tensors: Any, opts: Any = None) -> MpiWork:  # type: ignore[override]
         """Reduce a tensor to the root's."""
         opts = opts or dist.ReduceOptions()
-        tensor, root = _only(tensors), opts.rootRank
+        tensor, root = _take_only(tensors), opts.rootRank
         reduced = reduction(opts.reduceOp, tensor.dtype)
 
         def call() -> None:
@@ -96,14 +96,14 @@ class ProcessGroupMpi(dist.ProcessGroup):
                 sent = mpi().IN_PLACE if here else buffer_of(piece)
                 self._communicator.Reduce(sent, buffer_of(piece) if here else None, reduced, root)
                 if here:
-                    self._averaged(opts.reduceOp, piece)
+                    self._average(opts.reduceOp, piece)
 
         return self._calls.carry_out("reduce", call, [tensor])
 
     def broadcast(self, tensors: Any, opts: Any = None) -> MpiWork:  # type: ignore[override]
         """Overwrite a tensor by the root's."""
         root = opts if isinstance(opts, int) else (opts or dist.BroadcastOptions()).rootRank
-        tensor = _only(tensors)
+        tensor = _take_only(tensors)
 
         def call() -> None:
             with contiguous(tensor) as piece:
@@ -113,7 +113,7 @@ class ProcessGroupMpi(dist.ProcessGroup):
 
     def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> MpiWork:
         """Gather every rank's tensor, each into one of its own."""
-        tensor, outputs = _only(input_tensors), [checked(each) for each in output_tensors[0]]
+        tensor, outputs = _take_only(input_tensors), [check_tensor(each) for each in output_tensors[0]]
         equal = all(each.numel() == tensor.numel() for each in outputs)
 
         def call() -> None:
@@ -129,8 +129,8 @@ class ProcessGroupMpi(dist.ProcessGroup):
 
     def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> MpiWork:  # type: ignore[override]
         """Gather every rank's tensor at the root."""
-        root, tensor = (opts or dist.GatherOptions()).rootRank, _only(input_tensors)
-        outputs = [checked(each) for each in output_tensors[0]] if self._rank == root else []
+        root, tensor = (opts or dist.GatherOptions()).rootRank, _take_only(input_tensors)
+        outputs = [check_tensor(each) for each in output_tensors[0]] if self._rank == root else []
 
         def call() -> None:
             whole = torch.empty(len(outputs) * tensor.numel(), dtype=tensor.dtype)
@@ -142,8 +142,8 @@ class ProcessGroupMpi(dist.ProcessGroup):
 
     def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> MpiWork:  # type: ignore[override]
         """Give each rank one of the root's tensors."""
-        root, tensor = (opts or dist.ScatterOptions()).rootRank, _only(output_tensors)
-        inputs = [checked(each) for each in input_tensors[0]] if self._rank == root else []
+        root, tensor = (opts or dist.ScatterOptions()).rootRank, _take_only(output_tensors)
+        inputs = [check_tensor(each) for each in input_tensors[0]] if self._rank == root else []
 
         def call() -> None:
             whole = buffer_of(_flat(inputs)) if inputs else None
@@ -154,18 +154,18 @@ class ProcessGroupMpi(dist.ProcessGroup):
 
     def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> MpiWork:  # type: ignore[override]
         """Reduce one tensor for each rank, and give each its own."""
-        tensor, inputs = _only(output_tensors), [checked(each) for each in input_tensors[0]]
+        tensor, inputs = _take_only(output_tensors), [check_tensor(each) for each in input_tensors[0]]
         return self._reduce_scatter(tensor, lambda: _flat(inputs), [each.numel() for each in inputs], opts)
 
     def reduce_scatter_single(self, output: Tensor, input_: Tensor, opts: Any = None) -> MpiWork:
         """Reduce a tensor, and give each rank an equal part."""
-        checked(output), checked(input_)
+        check_tensor(output), check_tensor(input_)
         part = input_.numel() // self._size
         return self._reduce_scatter(output, lambda: input_.contiguous().view(-1), [part] * self._size, opts)
 
     def all_gather_single(self, output: Tensor, input_: Tensor, opts: Any = None) -> MpiWork:
         """Gather every rank's tensor into one."""
-        checked(output), checked(input_)
+        check_tensor(output), check_tensor(input_)
 
         def call() -> None:
             given = input_.contiguous()
@@ -178,7 +178,7 @@ class ProcessGroupMpi(dist.ProcessGroup):
 
     def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> MpiWork:
         """Send each rank one tensor, and receive one of each."""
-        outputs, inputs = ([checked(each) for each in each_] for each_ in (output_tensors, input_tensors))
+        outputs, inputs = ([check_tensor(each) for each in each_] for each_ in (output_tensors, input_tensors))
 
         def call() -> None:
             given, whole = _flat(inputs), torch.empty(sum(each.numel() for each in outputs), dtype=outputs[0].dtype)
@@ -196,7 +196,7 @@ class ProcessGroupMpi(dist.ProcessGroup):
         opts: Any = None,
     ) -> MpiWork:
         """Send each rank a part along the first dimension, and receive one of each; equal parts where no splits are."""
-        checked(output), checked(input_)
+        check_tensor(output), check_tensor(input_)
 
         def counts(tensor: Tensor, splits: Sequence[int]) -> list[int]:
             if not splits:
@@ -209,7 +209,9 @@ class ProcessGroupMpi(dist.ProcessGroup):
             with contiguous(output) as whole:
                 sent, received = counts(given, input_splits), counts(whole, output_splits)
                 if input_splits or output_splits:
-                    self._communicator.Alltoallv(_counted(given, sent), _counted(whole, received))
+                    self._communicator.Alltoallv(
+                        _make_counted_buffer(given, sent), _make_counted_buffer(whole, received)
+                    )
                 else:
                     self._communicator.Alltoall(buffer_of(given), buffer_of(whole))
 
@@ -221,7 +223,7 @@ class ProcessGroupMpi(dist.ProcessGroup):
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> MpiWork:
         """Begin to send a tensor."""
-        piece = _only(tensors).contiguous()
+        piece = _take_only(tensors).contiguous()
         return self._calls.begin(
             f"send to {dst}", lambda: self._communicator.Isend(buffer_of(piece), dst, tag), [piece]
         )
@@ -263,12 +265,12 @@ class ProcessGroupMpi(dist.ProcessGroup):
                 self._communicator.Reduce_scatter_block(buffer_of(given), buffer_of(result), reduced)
             else:
                 self._communicator.Reduce_scatter(buffer_of(given), buffer_of(result), counts, reduced)
-            self._averaged(operation, result)
+            self._average(operation, result)
             output.copy_(result.view_as(output))
 
         return self._calls.carry_out("reduce-scatter", call, [output])
 
-    def _averaged(self, operation: Any, tensor: Tensor) -> None:
+    def _average(self, operation: Any, tensor: Tensor) -> None:
         if is_average(operation):
             tensor.div_(self._size)
 
@@ -277,16 +279,16 @@ def _operation(opts: Any, kind: Any) -> Any:
     return opts if isinstance(opts, dist.ReduceOp.RedOpType) else (opts or kind()).reduceOp
 
 
-def _only(tensors: Any) -> Tensor:
+def _take_only(tensors: Any) -> Tensor:
     if isinstance(tensors, Tensor):
-        return checked(tensors)
+        return check_tensor(tensors)
     if len(tensors) != 1:
         raise OptionError(f"{len(tensors)} tensors in one call: MPI takes one", remedy="make a call for each")
-    return checked(tensors[0])
+    return check_tensor(tensors[0])
 
 
 def _contiguous_only(tensors: Any) -> Tensor:
-    tensor = _only(tensors)
+    tensor = _take_only(tensors)
     if not tensor.is_contiguous():
         raise OptionError("a tensor that is not contiguous is received", remedy="receive a contiguous one, and copy")
     return tensor
@@ -302,10 +304,10 @@ def _spread(whole: Tensor, tensors: Sequence[Tensor]) -> None:
 
 
 def _parts(whole: Tensor, tensors: Sequence[Tensor]) -> list[Any]:
-    return _counted(whole, [each.numel() for each in tensors])
+    return _make_counted_buffer(whole, [each.numel() for each in tensors])
 
 
-def _counted(whole: Tensor, counts: Sequence[int]) -> list[Any]:
+def _make_counted_buffer(whole: Tensor, counts: Sequence[int]) -> list[Any]:
     """Return a buffer of parts of so many elements, one behind the other."""
     memory, kind = buffer_of(whole)
     starts = [0, *itertools.accumulate(counts)][:-1]

@@ -131,13 +131,13 @@ class MpiCalls:
 
     def carry_out(self, what: str, call: Callable[[], None], value: Any) -> MpiWork:
         """Make `call` on the thread, after those before it."""
-        work = self._opened(what, value)
+        work = self._open_work(what, value)
         self._calls.put((work, call))
         return work
 
     def begin(self, what: str, start: Callable[[], Any], value: Any) -> MpiWork:
         """Start a message at once; `start` returns MPI's request."""
-        work = self._opened(what, value)
+        work = self._open_work(what, value)
         work.begun_s = time.monotonic()
         request = start()
         with self._lock:
@@ -157,7 +157,7 @@ class MpiCalls:
         """Let all calls fail, those under way too; whoever waits for them hears at once."""
         self._fail_all(MpiError("MPI: given up, as other ranks are gone or this one ends"))
 
-    def _opened(self, what: str, value: Any) -> MpiWork:
+    def _open_work(self, what: str, value: Any) -> MpiWork:
         if self._failure is not None:
             raise self._failure
         work = MpiWork(what, value)
@@ -165,7 +165,7 @@ class MpiCalls:
             self._open.add(work)
         return work
 
-    def _ended(self, work: MpiWork, failure: Exception | None = None) -> None:
+    def _end_work(self, work: MpiWork, failure: Exception | None = None) -> None:
         with self._lock:
             if work not in self._open:
                 return
@@ -183,9 +183,9 @@ class MpiCalls:
             except Exception as error:
                 failure = error if isinstance(error, MpiError) else MpiError(f"MPI: {work.what} failed: {error}")
                 self._break(failure)
-                self._ended(work, failure)
+                self._end_work(work, failure)
             else:
-                self._ended(work)
+                self._end_work(work)
 
     def _ask(self) -> None:
         pause_s = _ASK_S[0]
@@ -200,10 +200,10 @@ class MpiCalls:
                 try:
                     arrived = request.Test()
                 except Exception as error:
-                    self._ended(work, MpiError(f"MPI: {work.what} failed: {error}"))
+                    self._end_work(work, MpiError(f"MPI: {work.what} failed: {error}"))
                     continue
                 if arrived:
-                    self._ended(work)
+                    self._end_work(work)
                 else:
                     left.append((work, request))
             pause_s = _ASK_S[0] if len(left) < len(requests) else min(2 * pause_s, _ASK_S[1])
@@ -226,7 +226,7 @@ class MpiCalls:
         with self._lock:
             ended = list(self._open)
         for work in ended:
-            self._ended(work, failure)
+            self._end_work(work, failure)
 
     def _break(self, failure: Exception) -> None:
         self._failure = self._failure or failure

@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ddpexec.groups.mpi_environment import under_mpirun
-from ddpexec.groups.within import within
+from ddpexec.groups.mpi_environment import is_under_mpirun
+from ddpexec.groups.within import call_within
 from ddpsim.errors import InputError
 
 _SERVER_S = 10.0
@@ -91,7 +91,7 @@ def communicator_of(store: Any, rank: int, size: int, ranks: Sequence[int]) -> A
         if ranks:
             what = "the default group is of another backend, and MPI's ranks have not met"
             raise InputError(what, place="backend=mpi", remedy="call init_process_group with backend `mpi4py`")
-        _world.all = _mpiruns(rank, size) if under_mpirun() else _joined(store, rank, size)
+        _world.all = _mpiruns(rank, size) if is_under_mpirun() else _join_processes(store, rank, size)
     module = mpi()
     members = _world.all.group.Incl(list(ranks)) if ranks else _world.all.group
     made = _world.all.Create_group(members)
@@ -108,10 +108,10 @@ def abandon() -> None:
 def leave() -> None:
     """End MPI in order, where mpirun would take anything else for a failure; after `abandon` do nothing."""
     server, _world.server = _world.server, None
-    if _world.all is not None and not _world.broken and under_mpirun():
+    if _world.all is not None and not _world.broken and is_under_mpirun():
         module = mpi()
         if not module.Is_finalized():
-            within(_LEAVE_S, module.Finalize, "MPI_Finalize")
+            call_within(_LEAVE_S, module.Finalize, "MPI_Finalize")
     if server is not None:
         server.terminate()
         server.wait()
@@ -125,7 +125,7 @@ def _mpiruns(rank: int, size: int) -> Any:
     return everybody
 
 
-def _joined(store: Any, rank: int, size: int) -> Any:
+def _join_processes(store: Any, rank: int, size: int) -> Any:
     """Return a communicator of processes that MPI takes for jobs of one rank each.
 
     Rank 0 starts Open MPI's name server, without which jobs cannot connect, and takes the others in by rank. Every

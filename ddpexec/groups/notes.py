@@ -14,8 +14,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ddpexec.groups.whereabouts import Place, here
-from ddpexec.groups.within import within
+from ddpexec.groups.whereabouts import Place, find_place
+from ddpexec.groups.within import call_within
 
 WORDS_S = 1.0
 """How long to try to leave one's last words."""
@@ -32,7 +32,7 @@ def leave_place() -> None:
     """Note where this rank runs; without a default group, do nothing."""
     if dist.is_initialized():
         with suppress(*_CANNOT):
-            machine, process = here()
+            machine, process = find_place()
             dist.distributed_c10d._get_default_store().set(_place(dist.get_rank()), f"{machine} {process}")
 
 
@@ -40,7 +40,7 @@ def leave_words(words: str) -> None:
     """Note why this rank gives up, for those that will miss it."""
     with suppress(*_CANNOT, TimeoutError):
         rank = dist.get_rank()
-        within(WORDS_S, lambda: connection().set(_words(rank), words[:_LONGEST]), "the store")
+        call_within(WORDS_S, lambda: connection().set(_words(rank), words[:_LONGEST]), "the store")
 
 
 class Notes:

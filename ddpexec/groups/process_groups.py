@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddpexec.errors import OptionError
-from ddpexec.groups.lost import naming_the_lost, raise_lost
+from ddpexec.groups.lost import name_lost_ranks, raise_lost
 from ddpexec.groups.mpi_group import NAME as MPI_NAME
 from ddpexec.groups.notes import leave_place
-from ddpexec.groups.whereabouts import Place, here
+from ddpexec.groups.whereabouts import Place, find_place
 
 
 class Work(Protocol):
@@ -116,9 +116,9 @@ class Communicator:
 
     def introduce(self, device: torch.device, *values: int) -> Tensor:
         """Tell all ranks where this one runs, and `values`; return theirs, a row a rank. Every rank calls this."""
-        mine = torch.tensor([*here(), *values], dtype=torch.int64, device=self.device_for(device))
+        mine = torch.tensor([*find_place(), *values], dtype=torch.int64, device=self.device_for(device))
         what = "the exchange of parameters' names and types" if values else "the first exchange"
-        with naming_the_lost(self, what):
+        with name_lost_ranks(self, what):
             table = torch.stack(self.gather(mine))
         self.places = {rank: (machine, process) for rank, (machine, process) in enumerate(table[:, :2].tolist())}
         return table[:, 2:]
@@ -147,7 +147,7 @@ class Communicator:
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
-        with naming_the_lost(self, "a barrier"):
+        with name_lost_ranks(self, "a barrier"):
             self.main.barrier().wait()
 
     def device_for(self, device: torch.device) -> torch.device:

@@ -25,7 +25,7 @@ class Termination:
     def __init__(self) -> None:
         self.came = False
 
-    def behind(self, error: BaseException) -> BaseException:
+    def find_cause(self, error: BaseException) -> BaseException:
         """Return `Terminated` where SIGTERM came before `error`, unless that says itself why this rank ends."""
         if not self.came or isinstance(error, InputError):
             return error
@@ -33,7 +33,7 @@ class Termination:
 
 
 @contextmanager
-def terminated_as_error(release: Callable[[], object]) -> Iterator[Termination]:
+def raise_on_sigterm(release: Callable[[], object]) -> Iterator[Termination]:
     """Raise `Terminated` within for SIGTERM, once; elsewhere than on the main thread, do nothing.
 
     Args:
@@ -48,30 +48,30 @@ def terminated_as_error(release: Callable[[], object]) -> Iterator[Termination]:
         termination.came = True
         release()
 
-    before = signal.signal(signal.SIGTERM, _terminated)
+    before = signal.signal(signal.SIGTERM, _raise_terminated)
     try:
-        with _heard_by_a_thread(heard):
+        with _watch_by_thread(heard):
             yield termination
     finally:
         # Where training broke off, SIGTERM stays ignored: this rank ends by itself, with its own exit code.
-        if signal.getsignal(signal.SIGTERM) is _terminated:
+        if signal.getsignal(signal.SIGTERM) is _raise_terminated:
             signal.signal(signal.SIGTERM, before)
 
 
 def ignore_from_now_on() -> None:
     """Ignore SIGTERM where it would raise SystemExit: this rank has its own reason to end, and is about to tell it."""
     here = threading.current_thread() is threading.main_thread()
-    if here and signal.getsignal(signal.SIGTERM) is _terminated:
+    if here and signal.getsignal(signal.SIGTERM) is _raise_terminated:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _terminated(number: int, _: object) -> NoReturn:
+def _raise_terminated(number: int, _: object) -> NoReturn:
     ignore_from_now_on()
     raise Terminated
 
 
 @contextmanager
-def _heard_by_a_thread(release: Callable[[], object]) -> Iterator[None]:
+def _watch_by_thread(release: Callable[[], object]) -> Iterator[None]:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
 

@@ -12,7 +12,7 @@ def is_first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def on_first_node() -> bool:
+def is_on_first_node() -> bool:
     """Return whether this rank is on rank 0's node, and so sees the files that rank 0 writes."""
     return os.environ.get("GROUP_RANK", "0") == "0"
 

@@ -12,23 +12,23 @@ Places = Mapping[int, Place]
 """The places of ranks, by rank; those that are not known are missing."""
 
 
-def here() -> Place:
+def find_place() -> Place:
     """Return where this process is."""
     return zlib.crc32(_machine().encode()), os.getpid()
 
 
-def ended_ranks(places: Places) -> list[int]:
+def find_ended_ranks(places: Places) -> list[int]:
     """Return the ranks on this machine whose process has ended."""
     return [rank for rank, process in _neighbours(places) if _state(process) in ("Z", "X", "")]
 
 
-def stopped_ranks(places: Places) -> list[int]:
+def find_stopped_ranks(places: Places) -> list[int]:
     """Return the ranks on this machine whose process is stopped, by a signal or by a debugger."""
     return [rank for rank, process in _neighbours(places) if _state(process) in ("T", "t")]
 
 
 def _neighbours(places: Places) -> list[tuple[int, int]]:
-    machine, _ = here()
+    machine, _ = find_place()
     return [(rank, process) for rank, (where, process) in sorted(places.items()) if where == machine]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def within(seconds: float, call: Callable[[], Any], what: str) -> Any:
+def call_within(seconds: float, call: Callable[[], Any], what: str) -> Any:
     """Return what `call` returns, or raise what it raises; it runs on a thread, which is left behind where it hangs.
 
     Raises:

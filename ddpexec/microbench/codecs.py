@@ -18,7 +18,7 @@ from ddpexec.compression.measure import fit
 from ddpexec.compression.schemes import hook_for
 from ddpexec.ddp.comm_hooks import GradBucket, Hook
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.timing.stopwatch import agreed, chill, seconds_of
+from ddpexec.timing.stopwatch import agree_on_median, chill, seconds_of
 from ddpsim import compression
 from ddpsim.bucketing import Parameter
 
@@ -40,7 +40,7 @@ def measure_codecs(communicator: Communicator, device: torch.device) -> dict[str
     What the collectives themselves take, over a group of this rank alone, is measured by torch's plain hook and left
     out, once for each of a scheme's messages.
     """
-    with _alone(communicator) as group:
+    with _make_own_group(communicator) as group:
         plain = [_seconds(default_hooks.allreduce_hook, group, _bucket(side, device), device) for side in SIDES]
         costs: dict[str, float] = {}
         for name in SCHEMES:
@@ -55,8 +55,8 @@ def measure_codecs(communicator: Communicator, device: torch.device) -> dict[str
                 times.append(max(taken - messages * plain_s, LEAST * taken))
             found = fit(works, times)
             family = name.partition(":")[0]
-            costs[f"{family}_kernel_s"] = agreed(found.launch_s, communicator)
-            costs[f"{family}_Bps"] = agreed(found.memory_bandwidth, communicator)
+            costs[f"{family}_kernel_s"] = agree_on_median(found.launch_s, communicator)
+            costs[f"{family}_Bps"] = agree_on_median(found.memory_bandwidth, communicator)
     return costs
 
 
@@ -78,7 +78,7 @@ def _bucket(side: int, device: torch.device) -> GradBucket:
 
 
 def _seconds(hook: Hook, state: object, bucket: GradBucket, device: torch.device) -> float:
-    run: Callable[[], object] = partial(_reduced, hook, state, bucket)
+    run: Callable[[], object] = partial(_reduce, hook, state, bucket)
     times = []
     for _ in range(REPEATS + 1):
         chill(device)
@@ -86,12 +86,12 @@ def _seconds(hook: Hook, state: object, bucket: GradBucket, device: torch.device
     return statistics.median(times[1:])
 
 
-def _reduced(hook: Hook, state: object, bucket: GradBucket) -> object:
+def _reduce(hook: Hook, state: object, bucket: GradBucket) -> object:
     return hook(state, bucket).wait()
 
 
 @contextmanager
-def _alone(communicator: Communicator) -> Iterator[dist.ProcessGroup]:
+def _make_own_group(communicator: Communicator) -> Iterator[dist.ProcessGroup]:
     """Yield a group of this rank alone; all ranks make all groups, as torch asks."""
     groups = [dist.new_group([rank]) for rank in range(communicator.world_size)]
     try:

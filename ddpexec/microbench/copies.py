@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ddpexec.ddp.flat import FlatBucket
 from ddpexec.groups.process_groups import Communicator, wait
-from ddpexec.timing.stopwatch import Span, agreed, last_to_last, on_device, seconds_of, span_of
+from ddpexec.timing.stopwatch import Span, agree_on_median, measure_last_to_last, seconds_of, span_of, time_on_device
 
 BUCKETS, BUCKET_PARAMETERS = 4, 12
 """Buckets that are copied into by turns, and gradients in each; chosen by hand."""
@@ -27,7 +27,7 @@ _LARGE, _SMALL = 5, 12
 """Repetitions of the large and of the small collective, whose median counts; chosen by hand."""
 
 
-def small_bucket(numel: int, device: torch.device) -> tuple[FlatBucket, list[nn.Parameter]]:
+def make_small_bucket(numel: int, device: torch.device) -> tuple[FlatBucket, list[nn.Parameter]]:
     """Return a bucket of gradients of `numel` elements, and its parameters."""
     parameters = [nn.Parameter(torch.ones(numel, device=device)) for _ in range(BUCKET_PARAMETERS)]
     indices = tuple(range(BUCKET_PARAMETERS))
@@ -46,7 +46,7 @@ class Copies:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         numel = BUCKET_BYTES // 4 // BUCKET_PARAMETERS
-        self._buckets = [small_bucket(numel, device) for _ in range(BUCKETS)]
+        self._buckets = [make_small_bucket(numel, device) for _ in range(BUCKETS)]
         self.size_bytes = 2 * sum(bucket.size_bytes for bucket, _ in self._buckets)
         self._next = 0
         for _, parameters in self._buckets:
@@ -65,16 +65,16 @@ class Copies:
     def speed(self, communicator: Communicator) -> float:
         """Return bytes copied a second where all ranks copy at once, more gradients than caches hold."""
         self.round_trip()
-        taken = self._timed()
+        taken = self._make_timer()
         times = []
         for _ in range(6):
             communicator.barrier()
             times.append(taken())
         return self.size_bytes / statistics.median(times)
 
-    def _timed(self) -> Callable[[], float]:
+    def _make_timer(self) -> Callable[[], float]:
         if self._device.type == "cuda":
-            return on_device(self.round_trip, self._device)
+            return time_on_device(self.round_trip, self._device)
         return lambda: seconds_of(self.round_trip, self._device)
 
     def slowdowns(self, communicator: Communicator) -> dict[str, float]:
@@ -83,31 +83,31 @@ class Copies:
         `copy_slowdown` of copies beside a large collective, `communication_slowdown` of that collective, and
         `step_slowdown` of a small one, whose time is that of threads woken from step to step.
         """
-        large = [self._beside(communicator, torch.ones(LARGE_BYTES // 4)) for _ in range(_LARGE)]
-        small = [self._beside(communicator, torch.ones(SMALL_BYTES // 4)) for _ in range(_SMALL)]
-        copies = agreed(statistics.median(each.copy_ratio for each in large), communicator)
+        large = [self._measure_beside(communicator, torch.ones(LARGE_BYTES // 4)) for _ in range(_LARGE)]
+        small = [self._measure_beside(communicator, torch.ones(SMALL_BYTES // 4)) for _ in range(_SMALL)]
+        copies = agree_on_median(statistics.median(each.copy_ratio for each in large), communicator)
         return {
             "copy_slowdown": max(1.0, copies),
             "communication_slowdown": max(1.0, _slowdown(large, communicator)),
             "step_slowdown": max(1.0, _slowdown(small, communicator)),
         }
 
-    def _beside(self, communicator: Communicator, tensor: Tensor) -> _Beside:
+    def _measure_beside(self, communicator: Communicator, tensor: Tensor) -> _Beside:
         communicator.barrier()
         quiet = span_of(lambda: wait(communicator.all_reduce(tensor, 0), communicator, "an allreduce"), tensor.device)
         communicator.barrier()
         start, copies = time.perf_counter(), []
         work = communicator.all_reduce(tensor, 0)
         while not work.is_completed():
-            copies.append(self._one())
+            copies.append(self._copy_one())
         busy = start, time.perf_counter()
         communicator.barrier()
-        alone = [self._one() for _ in range(max(len(copies), BUCKET_PARAMETERS))]
+        alone = [self._copy_one() for _ in range(max(len(copies), BUCKET_PARAMETERS))]
         # The collective may have ended during the last copy.
         beside = copies[:-1] or copies or alone
         return _Beside(quiet, busy, statistics.fmean(beside) / statistics.fmean(alone))
 
-    def _one(self) -> float:
+    def _copy_one(self) -> float:
         """Copy the next gradient in; return the seconds."""
         self._next = (self._next + 1) % (BUCKETS * BUCKET_PARAMETERS)
         number, place = divmod(self._next, BUCKET_PARAMETERS)
@@ -127,6 +127,6 @@ class _Beside:
 
 def _slowdown(measured: list[_Beside], communicator: Communicator) -> float:
     """Return the collectives' median with copies beside them over that without."""
-    busy = last_to_last([each.busy for each in measured], communicator)
-    quiet = last_to_last([each.quiet for each in measured], communicator)
+    busy = measure_last_to_last([each.busy for each in measured], communicator)
+    quiet = measure_last_to_last([each.quiet for each in measured], communicator)
     return statistics.median(busy) / statistics.median(quiet)

@@ -7,7 +7,7 @@ import statistics
 import torch
 
 from ddpexec.groups.process_groups import Communicator, wait
-from ddpexec.timing.stopwatch import Span, last_to_last, span_of
+from ddpexec.timing.stopwatch import Span, measure_last_to_last, span_of
 
 SMALL_BYTES = 16 << 10
 """A message whose bytes take next to nothing."""
@@ -33,12 +33,12 @@ def measure_crowded(communicator: Communicator, device: torch.device) -> dict[st
         communicator.barrier()
         together.append(span_of(all_at_once, device))
         communicator.barrier()
-        behind += _beside(communicator, large, small[0])
-    pair_s = statistics.median(last_to_last(together, communicator)) * IN_FLIGHT / MANY
-    return {"pair_s": pair_s, "behind_s": statistics.median(last_to_last(behind, communicator))}
+        behind += _measure_beside(communicator, large, small[0])
+    pair_s = statistics.median(measure_last_to_last(together, communicator)) * IN_FLIGHT / MANY
+    return {"pair_s": pair_s, "behind_s": statistics.median(measure_last_to_last(behind, communicator))}
 
 
-def _beside(communicator: Communicator, large: torch.Tensor, small: torch.Tensor) -> list[Span]:
+def _measure_beside(communicator: Communicator, large: torch.Tensor, small: torch.Tensor) -> list[Span]:
     """Return the spans of small allreduces, each waited for, while a large one is in flight."""
     work = communicator.all_reduce(large, 0)
 

@@ -18,10 +18,10 @@ from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.groups.launched import Launched
 from ddpexec.groups.process_groups import Communicator, wait
 from ddpexec.microbench.codecs import measure_codecs
-from ddpexec.microbench.copies import Copies, small_bucket
+from ddpexec.microbench.copies import Copies, make_small_bucket
 from ddpexec.microbench.crowded import measure_crowded
 from ddpexec.microbench.units import measure_units
-from ddpexec.timing.stopwatch import Prepare, agreed, chill, last_to_last, median_difference, span_of
+from ddpexec.timing.stopwatch import Prepare, agree_on_median, chill, measure_last_to_last, median_difference, span_of
 
 GRADIENTS = 200
 """Small parameters of the model whose hooks are timed."""
@@ -49,18 +49,18 @@ def measure_costs(launched: Launched) -> dict[str, float]:
         "buffer_s": _buffer,
         "search_s": _search,
     }
-    costs = {name: agreed(measure(communicator, device), communicator) for name, measure in measures.items()}
+    costs = {name: agree_on_median(measure(communicator, device), communicator) for name, measure in measures.items()}
     copies = Copies(device)
-    costs["copy_Bps"] = agreed(copies.speed(communicator), communicator)
+    costs["copy_Bps"] = agree_on_median(copies.speed(communicator), communicator)
     if device.type == "cpu" and communicator.world_size > 1:
         costs |= {"broadcast_s": _broadcast(communicator, device, copies), **copies.slowdowns(communicator)}
     if communicator.backend == "gloo" and communicator.world_size > 1:
         costs |= measure_crowded(communicator, device)
     if communicator.backend == "gloo" and device.type == "cpu":
-        costs["unit_s"] = agreed(measure_units(communicator), communicator)
+        costs["unit_s"] = agree_on_median(measure_units(communicator), communicator)
     costs |= measure_codecs(communicator, device)
     hook = functools.partial(_hook, finish_s=costs["finish_s"])
-    return {"hook_s": agreed(hook(communicator, device), communicator), **costs}
+    return {"hook_s": agree_on_median(hook(communicator, device), communicator), **costs}
 
 
 class _Chain(nn.Module):
@@ -145,7 +145,7 @@ def _launch(communicator: Communicator, device: torch.device) -> float:
 
 def _finish(communicator: Communicator, device: torch.device) -> float:
     """Wait for a finished collective and write a bucket of small gradients back."""
-    bucket, parameters = small_bucket(16, device)
+    bucket, parameters = make_small_bucket(16, device)
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
     times = []
@@ -177,4 +177,4 @@ def _broadcast(communicator: Communicator, device: torch.device, copies: Copies)
         communicator.barrier()
         time.sleep(_OPTIMIZER_S)
         spans.append(span_of(buffers.synchronise, device))
-    return statistics.median(last_to_last(spans, communicator))
+    return statistics.median(measure_last_to_last(spans, communicator))

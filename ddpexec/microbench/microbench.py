@@ -23,7 +23,7 @@ from ddpexec.microbench.stages import Stages, part_of
 from ddpexec.microbench.together import measure_together
 from ddpexec.microbench.under_load import SECONDS, computation_of, measure_slowdowns
 from ddpexec.timing.other_work import gather_other_work
-from ddpexec.timing.stopwatch import Span, gather, last_to_last, span_of
+from ddpexec.timing.stopwatch import Span, gather, measure_last_to_last, span_of
 from ddpsim.doctor.other_work import ProcessorClock
 from ddpsim.files import remove
 from ddpsim.workload import Workload
@@ -69,7 +69,8 @@ def microbench(
     for row in rows:
         progress(f"allreduce {row.size_bytes:,} B: {row.time_s * 1e6:.1f} us")
     at_once = [
-        stages.do(f"together {number}", partial(_together, launched, sizes)) for number, sizes in enumerate(together)
+        stages.do(f"together {number}", partial(_measure_together, launched, sizes))
+        for number, sizes in enumerate(together)
     ]
     for each in at_once:
         progress(f"{len(each['sizes'])} allreduces at once, {tuple(each['sizes'])} B: {each['time']:.1f} us")
@@ -78,7 +79,7 @@ def microbench(
     if workload is not None:
         progress(f"under load of {workload.name}, about {4 * load_s:.0f} s")
         computing = workload
-        costs |= stages.do("under load", lambda: _under_load(launched, computing, load_s))
+        costs |= stages.do("under load", lambda: _measure_under_load(launched, computing, load_s))
     document = _document(launched, rows, costs, workload)
     other = gather_other_work(clock, launched.communicator)
     if other is not None:
@@ -94,12 +95,12 @@ def forget(keep: Path, launched: Launched) -> None:
         remove(part_of(keep))
 
 
-def _together(launched: Launched, sizes: Sequence[int]) -> dict[str, object]:
+def _measure_together(launched: Launched, sizes: Sequence[int]) -> dict[str, object]:
     measured = measure_together(launched, sizes)
     return {"sizes": measured.sizes_bytes, "time": round(measured.time_s * 1e6, 3)}
 
 
-def _under_load(launched: Launched, workload: Workload, load_s: float) -> dict[str, float]:
+def _measure_under_load(launched: Launched, workload: Workload, load_s: float) -> dict[str, float]:
     return asdict(measure_slowdowns(launched, computation_of(workload, launched.device), load_s))
 
 
@@ -118,7 +119,7 @@ def measure_allreduce(
     stages = stages or Stages(communicator)
     whole = torch.empty(max(sizes_bytes) // 4, device=launched.device)
     tensors = [whole[: size // 4] for size in sizes_bytes]
-    first = stages.do("first", lambda: _first(launched, tensors))
+    first = stages.do("first", lambda: _run_first(launched, tensors))
     whole.zero_()
     rounds: list[list[list[float]]] = []
     left = ""
@@ -133,15 +134,15 @@ def measure_allreduce(
     return [MicrobenchRow(*row) for row in zip(sizes_bytes, times_s, first["wrong"], strict=True)]
 
 
-def _first(launched: Launched, tensors: Sequence[torch.Tensor]) -> dict[str, list[int]]:
+def _run_first(launched: Launched, tensors: Sequence[torch.Tensor]) -> dict[str, list[int]]:
     """Return for each size how many elements come out wrong on the worst rank, and how often it is to be repeated."""
     communicator = launched.communicator
     wrong, counts = [], []
     for tensor in tensors:
         tensor.fill_(1)
-        _once(launched, tensor)
+        _run_once(launched, tensor)
         wrong.append(int((tensor != communicator.world_size).sum()))
-        guess_s = statistics.median(last_to_last([_once(launched, tensor) for _ in range(3)], communicator))
+        guess_s = statistics.median(measure_last_to_last([_run_once(launched, tensor) for _ in range(3)], communicator))
         counts.append(max(_LEAST, min(_MOST, round(_SECONDS_A_SIZE / max(guess_s, 1e-6)))))
     worst = [max(map(int, each)) for each in zip(*gather([float(w) for w in wrong], communicator), strict=True)]
     return {"wrong": worst, "counts": counts}
@@ -152,13 +153,14 @@ def _round(
 ) -> list[list[float]]:
     """Return the seconds of one round's repetitions of each size."""
     taken = [
-        [_once(launched, tensor) for _ in range(number, n, _ROUNDS)] for tensor, n in zip(tensors, counts, strict=True)
+        [_run_once(launched, tensor) for _ in range(number, n, _ROUNDS)]
+        for tensor, n in zip(tensors, counts, strict=True)
     ]
-    times_s = iter(last_to_last([span for each in taken for span in each], launched.communicator))
+    times_s = iter(measure_last_to_last([span for each in taken for span in each], launched.communicator))
     return [[next(times_s) for _ in each] for each in taken]
 
 
-def _once(launched: Launched, tensor: torch.Tensor) -> Span:
+def _run_once(launched: Launched, tensor: torch.Tensor) -> Span:
     communicator = launched.communicator
     communicator.barrier()
     return span_of(lambda: wait(communicator.all_reduce(tensor, 0), communicator, "an allreduce"), launched.device)

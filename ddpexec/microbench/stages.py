@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpsim.errors import InputError
 from ddpsim.files import MOST_BYTES, json_text, open_regular, replace
@@ -46,9 +46,9 @@ class Stages:
         self._part = None if path is None else part_of(path)
         self._first, self._progress = communicator.rank == 0, progress
         self._asked = json.loads(json.dumps(asked or {}))
-        box: list[Any] = [self._kept_or_refusal() if self._first else None]
+        box: list[Any] = [self._load_or_refuse() if self._first else None]
         if communicator.world_size > 1:
-            with naming_the_lost(communicator, "the exchange of what was measured before"):
+            with name_lost_ranks(communicator, "the exchange of what was measured before"):
                 dist.broadcast_object_list(box, group_src=0, group=communicator.main)
         if isinstance(box[0], InputError):
             raise box[0]
@@ -65,14 +65,14 @@ class Stages:
                 replace(self._part, json_text(document))
         return self._done[name]
 
-    def _kept_or_refusal(self) -> dict[str, Any] | InputError:
+    def _load_or_refuse(self) -> dict[str, Any] | InputError:
         """Return what was kept, or why it cannot be, which every rank is to end with."""
         try:
-            return self._kept()
+            return self._load_kept()
         except InputError as error:
             return error
 
-    def _kept(self) -> dict[str, Any]:
+    def _load_kept(self) -> dict[str, Any]:
         if self._part is None or not os.path.lexists(self._part):
             return {}
         try:

@@ -10,7 +10,7 @@ import torch
 
 from ddpexec.groups.launched import Launched
 from ddpexec.groups.process_groups import wait
-from ddpexec.timing.stopwatch import Span, last_to_last, span_of
+from ddpexec.timing.stopwatch import Span, measure_last_to_last, span_of
 
 _WARM_UP, _REPEATS = 1, 5
 """Repetitions that are discarded, and those whose median counts; chosen by hand."""
@@ -27,13 +27,13 @@ class ConcurrentAllreduces:
 def measure_together(launched: Launched, sizes_bytes: Sequence[int]) -> ConcurrentAllreduces:
     """Measure them on the main process group, which queues those that it does not keep in flight."""
     tensors = [torch.zeros(size // 4, device=launched.device) for size in sizes_bytes]
-    spans = [_once(launched, tensors) for _ in range(_WARM_UP + _REPEATS)]
+    spans = [_run_once(launched, tensors) for _ in range(_WARM_UP + _REPEATS)]
     return ConcurrentAllreduces(
-        tuple(sizes_bytes), statistics.median(last_to_last(spans[_WARM_UP:], launched.communicator))
+        tuple(sizes_bytes), statistics.median(measure_last_to_last(spans[_WARM_UP:], launched.communicator))
     )
 
 
-def _once(launched: Launched, tensors: Sequence[torch.Tensor]) -> Span:
+def _run_once(launched: Launched, tensors: Sequence[torch.Tensor]) -> Span:
     def all_at_once() -> None:
         works = [launched.communicator.all_reduce(tensor, 0) for tensor in tensors]
         for work in works:

@@ -17,7 +17,7 @@ import torch
 from ddpexec.groups.launched import Launched
 from ddpexec.groups.process_groups import wait
 from ddpexec.models import MODELS, build
-from ddpexec.timing.stopwatch import Span, agreed, gather, last_to_last, seconds_of, span_of
+from ddpexec.timing.stopwatch import Span, agree_on_median, gather, measure_last_to_last, seconds_of, span_of
 from ddpsim.errors import InputError
 from ddpsim.workload import Workload
 
@@ -82,8 +82,8 @@ def measure_slowdowns(
         return span_of(lambda: wait(communicator.all_reduce(tensor, 0), communicator, "an allreduce"), device)
 
     compute()
-    step_s = agreed(seconds_of(compute, device), communicator)
-    quiet_s = last_to_last([collective() for _ in range(2)], communicator)[-1]
+    step_s = agree_on_median(seconds_of(compute, device), communicator)
+    quiet_s = measure_last_to_last([collective() for _ in range(2)], communicator)[-1]
     budget_s = seconds / rounds
     steps, collectives = _count(budget_s, step_s), _count(max(budget_s, 2 * step_s), quiet_s)
     factors = [_round(launched, compute, collective, steps, collectives) for _ in range(rounds)]
@@ -96,11 +96,11 @@ def _round(
     """Return the three factors, of computation, communication and shared computation, of one turn of each."""
     communicator, device = launched.communicator, launched.device
     alone_s = _rank_zero_alone(launched, compute, steps)
-    together_s = agreed(statistics.median(seconds_of(compute, device) for _ in range(steps)), communicator)
+    together_s = agree_on_median(statistics.median(seconds_of(compute, device) for _ in range(steps)), communicator)
     quiet_s = _collectives(launched, collective, collectives)
     communicator.barrier()
-    busy_s, loaded_s = _beside(launched, compute, collective, collectives)
-    return agreed(busy_s, communicator) / together_s, loaded_s / quiet_s, together_s / alone_s
+    busy_s, loaded_s = _measure_beside(launched, compute, collective, collectives)
+    return agree_on_median(busy_s, communicator) / together_s, loaded_s / quiet_s, together_s / alone_s
 
 
 def _rank_zero_alone(launched: Launched, compute: Callable[[], None], count: int) -> float:
@@ -115,10 +115,10 @@ def _rank_zero_alone(launched: Launched, compute: Callable[[], None], count: int
 
 def _collectives(launched: Launched, collective: Callable[[], Span], count: int) -> float:
     """Return the median of `count` collectives."""
-    return statistics.median(last_to_last([collective() for _ in range(count)], launched.communicator))
+    return statistics.median(measure_last_to_last([collective() for _ in range(count)], launched.communicator))
 
 
-def _beside(
+def _measure_beside(
     launched: Launched, compute: Callable[[], None], collective: Callable[[], Span], count: int
 ) -> tuple[float, float]:
     """Return the median step while `count` collectives run one after the other, and their median."""
@@ -146,7 +146,7 @@ def _beside(
     if len(spans) < count:
         raise InputError("a collective failed beside the computation", place="under_load")
     # The last step may have run on when the collectives were over.
-    return statistics.median(steps[:-1] or steps), statistics.median(last_to_last(spans, launched.communicator))
+    return statistics.median(steps[:-1] or steps), statistics.median(measure_last_to_last(spans, launched.communicator))
 
 
 def _count(budget_s: float, each_s: float) -> int:

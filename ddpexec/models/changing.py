@@ -231,7 +231,7 @@ CHANGING: Mapping[str, Callable[[], DynamicModel]] = MappingProxyType(
 """Name to class."""
 
 
-def changing(name: str, seed: int = 0) -> DynamicModel:
+def make_changing_model(name: str, seed: int = 0) -> DynamicModel:
     """Return the model called `name`, its parameters drawn from `seed`.
 
     Raises:

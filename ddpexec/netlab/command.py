@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from ddpexec.netlab import launch, shapes
 from ddpexec.netlab.lab import build
 from ddpsim.errors import InputError
-from ddpsim.stopping import Stopped, stopping_on_signals
+from ddpsim.stopping import Stopped, stop_on_signals
 from ddpsim.topology.cluster import Topology
 from ddpsim.units import parse_bandwidth, parse_time
 
 
-def described(ranks: int | None, rate: str | None, delay: str | None, topology: str | None) -> Topology:
+def parse_topology(ranks: int | None, rate: str | None, delay: str | None, topology: str | None) -> Topology:
     """Return the topology that the options `ranks`, `rate`, `delay` or `topology` describe.
 
     Raises:
@@ -41,7 +41,7 @@ def run_command(topology: Topology, command: Sequence[str], *, nodes: int | None
         raise InputError("no command", place="netlab", remedy="write it after --, e.g. netlab ... -- python train.py")
     network = shapes.lab_network(topology, nodes)
     try:
-        with stopping_on_signals(), build(network) as lab:
+        with stop_on_signals(), build(network) as lab:
             code = launch.run(lab, command)
     except Stopped as stopped:
         print(f"netlab: stopped by {stopped}", file=sys.stderr)

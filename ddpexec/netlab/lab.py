@@ -57,7 +57,7 @@ def build(network: LabNetwork, shaper: str | None = None) -> Iterator[Lab]:
     Raises:
         InputError: the machine lacks something, or the forwarder does not sustain the network's rates.
     """
-    if lacking := support.missing():
+    if lacking := support.list_missing():
         raise InputError(f"a lab network needs {'; '.join(lacking)}", place="netlab")
     shaper = shaper or shaper_for(network)
     with claim_name() as name, contextlib.ExitStack() as stack:
@@ -67,10 +67,10 @@ def build(network: LabNetwork, shaper: str | None = None) -> Iterator[Lab]:
             kernel.make_bridged(name, network)
             yield Lab(network, namespaces, shaper)
         else:
-            yield Lab(network, namespaces, shaper, _forwarded(stack, name, network, namespaces))
+            yield Lab(network, namespaces, shaper, _start_forwarder(stack, name, network, namespaces))
 
 
-def _forwarded(
+def _start_forwarder(
     stack: contextlib.ExitStack, name: str, network: LabNetwork, namespaces: tuple[str, ...]
 ) -> float | None:
     if not support.has_tun():

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddpsim.stopping import uninterrupted
+from ddpsim.stopping import ignore_signals
 
 PREFIX = "ddplab"
 LOCKS = Path("/run/ddpexec-netlab")
@@ -23,7 +23,7 @@ def claim_name() -> Iterator[str]:
     name = f"{PREFIX}-{os.getpid()}"
     path = LOCKS / f"{name}.lock"
     with contextlib.ExitStack() as stack:
-        with _one_at_a_time():
+        with _hold_lock():
             _remove_dead()
             lock = stack.enter_context(path.open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -32,7 +32,7 @@ def claim_name() -> Iterator[str]:
         try:
             yield name
         finally:
-            with uninterrupted():
+            with ignore_signals():
                 remove_namespaces(name)
                 path.unlink(missing_ok=True)
 
@@ -42,7 +42,7 @@ def remove_leftovers() -> list[str]:
 
     Only namespaces that carry this project's prefix and whose lock nobody holds are touched.
     """
-    with _one_at_a_time():
+    with _hold_lock():
         return _remove_dead()
 
 
@@ -64,7 +64,7 @@ def namespaces() -> list[str]:
 
 
 @contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
+def _hold_lock() -> Iterator[None]:
     """Hold the lock under which labs are claimed and dead ones removed.
 
     A lab that has opened its own lock and not taken it yet would else look dead to another.
@@ -78,14 +78,14 @@ def _one_at_a_time() -> Iterator[None]:
 def _remove_dead() -> list[str]:
     owners = {m[1] for n in namespaces() if (m := re.fullmatch(rf"({PREFIX}-\d+)-\w+", n))}
     owners |= {path.stem for path in LOCKS.glob(f"{PREFIX}-*.lock")}
-    dead = [name for name in sorted(owners) if not _alive(name)]
+    dead = [name for name in sorted(owners) if not _is_alive(name)]
     for name in dead:
         remove_namespaces(name)
         (LOCKS / f"{name}.lock").unlink(missing_ok=True)
     return dead
 
 
-def _alive(name: str) -> bool:
+def _is_alive(name: str) -> bool:
     try:
         with (LOCKS / f"{name}.lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -86,14 +86,14 @@ def receive(seconds: float) -> None:
     while time.monotonic() < warm_s:
         stream.recv_into(buffer)
     start_s = time.monotonic()
-    received = -_unread(stream)
+    received = -_count_unread(stream)
     while time.monotonic() < start_s + seconds:
         received += stream.recv_into(buffer)
-    received += _unread(stream)
+    received += _count_unread(stream)
     print(received / (time.monotonic() - start_s), flush=True)
 
 
-def _unread(stream: socket.socket) -> int:
+def _count_unread(stream: socket.socket) -> int:
     """Return the bytes that have come and wait to be read."""
     return int.from_bytes(fcntl.ioctl(stream, termios.FIONREAD, bytes(4)), sys.byteorder)
 

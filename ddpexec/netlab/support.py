@@ -12,7 +12,7 @@ from pathlib import Path
 TUN_DEVICE = Path("/dev/net/tun")
 
 
-def missing() -> list[str]:
+def list_missing() -> list[str]:
     """Return what this machine lacks for a lab network, each with its remedy; empty where nothing is missing."""
     if sys.platform != "linux":
         return [f"Linux (this is {sys.platform})"]

@@ -50,16 +50,16 @@ class Batches:
             if waits:
                 torch.cuda.current_stream(self._device).synchronize()
         else:
-            self._ahead = self._fetched(self._copying) if self._ahead is None else self._ahead
+            self._ahead = self._fetch(self._copying) if self._ahead is None else self._ahead
             torch.cuda.current_stream(self._device).wait_stream(self._copying)
             self._ahead.record_stream(torch.cuda.current_stream(self._device))
-            self._here, self._ahead = self._ahead, self._fetched(self._copying)
+            self._here, self._ahead = self._ahead, self._fetch(self._copying)
 
     def close(self) -> None:
         """End the loading processes."""
         self._iterator = self._ahead = self._here = None
 
-    def _fetched(self, stream: torch.cuda.Stream) -> Tensor:
+    def _fetch(self, stream: torch.cuda.Stream) -> Tensor:
         """Return the next batch, whose copy has been queued on a stream of its own."""
         assert self._iterator is not None
         batch = next(self._iterator)

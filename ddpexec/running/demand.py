@@ -12,10 +12,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.netlab.launch import RANKS_HERE
-from ddpexec.running.timed import timed_model
+from ddpexec.running.timed import make_timed_model
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import InputError
 from ddpsim.workload import Phase, Workload
@@ -49,8 +49,8 @@ def measure_hook_costs() -> HookCosts:
     """
     source = torch.ones(PROBE_BYTES // 4)
     target = torch.ones_like(source)
-    copy_s = min(_timed(lambda: torch.mul(source, 0.5, out=target)) for _ in range(5))
-    timed = timed_model(_empty_layers())
+    copy_s = min(_time_call(lambda: torch.mul(source, 0.5, out=target)) for _ in range(5))
+    timed = make_timed_model(_empty_layers())
     views: dict[torch.Tensor, torch.Tensor] = {
         parameter: torch.ones(1) for parameter in timed.model.module.parameters()
     }
@@ -65,7 +65,7 @@ def measure_hook_costs() -> HookCosts:
     backwards = []
     for _ in range(5):
         loss = timed.model.loss(timed.model.module(*batch.inputs), batch)
-        backwards.append(_timed(loss.backward))
+        backwards.append(_time_call(loss.backward))
         timed.optimizer.step()
     return HookCosts(hook_s=min(backwards) / PROBE_LAYERS, copy_Bps=PROBE_BYTES / copy_s)
 
@@ -97,7 +97,7 @@ def check_capacity(workload: Workload, scale_compute: float, communicator: Commu
             require_capacity(single_clock(workload, scale_compute), measure_hook_costs(), ranks_here())
         except InputError as error:
             refusal = [error]
-    with naming_the_lost(communicator, "the check of what this machine can replay"):
+    with name_lost_ranks(communicator, "the check of what this machine can replay"):
         dist.broadcast_object_list(refusal, group_src=0, group=communicator.main)
     if refusal[0] is not None:
         raise refusal[0]
@@ -117,7 +117,7 @@ def require_capacity(workload: Workload, costs: HookCosts, ranks: int, processor
         return
     remedy = f"give a workload whose backward takes time, {workload.name}'s takes none"
     if math.isfinite(asked):
-        remedy = f"multiply `scale_compute` by {_rounded_up(asked / SHARE)} or more"
+        remedy = f"multiply `scale_compute` by {_format_rounded_up(asked / SHARE)} or more"
     raise InputError(
         f"hooks and copies of {ranks} ranks take {asked:.0%} of {processors} processors during the backward of "
         f"{workload.name}; beyond {SHARE:.0%} its gradients would come late",
@@ -126,7 +126,7 @@ def require_capacity(workload: Workload, costs: HookCosts, ranks: int, processor
     )
 
 
-def _rounded_up(factor: float) -> str:
+def _format_rounded_up(factor: float) -> str:
     digits = 1 - math.floor(math.log10(factor))
     return f"{math.ceil(factor * 10**digits * (1 + 1e-9)) / 10**digits:g}"
 
@@ -151,7 +151,7 @@ def _empty_layers() -> Workload:
     )
 
 
-def _timed(work: Callable[[], object]) -> float:
+def _time_call(work: Callable[[], object]) -> float:
     start_s = time.perf_counter()
     work()
     return time.perf_counter() - start_s

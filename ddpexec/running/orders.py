@@ -18,9 +18,9 @@ from torch import nn
 
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import OptionError
-from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.running.timed import TimedModel, timed_model
+from ddpexec.running.timed import TimedModel, make_timed_model
 from ddpsim.jobs.job_options import JobOptions
 from ddpsim.order import Arrivals, OrderPolicy, arrange, consensus
 from ddpsim.orderbench.bootstrap import relative_difference
@@ -76,11 +76,11 @@ def run_orders(
     rank = communicator.rank
     steps = {}
     for arm in arms:
-        timed = timed_model(trace.workloads[rank], rank=rank, scale_compute=options.scale_compute, in_order=True)
-        wrapped = _wrapped(arm, timed.model.module, trace, options)
+        timed = make_timed_model(trace.workloads[rank], rank=rank, scale_compute=options.scale_compute, in_order=True)
+        wrapped = _wrap(arm, timed.model.module, trace, options)
         steps[arm] = _step(wrapped, timed, trace, rank)
     found: dict[Arm, list[float]] = {arm: [] for arm in arms}
-    with naming_the_lost(communicator, "a collective", others_code=True):
+    with name_lost_ranks(communicator, "a collective", others_code=True):
         for _ in range(rounds):
             for arm in [*arms, *reversed(arms)]:
                 communicator.barrier()
@@ -105,7 +105,7 @@ def _step(wrapped: Any, timed: TimedModel, trace: OrderTrace, rank: int) -> Call
     return step
 
 
-def _wrapped(arm: Arm, module: nn.Module, trace: OrderTrace, options: JobOptions) -> Any:
+def _wrap(arm: Arm, module: nn.Module, trace: OrderTrace, options: JobOptions) -> Any:
     search = options.find_unused_parameters or trace.misses_gradients
     common: dict[str, Any] = {"find_unused_parameters": search, "bucket_cap_mb": options.caps.bucket_cap_mb}
     if arm.policy == TORCH:
@@ -124,7 +124,7 @@ class OracleRebuild(OrderPolicy):
         super().__init__(len(trace.parameters))
         self._orders = []
         for orders in zip(*(workload.used_orders() for workload in trace.workloads), strict=True):
-            ready = [Arrivals(rank, 0, order).ready(len(trace.parameters)) for rank, order in enumerate(orders)]
+            ready = [Arrivals(rank, 0, order).list_ready(len(trace.parameters)) for rank, order in enumerate(orders)]
             self._orders.append(arrange(consensus(ready, "slowest"), "first"))
         self._built = -1
 
@@ -142,7 +142,7 @@ class OracleRebuild(OrderPolicy):
         return self._orders[self.backwards % len(self._orders)]
 
 
-def measured(taken: Mapping[Arm, Sequence[float]]) -> list[dict[str, Any]]:
+def measure_arms(taken: Mapping[Arm, Sequence[float]]) -> list[dict[str, Any]]:
     """Return for each arm the median step and what it saves of others' medians, with 90 % intervals.
 
     `gain` is over stock torch, `gain_over_never` over torch's buckets under our own class (null where that is no arm):
@@ -153,14 +153,14 @@ def measured(taken: Mapping[Arm, Sequence[float]]) -> list[dict[str, Any]]:
             "arm": arm.name,
             "steps": len(steps),
             "step_s": float(np.median(steps)),
-            **_saved("gain", steps, taken[Arm(TORCH)]),
-            **_saved("gain_over_never", steps, taken.get(NEVER)),
+            **_measure_saved("gain", steps, taken[Arm(TORCH)]),
+            **_measure_saved("gain_over_never", steps, taken.get(NEVER)),
         }
         for arm, steps in taken.items()
     ]
 
 
-def _saved(name: str, steps: Sequence[float], base: Sequence[float] | None) -> dict[str, float | None]:
+def _measure_saved(name: str, steps: Sequence[float], base: Sequence[float] | None) -> dict[str, float | None]:
     if base is None:
         return {name: None}
     loss, low, high = relative_difference(np.array(steps), np.array(base), centre=np.median)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddpexec.capturing.own_step import own_step
+from ddpexec.capturing.own_step import load_own_step
 from ddpexec.capturing.phases import Phases, batch_size_of
 from ddpexec.ddp.parameters import collect
 from ddpexec.errors import OptionError
@@ -45,7 +45,7 @@ class OwnStamps:
         else:
             self._note.loaded = self._note.start, self._observer.now()
 
-    def returned(self) -> None:
+    def end_forward(self) -> None:
         """Forward of the wrapper has returned."""
         self.note.returned = self._observer.now()
 
@@ -90,7 +90,7 @@ class OwnTraining:
 
     def __init__(self, path: str, device: torch.device) -> None:
         with torch.device(device):
-            self._own = own_step(path)
+            self._own = load_own_step(path)
         self.path, self.name, self.module = path, self._own.name, self._own.module
         self.batch_size = 0
         self._stamps: OwnStamps | None = None
@@ -112,7 +112,7 @@ class OwnTraining:
             self._stamps.begin()
             output = ddp(*args, **kwargs)
             self._inside = False
-            self._stamps.returned()
+            self._stamps.end_forward()
             return output
 
         self.module.__class__ = type(plain.__name__, (plain,), {"__call__": call, "__module__": plain.__module__})

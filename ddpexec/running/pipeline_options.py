@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from ddpexec.errors import OptionError
 from ddpexec.running.settings import RunSettings
 from ddpsim.jobs.pipeline import Pipeline
-from ddpsim.options.option import Option, Section, known_choices
+from ddpsim.options.option import Option, Section, check_choices
 from ddpsim.units import parse_size
 
 RunOrder = Literal["gpipe", "1f1b", "interleaved"]
@@ -62,14 +62,14 @@ class PipelineOptions:
     ] = None
 
     def __post_init__(self) -> None:
-        known_choices(self)
+        check_choices(self)
         if self.pipeline is None:
             given = next((each.name for each in fields(self) if getattr(self, each.name) is not None), None)
             if given is not None:
                 remedy = "give `pipeline` too: gpipe, 1f1b or interleaved"
                 raise OptionError(f"`{given}` is of a pipeline", place=given, remedy=remedy)
 
-    def checked(self, world_size: int) -> Pipeline:
+    def check(self, world_size: int) -> Pipeline:
         """Return the pipeline that is asked for on `world_size` ranks.
 
         Raises:

@@ -20,7 +20,7 @@ from ddpexec.models import Batch, TrainingModel
 from ddpexec.timing.waiting import keep_time, wait_until
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.planning.pipeline import stages_of
-from ddpsim.schedules.pipeline import divided
+from ddpsim.schedules.pipeline import divide_stages
 from ddpsim.schedules.units import modules_of
 from ddpsim.workload import Workload
 
@@ -90,7 +90,7 @@ def model_stages(
         if count > len(layers):
             what = f"{count} stages of a model of {len(layers)} layers"
             raise OptionError(what, place="stages", remedy=f"give {len(layers)} at most")
-        begins = divided([float(sum(policy[i].numel for i in layer)) for layer in layers], count)
+        begins = divide_stages([float(sum(policy[i].numel for i in layer)) for layer in layers], count)
         cut = [
             [index for layer in layers[begin:end] for index in layer]
             for begin, end in zip(begins, [*begins[1:], len(layers)], strict=True)
@@ -166,7 +166,7 @@ class PacedOptimizer:
         """Do nothing: the gradients of timed stages are never added to."""
 
 
-def timed_stages(
+def make_timed_stages(
     workload: Workload, given: Pipeline, place: int, group: dist.ProcessGroup, device: torch.device
 ) -> RankStages:
     """Return this rank's timed stages of `workload`, cut as the simulator cuts it.

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
 from ddpexec.errors import OptionError
-from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.models import build
 from ddpexec.running.pipeline_options import PipelineOptions
-from ddpexec.running.pipeline_stages import RankStages, model_stages, timed_stages
+from ddpexec.running.pipeline_stages import RankStages, make_timed_stages, model_stages
 from ddpexec.running.settings import DISCARDED, RunSettings
 from ddpexec.timing.clock import drain
 from ddpsim.errors import InputError
@@ -104,14 +104,14 @@ class PipelineRun:
         workload: Workload | None = None,
     ) -> None:
         self._settings, self._device, self._communicator = settings, device, communicator
-        self._given = given = options.checked(communicator.world_size)
+        self._given = given = options.check(communicator.world_size)
         predicted = None if options.predicted is None else _prediction(options.predicted)
         self._copy, self._place = divmod(communicator.rank, given.stages)
         self._copies = communicator.world_size // given.stages
         own, self._replicas = self._groups()
         torch.manual_seed(settings.seed)
         if workload is not None:
-            self.held: RankStages = timed_stages(workload, given, self._place, own, device)
+            self.held: RankStages = make_timed_stages(workload, given, self._place, own, device)
             self._name, self._samples = workload.name, workload.batch_size
         else:
             made = build(model or "", device)
@@ -136,7 +136,7 @@ class PipelineRun:
             LostRankError: another rank died, raised or did not come within the timeout.
         """
         total, begins, losses = DISCARDED + self._settings.iterations, list[float](), list[float]()
-        with naming_the_lost(self._communicator, "a step of the pipeline", others_code=True):
+        with name_lost_ranks(self._communicator, "a step of the pipeline", others_code=True):
             self._communicator.barrier()
             for index in range(total):
                 begins.append(time.perf_counter())

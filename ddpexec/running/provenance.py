@@ -11,7 +11,7 @@ import torch
 from ddpexec.describe import device_model
 from ddpexec.schedules.learning import ProbedLink
 from ddpsim.jobs.job import Job
-from ddpsim.options.option import declared, option_values
+from ddpsim.options.option import list_declared, option_values
 from ddpsim.order.predictors import predictor_name
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def provenance(run: Run, command: list[str]) -> dict[str, object]:
         "compute_device": device_model(run.device),
         "threads": torch.get_num_threads() if run.device.type == "cpu" else None,
         "seed": settings.seed,
-        "late_gradients": _late(run.subject.replay),
-        **_planning_probes(run),
+        "late_gradients": _measure_late(run.subject.replay),
+        **_list_planning_probes(run),
         "first": run.first(),
         "plan": plan.document(),
         "plan_fingerprint": plan.fingerprint(),
@@ -54,13 +54,13 @@ def provenance(run: Run, command: list[str]) -> dict[str, object]:
 
 def options(settings: RunSettings) -> dict[str, object]:
     """Return what was asked of the job, by field name; what the document tells of it elsewhere is left out."""
-    job = {each.field for each in declared(Job)} - _ELSEWHERE
+    job = {each.field for each in list_declared(Job)} - _ELSEWHERE
     values = {name: value for name, value in option_values(settings).items() if name in job}
     values["predictor"] = predictor_name(values["predictor"])
     return {name: _plain(value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
 
-def _planning_probes(run: Run) -> dict[str, object]:
+def _list_planning_probes(run: Run) -> dict[str, object]:
     """Return what a schedule was planned by: seconds of an allreduce of nothing, and bytes a second beyond."""
     wire = getattr(run.ddp, "wire", None)
     if not isinstance(wire, ProbedLink):
@@ -76,6 +76,6 @@ def _moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-def _late(replay: Replay | None) -> float | None:
+def _measure_late(replay: Replay | None) -> float | None:
     """Return the share of rank 0's timed gradients that came later than the replay's tolerance; None without any."""
     return None if replay is None or replay.gradients == 0 else replay.late / replay.gradients

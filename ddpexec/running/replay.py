@@ -50,7 +50,7 @@ class Replay:
         self._spin = spinner(device) if device.type == "cuda" else None
         sharpen_timers()
 
-    def next_iteration(self) -> list[int]:
+    def begin_iteration(self) -> list[int]:
         """Take or draw the next recorded iteration and return its gradients' parameters in arrival order."""
         drawn = self._draws.integers(self.workload.iterations) if self._coming is None else next(self._coming)
         self.iteration = int(drawn)

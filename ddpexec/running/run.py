@@ -16,7 +16,7 @@ from ddpexec.capturing.own_step import name_errors
 from ddpexec.ddp.parameters import ModelParameters, collect
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import OptionError
-from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, round_robin
 from ddpexec.models import TrainingModel
 from ddpexec.running.batches import Batches
@@ -94,14 +94,14 @@ class Run:
             groups=settings.process_groups,
             offset_s=offset_to_rank_zero(self.communicator),
         )
-        self.slower = self._slower()
+        self.slower = self._make_slower()
         self.batches = self._batches(workload)
         fixed = settings.plan(self.parameters.policy, plan(self.parameters))
         self.watch: StockWatch | None = None
         wrapping = Wrapping(settings, self.subject, self.parameters, self.communicator, groups, fixed, self.observer)
         drain(self.device)
         begin = time.perf_counter()
-        self.ddp: Any = wrapping.made()
+        self.ddp: Any = wrapping.make()
         drain(self.device)
         self.construction_s = time.perf_counter() - begin
         if isinstance(self.ddp, torch.nn.parallel.DistributedDataParallel) and settings.observe:
@@ -124,9 +124,9 @@ class Run:
             self.served = self.ddp.serve()
             return
         self.processors = ProcessorClock()
-        step = self._stepping(self.subject.model)
+        step = self._make_step(self.subject.model)
         total = DISCARDED + self.settings.iterations
-        with naming_the_lost(self.communicator, "a collective", others_code=True), ExitStack() as stack:
+        with name_lost_ranks(self.communicator, "a collective", others_code=True), ExitStack() as stack:
             if isinstance(self.subject.model, OwnTraining):
                 stack.callback(self.subject.model.close)
             if self.batches is not None:
@@ -139,7 +139,7 @@ class Run:
             if isinstance(self.ddp, ScheduledDataParallel):
                 self.ddp.end()
             drain(self.device)
-            self._train_alone(self._stepping(self.subject.model, local=True))
+            self._train_alone(self._make_step(self.subject.model, local=True))
 
     def trace(self) -> Trace:
         """Return the trace of this rank: the iterations that count, or of a run that broke off what there is."""
@@ -160,7 +160,7 @@ class Run:
         """Return on rank 0 the trace of all ranks without spans and gradients, enough for the numbers; else None."""
         mine = [replace(iteration, gradients=()) for iteration in trace.iterations]
         gathered: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
-        with naming_the_lost(self.communicator, "the gathering of the ranks' traces"):
+        with name_lost_ranks(self.communicator, "the gathering of the ranks' traces"):
             told = mine, self.local_s(), self.served, self.processors.since()
             dist.gather_object(told, gathered, group_dst=0, group=self.communicator.main)
         if gathered is None:
@@ -224,22 +224,22 @@ class Run:
         self.alone = self.observer.notes[counted:]
         del self.observer.notes[counted:]
 
-    def _stepping(self, model: TrainingModel | OwnTraining, *, local: bool = False) -> Callable[[int], None]:
+    def _make_step(self, model: TrainingModel | OwnTraining, *, local: bool = False) -> Callable[[int], None]:
         """Return what trains the iteration of a number, without communication where `local`."""
         seed = self.settings.seed + self.rank
         if isinstance(model, OwnTraining):
             torch.manual_seed(seed)
-            return lambda index: self._own_step(index, model)
+            return lambda index: self._run_own_step(index, model)
         generator = torch.Generator(self.device).manual_seed(seed)
         samples = (self.settings.batch_size or model.batch_size) * self._replicas
         batch = model.make_batch(samples, self.device, generator)
         return lambda index: self._step(index, model, batch, local=local)
 
-    def _own_step(self, index: int, model: OwnTraining) -> None:
+    def _run_own_step(self, index: int, model: OwnTraining) -> None:
         """Train once by the user's step; as in a capture, what it does before forward counts only where asked for."""
         loads = self.settings.input_stage == RECORDED_INPUT
         stamps = OwnStamps(self.observer, self.slower, index, loads=loads)
-        with name_errors(model.path), naming_the_lost(self.communicator, "a collective", others_code=True):
+        with name_errors(model.path), name_lost_ranks(self.communicator, "a collective", others_code=True):
             model.step(stamps)
         stamps.end()
 
@@ -290,7 +290,7 @@ class Run:
         stage = input_stage(asked) if workload is None else self.settings.input_of(workload)
         return None if stage is None else Batches(stage, self.device)
 
-    def _slower(self) -> SlowedModule | None:
+    def _make_slower(self) -> SlowedModule | None:
         factor = self.settings.slowness(self.rank)
         if factor == 1 or self.subject.timed:
             return None

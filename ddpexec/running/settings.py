@@ -10,7 +10,7 @@ from ddpexec.errors import OptionError
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
 from ddpsim.jobs.job import NO_INPUT, RECORDED_INPUT, Job
 from ddpsim.options.input_stage import InputStage, input_stage
-from ddpsim.options.option import Option, Section, at_least_one
+from ddpsim.options.option import Option, Section, check_at_least_one
 from ddpsim.schedules.named import scheme_named
 from ddpsim.units import parse_time
 
@@ -68,7 +68,7 @@ class RunSettings(Job):
 
     def __post_init__(self) -> None:
         Job.__post_init__(self)
-        at_least_one("iterations", self.iterations)
+        check_at_least_one("iterations", self.iterations)
         self._check_local()
         if self.iterations < self.period:
             what = f"{self.iterations} are fewer than the {self.period} after which scheme={self.scheme} repeats"

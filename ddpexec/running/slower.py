@@ -24,8 +24,8 @@ class SlowedModule:
         self._observer, self._extra = observer, factor - 1
         self._last: int | None = None
         self._mark = 0.0
-        module.register_forward_pre_hook(self._before_forward)
-        module.register_forward_hook(self._after_forward)
+        module.register_forward_pre_hook(self._begin_forward)
+        module.register_forward_hook(self._end_forward)
         for index, parameter in enumerate(parameters):
             hook = functools.partial(self._gradient, index)
             parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
@@ -38,10 +38,10 @@ class SlowedModule:
         """Wait for as long as the time since `begin` was too short."""
         self._wait_since(self._mark)
 
-    def _before_forward(self, *_: Any) -> None:
+    def _begin_forward(self, *_: Any) -> None:
         self._mark = time.perf_counter()
 
-    def _after_forward(self, *_: Any) -> None:
+    def _end_forward(self, *_: Any) -> None:
         self._wait_since(self._mark)
 
     def _gradient(self, index: int, _: Tensor) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.autograd.graph import get_gradient_edge
 
-from ddpexec.ddp.compiling import uncompiled
+from ddpexec.ddp.compiling import disable_compile
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.errors import OptionError
 from ddpexec.timing.observe import Observer
@@ -99,41 +99,41 @@ class StockWatch:
             for bucket in note.buckets:
                 bucket.indices = groups[bucket.number] if whole else ()
 
-    @uncompiled
+    @disable_compile
     def _before(self, index: int, _: Tensor) -> None:
         self._begun[index] = self._observer.now()
         if not self._callback_queued and self._ddp.require_backward_grad_sync:
             self._callback_queued = True
             Variable._execution_engine.queue_callback(self._backward_ended)
 
-    @uncompiled
+    @disable_compile
     def _after(self, index: int, *_: Any) -> None:
         begin = self._begun.pop(index, None)
         if begin is not None:
             self._observer.hooks[index] = begin, self._observer.now()
 
-    @uncompiled
+    @disable_compile
     def _backward_ended(self) -> None:
         self._callback_queued = False
         if self._observer.note is not None:
             self._observer.note.finish = self._observer.now(), None
 
-    @uncompiled
+    @disable_compile
     def _launched(self, tensor: Tensor, moment: Any, work: Any) -> None:
         note = self._observer.note
         if note is None or (tensor.dtype == torch.int32 and tensor.numel() == len(self._accumulators)):
             return
         size = tensor.numel() * tensor.element_size()
-        self._observer.launched(len(note.buckets), (), size, moment, work)
+        self._observer.note_launch(len(note.buckets), (), size, moment, work)
 
     def _watch_forward(self) -> None:
         began: list[Any] = [None]
 
-        @uncompiled
+        @disable_compile
         def before(*_: Any) -> None:
             began[0] = self._observer.now()
 
-        @uncompiled
+        @disable_compile
         def after(*_: Any) -> None:
             self._observer.module(began[0])
 
@@ -143,7 +143,7 @@ class StockWatch:
     def _watch_buffers(self) -> None:
         original = self._ddp._sync_buffers
 
-        @uncompiled
+        @disable_compile
         def synchronise() -> None:
             begin = self._observer.now()
             original()  # type: ignore[no-untyped-call]
@@ -179,7 +179,7 @@ class StampedGroup(dist.ProcessGroup):
         self._inner, self._launched = group, launched
         self._now = launched.__self__._observer.now
 
-    @uncompiled
+    @disable_compile
     def allreduce(self, tensors: Any, options: Any = None) -> Any:  # type: ignore[override]
         """Pass an allreduce on."""
         begin = self._now()
@@ -187,12 +187,12 @@ class StampedGroup(dist.ProcessGroup):
         self._launched(tensors[0], begin, work)
         return work
 
-    @uncompiled
+    @disable_compile
     def broadcast(self, tensors: Any, options: Any) -> Any:  # type: ignore[override]
         """Pass a broadcast on; the reducer makes one when it rebuilds its buckets."""
         return self._inner.broadcast(tensors, options)
 
-    @uncompiled
+    @disable_compile
     def getBackendName(self) -> str:  # noqa: N802
         """Return the backend's name."""
         return str(dist.get_backend(self._inner))

@@ -13,7 +13,7 @@ from ddpexec.models.training import sgd
 from ddpexec.running.own import OwnTraining
 from ddpexec.running.replay import Replay
 from ddpexec.running.settings import RunSettings
-from ddpexec.running.timed import timed_model
+from ddpexec.running.timed import make_timed_model
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.workload import Workload
 
@@ -47,7 +47,7 @@ def subject_of(
         return TrainingSubject(OwnTraining(step, device), None, device, False)
     if workload is not None:
         slowness = settings.slowness(rank)
-        timed = timed_model(workload, device=device, rank=rank, seed=settings.seed, scale_compute=slowness)
+        timed = make_timed_model(workload, device=device, rank=rank, seed=settings.seed, scale_compute=slowness)
         return TrainingSubject(timed.model, timed.optimizer, device, True, timed.replay, timed.make_optimizer)
     if name is None:
         raise OptionError("neither `model`, `step` nor `workload` is given", remedy="give one, e.g. `model=resnet50`")

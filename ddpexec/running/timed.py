@@ -39,7 +39,7 @@ class TimedModel:
         return TimedOptimizer(parameters, self.replay)
 
 
-def timed_model(
+def make_timed_model(
     workload: Workload,
     *,
     device: torch.device | str = "cpu",

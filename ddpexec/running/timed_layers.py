@@ -65,31 +65,31 @@ class TimedLayers(nn.Module):
         """Return what to begin backward with, once forward's time has passed."""
         replay = self._replay
         replay.begin()
-        order = replay.next_iteration()
+        order = replay.begin_iteration()
         self._use_parameters(after_s=-1.0, until_s=0.0)
         value = torch.zeros((), device=samples.device, requires_grad=True)
         value = _apply(_Passing, value, replay.end_backward)
         if self.in_units:
-            value = _apply(_Passing, self._in_units(value, order), replay.begin)
+            value = _apply(_Passing, self._chain_units(value, order), replay.begin)
         else:
-            value = _layered(value, [self._gradients[i] for i in reversed(order)], replay)
+            value = _chain_layers(value, [self._gradients[i] for i in reversed(order)], replay)
             value = _apply(_Passing, value, replay.begin_once)
         self._use_parameters(after_s=0.0, until_s=float("inf"))
         replay.end(float(replay.workload.forward.device_s[replay.iteration]))
         return value
 
-    def _in_units(self, value: Tensor, order: Sequence[int]) -> Tensor:
+    def _chain_units(self, value: Tensor, order: Sequence[int]) -> Tensor:
         """Chain the layers of each block inside its module, where backward first comes out of the last of them.
 
         The clock stands still beside what is hooked to the module: before and after it in forward and in backward.
         """
         replay = self._replay
-        for block, indices in _together(list(reversed(order)), self._blocks):
+        for block, indices in _group_by_block(list(reversed(order)), self._blocks):
             gradients = [self._gradients[index] for index in indices]
             if block is None:
-                value = _layered(value, gradients, replay)
+                value = _chain_layers(value, gradients, replay)
                 continue
-            replay.reach(self._used_s(indices))
+            replay.reach(self._find_use_s(indices))
             value = _apply(_Passing, value, replay.resume)
             replay.pause()
             value = self.get_submodule(block)(value, gradients, replay)
@@ -97,7 +97,7 @@ class TimedLayers(nn.Module):
             value = _apply(_Passing, value, replay.pause)
         return value
 
-    def _used_s(self, indices: Sequence[int]) -> float:
+    def _find_use_s(self, indices: Sequence[int]) -> float:
         """Return when forward first needs one of these parameters; its end at the latest."""
         use = self._replay.workload.forward_use_s
         times = [0.0] if use is None else [float(use.device_s[index]) for index in indices]
@@ -121,19 +121,19 @@ class _Block(nn.Module):
 
     def forward(self, value: Tensor, gradients: Sequence[_Gradient], replay: Replay) -> Tensor:
         replay.resume()
-        value = _layered(_apply(_Passing, value, replay.pause), gradients, replay)
+        value = _chain_layers(_apply(_Passing, value, replay.pause), gradients, replay)
         value = _apply(_Passing, value, replay.resume)
         replay.pause()
         return value
 
 
-def _layered(value: Tensor, gradients: Sequence[_Gradient], replay: Replay) -> Tensor:
+def _chain_layers(value: Tensor, gradients: Sequence[_Gradient], replay: Replay) -> Tensor:
     for gradient in gradients:
         value = _apply(_Layer, value, gradient.parameter, gradient, replay)
     return value
 
 
-def _together(order: Sequence[int], blocks: dict[int, str]) -> list[tuple[str | None, list[int]]]:
+def _group_by_block(order: Sequence[int], blocks: dict[int, str]) -> list[tuple[str | None, list[int]]]:
     """Return `order` with all parameters of a block where its first is; those of none stand alone.
 
     >>> _together([3, 0, 2, 1], {0: "h.0", 1: "h.0"})

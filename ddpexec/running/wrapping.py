@@ -14,7 +14,7 @@ from ddpexec.ddp.drop import LayerDrop
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import OptionError
-from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.running.own import OwnTraining
 from ddpexec.running.replicated import Replicated, gpus_of
@@ -46,7 +46,7 @@ class Wrapping:
     plan: BucketPlan | None
     observer: Observer
 
-    def made(self) -> Any:
+    def make(self) -> Any:
         """Return it; the subject's optimizer becomes that of a schedule, where one is carried out.
 
         Raises:
@@ -58,9 +58,9 @@ class Wrapping:
         if settings.replicated:
             return self._replicated()
         if settings.scheduled:
-            return self._scheduled()
+            return self._make_scheduled()
         self._refuse_complex()
-        made = self._torchs() if settings.implementation == "torch" else self._ours()
+        made = self._torchs() if settings.implementation == "torch" else self._make_ours()
         if settings.compression != "none":
             made.register_comm_hook(*hook_for(settings.compression))
         return made
@@ -83,13 +83,13 @@ class Wrapping:
         arguments["device_ids"] = self._device_ids
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
-            with naming_the_lost(self.communicator, "the construction of torch's DDP", others_code=True):
+            with name_lost_ranks(self.communicator, "the construction of torch's DDP", others_code=True):
                 ddp = torch.nn.parallel.DistributedDataParallel(self._module, **arguments)
         if self.settings.comm == "noop":
-            _no_communication(ddp)
+            _disable_communication(ddp)
         return ddp
 
-    def _ours(self) -> DistributedDataParallel:
+    def _make_ours(self) -> DistributedDataParallel:
         settings = self.settings
         return DistributedDataParallel(
             self._module,
@@ -111,7 +111,7 @@ class Wrapping:
             observer=self._watching,
         )
 
-    def _scheduled(self) -> ScheduledDataParallel:
+    def _make_scheduled(self) -> ScheduledDataParallel:
         settings = self.settings
         self._refuse_own_step()
         made = ScheduledDataParallel(
@@ -174,7 +174,7 @@ class Wrapping:
         return LayerDrop(self._module, self.settings.drop, self.settings.seed)
 
 
-def _no_communication(ddp: torch.nn.parallel.DistributedDataParallel) -> None:
+def _disable_communication(ddp: torch.nn.parallel.DistributedDataParallel) -> None:
     from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
     ddp.register_comm_hook(None, noop_hook)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddpexec.ddp.flat import lie_in
+from ddpexec.ddp.flat import move_into
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.errors import OptionError
 from ddpsim.schedules.outer import OuterStep
@@ -38,7 +38,7 @@ class AveragedParameters:
         self.parameters = [model.tensors[index] for index in indices]
         first = self.parameters[0]
         self.whole = torch.zeros(sum(t.numel() for t in self.parameters), dtype=first.dtype, device=first.device)
-        lie_in(self.whole, self.parameters)
+        move_into(self.whole, self.parameters)
         self._outer = outer
         self.kept = [] if outer is None else [self.whole.clone(), torch.zeros_like(self.whole)]
         self._rates: list[float] = []
@@ -51,7 +51,7 @@ class AveragedParameters:
             self.whole.div_(ranks)
 
     @torch.no_grad()
-    def landed(self) -> None:
+    def apply_outer_step(self) -> None:
         """Move the parameters, which are the average now, to where the outer step's momentum leads from the last."""
         if self._outer is None:
             return

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddpexec.ddp.comm_hooks import Hook, by_hook
-from ddpexec.ddp.launcher import Launcher, Sending, nothing_sent
+from ddpexec.ddp.comm_hooks import Hook, reduce_by_hook
+from ddpexec.ddp.launcher import Launcher, Sending, send_nothing
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.errors import OptionError
-from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.averaged import AveragedParameters, Rates, rates_of
 from ddpexec.schedules.chunked import ChunkedBucket
@@ -73,7 +73,7 @@ class CarriedMessages:
         self.parameters = model.tensors
         self.flat = _flats(schedule, model, communicator, dtype)
         self.flats = list(self.flat.values())
-        self.averaged = _averaged(schedule, model)
+        self.averaged = _find_averaged(schedule, model)
         self.chunked = {
             message.parameters: ChunkedBucket(self.flat[message.parameters], message.chunks)
             for message in schedule
@@ -83,7 +83,7 @@ class CarriedMessages:
         self.hooked = False
         self._lanes = _lanes_of(schedule, lanes)
         numbers = {message.id: number for number, message in enumerate(schedule)}
-        launcher.sendings = [self._sending(message, numbers) for message in schedule]
+        launcher.sendings = [self._make_sending(message, numbers) for message in schedule]
 
     @property
     def kept(self) -> list[Tensor]:
@@ -109,11 +109,11 @@ class CarriedMessages:
             flat, sending = self.flat[message.parameters], sendings[number]
             flat.divisor = 1
             sending.what, sending.others_code = f"the communication hook's reduction of bucket {flat.number}", True
-            sending.send = by_hook(hook, state, flat, last=number == last)
+            sending.send = reduce_by_hook(hook, state, flat, last=number == last)
             # After backward what was reduced is copied to the gradients, before a use they are views of the bucket.
             sending.drain = flat.take_reduced if self.schedule.update == "before_use" else None
 
-    def _sending(self, message: Message, numbers: dict[str, int]) -> Sending:
+    def _make_sending(self, message: Message, numbers: dict[str, int]) -> Sending:
         lane = self._lanes[message.group, message.stream]
         after = tuple(numbers[name] for name in message.after_messages)
         tensor, operation, delay_s = self._tensor(message), message.op, message.delay_s
@@ -121,18 +121,18 @@ class CarriedMessages:
         drain: Callable[[], None] | None = None
         if averages(message):
             averaged = self.averaged[message.parameters]
-            fill, drain = functools.partial(self._divide, averaged), averaged.landed
+            fill, drain = functools.partial(self._divide, averaged), averaged.apply_outer_step
         elif message.op.reduces and not message.sparse:
             fill = self.flat[message.parameters].complete
             if message.chunks is not None:
                 values = message.chunks.phase == "values"
                 fill = functools.partial(self._fill_chunks, message, after if values else None)
-                drain = self.chunked[message.parameters].landed if values else None
+                drain = self.chunked[message.parameters].write_sums if values else None
         if isinstance(lane, ServerStream) and message.op.reduces:
             fill = functools.partial(self._tell_rate, lane, message.parameters, fill)
         what = f"the {operation} {message.id!r} ({message.size_bytes:,} B)"
         noop = self._communicator.noop
-        send = nothing_sent if noop else functools.partial(lane.launch, operation, tensor, delay_s=delay_s)
+        send = send_nothing if noop else functools.partial(lane.launch, operation, tensor, delay_s=delay_s)
         return Sending(what, message.parameters, message.size_bytes, send, operation, after, fill, drain)
 
     def _tell_rate(self, lane: ServerStream, parameters: Sequence[int], fill: Callable[[], None] | None) -> None:
@@ -165,16 +165,16 @@ class CarriedMessages:
         """
         place = f"message {message.id!r}"
         if message.group == SERVERS:
-            return self._served(message, place)
+            return self._serve(message, place)
         self._check(message, place)
         if averages(message):
             return self.averaged[message.parameters].whole
         if message.chunks is not None:
             chunked = self.chunked[message.parameters]
             return chunked.norms if message.chunks.phase == "norms" else chunked.values
-        return self._of_flat(message, place)
+        return self._view_flat(message, place)
 
-    def _served(self, message: Message, place: str) -> Tensor:
+    def _serve(self, message: Message, place: str) -> Tensor:
         if self._communicator.backend != "gloo":
             raise OptionError("servers are carried out over gloo", place=place, remedy="use `backend=gloo`")
         if message.sparse:
@@ -193,7 +193,7 @@ class CarriedMessages:
         if any(point.kind is PointKind.BACKWARD for point in (*message.after, *message.blocks)):
             raise OptionError("the executor does not see backward use a parameter", place=place, remedy="simulate it")
 
-    def _of_flat(self, message: Message, place: str) -> Tensor:
+    def _view_flat(self, message: Message, place: str) -> Tensor:
         flat = self.flat[message.parameters]
         begin, end = message.part or (0, flat.size_bytes)
         if message.size_bytes != end - begin:
@@ -233,7 +233,7 @@ class CarriedMessages:
         """Tell servers, where there are any, that this rank trains no more."""
         for (group, stream), lane in self._lanes.items():
             if group == SERVERS and stream == "push" and isinstance(lane, ServerStream):
-                with naming_the_lost(self._communicator, "the last message to the servers"):
+                with name_lost_ranks(self._communicator, "the last message to the servers"):
                     lane.tell(ENDS)
 
 
@@ -272,7 +272,7 @@ def _flats(
     return flats
 
 
-def _averaged(schedule: Schedule, model: ModelParameters) -> dict[Indices, AveragedParameters]:
+def _find_averaged(schedule: Schedule, model: ModelParameters) -> dict[Indices, AveragedParameters]:
     """Return the parameters that messages of `schedule` average, or pull.
 
     Raises:

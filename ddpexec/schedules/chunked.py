@@ -65,7 +65,7 @@ class ChunkedBucket:
         if self._velocity is not None:
             self._velocity.view(-1, self._elements)[self._chosen] = 0
 
-    def landed(self) -> None:
+    def write_sums(self) -> None:
         """Let the bucket's gradients be the sums of the chosen chunks, and zero elsewhere."""
         whole = torch.zeros_like(self._left)
         whole.view(-1, self._elements)[self._chosen] = self._values

@@ -20,10 +20,10 @@ from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGath
 
 from ddpexec.ddp.parameters import ModelParameters, broadcast_state, collect, verify
 from ddpexec.errors import OptionError
-from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.planner import check_agreement
-from ddpexec.schedules.watching import CollectiveWatch, Unit, WatchedCollective, WatchedReplicas, stamping
+from ddpexec.schedules.watching import CollectiveWatch, Unit, WatchedCollective, WatchedReplicas, make_stamp_hook
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
@@ -106,7 +106,7 @@ class FullySharded(nn.Module):
         broadcast_state(module, self.communicator, (), buffers=True)
         if isinstance(module, CallsUnits):
             module.call_units()
-        with naming_the_lost(self.communicator, "the construction of process groups"):
+        with name_lost_ranks(self.communicator, "the construction of process groups"):
             mesh = mesh_of(self.communicator, asked.shards or world)
         self._watch = CollectiveWatch(self.schedule, observer)
         modules = dict(module.named_modules())
@@ -128,7 +128,7 @@ class FullySharded(nn.Module):
         if observer is None:
             return self.module(*inputs, **kwargs)
         if torch.is_grad_enabled():
-            observer.scheduled()
+            observer.note_schedule()
             self._watch.begin()
         begin = observer.now()
         output = self.module(*inputs, **kwargs)
@@ -150,7 +150,7 @@ class FullySharded(nn.Module):
 
     def _shard(self, module: nn.Module, unit: Unit, mesh: DeviceMesh, options: FullyShard) -> list[Any]:
         """Shard one unit, and return torch's own of its parameters."""
-        reshard, precision = RESHARD[options.reshard], mixed(options.precision)
+        reshard, precision = RESHARD[options.reshard], make_precision_policy(options.precision)
         try:
             fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=precision)
         except (ValueError, NotImplementedError, AssertionError) as error:
@@ -170,7 +170,7 @@ class FullySharded(nn.Module):
     def _hook_gradients(self, observer: Observer) -> None:
         """Stamp each gradient from now on; the parameters that backward writes to exist since the first forward."""
         for index, each in self._sharded.items():
-            each._unsharded_param.register_post_accumulate_grad_hook(stamping(observer, index))
+            each._unsharded_param.register_post_accumulate_grad_hook(make_stamp_hook(observer, index))
 
 
 def _prefetch(forward: Sequence[Any], asked: FullyShard, *, rooted: bool) -> None:
@@ -225,20 +225,20 @@ def mesh_of(communicator: Communicator, shards: int) -> DeviceMesh:
         return DeviceMesh.from_group(main, "cpu")
     ranks = torch.tensor(dist.get_process_group_ranks(main)).view(world // shards, shards)
     timeout = main._get_backend(torch.device("cpu")).options._timeout
-    replicas = _mine(ranks.T.tolist(), timeout)
+    replicas = _make_groups(ranks.T.tolist(), timeout)
     return DeviceMesh.from_group(
-        [replicas, _mine(ranks.tolist(), timeout)], "cpu", mesh=ranks, mesh_dim_names=("replicate", "shard")
+        [replicas, _make_groups(ranks.tolist(), timeout)], "cpu", mesh=ranks, mesh_dim_names=("replicate", "shard")
     )
 
 
-def _mine(groups: Sequence[list[int]], timeout: Any) -> dist.ProcessGroup:
+def _make_groups(groups: Sequence[list[int]], timeout: Any) -> dist.ProcessGroup:
     """Make all `groups`, on every rank in the same order, and return this rank's."""
     made: dict[tuple[int, ...], Any] = {tuple(ranks): dist.new_group(ranks, timeout=timeout) for ranks in groups}
     mine: dist.ProcessGroup = next(group for ranks, group in made.items() if dist.get_rank() in ranks)
     return mine
 
 
-def mixed(precision: Precision) -> MixedPrecisionPolicy:
+def make_precision_policy(precision: Precision) -> MixedPrecisionPolicy:
     """Return torch's policy of what is sent in which dtype.
 
     Raises:

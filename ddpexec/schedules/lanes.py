@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions
 
-from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
 from ddpexec.schedules.rings import RingNeighbours
 from ddpsim.operations import Operation
@@ -95,8 +95,8 @@ class CommunicationStreams:
         if key not in self._lanes:
             given = self._communicator.groups
             count = 2 * IN_FLIGHT if rings else len(given)
-            with naming_the_lost(self._communicator, "the construction of process groups"):
-                groups = [_like(given[turn % len(given)], ranks) for turn in range(count)]
+            with name_lost_ranks(self._communicator, "the construction of process groups"):
+                groups = [_make_group_like(given[turn % len(given)], ranks) for turn in range(count)]
             self._lanes[key] = CommunicationStream(groups, rings=rings)
         return self._lanes[key]
 
@@ -196,7 +196,7 @@ def begin(group: dist.ProcessGroup, operation: Operation, tensor: Tensor) -> Wor
     raise AssertionError(operation)
 
 
-def _like(group: dist.ProcessGroup, size: int | None = None) -> dist.ProcessGroup:
+def _make_group_like(group: dist.ProcessGroup, size: int | None = None) -> dist.ProcessGroup:
     """Return a new process group of the ranks of `group`, with its timeout; of `size` consecutive ones with this one.
 
     Of several that divide the ranks, each is made by its own ranks alone.

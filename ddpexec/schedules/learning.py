@@ -56,7 +56,7 @@ class ProbeTimes:
         for index in indices:
             self._uses[-1].setdefault(index, used_s)
 
-    def returned(self) -> None:
+    def end_forward(self) -> None:
         """Forward is over."""
         self._returned_s = time.perf_counter()
 
@@ -64,7 +64,7 @@ class ProbeTimes:
         """A gradient comes."""
         self._ready[-1][index] = time.perf_counter() - self._returned_s
 
-    def learned(self) -> list[float]:
+    def list_learned(self) -> list[float]:
         """Return when each parameter is needed, then when its gradient is ready; NaN where never."""
         return [*self._medians(self._uses), *self._medians(self._ready)]
 

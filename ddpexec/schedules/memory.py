@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
-from ddpexec.ddp.flat import FlatBucket, lie_in, views_of
+from ddpexec.ddp.flat import FlatBucket, move_into, views_of
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.schedules.rings import part_elements
 from ddpsim.schedules.message import Message
@@ -61,7 +61,7 @@ class FlatGradients(FlatBucket):
             as_view=late and len(indices) == 1 and not sharded and dtype is None,
             batched=False,
             dtype=dtype,
-            called=lambda index: model.called(index, rank),
+            called=lambda index: model.describe(index, rank),
             least=part * ranks,
         )
         self._own = slice(rank * part, (rank + 1) * part)
@@ -72,7 +72,7 @@ class FlatGradients(FlatBucket):
         self.shard: nn.Parameter | None = None
         if sharded:
             self.weights = torch.zeros_like(self.whole)
-            lie_in(self.weights[: self.elements], self.parameters)
+            move_into(self.weights[: self.elements], self.parameters)
             self.shard = nn.Parameter(self.weights[self._own])
 
     def complete(self) -> None:

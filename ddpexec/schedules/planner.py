@@ -13,7 +13,7 @@ import torch
 
 from ddpexec.ddp.parameters import ModelParameters, agree
 from ddpexec.errors import OptionError
-from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.chunked import check_no_momentum
 from ddpexec.schedules.lanes import CommunicationStream
@@ -95,7 +95,7 @@ class SchedulePlanner:
         }
         return next((reason for reason, so in reasons.items() if so), None)
 
-    def other(self, groups: Sequence[Sequence[int]], schedule: Schedule | None) -> tuple[BucketPlan, Schedule]:
+    def make_other(self, groups: Sequence[Sequence[int]], schedule: Schedule | None) -> tuple[BucketPlan, Schedule]:
         """Return these buckets and their schedule: DDP's, or the one given.
 
         Raises:
@@ -107,7 +107,7 @@ class SchedulePlanner:
         check(made, setup.parameters, setup.world_size)
         return plan, made
 
-    def first(self, *, learns: bool) -> Schedule:
+    def make_first(self, *, learns: bool) -> Schedule:
         """Return the schedule of the first iterations; while the job learns it is DDP's, which needs no times.
 
         Raises:
@@ -115,7 +115,7 @@ class SchedulePlanner:
                 of steps for all their parameters, where some may have taken fewer while the job learned.
         """
         setup = self._setup()
-        own, place = self._made(setup), f"scheme={self.scheme.name}"
+        own, place = self._make(setup), f"scheme={self.scheme.name}"
         if not learns:
             return own
         if own.sharding.servers:
@@ -128,15 +128,15 @@ class SchedulePlanner:
         _check_sparse(made, self.model)
         return made
 
-    def learned(self, learning: ProbeTimes, lane: CommunicationStream) -> Schedule:
+    def make_learned(self, learning: ProbeTimes, lane: CommunicationStream) -> Schedule:
         """Return the schedule of what was learned, and of what `lane` takes; every rank calls this.
 
         Its buckets are made anew, in the order in which gradients came, where none were given.
         """
         communicator, count = self.communicator, len(self.model.tensors)
         device = communicator.device_for(self.model.tensors[0].device)
-        told = torch.tensor([*learning.learned(), *probe(lane, self.model)], dtype=torch.float64, device=device)
-        with naming_the_lost(communicator, "the broadcast of learned times"):
+        told = torch.tensor([*learning.list_learned(), *probe(lane, self.model)], dtype=torch.float64, device=device)
+        with name_lost_ranks(communicator, "the broadcast of learned times"):
             communicator.broadcast(told, 0)
         *times, fixed_s, rate = told.tolist()
         self.wire = ProbedLink(communicator.world_size, fixed_s, rate)
@@ -147,7 +147,7 @@ class SchedulePlanner:
         if self.given is None:  # those that never came last
             order = sorted(range(count), key=lambda index: (ready_s.get(index, math.inf), index))
             self.plan = rebuilt_plan(self.model.policy, self.caps, order)
-        return self._made(replace(self._setup(), use_s=use_s, ready_s=ready_s, time_s=self.wire))
+        return self._make(replace(self._setup(), use_s=use_s, ready_s=ready_s, time_s=self.wire))
 
     def _setup(self) -> SchemeInputs:
         sent = self.model.policy
@@ -164,7 +164,7 @@ class SchedulePlanner:
             blocking=self.communicator.backend == "gloo",
         )
 
-    def _made(self, setup: SchemeInputs) -> Schedule:
+    def _make(self, setup: SchemeInputs) -> Schedule:
         made = self.scheme.schedule(setup)
         if made.one_process:
             what, remedy = "its ranks are threads of one process", "use torch.nn.DataParallel, or take `ddp`"

@@ -22,7 +22,9 @@ def check_hookable(schedule: Schedule) -> None:
         OptionError: it names the message and says why.
     """
     what = "a communication hook reduces whole buckets of gradients, and message"
-    _refuse(what, schedule, _unhookable(schedule), "use `ddp`, `naive`, `flat` or `priority`, or leave the hook out")
+    _refuse(
+        what, schedule, _find_unhookable(schedule), "use `ddp`, `naive`, `flat` or `priority`, or leave the hook out"
+    )
 
 
 def check_joinable(schedule: Schedule) -> None:
@@ -62,7 +64,7 @@ def check_mixable(schedule: Schedule, accumulate: int, mixed: Any) -> None:
         "adds what it has not sent to later gradients": any(message.chunks is not None for message in schedule),
         "adds gradients of several iterations": accumulate > 1,
         "sums in the type that gradients come in, not in `reduce_dtype`, what no hook can": (
-            apart and any(_unhookable(schedule).values())
+            apart and any(_find_unhookable(schedule).values())
         ),
     }
     remedy = "use torch.autocast, or `ddp`, `naive` or `flat` with one dtype for parameters and sums"
@@ -91,7 +93,7 @@ def _refuse(what: str, schedule: Schedule, reasons: Mapping[str, bool], remedy: 
         raise OptionError(f"{what} {reason}", place=f"scheme {schedule.scheme}", remedy=remedy)
 
 
-def _unhookable(schedule: Schedule) -> dict[str, bool]:
+def _find_unhookable(schedule: Schedule) -> dict[str, bool]:
     return {
         f"{message.id!r} {reason}": holds
         for message in schedule

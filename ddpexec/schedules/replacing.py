@@ -23,7 +23,7 @@ def use_schedule(
     scheduler may hold.
 
     Args:
-        wrapper: whose schedule has none but sums of whole gradients, as `fixed` says.
+        wrapper: whose schedule has none but sums of whole gradients, as `explain_fixed` says.
         caps: as the constructor would have been given them.
         groups: the buckets that they give, by registration index, in launch order.
         schedule: with these buckets, the same on every rank; None is DDP's.
@@ -37,7 +37,7 @@ def use_schedule(
         what, remedy = "its own schedule is still to be made", "give `learn=0`, or wait until it has learned"
         raise OptionError(what, place=f"scheme {wrapper.schedule.scheme}", remedy=remedy)
     wrapper.complete()
-    plan, made = wrapper._planner.other(groups, schedule)
+    plan, made = wrapper._planner.make_other(groups, schedule)
     wrapper._install(made, keep_groups=True)
     wrapper._planner.caps, wrapper._planner.plan = caps, plan
     wrapper._announce(wanted=False)  # a module that announces by itself may have been asked by others since
@@ -66,7 +66,7 @@ def flags(wrapper: Any) -> dict[str, object]:
     }
 
 
-def fixed(wrapper: Any) -> str | None:
+def explain_fixed(wrapper: Any) -> str | None:
     """Why no other schedule may take the place of the one in force; None where one may."""
     if wrapper.reducer.messages.hooked:
         return "a communication hook sends its buckets, which cannot be seen on their way"

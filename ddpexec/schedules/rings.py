@@ -54,15 +54,15 @@ class RingNeighbours:
         # In step s the part of rank r + s + 2 comes, to be summed and passed on, the last one being this rank's own.
         coming = [parts[(self.rank + 2 + step) % self.ranks] for step in range(steps)]
         came = [part.new_empty(part.shape) for part in coming]
-        self._around(parts[(self.rank + 1) % self.ranks], coming, came)
+        self._send_around(parts[(self.rank + 1) % self.ranks], coming, came)
 
     def all_gather(self, whole: Tensor) -> None:
         """Send this rank's part of `whole` to all, and put theirs in their places."""
         parts = whole.view(self.ranks, -1)
         coming = [parts[(self.rank + 1 + step) % self.ranks] for step in range(self.ranks - 1)]
-        self._around(parts[self.rank], coming, None)
+        self._send_around(parts[self.rank], coming, None)
 
-    def _around(self, first: Tensor, coming: list[Tensor], came: list[Tensor] | None) -> None:
+    def _send_around(self, first: Tensor, coming: list[Tensor], came: list[Tensor] | None) -> None:
         """Send `first`, then what comes in each step but the last, added to `coming` where it came elsewhere."""
         segments = list(_cut(first.numel(), first.element_size()))
         tags = {(step, k): self._next_tag() for step in range(len(coming)) for k in range(len(segments))}

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ddpexec.errors import OptionError
-from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Work
 from ddpexec.schedules.served import WHAT, Server, ServerStream, bounds_of
 from ddpexec.schedules.updates import MakeOptimizer
@@ -28,7 +28,7 @@ class RowStream(ServerStream):
 
     def _push(self, tensor: Tensor, tag: int) -> list[dist.Work]:
         """Begin to push the gradient of a whole parameter, which is sparse."""
-        indices, values = self._taken(tensor)
+        indices, values = self._take_rows(tensor)
         works: list[dist.Work] = []
         bounds = itertools.pairwise(bounds_of(len(tensor), len(self.servers)))
         for server, (low, high) in zip(self.servers, bounds, strict=True):
@@ -41,7 +41,7 @@ class RowStream(ServerStream):
     def _pull(self, tensor: Tensor, tag: int) -> Work:
         return Pull(self.group, self.servers, tag, tensor)
 
-    def _taken(self, parameter: Tensor) -> Rows:
+    def _take_rows(self, parameter: Tensor) -> Rows:
         """Return the rows of a gradient, divided by the training ranks; none where nothing used it."""
         gradient, parameter.grad = parameter.grad, None
         if gradient is None:
@@ -79,7 +79,7 @@ class RowServer(Server):
         """Sum the rows of all training ranks, update those, and send them to all."""
         touched: list[Tensor] = []
         for place, part in enumerate(self._parts):
-            rows = [self._received(worker, place) for worker in self._workers]
+            rows = [self._receive_rows(worker, place) for worker in self._workers]
             indices, values = (torch.cat(several) for several in zip(*rows, strict=True))
             gradient = torch.sparse_coo_tensor((indices - self._first[place])[None], values, part.shape).coalesce()
             self._update(place, gradient, rate)
@@ -90,8 +90,8 @@ class RowServer(Server):
             each = (send_rows(self._pull, worker, number + 1, rows_of) for worker in self._workers)
             self._sent[place] = [work for works in each for work in works]
 
-    def _received(self, worker: int, place: int) -> Rows:
-        with naming_the_lost(self._communicator, WHAT):
+    def _receive_rows(self, worker: int, place: int) -> Rows:
+        with name_lost_ranks(self._communicator, WHAT):
             return receive_rows(self._push, worker, place + 1, self._parts[place])
 
 

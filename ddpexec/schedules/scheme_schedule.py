@@ -98,13 +98,13 @@ class SchemeSchedule(CarriedSchedule):
         """
         if self._open and index in self.stepper.pending:
             raise ExecutionError(
-                f"forward used {self.model.called(index, self.communicator.rank)} before its update was carried out",
+                f"forward used {self.model.describe(index, self.communicator.rank)} before its update was carried out",
                 remedy="call the module that owns it, or wrap the module whose forward uses it",
             )
 
     # ---- what the executor says
 
-    def began(self, unused: Sequence[int]) -> None:
+    def begin_backward(self, unused: Sequence[int]) -> None:
         """Let the buffers of this iteration's gradients be filled anew, once no message carries them any more."""
         carrying: list[int] = []
         for flat in self._sent:
@@ -113,20 +113,22 @@ class SchemeSchedule(CarriedSchedule):
         self.launcher.wait(carrying)
         self.eager = self._eager[self.iteration % len(self._eager)]
 
-    def absent(self, indices: Sequence[int]) -> bool:
+    def note_absent(self, indices: Sequence[int]) -> bool:
         """Push the gradients that did not come as no rows, where rows are pushed.
 
         Raises:
             NeverReadyError: others although no parameter may be unused.
         """
         for index in self._sparse.intersection(indices):
-            self.launch(self.queue.passed(self._points[index]))
+            self.launch(self.queue.mark_passed(self._points[index]))
         if missing := [index for index in indices if index in self._flat]:
             rank, names = self.communicator.rank, self.model.names
-            raise messages.never_ready(rank, missing, names, find_unused=self._searching, static=self._static)
+            raise messages.make_never_ready_error(
+                rank, missing, names, find_unused=self._searching, static=self._static
+            )
         return True
 
-    def computed(self, *, counted: bool) -> None:
+    def end_computation(self, *, counted: bool) -> None:
         """Share which parameters ranks used, where that may differ."""
         self._open = False
         self.stepper.unstepped = self._once and any(self.iteration % message.every == 0 for message in self.schedule)
@@ -142,11 +144,11 @@ class SchemeSchedule(CarriedSchedule):
                 flat = self.messages.flat[message.parameters]
                 flat.write_back(flat.untouched)
 
-    def ended(self, arrival: Sequence[int], *, counted: bool) -> None:
+    def end_iteration(self, arrival: Sequence[int], *, counted: bool) -> None:
         """Take it that gradients are reduced, or on their way."""
-        self.stepper.reduced(self._sent)
+        self.stepper.note_reduced(self._sent)
 
-    def missing(self) -> Sequence[int]:
+    def list_missing(self) -> Sequence[int]:
         """Return nothing: what is missing is said where backward ends."""
         return ()
 
@@ -223,7 +225,7 @@ class SchemeSchedule(CarriedSchedule):
         self.used.reduce(0)
         for flat in self.messages.flats:
             # Of chunks it is not this iteration's gradients alone that are sent: each has its turn.
-            flat.untouched = () if flat.indices in self.messages.chunked else self.used.untouched(flat.indices)
+            flat.untouched = () if flat.indices in self.messages.chunked else self.used.find_untouched(flat.indices)
         self.used.finish(keep=False)
 
     def _sum_trainers(self, used: Tensor, _: int) -> Work:

@@ -21,7 +21,7 @@ from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, Work, wait
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.operations import Operation
-from ddpsim.schedules.servers import sendable
+from ddpsim.schedules.servers import count_sendable
 
 CONTROL_TAG = 0
 """Tag of what says whether a rank goes on; messages have their number plus one."""
@@ -151,7 +151,7 @@ class Server:
         make_optimizer: MakeOptimizer,
     ) -> None:
         self._communicator, self._push, self._pull, self._order = communicator, push, pull, order
-        self._sendable = sendable(order)
+        self._sendable = count_sendable(order)
         self._workers, number, servers = range(hosts[0]), hosts.index(communicator.rank), len(hosts)
         self._first = [bounds_of(len(whole), servers)[number] for whole in wholes]
         self._parts = [nn.Parameter(parts_of(whole.detach(), servers)[number]) for whole in wholes]
@@ -180,7 +180,7 @@ class Server:
             LostRankError: one that is gone.
         """
         while True:
-            told = [self._told(worker) for worker in self._workers]
+            told = [self._receive_control(worker) for worker in self._workers]
             going = [worker for worker, (flag, _) in zip(self._workers, told, strict=True) if flag == GOES_ON]
             if not going:
                 self._settle_sent()
@@ -247,7 +247,7 @@ class Server:
         pulled = False
         sends: list[dist.Work] = []
         while True:
-            flag, rate = self._told(worker)
+            flag, rate = self._receive_control(worker)
             self._settle(sends)
             if flag != GOES_ON:
                 return
@@ -278,7 +278,7 @@ class Server:
         self._versions[place] += 1
         self.served.updates += 1
 
-    def _told(self, worker: int) -> tuple[float, float]:
+    def _receive_control(self, worker: int) -> tuple[float, float]:
         told = torch.zeros(2, dtype=torch.float64)
         self._settle([self._push.recv([told], worker, CONTROL_TAG)])
         flag, rate = told.tolist()

@@ -84,10 +84,10 @@ class UpdateScheduler:
         if not first and self._schedule.update == "after_backward":
             for update in self.updates:
                 if update not in self._stepped:  # what waits for it must not wait for ever
-                    self._launcher.launch(self._queue.passed(*self._after[update]))
+                    self._launcher.launch(self._queue.mark_passed(*self._after[update]))
         self._stepped.clear()
 
-    def reduced(self, flats: Iterable[FlatGradients]) -> None:
+    def note_reduced(self, flats: Iterable[FlatGradients]) -> None:
         """Note that gradients of `flats` are reduced, or on their way."""
         for flat in flats:
             if self._schedule.update != "elsewhere":
@@ -134,7 +134,7 @@ class UpdateScheduler:
             for update in self.updates:
                 self._await_gradients(update, own=True)
                 update.carry_out()
-                self._updated(update)
+                self._note_updated(update)
 
     def settle(self, indices: Iterable[int]) -> bool:
         """Carry out what is pending of these parameters; return whether anything was."""
@@ -173,12 +173,12 @@ class UpdateScheduler:
         for flat in update.flats:
             flat.take_gradients()
         if self._observer is not None:
-            self._observer.updated(begin)
-        self._updated(update)
+            self._observer.note_update(begin)
+        self._note_updated(update)
 
     def _await_gradients(self, update: ParameterUpdate, *, own: bool) -> None:
         """Wait for the gradients of `update` and give them to its parameters, as views or copied to their own."""
-        awaited = self._queue.waits(*self._before[update])
+        awaited = self._queue.take_waits(*self._before[update])
         self._launcher.wait(awaited)
         for flat in update.flats:
             if not self._reduced.intersection(flat.indices):
@@ -189,10 +189,10 @@ class UpdateScheduler:
             else:
                 flat.give_gradients()
 
-    def _updated(self, update: ParameterUpdate) -> None:
+    def _note_updated(self, update: ParameterUpdate) -> None:
         self._reduced.difference_update(update.indices)
         self._stepped.add(update)
-        self._launcher.launch(self._queue.passed(*self._after[update]))
+        self._launcher.launch(self._queue.mark_passed(*self._after[update]))
 
 
 def _updates(carried: CarriedMessages, make: MakeOptimizer) -> list[ParameterUpdate]:
@@ -241,8 +241,8 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         stepped = [group for update in self.scheduler.updates for group in update.groups]
         former = {tensor: group for group in stepped for tensor in group["params"]}
         groups = [group for update in scheduler.updates for group in update.groups if group["params"]]
-        followed = [(_alike(own[tensor] for tensor in group["params"]), group) for group in groups]
-        values = [hyperparameters(_alike(former[tensor] for tensor in group["params"])[0]) for group in groups]
+        followed = [(_drop_repeated(own[tensor] for tensor in group["params"]), group) for group in groups]
+        values = [hyperparameters(_drop_repeated(former[tensor] for tensor in group["params"])[0]) for group in groups]
         for group, value in zip(groups, values, strict=True):
             group.update(value)
         self.scheduler, self._followed = scheduler, followed
@@ -299,7 +299,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
             for group in update.groups:
                 for tensor in group["params"]:
                     if (index := places[tensor]) in state_dict["state"]:
-                        update.optimizer.state[tensor] = _copied(state_dict["state"][index], tensor)
+                        update.optimizer.state[tensor] = _copy_state(state_dict["state"][index], tensor)
                 first = places[group["params"][0]]
                 saved = next(each for each in state_dict["param_groups"] if first in each["params"])
                 group.update(hyperparameters(saved))
@@ -327,7 +327,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
             OptionError: groups that now differ, whose parameters are updated together.
         """
         for (own, group), before in zip(self._followed, self._seen, strict=True):
-            values = hyperparameters(_alike(own)[0])
+            values = hyperparameters(_drop_repeated(own)[0])
             group.update(
                 {
                     name: value
@@ -341,7 +341,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         self._seen = [hyperparameters(own[0]) for own, _ in self._followed]
 
 
-def _alike(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def _drop_repeated(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return each of some groups once.
 
     Raises:
@@ -365,7 +365,7 @@ def _add_group(groups: list[dict[str, Any]], group: dict[str, Any], indices: lis
     groups.append({**values, "params": indices})
 
 
-def _copied(state: dict[str, Any], tensor: Tensor) -> dict[str, Any]:
+def _copy_state(state: dict[str, Any], tensor: Tensor) -> dict[str, Any]:
     return {
         key: value.detach().clone().to(tensor.device) if isinstance(value, Tensor) and value.dim() else
         value.clone() if isinstance(value, Tensor) else value

@@ -11,13 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.memory import FlatGradients
 from ddpsim.schedules.schedule import Schedule
 
 
-def clipped(gradients: Sequence[Tensor], max_norm: float, schedule: Schedule, communicator: Communicator) -> Tensor:
+def clip_gradients(
+    gradients: Sequence[Tensor], max_norm: float, schedule: Schedule, communicator: Communicator
+) -> Tensor:
     """Scale gradients in place so that their joint 2-norm is at most `max_norm`; return what it was.
 
     Args:
@@ -28,7 +30,7 @@ def clipped(gradients: Sequence[Tensor], max_norm: float, schedule: Schedule, co
     """
     squares = torch.stack([gradient.norm() ** 2 for gradient in gradients]).sum()
     if schedule.sharding.optimizer > 1 and communicator.world_size > 1 and not communicator.noop:
-        with naming_the_lost(communicator, "the sum of gradients' norms"):
+        with name_lost_ranks(communicator, "the sum of gradients' norms"):
             communicator.all_reduce(squares, 0).wait()
     norm = squares.sqrt()
     torch._foreach_mul_(list(gradients), (max_norm / (norm + 1e-6)).clamp(max=1.0))
@@ -103,10 +105,10 @@ def move_state(old: Sequence[ParameterUpdate], new: Sequence[ParameterUpdate]) -
                 update_state = getattr(update.optimizer, "state", {})
                 update_state |= {tensor: found[tensor] for tensor in flat.parameters if tensor in found}
             elif any(tensor in found for tensor in flat.parameters):
-                update.optimizer.state[flat.shard] = _divided(flat, [found[tensor] for tensor in flat.parameters])
+                update.optimizer.state[flat.shard] = _divide_state(flat, [found[tensor] for tensor in flat.parameters])
 
 
-def _divided(flat: FlatGradients, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _divide_state(flat: FlatGradients, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the state of this rank's part of `flat`, whose parameters have `states`."""
     divided: dict[str, Any] = {}
     for key, value in states[0].items():

@@ -17,7 +17,7 @@ from ddpsim.schedules.schedule import Schedule
 Unit = tuple[int, ...]
 
 
-def stamping(observer: Observer, index: int) -> Callable[[Tensor], None]:
+def make_stamp_hook(observer: Observer, index: int) -> Callable[[Tensor], None]:
     """Return a hook that stamps the gradient of parameter `index`."""
 
     def stamp(_: Tensor) -> None:
@@ -52,9 +52,9 @@ class CollectiveWatch:
             return call()
         begin = observer.now()
         work = call()
-        note = observer.launched(self._number(op, unit), unit, tensor.nbytes, begin, work, op)
+        note = observer.note_launch(self._number(op, unit), unit, tensor.nbytes, begin, work, op)
         if work is None and note is not None:
-            observer.waited_for(note, begin)
+            observer.note_message_wait(note, begin)
         return work
 
     def _number(self, op: Operation, unit: Unit) -> int:

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ddpexec.ddp.buffers import BufferSynchroniser
-from ddpexec.ddp.comm_hooks import Hook, averaging, check_hook
+from ddpexec.ddp.comm_hooks import Hook, check_hook, make_averaging_hook
 from ddpexec.ddp.executor import Executor
 from ddpexec.ddp.gradient_hooks import remove
 from ddpexec.ddp.joining import JoinableModule
 from ddpexec.ddp.mixed import MixedPrecision
-from ddpexec.ddp.options import check_module, check_objects, communicator_of, hook_twice, not_with_mixed_precision
+from ddpexec.ddp.options import check_module, check_objects, communicator_of, hook_twice, make_mixed_precision_error
 from ddpexec.ddp.parameters import broadcast_state, collect, verify
 from ddpexec.ddp.used import tie
 from ddpexec.errors import OptionError
@@ -29,7 +29,7 @@ from ddpexec.schedules.refusals import check_joinable, check_module_for_scheme
 from ddpexec.schedules.scheme_schedule import Kept, SchemeSchedule
 from ddpexec.schedules.served import Server, ServerStatistics
 from ddpexec.schedules.stepper import ScheduledOptimizer
-from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate, clipped, move_state
+from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate, clip_gradients, move_state
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.operations import Operation
@@ -98,7 +98,7 @@ class ScheduledDataParallel(JoinableModule):
         self._serving: Server | None
         check_objects(mixed_precision=mixed_precision)
         if mixed_precision is not None and find_unused_parameters:
-            raise not_with_mixed_precision("find_unused_parameters=True")
+            raise make_mixed_precision_error("find_unused_parameters=True")
         model = collect(module)
         check_module(module, model.tensors)
         check_module_for_scheme(module, str(getattr(scheme, "name", scheme)))
@@ -118,13 +118,13 @@ class ScheduledDataParallel(JoinableModule):
         self._lanes = CommunicationStreams(self.communicator)
         self._learning = ProbeTimes(len(model.tensors), learn) if learn else None
         self._hooks: list[RemovableHandle] = []
-        first = self._planner.first(learns=bool(learn))
+        first = self._planner.make_first(learns=bool(learn))
         self.mixed = None if mixed_precision is None else MixedPrecision(mixed_precision, module)
         check_agreement(first, self.communicator, self.device)
         self._install(first)
         handles: list[RemovableHandle] = [
-            module.register_state_dict_pre_hook(self._before_state),  # type: ignore[no-untyped-call]
-            module.register_load_state_dict_pre_hook(self._before_state),  # type: ignore[no-untyped-call]
+            module.register_state_dict_pre_hook(self._prepare_state),  # type: ignore[no-untyped-call]
+            module.register_load_state_dict_pre_hook(self._prepare_state),  # type: ignore[no-untyped-call]
         ]
         self._handles = [handles, self._hooks]
         self._points: ForwardPoints | None = None
@@ -143,7 +143,7 @@ class ScheduledDataParallel(JoinableModule):
         if not torch.is_grad_enabled():
             self.complete()
             if self.mixed is not None:
-                inputs, kwargs = self.mixed.lowered(inputs, kwargs)
+                inputs, kwargs = self.mixed.cast_inputs(inputs, kwargs)
             output = self.module(*inputs, **kwargs)
             if self.mixed is not None:
                 self.mixed.restore()
@@ -163,14 +163,14 @@ class ScheduledDataParallel(JoinableModule):
         if self._learning is not None:
             self._learning.begin()
         if self.mixed is not None:
-            inputs, kwargs = self.mixed.lowered(inputs, kwargs)
+            inputs, kwargs = self.mixed.cast_inputs(inputs, kwargs)
         if self._points is not None:
             self._forward_point(self._points.at_start)
         output = self.module(*inputs, **kwargs)
         if self._points is not None:
             self._points.learn()
         if self._learning is not None:
-            self._learning.returned()
+            self._learning.end_forward()
         if observer is not None:
             observer.module(begin)
         self.executor.expecting = False  # in `no_sync` gradients add up
@@ -283,12 +283,12 @@ class ScheduledDataParallel(JoinableModule):
         if self.schedule.sharding.servers:
             what = "gradients have left for the servers when they could be clipped"
             raise OptionError(what, place=f"scheme {self.schedule.scheme}", remedy="clip none, or use another scheme")
-        return clipped(self.reducer.stepper.gather(), max_norm, self.schedule, self.communicator)
+        return clip_gradients(self.reducer.stepper.gather(), max_norm, self.schedule, self.communicator)
 
     # ---- schedules
 
     use_schedule, observe, release_streams = replacing.use_schedule, replacing.observe, replacing.release_streams
-    fixed, flags = property(replacing.fixed), replacing.flags
+    fixed, flags = property(replacing.explain_fixed), replacing.flags
 
     @property
     def caps(self) -> BucketCaps:
@@ -325,7 +325,7 @@ class ScheduledDataParallel(JoinableModule):
             (self.optimizer.follow_with_groups if keep_groups else self.optimizer.follow)(made.stepper)
         self.schedule, self.reducer = schedule, made
         if self.mixed is not None and self.mixed.reduce_dtype != self.mixed.dtype:
-            made.messages.use_hook(averaging(self.communicator, self.mixed.reduce_dtype), None)
+            made.messages.use_hook(make_averaging_hook(self.communicator, self.mixed.reduce_dtype), None)
         told = made.check_settled if schedule.update == "before_use" else None
         remove(self._hooks)
         self.executor = Executor(
@@ -347,7 +347,7 @@ class ScheduledDataParallel(JoinableModule):
         """Make the scheme's schedule, of what was learned."""
         self._learning = None
         self.complete()
-        schedule = self._planner.learned(learning, self._lanes.of("main", rings=False))
+        schedule = self._planner.make_learned(learning, self._lanes.of("main", rings=False))
         check_agreement(schedule, self.communicator, self.device)
         self._install(schedule)
 
@@ -355,7 +355,7 @@ class ScheduledDataParallel(JoinableModule):
 
     def _begin(self, *, local: bool) -> None:
         if self.observer is not None:
-            self.observer.scheduled()
+            self.observer.note_schedule()
         self.reducer.begin(local=local)
         self.executor.begin(local=local)
 
@@ -369,7 +369,7 @@ class ScheduledDataParallel(JoinableModule):
             self._learning.forward(indices)
         return self.executor.forward(indices)
 
-    def _before_state(self, *_: Any) -> None:
+    def _prepare_state(self, *_: Any) -> None:
         self.complete()
 
 

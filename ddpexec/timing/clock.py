@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, FinishedWork
 
 Moment = Any
@@ -107,7 +107,7 @@ class CudaClock:
         event = self._event(torch.cuda.current_stream(device))
         self._base = _Base(event, time.perf_counter())
         event.synchronize()
-        self.now: Callable[[], CudaMoment] = self._now
+        self.now: Callable[[], CudaMoment] = self._take_moment
 
     def host_s(self, moment: CudaMoment) -> float:
         """Return when the host queued the event."""
@@ -116,7 +116,7 @@ class CudaClock:
     def device_s(self, moment: CudaMoment) -> float:
         """Return when the device reached the event."""
         moment.event.synchronize()
-        return _base_offset(moment.base) + _between(moment.base.event, moment.event)
+        return _base_offset(moment.base) + _measure_between(moment.base.event, moment.event)
 
     def watch(self, work: Any, position: int = 0) -> Callable[[], CudaMoment | None]:
         """Mark the end of `work` on a stream of our own; neither host nor computation waits."""
@@ -138,7 +138,7 @@ class CudaClock:
         def ended(_: Any) -> None:
             # On the backend's thread, which has queued the copy back to the device, or what a hook does after that.
             if hooked:
-                done.append(self._now())
+                done.append(self._take_moment())
                 return
             with torch.cuda.stream(side):
                 work.synchronize()
@@ -147,7 +147,7 @@ class CudaClock:
         future.add_done_callback(ended)
         return lambda: done[0] if done else None
 
-    def _now(self) -> CudaMoment:
+    def _take_moment(self) -> CudaMoment:
         moment = self._record(torch.cuda.current_stream(self._device))
         if moment.host_s - moment.base.host_s > NEW_BASE_S:
             self._base = _Base(moment.event, moment.host_s, moment.base)
@@ -172,12 +172,12 @@ def _base_offset(base: _Base) -> float:
     seconds = base.host_s if base.device_s is None else base.device_s
     for later in reversed(ahead):
         later.event.synchronize()
-        seconds += _between(base.event, later.event)
+        seconds += _measure_between(base.event, later.event)
         later.device_s, base = seconds, later
     return seconds
 
 
-def _between(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+def _measure_between(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
     return float(start.elapsed_time(end)) / 1e3
 
 
@@ -193,14 +193,14 @@ def offset_to_rank_zero(communicator: Communicator) -> float:
     is wrong by at most half of that. Every rank must call this.
     """
     machines: list[Any] = [None] * communicator.world_size
-    with naming_the_lost(communicator, _WHAT):
+    with name_lost_ranks(communicator, _WHAT):
         dist.all_gather_object(machines, _machine(), group=communicator.main)
     if len(set(machines)) == 1:
         return 0.0
     offset = 0.0
     for rank in range(1, communicator.world_size):
         if communicator.rank in (0, rank):
-            with naming_the_lost(communicator, _WHAT):
+            with name_lost_ranks(communicator, _WHAT):
                 measured = _exchange(communicator, rank)
             offset = measured if communicator.rank == rank else offset
     return offset

@@ -97,7 +97,7 @@ class Observer:
         if self.note is not None:
             self.note.module = begin, self.now()
 
-    def launched(
+    def note_launch(
         self,
         number: int,
         indices: tuple[int, ...],
@@ -114,7 +114,7 @@ class Observer:
         self.note.buckets.append(note)
         return note
 
-    def ended(
+    def note_collective(
         self, number: int, indices: tuple[int, ...], size_bytes: int, begin: Moment, end: Moment, operation: Operation
     ) -> BucketNote | None:
         """Note a collective that was launched at `begin` and ended at `end`; return its note, where one is open."""
@@ -124,34 +124,34 @@ class Observer:
         self.note.buckets.append(note)
         return note
 
-    def scheduled(self) -> None:
+    def note_schedule(self) -> None:
         """Note that messages are waited for one by one in the open iteration, not all at the end of its backward."""
         if self.note is not None:
             self.note.waits = []
 
-    def waited_for(self, note: BucketNote, begin: Moment) -> None:
+    def note_message_wait(self, note: BucketNote, begin: Moment) -> None:
         """Note that this rank waited, from `begin` until now, for a message launched in this iteration or before."""
         end = self.now()
         note.waited, note.written = (begin, end), end
         if self.note is not None and self.note.waits is not None:
             self.note.waits.append((begin, end))
 
-    def updated(self, begin: Moment) -> None:
+    def note_update(self, begin: Moment) -> None:
         """Note that the optimizer updated parameters in the midst of forward, from `begin` until now."""
         if self.note is not None:
             self.note.updates.append((begin, self.now()))
 
-    def waited(self, position: int, begin: Moment) -> None:
+    def note_bucket_wait(self, position: int, begin: Moment) -> None:
         """Note that this rank waited, from `begin` until now, for the bucket launched as the `position`-th."""
         if self.note is not None and position < len(self.note.buckets):
             self.note.buckets[position].waited = begin, self.now()
 
-    def written(self, position: int) -> None:
+    def note_written(self, position: int) -> None:
         """Note that the gradients of the bucket launched as the `position`-th can be used."""
         if self.note is not None and position < len(self.note.buckets):
             self.note.buckets[position].written = self.now()
 
-    def finished(self, begin: Moment) -> None:
+    def note_backward_end(self, begin: Moment) -> None:
         """Note the end of backward, in which buckets are waited for, from `begin` until now."""
         if self.note is not None:
             self.note.finish = begin, self.now()

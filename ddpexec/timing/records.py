@@ -55,17 +55,17 @@ class Records:
         buckets, exposed = self._buckets(note)
         updates = sum(self._length(pair) for pair in note.updates)
         in_forward = updates
-        in_forward += sum(self._length(pair) for pair in note.waits or () if self._within(pair, note.module))
-        in_step = sum(self._length(pair) for pair in note.waits or () if self._within(pair, note.optimizer))
+        in_forward += sum(self._length(pair) for pair in note.waits or () if self._is_within(pair, note.module))
+        in_step = sum(self._length(pair) for pair in note.waits or () if self._is_within(pair, note.optimizer))
         inside = sum(self._length(pair) for pair in note.hooks.values())
         backward = self._length(note.backward) - inside - self._length(note.finish)
-        backward -= sum(self._length(pair) for pair in self._between_gradients(note))
+        backward -= sum(self._length(pair) for pair in self._find_waits(note))
         loss = self._length((note.returned, note.backward[0])) if note.returned and note.backward else 0.0
         return Iteration(
             rank=self._rank,
             index=index,
-            start_s=self._at(note.start),
-            end_s=self._at(note.end),
+            start_s=self._convert_moment(note.start),
+            end_s=self._convert_moment(note.end),
             forward_s=max(0.0, self._length(note.module) - in_forward) + loss,
             backward_compute_s=max(0.0, backward),
             exposed_comm_s=exposed,
@@ -76,7 +76,7 @@ class Records:
             stepped=note.stepped,
             buckets=buckets,
             gradients=tuple(
-                Gradient(parameter=parameter, hook_s=self._host(begin), ready_s=self._at(begin))
+                Gradient(parameter=parameter, hook_s=self._host(begin), ready_s=self._convert_moment(begin))
                 for parameter, (begin, _) in sorted(note.hooks.items(), key=lambda item: self._host(item[1][0]))
             ),
         )
@@ -86,24 +86,35 @@ class Records:
 
         A phase that waits for messages computes in between: its parts are spans of their own on the computing stream.
         """
-        finish = self._at(note.finish[0]) if note.finish else None
+        finish = self._convert_moment(note.finish[0]) if note.finish else None
         found = []
         for name, pair in ((FORWARD, note.module), (BACKWARD, note.backward), (OPTIMIZER, note.optimizer)):
             if pair is not None:
-                begin, end = self._at(pair[0]), self._at(pair[1])
+                begin, end = self._convert_moment(pair[0]), self._convert_moment(pair[1])
                 found.append(self._span(HOST, name, begin, end))
                 busy = min(end, finish) if name == BACKWARD and finish is not None else end
-                parts = self._between(begin, busy, note.waits or ())
+                parts = self._split_phase(begin, busy, note.waits or ())
                 found += [self._span(COMPUTE, name, here, there, kernel=True) for here, there in parts]
         if note.buffers:
-            found.append(self._span(HOST, BROADCAST, self._at(note.buffers[0]), self._at(note.buffers[1])))
+            found.append(
+                self._span(
+                    HOST, BROADCAST, self._convert_moment(note.buffers[0]), self._convert_moment(note.buffers[1])
+                )
+            )
         waits = [bucket.waited for bucket in note.buckets if bucket.waited is not None]
         waits = waits if note.waits is None else note.waits
         found += [self._span(HOST, INPUT, b + self._offset_s, e + self._offset_s) for b, e in note.inputs]
         if note.loaded is not None:
-            found.append(self._span(HOST, INPUT, self._at(note.loaded[0]), self._at(note.loaded[1])))
-        found += [self._span(HOST, OPTIMIZER, self._at(begin), self._at(end)) for begin, end in note.updates]
-        found += [self._span(HOST, WAIT, self._at(begin), self._at(end)) for begin, end in waits]
+            found.append(
+                self._span(HOST, INPUT, self._convert_moment(note.loaded[0]), self._convert_moment(note.loaded[1]))
+            )
+        found += [
+            self._span(HOST, OPTIMIZER, self._convert_moment(begin), self._convert_moment(end))
+            for begin, end in note.updates
+        ]
+        found += [
+            self._span(HOST, WAIT, self._convert_moment(begin), self._convert_moment(end)) for begin, end in waits
+        ]
         for bucket, lane in zip(iteration.buckets, self._lanes_of(iteration.buckets), strict=True):
             args = {"bucket": bucket.index, "size_bytes": bucket.size_bytes, "launched_s": bucket.launched_s}
             stream, end = communication_stream(lane), max(bucket.started_s, bucket.finished_s)
@@ -112,11 +123,11 @@ class Records:
             )
         return found
 
-    def _between(self, begin: float, end: float, waits: Sequence[Pair]) -> list[tuple[float, float]]:
+    def _split_phase(self, begin: float, end: float, waits: Sequence[Pair]) -> list[tuple[float, float]]:
         """Return the parts of a phase in which it computes: those outside the waits for messages that it holds."""
         found, at = list[tuple[float, float]](), begin
-        for pair in sorted(waits, key=lambda each: self._at(each[0])):
-            here, there = (min(max(self._at(moment), begin), end) for moment in pair)
+        for pair in sorted(waits, key=lambda each: self._convert_moment(each[0])):
+            here, there = (min(max(self._convert_moment(moment), begin), end) for moment in pair)
             if here > at:
                 found.append((at, here))
             at = max(at, there)
@@ -139,17 +150,19 @@ class Records:
     def _buckets(self, note: Note) -> tuple[tuple[BucketTimes, ...], float]:
         """Return the buckets, and how long this rank waited for them."""
         waiting = note.finish if note.waits is None else None
-        ends = [self._finished(bucket, waiting) for bucket in note.buckets]
+        ends = [self._find_finished(bucket, waiting) for bucket in note.buckets]
         launches = [self._host(bucket.launched) for bucket in note.buckets]
-        queued = [max(self._at(b.launched), launch) for b, launch in zip(note.buckets, launches, strict=True)]
+        queued = [
+            max(self._convert_moment(b.launched), launch) for b, launch in zip(note.buckets, launches, strict=True)
+        ]
         started = collective_starts(queued, ends, self._lanes, self._groups)
-        written, exposed = self._written(note, ends)
+        written, exposed = self._find_written(note, ends)
         return tuple(
             BucketTimes(
                 index=bucket.number,
                 size_bytes=bucket.size_bytes,
                 parameters=bucket.indices,
-                ready_s=self._ready(note, bucket, launch),
+                ready_s=self._find_ready(note, bucket, launch),
                 launched_s=launch,
                 started_s=min(start, end),
                 wire_s=None,
@@ -160,32 +173,35 @@ class Records:
             for bucket, launch, start, end, usable in zip(note.buckets, launches, started, ends, written, strict=True)
         ), exposed
 
-    def _ready(self, note: Note, bucket: BucketNote, launch: float) -> float:
+    def _find_ready(self, note: Note, bucket: BucketNote, launch: float) -> float:
         """Return when the last gradient of a bucket was there; its launch, where it carries none of this iteration."""
         indices = bucket.indices if bucket.operation.reduces else ()
-        return max((self._at(note.hooks[i][0]) for i in indices if i in note.hooks), default=launch)
+        return max((self._convert_moment(note.hooks[i][0]) for i in indices if i in note.hooks), default=launch)
 
-    def _written(self, note: Note, ends: Sequence[float]) -> tuple[list[float], float]:
+    def _find_written(self, note: Note, ends: Sequence[float]) -> tuple[list[float], float]:
         stamped = [bucket.written for bucket in note.buckets]
         if note.waits is not None:
-            written = [end if moment is None else self._at(moment) for moment, end in zip(stamped, ends, strict=True)]
+            written = [
+                end if moment is None else self._convert_moment(moment)
+                for moment, end in zip(stamped, ends, strict=True)
+            ]
             return written, sum(self._length(pair) for pair in note.waits)
         if None not in stamped:
             waits = [bucket.waited for bucket in note.buckets]
-            return [self._at(moment) for moment in stamped], sum(self._length(pair) for pair in waits)
+            return [self._convert_moment(moment) for moment in stamped], sum(self._length(pair) for pair in waits)
         if note.finish is None:
             return list(ends), 0.0
-        begin, end = (self._at(moment) for moment in note.finish)
+        begin, end = (self._convert_moment(moment) for moment in note.finish)
         return write_back(begin, end, ends, [bucket.size_bytes for bucket in note.buckets])
 
-    def _finished(self, bucket: BucketNote, waiting: Pair | None) -> float:
+    def _find_finished(self, bucket: BucketNote, waiting: Pair | None) -> float:
         """Return the end of a bucket: its own stamp, but no later than the return of the wait for it, or for all.
 
         The backend wakes who waits before its own thread takes the stamp, which on a busy host can be long after.
         """
         stamps = [moment for moment in (bucket.finished(),) if moment is not None]
         stamps += [pair[1] for pair in (bucket.waited, waiting) if pair is not None]
-        return min((self._at(moment) for moment in stamps), default=self._at(bucket.launched))
+        return min((self._convert_moment(moment) for moment in stamps), default=self._convert_moment(bucket.launched))
 
     def _lanes_of(self, buckets: Sequence[BucketTimes]) -> list[int]:
         """Return for each bucket the first communication stream that was free when it started."""
@@ -197,16 +213,18 @@ class Records:
             chosen.append(lane)
         return chosen
 
-    def _between_gradients(self, note: Note) -> list[Pair]:
+    def _find_waits(self, note: Note) -> list[Pair]:
         """Return the waits of backward that neither its hooks nor its end hold."""
         held = [*note.hooks.values(), *([note.finish] if note.finish is not None else [])]
-        waits = [pair for pair in note.waits or () if self._within(pair, note.backward)]
-        return [pair for pair in waits if not any(self._within(pair, each) for each in held)]
+        waits = [pair for pair in note.waits or () if self._is_within(pair, note.backward)]
+        return [pair for pair in waits if not any(self._is_within(pair, each) for each in held)]
 
-    def _within(self, pair: Pair, phase: Pair | None) -> bool:
-        return phase is not None and self._at(phase[0]) <= self._at(pair[0]) <= self._at(phase[1])
+    def _is_within(self, pair: Pair, phase: Pair | None) -> bool:
+        return phase is not None and self._convert_moment(phase[0]) <= self._convert_moment(
+            pair[0]
+        ) <= self._convert_moment(phase[1])
 
-    def _at(self, moment: Moment) -> float:
+    def _convert_moment(self, moment: Moment) -> float:
         return self._clock.device_s(moment) + self._offset_s
 
     def _host(self, moment: Moment) -> float:

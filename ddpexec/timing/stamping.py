@@ -33,7 +33,7 @@ def gradient_s(clock: Clock) -> float:
         begin = observer.now()
         observer.hooks[index] = begin, observer.now()
 
-    return _more(stamp, lambda _: None)
+    return _measure_more(stamp, lambda _: None)
 
 
 def bucket_s(clock: Clock) -> float:
@@ -49,19 +49,19 @@ def bucket_s(clock: Clock) -> float:
         if index == 0:
             observer.begin(0, synced=True)
         begin, work = observer.now(), group.allreduce([tensor])
-        observer.launched(index, (index,), tensor.nbytes, begin, work)
+        observer.note_launch(index, (index,), tensor.nbytes, begin, work)
         begin = observer.now()
         work.wait()
-        observer.waited(index, begin)
-        observer.written(index)
+        observer.note_bucket_wait(index, begin)
+        observer.note_written(index)
 
     def plain(_: int) -> None:
         group.allreduce([tensor]).wait()
 
-    return _more(stamped, plain)
+    return _measure_more(stamped, plain)
 
 
-def _more(call: Callable[[int], None], than: Callable[[int], None]) -> float:
+def _measure_more(call: Callable[[int], None], than: Callable[[int], None]) -> float:
     """Return the processor seconds by which one `call` costs more `than` another, by turns, the median over rounds."""
     return max(0.0, median(_seconds(call) - _seconds(than) for _ in range(REPEATS)) / ROUNDS)
 

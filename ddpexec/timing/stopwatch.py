@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
-from ddpexec.groups.lost import naming_the_lost
+from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.timing.clock import offset_to_rank_zero, settle
 from ddpexec.timing.waiting import spinner
@@ -34,12 +34,12 @@ def span_of(work: Callable[[], object], device: torch.device) -> Span:
     settle(device)
     start = time.perf_counter()
     if device.type == "cuda":
-        return start, start + _between_events(work, device)
+        return start, start + _time_between_events(work, device)
     work()
     return start, time.perf_counter()
 
 
-def _between_events(work: Callable[[], object], device: torch.device) -> float:
+def _time_between_events(work: Callable[[], object], device: torch.device) -> float:
     """Return the seconds of `work` on the device; a host that has waited for it may have to wait for the GIL too."""
     stream = torch.cuda.current_stream(device)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
@@ -50,7 +50,7 @@ def _between_events(work: Callable[[], object], device: torch.device) -> float:
     return float(start.elapsed_time(end)) / 1e3
 
 
-def on_device(work: Callable[[], object], device: torch.device) -> Callable[[], float]:
+def time_on_device(work: Callable[[], object], device: torch.device) -> Callable[[], float]:
     """Return what tells the seconds that `work`, which never waits, takes a GPU however slowly the host queues it.
 
     The GPU spins until all of it is queued; how long that takes is measured here.
@@ -63,12 +63,12 @@ def on_device(work: Callable[[], object], device: torch.device) -> Callable[[], 
 
     def seconds() -> float:
         spin(2 * queued_s + _HEAD_START_S)
-        return _between_events(work, device)
+        return _time_between_events(work, device)
 
     return seconds
 
 
-def last_to_last(spans: Sequence[Span], communicator: Communicator) -> list[float]:
+def measure_last_to_last(spans: Sequence[Span], communicator: Communicator) -> list[float]:
     """Return the seconds of each of these collectives, from its last rank's start to its last rank's end.
 
     A rank that starts early waits for the others, and one before a slow link is rid of its bytes before they arrive:
@@ -98,11 +98,11 @@ def median_difference(longer: Prepare, shorter: Prepare, device: torch.device, r
 def chill(device: torch.device) -> None:
     """Replace what a processor's caches hold, as computing a layer does; nothing for a GPU, which does that itself."""
     if device.type == "cpu":
-        _other_memory().add_(1.0)
+        _make_other_memory().add_(1.0)
 
 
 @functools.cache
-def _other_memory() -> torch.Tensor:
+def _make_other_memory() -> torch.Tensor:
     return torch.ones(CHILL_BYTES // 4)
 
 
@@ -111,11 +111,11 @@ def gather(values: Sequence[float], communicator: Communicator) -> list[list[flo
     device = communicator.device_for(torch.device("cuda" if communicator.backend == "nccl" else "cpu"))
     mine = torch.tensor(values, dtype=torch.float64, device=device)
     theirs = [torch.empty_like(mine) for _ in range(communicator.world_size)]
-    with naming_the_lost(communicator, "the exchange of measured times"):
+    with name_lost_ranks(communicator, "the exchange of measured times"):
         dist.all_gather(theirs, mine, group=communicator.main)
     return [[float(value) for value in each] for each in theirs]
 
 
-def agreed(value: float, communicator: Communicator) -> float:
+def agree_on_median(value: float, communicator: Communicator) -> float:
     """Return the median of the ranks' `value`, the same on every rank."""
     return statistics.median(rank[0] for rank in gather([value], communicator))

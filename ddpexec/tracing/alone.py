@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddpexec.ddp.compiling import uncompiled
+from ddpexec.ddp.compiling import disable_compile
 from ddpexec.ddp.parameters import ModelParameters, collect
 from ddpexec.timing.observe import Note, Observer
 from ddpsim.bucketing import BucketPlan
@@ -36,7 +36,7 @@ class GradientStamps:
     def _stamp(self, index: int) -> Callable[[Tensor], None]:
         observer = self._observer
 
-        @uncompiled
+        @disable_compile
         def stamp(_: Tensor) -> None:
             begin = observer.now()
             observer.hooks[index] = begin, observer.now()
@@ -66,7 +66,7 @@ class AloneSubject:
     def begin(self) -> None:
         """Do nothing."""
 
-    def synced(self) -> bool:
+    def is_synced(self) -> bool:
         """Return that nothing is reduced."""
         return False
 

@@ -31,12 +31,12 @@ _ANY_PORT = 9
 """No packet is sent to it: a socket is bound for an address and a port."""
 
 
-def new_token() -> str:
+def make_token() -> str:
     """Return a token that nobody can guess."""
     return secrets.token_hex(_TOKEN // 2)
 
 
-def own_address(peer: str | None = None) -> str | None:
+def find_own_address(peer: str | None = None) -> str | None:
     """Return this machine's address in the group's network, None where that is not known.
 
     It is that of the interface which the environment names, else the one that a packet to `peer` would leave from;

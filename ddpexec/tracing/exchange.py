@@ -18,8 +18,8 @@ from typing import Any
 import torch.distributed as dist
 
 from ddpexec.groups.notes import connection
-from ddpexec.groups.whereabouts import here
-from ddpexec.tracing.clock_server import is_local, new_token, offset_to, own_address, serve_clock
+from ddpexec.groups.whereabouts import find_place
+from ddpexec.tracing.clock_server import find_own_address, is_local, make_token, offset_to, serve_clock
 
 ALIGN_S = 3.0
 """How long a rank waits, once, for the first rank's clock; chosen by hand: all ranks begin about together."""
@@ -133,13 +133,13 @@ class Exchange:
                 self._answer(store)
             return
         until = time.monotonic() + ALIGN_S
-        if (mine := own_address()) is not None:
+        if (mine := find_own_address()) is not None:
             store.set(f"{_ROOT}/caller", mine)
         while (told := self._follow(store)) is None:
             if time.monotonic() > until:
                 return
             time.sleep(_POLL_S)
-        if told["machine"] == here()[0]:
+        if told["machine"] == find_place()[0]:
             self.offset_s = 0.0
         elif told["port"] is not None:
             self.offset_s = offset_to(told["address"], told["port"], told["token"])
@@ -159,12 +159,12 @@ class Exchange:
         """Answer whoever asks for this rank's clock, on a thread of its own; none asks where all share a machine."""
         one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE", "")
         address = None if one_machine else self._address(store)
-        token, port = new_token(), None
+        token, port = make_token(), None
         if address is not None:
             with contextlib.suppress(OSError):
                 port, self._stop_clock = serve_clock(address, token)
-        self._name = new_token()
-        clock = {"name": self._name, "machine": here()[0], "address": address, "port": port, "token": token}
+        self._name = make_token()
+        clock = {"name": self._name, "machine": find_place()[0], "address": address, "port": port, "token": token}
         store.set(f"{_ROOT}/clock", json.dumps(clock))
 
     def _take_back(self, store: Any) -> None:
@@ -175,7 +175,7 @@ class Exchange:
 
     def _address(self, store: Any) -> str | None:
         """Return where to listen; where the master's name means this machine alone, on the way back to another rank."""
-        address = own_address()
+        address = find_own_address()
         if address is not None and not is_local(address):
             return address
         until = time.monotonic() + ALIGN_S / 2
@@ -184,7 +184,7 @@ class Exchange:
                 return address
             time.sleep(_POLL_S)
         caller = store.get(f"{_ROOT}/caller").decode()
-        return address if is_local(caller) else own_address(caller)
+        return address if is_local(caller) else find_own_address(caller)
 
     def _key(self, interval: int, rank: int) -> str:
         return f"{_ROOT}/{self._name}/{interval}/{rank}"

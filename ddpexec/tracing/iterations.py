@@ -59,9 +59,9 @@ class Iterations:
         first = former.stepped or (self._synced and not self._optimizer_seen)
         self._close_step(begin_s, first)
         self.index += 1
-        self._open, self._synced = _Open(), self._subject.synced()
+        self._open, self._synced = _Open(), self._subject.is_synced()
         if first:
-            self.stamping = self._settings.stamped(self.step)
+            self.stamping = self._settings.is_stamped(self.step)
         if self.stamping:
             self._subject.attach()
             self._observer.begin(self.index, synced=self._synced, stepped=False)

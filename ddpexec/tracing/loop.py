@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import dataloader
 
-from ddpexec.ddp.compiling import uncompiled
+from ddpexec.ddp.compiling import disable_compile
 
 
 class LoopListener(Protocol):
@@ -61,19 +61,19 @@ class LoopHooks:
 
     def install(self) -> None:
         """Put the hooks in place."""
-        self._find = register_module_forward_pre_hook(self._first_forward)
+        self._find = register_module_forward_pre_hook(self._see_first_forward)
         self._undo.append(self._find.remove)
         self._undo.append(register_optimizer_step_pre_hook(self._step_begins).remove)
         self._undo.append(register_optimizer_step_post_hook(self._step_ended).remove)
-        self._stand_before(torch.autograd, "backward", self._run_backward)
-        self._stand_before(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)
+        self._patch_before(torch.autograd, "backward", self._run_backward)
+        self._patch_before(dataloader._BaseDataLoaderIter, "__next__", self._time_next_batch)
 
     def remove(self) -> None:
         """Take every hook away again."""
         while self._undo:
             self._undo.pop()()
 
-    def _stand_before(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
+    def _patch_before(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
         original = getattr(owner, name)
 
         def instead(*args: Any, **kwargs: Any) -> Any:
@@ -82,8 +82,8 @@ class LoopHooks:
         setattr(owner, name, instead)
         self._undo.append(lambda: setattr(owner, name, original))
 
-    @uncompiled
-    def _first_forward(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    @disable_compile
+    def _see_first_forward(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if not self._counts(module) or not any(each.requires_grad for each in module.parameters()):
             return
         self._find.remove()
@@ -98,13 +98,13 @@ class LoopHooks:
     def _counts(self, module: nn.Module) -> bool:
         return torch.is_grad_enabled() and module.training and not self._backward
 
-    @uncompiled
+    @disable_compile
     def _forward_begins(self, module: nn.Module, _: Any) -> None:
         self._forward = self._counts(module)
         if self._forward:
             self._listener.on_forward()
 
-    @uncompiled
+    @disable_compile
     def _forward_ended(self, module: nn.Module, *_: Any) -> None:
         if self._forward:
             self._forward = False
@@ -122,16 +122,16 @@ class LoopHooks:
         self._listener.on_backward_end()
         return done
 
-    @uncompiled
+    @disable_compile
     def _step_begins(self, *_: Any) -> None:
         if not self._backward:
             self._listener.on_optimizer()
 
-    @uncompiled
+    @disable_compile
     def _step_ended(self, *_: Any) -> None:
         self._listener.on_optimizer_end(self._backward)
 
-    def _next_batch(self, original: Callable[..., Any], iterator: Any) -> Any:
+    def _time_next_batch(self, original: Callable[..., Any], iterator: Any) -> Any:
         begin = time.perf_counter()
         batch = original(iterator)
         self._listener.on_input(begin, time.perf_counter())

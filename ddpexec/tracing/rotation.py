@@ -48,7 +48,7 @@ class Rotation:
     def __init__(self, folder: Path, rank: int, world_size: int, backend: str, files: int) -> None:
         self._folder, self._rank, self._world, self._backend, self._files = folder, rank, world_size, backend, files
         self._newest: int | None = None
-        for earlier in self._earlier():
+        for earlier in self._list_earlier():
             self._remove(earlier)
         discard_trace(folder, rank, world_size)
         remove(folder / SUMMARY.format(rank))
@@ -73,27 +73,29 @@ class Rotation:
     def _rotate(self, first: int) -> None:
         target = self._folder / f"steps-{first:08d}"
         target.mkdir(parents=True, exist_ok=True)
-        self._mine(self._folder).rename(self._mine(target))
+        self._name_own_file(self._folder).rename(self._name_own_file(target))
         if self._rank == 0:
             shutil.copyfile(self._folder / "run.json", target / "run.json")
         kept = self._files - 1
-        earlier = self._earlier()
+        earlier = self._list_earlier()
         for old in earlier[: max(0, len(earlier) - kept)]:
             self._remove(old)
 
-    def _earlier(self) -> list[Path]:
+    def _list_earlier(self) -> list[Path]:
         """Return the folders of earlier files of this rank, oldest first."""
         if not self._folder.is_dir():
             return []
         found = [each for each in self._folder.iterdir() if re.fullmatch(r"steps-\d{8,}", each.name)]
-        return sorted((each for each in found if self._mine(each).exists()), key=lambda each: int(each.name[6:]))
+        return sorted(
+            (each for each in found if self._name_own_file(each).exists()), key=lambda each: int(each.name[6:])
+        )
 
     def _remove(self, earlier: Path) -> None:
-        remove(self._mine(earlier))
+        remove(self._name_own_file(earlier))
         if self._rank == 0:
             remove(earlier / "run.json")
         with contextlib.suppress(OSError):  # others' files are still there
             earlier.rmdir()
 
-    def _mine(self, folder: Path) -> Path:
+    def _name_own_file(self, folder: Path) -> Path:
         return folder / f"rank{self._rank}.json.gz"

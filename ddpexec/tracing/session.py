@@ -46,7 +46,7 @@ class Session:
         self._first_step, self._steps_in_file = 0, 0
         self._due: tuple[int, int] | None = None
         self._watcher = Watcher()
-        self.exchange = Exchange(self.rank, self.world_size, self._heard)
+        self.exchange = Exchange(self.rank, self.world_size, self._write_line)
         offset_s = self.exchange.align()
         self._records = Records(self.rank, self.observer.clock, self._backend, offset_s=offset_s or 0.0)
         self._batch_size = next((int(i.shape[0]) for i in inputs if isinstance(i, Tensor) and i.dim() > 0), None)
@@ -80,10 +80,10 @@ class Session:
     def _step_over(self) -> None:
         """A step is over: write the file that is full, and tell the interval that is."""
         over = self.iterations.step
-        if self._settings.stamped(over) and self._steps_in_file >= self._settings.steps_per_file:
+        if self._settings.is_stamped(over) and self._steps_in_file >= self._settings.steps_per_file:
             self._record(keep=0)
             self._write()
-        self._steps_in_file += self._settings.stamped(over)
+        self._steps_in_file += self._settings.is_stamped(over)
         if self._due is None and over - self._first_step >= self._settings.interval:
             self._due = self.iterations.index, over
 
@@ -112,7 +112,7 @@ class Session:
         del self._step_s[: step - first]
         del self._in_interval[: len(mine)]
 
-    def _heard(self, interval: int, words: Words, others: Mapping[int, Words]) -> None:
+    def _write_line(self, interval: int, words: Words, others: Mapping[int, Words]) -> None:
         """Write the line of an interval; on the exchange's thread."""
         line: dict[str, object] = {**words, "rank": self.rank}
         if self.rank == 0 and self.world_size > 1:

@@ -34,6 +34,6 @@ class TraceSettings:
                 what = f"`{each.name}={value!r}` is not a number of {each.name if each.name == 'files' else 'steps'}"
                 raise OptionError(f"{what} from {least} on", place="ddpexec.trace", remedy=_REMEDY)
 
-    def stamped(self, step: int) -> bool:
+    def is_stamped(self, step: int) -> bool:
         """Return whether the step of that number, from 0 on, is stamped."""
         return step >= self.warm_up and (step - self.warm_up) % self.every == 0

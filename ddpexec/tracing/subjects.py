@@ -47,7 +47,7 @@ class TracedModule(Protocol):
     def begin(self) -> None:
         """A forward of a stamped iteration begins, which the observer has opened."""
 
-    def synced(self) -> bool:
+    def is_synced(self) -> bool:
         """Return whether the forward that begins will have its gradients reduced."""
 
     def name_buckets(self, note: Note) -> None:
@@ -82,7 +82,7 @@ class _Wrapped:
     def begin(self) -> None:
         """Do nothing: the wrapped module has hooks of its own."""
 
-    def synced(self) -> bool:
+    def is_synced(self) -> bool:
         """Return that it will, except under `no_sync`."""
         return bool(self.module.require_backward_grad_sync)
 
@@ -120,7 +120,7 @@ class StockSubject(_Wrapped):
         """Ask torch where the sizes have changed; what it answers with is as large as all gradients."""
         sizes = tuple(bucket.size_bytes for bucket in note.buckets)
         if sizes and sizes != self._sizes:
-            self._sizes, self._groups = sizes, told_buckets(self.module) or buckets_of(self.module, self.model)
+            self._sizes, self._groups = sizes, list_rebuilt_buckets(self.module) or buckets_of(self.module, self.model)
         whole = len(note.buckets) == len(self._groups)
         for bucket in note.buckets:
             bucket.indices = self._groups[bucket.number] if whole else ()
@@ -168,7 +168,7 @@ class OwnSubject(_Wrapped):
         return self._options()
 
 
-def told_buckets(ddp: nn.parallel.DistributedDataParallel) -> list[tuple[int, ...]]:
+def list_rebuilt_buckets(ddp: nn.parallel.DistributedDataParallel) -> list[tuple[int, ...]]:
     """Return the buckets as torch's log has them once they are rebuilt; nothing before."""
     told = ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")  # type: ignore[no-untyped-call]
     order = reducer_order(ddp)

@@ -86,25 +86,25 @@ class Watcher:
         if step is not None:
             first = self._first.setdefault("step_s", step)
             text = f"the step grew {step / first - 1:.1%}: {step * 1e3:.4g} ms, at first {first * 1e3:.4g} ms"
-            said += self._turned("step", step > GREW * first, text, "the step is as it was at first")
+            said += self._note_turn("step", step > GREW * first, text, "the step is as it was at first")
         if hidden is not None:
             first = self._first.setdefault("overlap_ratio", hidden)
             text = f"overlap fell to {hidden:.0%} of communication, at first {first:.0%}"
-            said += self._turned("overlap", hidden < first - FELL, text, "overlap is as it was at first")
+            said += self._note_turn("overlap", hidden < first - FELL, text, "overlap is as it was at first")
         everybody = {rank: words, **others}
-        late = late_ranks(everybody)
+        late = find_late_ranks(everybody)
         for each in sorted(everybody) if others else ():
-            said += self._turned(f"rank {each}", each in late, late.get(each, ""), f"rank {each} is late no more")
+            said += self._note_turn(f"rank {each}", each in late, late.get(each, ""), f"rank {each} is late no more")
         return said
 
-    def _turned(self, name: str, on: bool, text: str, over: str) -> list[str]:
+    def _note_turn(self, name: str, on: bool, text: str, over: str) -> list[str]:
         if on == (name in self._on):
             return []
         (self._on.add if on else self._on.discard)(name)
         return [text if on else over]
 
 
-def late_ranks(everybody: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
+def find_late_ranks(everybody: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
     """Return the ranks that others wait for, each with a sentence that names the phase.
 
     A rank's own time is its step without what it waited for collectives: those who wait for a late rank wait longer,
@@ -120,12 +120,12 @@ def late_ranks(everybody: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
         spread = max(median(abs(each["own_s"] - usual) for each in others), words["own_error_s"])
         more, step = words["own_s"] - usual, words["step_s"] or words["own_s"]
         if more > LATE * step and more > SPREADS * spread:
-            where = _where(words, others)
+            where = _find_where(words, others)
             late[rank] = f"rank {rank} is late by {more * 1e3:.3g} ms of a step of {step * 1e3:.4g} ms{where}"
     return late
 
 
-def _where(words: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
+def _find_where(words: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
     """Return where a rank's own time is longer than the others' most."""
     more = {phase: words[phase] - median(each[phase] for each in others) for phase in PHASES}
     phase = max(more, key=lambda each: more[each])

@@ -80,7 +80,7 @@ class Tracer:
     ) -> None:
         self._hooks.remove()
         _tracing.clear()
-        with self._guarded():
+        with self._guard():
             if self._session is not None:
                 self._session.end(broken_off=kind is not None)
             elif kind is None and not self._failed:
@@ -96,7 +96,7 @@ class Tracer:
         if isinstance(module, ScheduledDataParallel):
             self._give_up("a module under a schedule of ddpexec is traced by `ddpexec run` alone")
             return None
-        with self._guarded():
+        with self._guard():
             self._session = Session(self._folder, self._settings, module, inputs)
             # Hooks on what is compiled would be compiled with it.
             return module if isinstance(getattr(module, "_orig_mod", None), nn.Module) else self._session.subject.module
@@ -104,7 +104,7 @@ class Tracer:
 
     def on_forward(self) -> None:
         """An iteration begins."""
-        with self._guarded():
+        with self._guard():
             if self._session is not None:
                 self._session.forward()
 
@@ -139,7 +139,7 @@ class Tracer:
             self._session.iterations.input(begin_s, end_s)
 
     @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
+    def _guard(self) -> Iterator[None]:
         """Let no failure of the trace's own reach the loop."""
         try:
             yield

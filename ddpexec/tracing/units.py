@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from ddpexec.ddp.compiling import uncompiled
+from ddpexec.ddp.compiling import disable_compile
 from ddpexec.ddp.parameters import ModelParameters, collect
 from ddpexec.timing.observe import Note, Observer
 from ddpexec.tracing.alone import GradientStamps
@@ -58,8 +58,8 @@ class ShardedSubject:
         """Stand around each unit's collectives, and put hooks on the gradients that exist since the first forward."""
         if not self._undo:
             for group, unit in self._units:
-                self._stand_around(group, "_all_gather_comm", unit, Operation.ALL_GATHER)
-                self._stand_around(group, "_reduce_scatter_comm", unit, Operation.REDUCE_SCATTER)
+                self._patch_around(group, "_all_gather_comm", unit, Operation.ALL_GATHER)
+                self._patch_around(group, "_reduce_scatter_comm", unit, Operation.REDUCE_SCATTER)
                 replicas = getattr(group.mesh_info, "replicate_process_group", None)
                 if replicas is not None:
                     self._put(group.mesh_info, "replicate_process_group", _Replicas(replicas, self, unit))
@@ -75,9 +75,9 @@ class ShardedSubject:
     def begin(self) -> None:
         """Let waits count one by one."""
         if self.module is not None and self._observer.note is not None and self._observer.note.waits is None:
-            self._observer.scheduled()
+            self._observer.note_schedule()
 
-    def synced(self) -> bool:
+    def is_synced(self) -> bool:
         """Return whether gradients are reduced, as `set_requires_gradient_sync` says."""
         return all(bool(group.reduce_grads) for group, _ in self._units)
 
@@ -94,7 +94,7 @@ class ShardedSubject:
         """Return the scheme."""
         return {"scheme": self.scheme}
 
-    @uncompiled
+    @disable_compile
     def around(self, op: Operation, unit: tuple[int, ...], size_bytes: int, call: Callable[[], Any]) -> Any:
         """Make a collective by `call`, and note it."""
         observer = self._observer
@@ -104,15 +104,15 @@ class ShardedSubject:
         work = call()
         number = len(observer.note.buckets)
         if work is not None:
-            observer.launched(number, unit, size_bytes, begin, work, op)
+            observer.note_launch(number, unit, size_bytes, begin, work, op)
             return work
         end = observer.now()
-        note = observer.ended(number, unit, size_bytes, begin, end, op)
+        note = observer.note_collective(number, unit, size_bytes, begin, end, op)
         if note is not None and self.model.tensors[0].device.type == "cpu":
-            observer.waited_for(note, begin)
+            observer.note_message_wait(note, begin)
         return work
 
-    def _stand_around(self, group: Any, name: str, unit: tuple[int, ...], op: Operation) -> None:
+    def _patch_around(self, group: Any, name: str, unit: tuple[int, ...], op: Operation) -> None:
         self._put(group, name, _Comm(getattr(group, name), self, unit, op))
 
     def _put(self, owner: Any, name: str, value: object) -> None:
@@ -132,7 +132,7 @@ class _Comm:
         tensor: Tensor = self._inner.allocate(*args, **kwargs)
         return tensor
 
-    @uncompiled
+    @disable_compile
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         whole = output_tensor if self._op is Operation.ALL_GATHER else input_tensor
         return self._subject.around(
@@ -147,7 +147,7 @@ class _Replicas(dist.ProcessGroup):
         super().__init__(group.rank(), group.size())  # type: ignore[call-arg]
         self._inner, self._subject, self._unit = group, subject, unit
 
-    @uncompiled
+    @disable_compile
     def allreduce(self, tensors: Any, options: Any = None) -> Any:  # type: ignore[override]
         """Pass an allreduce on; where it runs on a CPU, wait for it as its caller would next."""
         works = []
@@ -159,7 +159,7 @@ class _Replicas(dist.ProcessGroup):
         self._subject.around(Operation.ALLREDUCE, self._unit, tensors[0].nbytes, call)
         return works[0]
 
-    @uncompiled
+    @disable_compile
     def getBackendName(self) -> str:  # noqa: N802
         """Return the backend's name."""
         return str(dist.get_backend(self._inner))

@@ -39,10 +39,10 @@ def compare(steps: Sequence[Sequence[float]], probability: float = SURE) -> list
         steps: of each plan, seconds.
         probability: one-sided, of what a plan saves at least.
     """
-    base, base_error, base_freedom = _trimmed(steps[0])
+    base, base_error, base_freedom = _trim_mean(steps[0])
     found = [Measured(base, len(steps[0]))]
     for other in steps[1:]:
-        mean, error, freedom = _trimmed(other)
+        mean, error, freedom = _trim_mean(other)
         both = base_error + error
         if both > 0:
             least = both**2 / (base_error**2 / base_freedom + error**2 / freedom)
@@ -53,7 +53,7 @@ def compare(steps: Sequence[Sequence[float]], probability: float = SURE) -> list
     return found
 
 
-def _trimmed(steps: Sequence[float]) -> tuple[float, float, float]:
+def _trim_mean(steps: Sequence[float]) -> tuple[float, float, float]:
     """Return the trimmed mean, its squared standard error, and the degrees of freedom."""
     ordered = sorted(steps)
     cut = int(TRIMMED * len(ordered))

@@ -81,7 +81,7 @@ class RoundDecision:
         told = [] if self.other_work is None else self.other_work.notes()
         return [f"ddpexec.tuned: note: {line}" for line in told]
 
-    def told(self) -> TuningRound:
+    def describe(self) -> TuningRound:
         """Return it as the page has it."""
         ranking = self.ranking
         tried = {each.plan.key: measured for each, measured in zip(self.tried, self.measured[1:], strict=False)}
@@ -126,4 +126,4 @@ def write_page(out: Path, decisions: Sequence[RoundDecision]) -> None:
     Raises:
         InputError: it cannot be written.
     """
-    write_tuning(Tuning(rounds=[each.told() for each in decisions]), out)
+    write_tuning(Tuning(rounds=[each.describe() for each in decisions]), out)

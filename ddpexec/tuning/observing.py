@@ -118,14 +118,14 @@ class Watch:
         """An iteration begins; several forwards before one backward are one."""
         if self._over:
             self._over = False
-            note = self._observer.begin(len(self._observer.notes), synced=self._subject.synced())
+            note = self._observer.begin(len(self._observer.notes), synced=self._subject.is_synced())
             if self._uses is not None:
                 self._uses.begin(note)
 
     def on_forward_end(self) -> None:
         """Forward has returned."""
         if self._uses is not None:
-            self._uses.returned()
+            self._uses.end_forward()
         if (note := self._observer.note) is not None:
             note.returned = self._observer.now()
             if note.module is None:
@@ -179,7 +179,7 @@ class _Stamps:
             ready_s=np.stack([each[1] for each in told]),
             plain_hook_s=plain,
             launching_hook_s=launching,
-            sent=[self._sent(note) for note in notes],
+            sent=[self._list_sent(note) for note in notes],
             groups=[bucket.indices for bucket in notes[-1].buckets],
         )
 
@@ -229,8 +229,8 @@ class _Stamps:
         added = [each - least - per_byte * size for each, size in launching]
         return usual, usual + (max(0.0, float(np.median(added))) if added else 0.0)
 
-    def _sent(self, note: Note) -> list[Sent]:
-        latest = _ended(note, self._device)
+    def _list_sent(self, note: Note) -> list[Sent]:
+        latest = _find_end(note, self._device)
         launched = [max(self._host(bucket.launched), self._device(bucket.launched)) for bucket in note.buckets]
         ends = []
         for bucket in note.buckets:
@@ -254,7 +254,7 @@ def _length(pair: Pair | None, at: Any) -> float:
     return 0.0 if pair is None else max(0.0, at(pair[1]) - at(pair[0]))
 
 
-def _ended(note: Note, at: Any) -> float:
+def _find_end(note: Note, at: Any) -> float:
     """Return when backward was over, before which every bucket was there."""
     pair = note.finish if note.finish is not None and note.finish[1] is not None else note.backward
     assert pair is not None

@@ -53,7 +53,7 @@ class Race:
             if not self._queue:
                 if len(self.running) == 1 and self._is_clear(self.running[0]):
                     return None
-                self._queue = self._next_round()
+                self._queue = self._plan_round()
             plan = self._queue.pop(0)
             if plan == PRESENT or plan in self.running:
                 return plan, BLOCK
@@ -62,55 +62,58 @@ class Race:
     def take(self, plan: int, seconds: Sequence[float]) -> None:
         """Take the steps of a block."""
         self._rounds[-1][plan] = list(seconds)
-        self.running = [each for each in self.running if not self._hopeless(each)]
+        self.running = [each for each in self.running if not self._is_hopeless(each)]
 
-    def measured(self, probability: float = SURE) -> list[Measured]:
+    def measure(self, probability: float = SURE) -> list[Measured]:
         """Return each plan's steps, what they save held against the present plan's of the same rounds."""
-        steps, _ = self._same_rounds(PRESENT, PRESENT)
-        return [compare([steps])[0], *(self._against(each, PRESENT, probability) for each in range(1, self._plans))]
+        steps, _ = self._select_same_rounds(PRESENT, PRESENT)
+        return [
+            compare([steps])[0],
+            *(self._compare_with(each, PRESENT, probability) for each in range(1, self._plans)),
+        ]
 
-    def stays(self) -> int:
+    def choose_plan(self) -> int:
         """Return which plan stays: what surely saves most of those faster than the present one, else that.
 
         One block alone decides nothing. Each plan more that is tried is one more chance to be wrong, so that all share
         the 5 %.
         """
-        measured = self.measured()
+        measured = self.measure()
         tried = max(1, sum(each.steps > 0 for each in measured[1:]))
-        sure = self.measured(1 - (1 - SURE) / tried)
+        sure = self.measure(1 - (1 - SURE) / tried)
         faster = [number for number, each in enumerate(sure) if each.faster and each.steps >= 2 * BLOCK]
         return max(faster, key=lambda number: sure[number].saved_low_s, default=PRESENT)
 
     # ---- who runs on
 
-    def _next_round(self) -> list[int]:
+    def _plan_round(self) -> list[int]:
         if len(self._rounds) > 0 and self._rounds[0].keys() >= {*self.running}:
-            self.running.sort(key=lambda each: -self._against(each, PRESENT, SURE).saved_s)
+            self.running.sort(key=lambda each: -self._compare_with(each, PRESENT, SURE).saved_s)
             del self.running[FINALISTS:]
         self._rounds.append({})
         order = [PRESENT, *self.running]
         return order if len(self._rounds) % 2 else order[::-1]
 
     def _is_clear(self, plan: int) -> bool:
-        seen = self._against(plan, PRESENT, CLEAR)
+        seen = self._compare_with(plan, PRESENT, CLEAR)
         return seen.steps >= CLEAR_STEPS and seen.faster
 
-    def _hopeless(self, plan: int) -> bool:
+    def _is_hopeless(self, plan: int) -> bool:
         """Whether a plan surely saves too little, or is surely slower than another one in the race."""
-        seen = self._against(plan, PRESENT, GIVEN_UP)
-        if not seen.steps or not self._same_rounds(PRESENT, plan)[0]:
+        seen = self._compare_with(plan, PRESENT, GIVEN_UP)
+        if not seen.steps or not self._select_same_rounds(PRESENT, plan)[0]:
             return False
         most_s = seen.saved_s + (seen.saved_s - seen.saved_low_s)
         if most_s < TOO_LITTLE * seen.step_s:
             return True
-        others = [self._against(each, plan, GIVEN_UP) for each in self.running if each != plan]
+        others = [self._compare_with(each, plan, GIVEN_UP) for each in self.running if each != plan]
         return any(each.faster and each.steps >= 2 * BLOCK for each in others)
 
-    def _against(self, plan: int, base: int, probability: float) -> Measured:
+    def _compare_with(self, plan: int, base: int, probability: float) -> Measured:
         """Return what a plan took and saved of `base` in the rounds in which both ran; nothing where there is none."""
-        steps = self._same_rounds(base, plan)
+        steps = self._select_same_rounds(base, plan)
         return compare(steps, probability)[1] if all(steps) else Measured(0.0, 0)
 
-    def _same_rounds(self, base: int, plan: int) -> tuple[list[float], list[float]]:
+    def _select_same_rounds(self, base: int, plan: int) -> tuple[list[float], list[float]]:
         both = [each for each in self._rounds if base in each and plan in each]
         return [s for each in both for s in each[base]], [s for each in both for s in each[plan]]

@@ -134,8 +134,8 @@ def rank_caps(observed: Observed) -> CapRanking:
         seen_by = replace(options, plan=custom_plan(job.parameters, present[0].groups))
         seen = predicted(seen_by)
         now = seen if job.scheme == DDP else predicted(replace(seen_by, scheme=job.scheme))
-        found = _tried(seen, options, job, calibration, predicted)
-        found += _of_schemes(found, options, job, calibration, predicted)
+        found = _predict_under_ddp(seen, options, job, calibration, predicted)
+        found += _predict_schemes(found, options, job, calibration, predicted)
         base_s = observed.step_s
         ranked = sorted(found, key=lambda each: each[1].iteration_s)
         told = [
@@ -150,7 +150,7 @@ def rank_caps(observed: Observed) -> CapRanking:
     return CapRanking(now.iteration_s, base_s, wire, tuple(told))
 
 
-def _tried(
+def _predict_under_ddp(
     now: Prediction,
     options: Options,
     job: ObservedJob,
@@ -176,7 +176,7 @@ def _tried(
     return list(found.values())
 
 
-def _of_schemes(
+def _predict_schemes(
     by_ddp: Sequence[PredictedPlan],
     options: Options,
     job: ObservedJob,
@@ -281,11 +281,11 @@ def _machine(job: ObservedJob, wire: Wire, workload: Workload) -> TracedMachine:
     curve = Curve(known.fingerprint(), job.world_size, 1, points)
     calibration = replace(Calibration.priors(job.backend), curves=(curve,))
     if job.backend == "gloo":
-        calibration = _as_seen(calibration, wire.latency_s, alone / 2)
+        calibration = _fit_calibration(calibration, wire.latency_s, alone / 2)
     return TracedMachine(known, job.world_size, 1, calibration)
 
 
-def _as_seen(calibration: Calibration, latency_s: float, summed: float) -> Calibration:
+def _fit_calibration(calibration: Calibration, latency_s: float, summed: float) -> Calibration:
     """Return gloo's constants that give a message its latency before its bytes, when it takes no link from others.
 
     The curve alone would have a longer latency than the constants' take the links for as long.

@@ -27,7 +27,7 @@ def refusal(model: nn.Module) -> str | None:
     wrapped = find_wrapped(model)
     if wrapped is None:
         return "it is wrapped in neither torch's DistributedDataParallel nor ddpexec's"
-    if any(_compiled(module) for module in (*model.modules(), *wrapped.modules())):
+    if any(_is_compiled(module) for module in (*model.modules(), *wrapped.modules())):
         return "it is compiled: torch.compile has split its graph where the present buckets end"
     if wrapped._join_config.enable:
         return "it trains under join(), where ranks end at different steps"
@@ -35,15 +35,15 @@ def refusal(model: nn.Module) -> str | None:
         fixed: str | None = wrapped.fixed
         return fixed
     if isinstance(wrapped, DistributedDataParallel):
-        return _refused_ours(wrapped)
-    return _refused_stock(wrapped)
+        return _refuse_ours(wrapped)
+    return _refuse_stock(wrapped)
 
 
-def _compiled(module: nn.Module) -> bool:
+def _is_compiled(module: nn.Module) -> bool:
     return isinstance(getattr(module, "_orig_mod", None), nn.Module) or module._compiled_call_impl is not None
 
 
-def _refused_ours(wrapped: DistributedDataParallel) -> str | None:
+def _refuse_ours(wrapped: DistributedDataParallel) -> str | None:
     if wrapped.reducer.hooked:
         return "a communication hook sends its buckets, which cannot be seen on their way"
     if wrapped.drop is not None or not wrapped.in_plain_order:
@@ -53,7 +53,7 @@ def _refused_ours(wrapped: DistributedDataParallel) -> str | None:
     return None
 
 
-def _refused_stock(wrapped: Stock) -> str | None:
+def _refuse_stock(wrapped: Stock) -> str | None:
     reasons = {
         "this torch has no reducer that takes caps bucket by bucket": not hasattr(wrapped, "_bucket_config"),
         "mixed_precision registers a communication hook": wrapped.mixed_precision is not None,

@@ -40,7 +40,7 @@ class ScheduledSubject:
     def begin(self) -> None:
         """Do nothing: the wrapper has hooks of its own."""
 
-    def synced(self) -> bool:
+    def is_synced(self) -> bool:
         """Return that its gradients will be reduced, except under `no_sync`."""
         return bool(self.module.require_backward_grad_sync)
 
@@ -70,15 +70,15 @@ class ForwardUseStamps:
         self._now, self._count = now, len(model.tensors)
         self._uses: dict[int, dict[int, Moment]] = {}
         self._latest: dict[int, Moment] = {}
-        self._points: ForwardPoints | None = ForwardPoints(module, model, self._announced)
+        self._points: ForwardPoints | None = ForwardPoints(module, model, self._announce)
 
     def begin(self, note: Note) -> None:
         """The forward of a stamped iteration begins."""
         self._latest = self._uses[id(note)] = {}
         if self._points is not None:
-            self._announced(self._points.at_start)
+            self._announce(self._points.at_start)
 
-    def returned(self) -> None:
+    def end_forward(self) -> None:
         """It has returned."""
         if self._points is not None:
             self._points.learn()
@@ -98,7 +98,7 @@ class ForwardUseStamps:
                 row[index] = max(0.0, at(moment) - start_s)
         return found
 
-    def _announced(self, indices: Sequence[int]) -> bool:
+    def _announce(self, indices: Sequence[int]) -> bool:
         if self._points is not None and indices:
             now = self._now()
             for index in indices:

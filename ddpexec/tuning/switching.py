@@ -113,7 +113,7 @@ def make_reducer(wrapped: Stock, caps: BucketCaps, groups: Sequence[Sequence[int
     order = [index for group in groups for index in group]
     parameters, sparse = [parameters[index] for index in order], [sparse[index] for index in order]
     names = wrapped._build_debug_param_to_name_mapping(parameters)  # type: ignore[no-untyped-call]
-    with _beginning_with(groups):
+    with _begin_with(groups):
         wrapped._ddp_init_helper(parameters, sparse, names, wrapped.static_graph)  # type: ignore[no-untyped-call]
     wrapped.__dict__[REDUCER_ORDER] = order
     if wrapped.static_graph:
@@ -125,7 +125,7 @@ def make_reducer(wrapped: Stock, caps: BucketCaps, groups: Sequence[Sequence[int
 
 
 @contextlib.contextmanager
-def _beginning_with(groups: Sequence[Sequence[int]]) -> Iterator[None]:
+def _begin_with(groups: Sequence[Sequence[int]]) -> Iterator[None]:
     """Let the next reducer begin with these buckets of parameters that it is given in their order."""
     torchs: Any = dist
     original = torchs._compute_bucket_assignment_by_size

@@ -17,7 +17,7 @@ Steps = Generator[None, float, Any]
 """What lets steps pass: it is sent each one's seconds."""
 
 
-def passing(steps: int, taken: list[float]) -> Steps:
+def run_steps(steps: int, taken: list[float]) -> Steps:
     """Let so many steps pass; return their seconds, which are added to `taken` too."""
     begin = len(taken)
     for _ in range(steps):
@@ -60,13 +60,13 @@ class Trials:
             for other, plan in enumerate(self.plans):
                 if other not in running and other != number:
                     self._switch.forget(plan)
-            yield from passing(self._switch.use(self.plans[number]), taken)
-            block = yield from passing(steps, taken)
+            yield from run_steps(self._switch.use(self.plans[number]), taken)
+            block = yield from run_steps(steps, taken)
             self.own_steps[number] += block
             heard = self._group.gather(block)
             if heard:
                 self.race.take(number, [fmean(each) for each in zip(*heard, strict=True)])
-        stays: int = self._group.follow(self.race.stays() if self._group.leads else PRESENT)
+        stays: int = self._group.follow(self.race.choose_plan() if self._group.leads else PRESENT)
         self._switch.use(self.plans[stays])
         return stays
 
@@ -84,7 +84,7 @@ class Trials:
 
     def _neighbour(self) -> Candidate | None:
         """Return the next plan beside the one that has won; None where none has, or none is left."""
-        stays = self.race.stays()
+        stays = self.race.choose_plan()
         if stays == PRESENT or self._ranking is None:
             return None
         tried = [plan.key for plan in self.plans]

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from ddpexec.ddp.compiling import uncompiled
+from ddpexec.ddp.compiling import disable_compile
 from ddpexec.errors import OptionError
 from ddpexec.tuning.tuner import STEPS, Tuner
 
@@ -51,7 +51,7 @@ def tuned(model: Model, optimizer: Any, *, out: str | Path | None = None, steps:
         raise OptionError(f"{type(optimizer).__name__} is no optimizer", place="ddpexec.tuned", remedy=remedy)
     tuner = Tuner(model, out=out, steps=steps)
 
-    @uncompiled
+    @disable_compile
     def stepped(*_: Any) -> None:
         tuner.step()
 

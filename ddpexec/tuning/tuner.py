@@ -34,7 +34,7 @@ from ddpexec.tuning.ranking import Candidate, CapRanking
 from ddpexec.tuning.rewrapping import caps_in_force, find_wrapped, refusal
 from ddpexec.tuning.step_clock import StepClock
 from ddpexec.tuning.switching import PlanSwitch
-from ddpexec.tuning.trials import Steps, Trials, passing
+from ddpexec.tuning.trials import Steps, Trials, run_steps
 from ddpexec.tuning.words import Words
 from ddpsim.bucketing import BucketCaps
 from ddpsim.doctor.other_work import ProcessorClock, find_other_work
@@ -91,7 +91,7 @@ class Tuner:
         self._open: RoundDecision | None = None
         self._wrapped: Any = find_wrapped(model)
         self.decisions: list[RoundDecision] = []
-        self.refused = self._agreed_refusal(model)
+        self.refused = self._agree_on_refusal(model)
         self._life: Steps | None = None
         if self.refused is not None:
             self._say(f"ddpexec.tuned: the buckets stay as they are, for {self.refused}")
@@ -151,8 +151,8 @@ class Tuner:
             window = self._number
             if ended:
                 self._group.note_shift(window)
-            yield from passing(HEARD_AFTER, [])
-            if self._group.shifted(window):
+            yield from run_steps(HEARD_AFTER, [])
+            if self._group.is_shifted(window):
                 return
 
     def _round(self) -> Steps:
@@ -162,7 +162,7 @@ class Tuner:
             self._predictor = PredictingProcess()
         line = self._line(caps_in_force(self._wrapped))
         decision = self._open = RoundDecision(begun, line, line, scheduled=self._scheduled)
-        yield from passing(WARM_UP, [])
+        yield from run_steps(WARM_UP, [])
         yield from self._decide(decision, taken)
         decision.steps = self._number - begun
         decision.other_work = find_other_work([clock.since()])
@@ -204,7 +204,7 @@ class Tuner:
         schedule = None if wrapped.schedule.scheme == DDP else wrapped.schedule
         self._present = TrialPlan(caps, groups, schedule)
         self._switch = PlanSwitch(wrapped, self._present)
-        yield from passing(self._switch.use(TrialPlan(caps, groups)), taken)
+        yield from run_steps(self._switch.use(TrialPlan(caps, groups)), taken)
 
     def _try(
         self, decision: RoundDecision, taken: list[float], present: TrialPlan, candidates: Sequence[Candidate]
@@ -216,7 +216,7 @@ class Tuner:
         kept = trials.plans[stays]
         decision.kept = decision.present if stays == PRESENT else self._line(kept.caps, kept.scheme)
         if self._group.leads:
-            decision.judge(trials.tried, trials.race.measured(), stays)
+            decision.judge(trials.tried, trials.race.measure(), stays)
         else:
             decision.follow(trials.tried, trials.own_steps, stays)
 
@@ -224,10 +224,10 @@ class Tuner:
 
     def _observe(self, decision: RoundDecision, taken: list[float]) -> Steps:
         """Return all ranks' steps by plan (on rank 0), the usual step, the present buckets, and a small message."""
-        with _uncollected():
-            own, seen = yield from self._stamped(OBSERVED, taken)
+        with _disable_collection():
+            own, seen = yield from self._run_stamped(OBSERVED, taken)
             heard = self._group.gather((own, seen, self._observer.unfit))
-        small_s = self._group.small_message_s(SMALL_BYTES) if self._observer.job.backend == "gloo" else None
+        small_s = self._group.measure_small_message_s(SMALL_BYTES) if self._observer.job.backend == "gloo" else None
         asked: list[TrialPlan] = []
         present: Groups | None = None
         plans: list[list[RankSteps]] = []
@@ -256,15 +256,15 @@ class Tuner:
         """Add what is seen of plans that give messages of other sizes."""
         self._present, self._switch = self._present or observed, self._switch or PlanSwitch(self._wrapped, observed)
         for plan in asked:
-            yield from passing(self._switch.use(plan), taken)
-            _, seen = yield from self._stamped(PROBED, taken)
+            yield from run_steps(self._switch.use(plan), taken)
+            _, seen = yield from self._run_stamped(PROBED, taken)
             heard = self._group.gather(seen)
             if heard and all(each is not None for each in heard):
                 plans.append(heard)
             decision.probed += 1
-        yield from passing(self._switch.use(observed), taken)
+        yield from run_steps(self._switch.use(observed), taken)
 
-    def _stamped(self, steps: int, taken: list[float]) -> Steps:
+    def _run_stamped(self, steps: int, taken: list[float]) -> Steps:
         """Return the seconds of so many stamped steps, and what was seen in them."""
         watch = self._observer
         watch.begin()
@@ -281,7 +281,7 @@ class Tuner:
         """Return the plans that are worth a trial, the same on every rank."""
         answer: tuple[str, list[Candidate]] | None = None
         while answer is None:
-            yield from passing(_ASKED_EVERY, taken)
+            yield from run_steps(_ASKED_EVERY, taken)
             left = self._steps - (self._number - decision.first_step)
             answer = self._group.follow(self._answer(decision, present, last=left - _ASKED_EVERY < _LEAST_TRIED))
         decision.reason, candidates = answer
@@ -341,7 +341,7 @@ class Tuner:
             self._predictor.close()
             self._predictor = None
 
-    def _agreed_refusal(self, model: nn.Module) -> str | None:
+    def _agree_on_refusal(self, model: nn.Module) -> str | None:
         """Return why this model is not tuned, the same on every rank; makes the group by which they agree."""
         if self._wrapped is None:
             return refusal(model)
@@ -379,7 +379,7 @@ class Tuner:
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
+def _disable_collection() -> Iterator[None]:
     """Let no garbage be collected: the objects of stamps set a full collection off, of 0.4 s beside a large model."""
     enabled = gc.isenabled()
     gc.disable()

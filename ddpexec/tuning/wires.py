@@ -61,7 +61,7 @@ def wire_of(plans: Sequence[Sequence[RankSteps]], small: tuple[int, float] | Non
     if not lengths:
         return None
     latency_s = 0.0 if small is None else min(small[1], *lengths)
-    carried = [each for step in spans for each in _carried(step, latency_s)]
+    carried = [each for step in spans for each in _list_carried(step, latency_s)]
     times: dict[int, list[float]] = {}
     for each in carried:
         times.setdefault(each.size_bytes, []).append(latency_s + each.alone_s + each.beside_s)
@@ -117,14 +117,14 @@ def _line(seen: tuple[tuple[int, float], ...]) -> Wire:
         rows = np.stack([1 / times, sizes / times], axis=1)
         latency_s, per_byte_s = map(float, np.linalg.lstsq(rows, np.ones(len(times)), rcond=None)[0])
         if latency_s < 0:
-            latency_s, per_byte_s = 0.0, _through_zero(sizes / times)
+            latency_s, per_byte_s = 0.0, _fit_through_zero(sizes / times)
         elif per_byte_s <= 0:
-            latency_s, per_byte_s = _through_zero(1 / times), 0.0
+            latency_s, per_byte_s = _fit_through_zero(1 / times), 0.0
     error = float(np.median(np.abs((latency_s + per_byte_s * sizes) / times - 1)))
     return Wire(latency_s, per_byte_s, seen, error)
 
 
-def _through_zero(column: Seconds) -> float:
+def _fit_through_zero(column: Seconds) -> float:
     return float(column.sum() / (column * column).sum())
 
 
@@ -152,9 +152,9 @@ def _spans(ranks: Sequence[RankSteps]) -> list[list[tuple[int, float, float]]]:
     return found
 
 
-def _carried(step: Sequence[tuple[int, float, float]], latency_s: float) -> list[_Carried]:
+def _list_carried(step: Sequence[tuple[int, float, float]], latency_s: float) -> list[_Carried]:
     """Return how the bytes of each allreduce of a step were carried, which move once its latency is over."""
-    shares = shared([(min(begin + latency_s, end), end) for _, begin, end in step])
+    shares = measure_shared([(min(begin + latency_s, end), end) for _, begin, end in step])
     return [_Carried(size, *share) for (size, *_), share in zip(step, shares, strict=True)]
 
 
@@ -172,7 +172,7 @@ def _shifts(ranks: Sequence[RankSteps], steps: Sequence[int]) -> list[float]:
     return shifts
 
 
-def shared(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def measure_shared(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return how long each span is by itself, and its share of how long it is beside others.
 
     >>> shared([(0.0, 4.0), (2.0, 6.0)])

@@ -54,7 +54,7 @@ class Words:
         dist.broadcast_object_list(box, group_src=0, group=self._group)
         return box[0]
 
-    def small_message_s(self, size_bytes: int) -> float:
+    def measure_small_message_s(self, size_bytes: int) -> float:
         """Return what an allreduce of so few bytes takes over gloo, alone on the network; all ranks take part.
 
         The tuner's group has the same ranks and wires as one of gloo's that trains. The quickest counts: whatever else
@@ -82,7 +82,7 @@ class Words:
         with contextlib.suppress(*_CANNOT):
             self._store().set(_KEY.format(self._name, window), "1")
 
-    def shifted(self, window: int) -> bool:
+    def is_shifted(self, window: int) -> bool:
         """Whether any rank has left that note.
 
         Ask some synchronised steps after the window: what was noted before them is there for every rank.

@@ -40,7 +40,7 @@ def closing_order(seen: Iterable[Key]) -> list[Key]:
     for key in seen:
         if len(order) == count:
             count = next(slots)
-            order = _inserted(order, count)
+            order = _insert_keys(order, count)
         _insert(order, key, count)
     return order
 
@@ -55,7 +55,7 @@ def key_hash(key: Key) -> int:
     return (seed ^ (value + 0x9E3779B9 + (seed << 6) + (seed >> 2))) & _MASK
 
 
-def _inserted(keys: Iterable[Key], slots: int) -> list[Key]:
+def _insert_keys(keys: Iterable[Key], slots: int) -> list[Key]:
     order: list[Key] = []
     for key in keys:
         _insert(order, key, slots)

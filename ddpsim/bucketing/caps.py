@@ -134,7 +134,7 @@ class TorchCall:
             return cls(None, note=note)
         try:
             arguments = _arguments(ast.parse(call.rstrip(" "), mode="eval").body) if text.isprintable() else None
-            found = None if arguments is None else _of(arguments, note)
+            found = None if arguments is None else _build_call(arguments, note)
         except (InputError, SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
             found = None
         if found is None:
@@ -159,7 +159,7 @@ def _arguments(call: ast.expr) -> dict[str, object] | None:
     return found if len(found) == len(call.keywords) else None
 
 
-def _of(arguments: dict[str, object], note: str) -> TorchCall | None:
+def _build_call(arguments: dict[str, object], note: str) -> TorchCall | None:
     """Return the call with `arguments`; None where one is not written by any plan, or has a value it cannot take.
 
     Raises:

@@ -127,7 +127,7 @@ def aligned_plan(
     return custom_plan(parameters, sorted(groups, key=lambda group: max(place[index] for index in group)))
 
 
-def remapped(
+def remap_gradients(
     parameters: Sequence[Parameter], groups: Sequence[Sequence[int]], dropped: Collection[int]
 ) -> list[tuple[int, ...]]:
     """Return which gradients lie in which bucket's memory where what is left moves up, and dropped ones lie nowhere.

@@ -107,7 +107,7 @@ class LaunchQueue(Generic[Point]):
         """Return the first message that comes after `point`."""
         return self._listening[point][0]
 
-    def ready(self, point: Point) -> list[int]:
+    def mark_ready(self, point: Point) -> list[int]:
         """Announce a gradient; return the messages to launch now, in order.
 
         Raises:
@@ -117,7 +117,7 @@ class LaunchQueue(Generic[Point]):
             raise MarkedTwiceError(point)
         self._seen.add(point)
         complete = []
-        for number in self._listening.get(point, ()):  # as `passed`, without another call at every gradient
+        for number in self._listening.get(point, ()):  # as `mark_passed`, without another call at every gradient
             left = self._left[number]
             left.discard(point)
             if not left:
@@ -126,10 +126,10 @@ class LaunchQueue(Generic[Point]):
         return self._launch(complete) if complete else []
 
     def start(self, unused: Iterable[Point] = ()) -> list[int]:
-        """Announce the gradients that will not come, at the first one that does, as torch does; else as `ready`."""
-        return [number for point in unused for number in self.ready(point)]
+        """Announce the gradients that will not come, at the first that does, as torch does; else as `mark_ready`."""
+        return [number for point in unused for number in self.mark_ready(point)]
 
-    def passed(self, *points: Point) -> list[int]:
+    def mark_passed(self, *points: Point) -> list[int]:
         """Announce that `points` have been passed; return the messages to launch now, in order."""
         complete = []
         for point in points:
@@ -141,7 +141,7 @@ class LaunchQueue(Generic[Point]):
                     complete.append(number)
         return self._launch(complete) if complete else []
 
-    def waits(self, *points: Point) -> list[int]:
+    def take_waits(self, *points: Point) -> list[int]:
         """Return the messages that must have ended before `points` are passed, and forget that they block them."""
         found: set[int] = set()
         for point in points:
@@ -153,12 +153,12 @@ class LaunchQueue(Generic[Point]):
         """Whether every message of this iteration has been launched or skipped."""
         return self._coming <= 0 and not self._possible
 
-    def missing(self) -> list[Point]:
+    def find_missing(self) -> list[Point]:
         """Return the points, ascending, for want of which messages of this iteration could not become possible."""
         late = (number for number, came in enumerate(self._came) if came < self._iteration)
         return sorted({point for number in late if number not in self._skipped for point in self._left[number]})
 
-    def held(self, number: int) -> bool:
+    def is_held(self, number: int) -> bool:
         """Return whether a message is possible, but waits for one before it of its lane."""
         return any(self._possible.get(number, ()))
 

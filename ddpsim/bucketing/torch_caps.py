@@ -38,10 +38,10 @@ def torch_caps(parameters: Sequence[Parameter], groups: Sequence[Sequence[int]])
     def gives(limits: Sequence[int]) -> bool:
         return [bucket.parameters for bucket in assign_buckets(parameters, limits, order)] == wanted
 
-    limits = next((limits for limits in _exact(parameters, groups) if gives(limits)), None)
+    limits = next((limits for limits in _list_exact_limits(parameters, groups) if gives(limits)), None)
     if limits is None:
         return None
-    round_caps = tuple(map(roundest, _merged(_ranges(parameters, groups, limits))))
+    round_caps = tuple(map(find_round_cap, _merge_ranges(_ranges(parameters, groups, limits))))
     if all(cap is not None for cap in round_caps):
         found = tuple(cap for cap in round_caps if cap is not None)
         if gives([mib_to_bytes(cap) for cap in found]):
@@ -49,7 +49,7 @@ def torch_caps(parameters: Sequence[Parameter], groups: Sequence[Sequence[int]])
     return tuple(limit / MIB for limit in limits)
 
 
-def roundest(limits: Range) -> float | None:
+def find_round_cap(limits: Range) -> float | None:
     """Return the roundest cap in MiB whose bytes lie in `limits`; None where none is round.
 
     Of equally round ones the largest; of a range without an end the smallest, and none beyond twice its beginning.
@@ -85,22 +85,22 @@ def _ranges(parameters: Sequence[Parameter], groups: Sequence[Sequence[int]], li
             this = (this[0], math.inf)  # whether it closes there or is left over, it is the same bucket
         elif number == last[key] and size < limits[cursor]:
             this = (size, math.inf)  # left over, and so launched after those of other kinds that close
-        ranges[cursor] = _both(ranges[cursor], this)
+        ranges[cursor] = _intersect(ranges[cursor], this)
     return ranges
 
 
-def _merged(ranges: Sequence[Range]) -> list[Range]:
+def _merge_ranges(ranges: Sequence[Range]) -> list[Range]:
     """Return `ranges` without those at the end that one cap can serve; the last cap repeats."""
     kept = list(ranges)
     while len(kept) > 1:
-        common = _both(kept[-2], kept[-1])
+        common = _intersect(kept[-2], kept[-1])
         if common[0] >= common[1]:
             break
         kept[-2:] = [common]
     return kept
 
 
-def _both(one: Range, other: Range) -> Range:
+def _intersect(one: Range, other: Range) -> Range:
     return max(one[0], other[0]), min(one[1], other[1])
 
 
@@ -109,7 +109,7 @@ def _plain(cap: float) -> float:
     return int(whole) if whole == int(whole) else whole
 
 
-def _exact(parameters: Sequence[Parameter], groups: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+def _list_exact_limits(parameters: Sequence[Parameter], groups: Sequence[Sequence[int]]) -> Iterator[list[int]]:
     """Yield lists of limits that may close the groups where they end; each (dtype, device) reads its own from it."""
     sizes: dict[tuple[str, str], list[int]] = {}
     for group in groups:
@@ -117,16 +117,18 @@ def _exact(parameters: Sequence[Parameter], groups: Sequence[Sequence[int]]) -> 
         if not first.sparse:
             sizes.setdefault((first.dtype, first.device), []).append(sum(parameters[i].size_bytes for i in group))
     closed = _column_minima(list(sizes.values()))
-    yield _shortened(closed[:-1]) if len(closed) > 1 and closed[-1] <= closed[-2] else _shortened(closed)
-    yield _shortened(closed)
-    yield _shortened(_column_minima([of_key[:-1] for of_key in sizes.values()]))  # the last of each left over
+    yield (
+        _drop_repeated_end(closed[:-1]) if len(closed) > 1 and closed[-1] <= closed[-2] else _drop_repeated_end(closed)
+    )
+    yield _drop_repeated_end(closed)
+    yield _drop_repeated_end(_column_minima([of_key[:-1] for of_key in sizes.values()]))  # the last of each left over
 
 
 def _column_minima(rows: Sequence[Sequence[int]]) -> list[int]:
     return [min(size for size in column if size is not None) for column in zip_longest(*rows)]
 
 
-def _shortened(limits: list[int]) -> list[int]:
+def _drop_repeated_end(limits: list[int]) -> list[int]:
     while len(limits) > 1 and limits[-1] == limits[-2]:
         limits = limits[:-1]
     return limits or [0]

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddpsim.calibrating.fitting import Fit, Prior, Vector, fit, most_telling
-from ddpsim.calibrating.host_timed import latencies_held, of_the_device
+from ddpsim.calibrating.fitting import Fit, Prior, Vector, find_dominant_constant, fit
+from ddpsim.calibrating.host_timed import drop_host_timed_rows, latencies_held
 from ddpsim.calibrating.misfit import Misfit, misfit
-from ddpsim.calibrating.samples import Sample, predicted
+from ddpsim.calibrating.samples import Sample, predict_times
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.nccl.versions import OLD
 from ddpsim.collectives.priors import PRIORS
@@ -106,7 +106,7 @@ def calibrate(
     if not any(sample.sizes for sample in samples):
         raise CalibrationError("no row to fit to", remedy="give a table of measured collectives")
     start = _priors(tables, topology, backend)
-    whole, tables = tables, [of_the_device(sample, start) for sample in samples]
+    whole, tables = tables, [drop_host_timed_rows(sample, start) for sample in samples]
     if any(len(kept.rows) < len(table.rows) for kept, table in zip(tables, whole, strict=True)):
         start = latencies_held(start)
     samples = [Sample.of(table, topology, count) for table, count in zip(tables, counts, strict=True)]
@@ -122,12 +122,12 @@ def calibrate(
         version = max(sample.version for sample in samples)
         calibration = calibration.with_values({f"{start.backend}.version": version}, source="the tables' version")
     measured = np.concatenate([sample.measured for sample in samples])
-    fitted = predicted(samples, replace(calibration, curves=()))
+    fitted = predict_times(samples, replace(calibration, curves=()))
     folds: list[list[list[int]]] = []
     if len(measured) > 1:
-        folds = _apart(samples)
-        calibration = _with_residuals(calibration, measured, _by_constants_alone(samples, start))
-    held_out = _held_out(samples, start, folds)
+        folds = _split_folds(samples)
+        calibration = _with_residuals(calibration, measured, _predict_by_constants(samples, start))
+    held_out = _predict_held_out(samples, start, folds)
     calibration = replace(
         _with_host_costs(calibration, tables),
         provenance={"tables": [table.name for table in tables], "rows": len(measured), "topology": topology.name},
@@ -144,7 +144,7 @@ def calibrate(
         calibration,
         _error(fitted, measured),
         _error(held_out[left_out], measured[left_out]) if left_out.any() else None,
-        (RANK_COUNTS if _several_counts(samples) else LARGEST_SIZES) if folds else None,
+        (RANK_COUNTS if _has_several_counts(samples) else LARGEST_SIZES) if folds else None,
         found.undetermined,
         found.unused,
         _notes(samples, found),
@@ -196,7 +196,7 @@ def with_versions(samples: Sequence[Sample], start: Calibration) -> list[Sample]
     alone = sum(len(sample.sizes) for sample in samples) < 2
     if start.backend != "nccl" or alone or all(sample.version_known for sample in samples):
         return list(samples)
-    older = [sample if sample.version_known or not sample.runs(OLD) else sample.at_version(OLD) for sample in samples]
+    older = [sample if sample.version_known or not sample.runs(OLD) else sample.with_version(OLD) for sample in samples]
     losses = [fit_samples(candidate, start)[0].loss for candidate in (samples, older)]
     return older if losses[1] < losses[0] else list(samples)
 
@@ -211,12 +211,12 @@ def fit_samples(samples: Sequence[Sample], start: Calibration) -> tuple[Fit, Cal
     measured = np.concatenate([sample.undisturbed for sample in samples])
 
     def predict(values: Mapping[str, float]) -> Vector:
-        return predicted(samples, start.with_values(values, source="trial"))
+        return predict_times(samples, start.with_values(values, source="trial"))
 
     found = fit(predict, priors, measured)
     unused, undetermined = found.unused, list[str]()
     if len(measured) == 1:
-        only = most_telling(predict, priors, measured)
+        only = find_dominant_constant(predict, priors, measured)
         undetermined += [name for name in found.values if name != only]
         found = fit(predict, {only: priors[only]}, measured)
     while found.undetermined and len(found.undetermined) < len(found.values):
@@ -240,7 +240,7 @@ def fit_samples(samples: Sequence[Sample], start: Calibration) -> tuple[Fit, Cal
 def with_residuals(samples: Sequence[Sample], start: Calibration, calibration: Calibration) -> Calibration:
     """Return `calibration` of `samples` with the residuals of rows that took no part in a fit from `start`."""
     measured = np.concatenate([sample.measured for sample in samples])
-    return _with_residuals(calibration, measured, _by_constants_alone(samples, start))
+    return _with_residuals(calibration, measured, _predict_by_constants(samples, start))
 
 
 def _with_residuals(calibration: Calibration, measured: Vector, held_out: Vector) -> Calibration:
@@ -277,7 +277,7 @@ def _priors(tables: Sequence[MeasuredTable], topology: Topology, backend: str | 
     return Calibration.priors(backend)
 
 
-def _by_constants_alone(samples: Sequence[Sample], start: Calibration) -> Vector:
+def _predict_by_constants(samples: Sequence[Sample], start: Calibration) -> Vector:
     """Return the time of each row from constants of the others, every fourth row left out at a time."""
     rows = [(index, row) for index, sample in enumerate(samples) for row in range(len(sample.sizes))]
     count = min(_FOLDS, len(rows))
@@ -286,16 +286,16 @@ def _by_constants_alone(samples: Sequence[Sample], start: Calibration) -> Vector
          for index in range(len(samples))]
         for fold in range(count)
     ]  # fmt: skip
-    return _held_out(samples, start, folds, curves=False)
+    return _predict_held_out(samples, start, folds, curves=False)
 
 
-def _several_counts(samples: Sequence[Sample]) -> bool:
+def _has_several_counts(samples: Sequence[Sample]) -> bool:
     return len({sample.placement.world_size for sample in samples if sample.sizes}) > 1
 
 
-def _apart(samples: Sequence[Sample]) -> list[list[list[int]]]:
+def _split_folds(samples: Sequence[Sample]) -> list[list[list[int]]]:
     """Return what is left out at a time, the rows of each sample: a rank count, else the largest sizes."""
-    if _several_counts(samples):
+    if _has_several_counts(samples):
         counts = dict.fromkeys(sample.placement.world_size for sample in samples if sample.sizes)
         return [
             [list(range(len(sample.sizes))) if sample.placement.world_size == count else [] for sample in samples]
@@ -312,7 +312,7 @@ def _apart(samples: Sequence[Sample]) -> list[list[list[int]]]:
     return [largest]
 
 
-def _held_out(
+def _predict_held_out(
     samples: Sequence[Sample], start: Calibration, folds: Sequence[Sequence[Sequence[int]]], *, curves: bool = True
 ) -> Vector:
     """Return the time of each row from constants, and curves, of what is left without its fold; NaN of other rows.
@@ -324,11 +324,13 @@ def _held_out(
     found = [np.full(len(sample.sizes), math.nan) for sample in samples]
     for fold in folds:
         kept = [[row for row in range(len(s.sizes)) if row not in out] for s, out in zip(samples, fold, strict=True)]
-        _, calibration = fit_samples([s.only(rows) for s, rows in zip(samples, kept, strict=True) if rows], start)
+        _, calibration = fit_samples(
+            [s.select_rows(rows) for s, rows in zip(samples, kept, strict=True) if rows], start
+        )
         used = calibration if curves else replace(calibration, curves=())
         for sample, out, times in zip(samples, fold, found, strict=True):
             if out:
-                times[list(out)] = sample.only(out).predicted(used)
+                times[list(out)] = sample.select_rows(out).predict(used)
     return np.concatenate(found)
 
 
@@ -342,10 +344,10 @@ def _curves(samples: Sequence[Sample]) -> tuple[Curve, ...]:
     for curve in (sample.curve() for sample in samples):
         key = (curve.topology, curve.nodes, curve.gpus_per_node, curve.algorithm, str(curve.operation))
         found.setdefault(key, []).append(curve)
-    return tuple(_joined(curves) for curves in found.values())
+    return tuple(_join_curves(curves) for curves in found.values())
 
 
-def _joined(curves: Sequence[Curve]) -> Curve:
+def _join_curves(curves: Sequence[Curve]) -> Curve:
     fewest = min(curve.gpus_per_process for curve in curves)
     alike = [curve for curve in curves if curve.gpus_per_process == fewest]
     times: dict[int, list[float]] = {}

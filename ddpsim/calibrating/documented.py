@@ -58,7 +58,7 @@ _SINGLE = {
 }
 
 
-def documented() -> Calibration:
+def make_documented_calibration() -> Calibration:
     """Return NCCL's transport with every fitted constant at its documented value."""
     values = {f"nccl.{name}": pair for name, pair in _SINGLE.items()}
     for row, (medians, stds) in _ROWS.items():

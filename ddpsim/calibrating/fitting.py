@@ -86,10 +86,10 @@ def fit(
         near: values to start from, the priors' where it has none; a good guess saves rounds.
         bend: scales beyond which a row counts linearly.
     """
-    unused = _unused(_Problem(predict, priors, np.log(measured)))
+    unused = _find_unused(_Problem(predict, priors, np.log(measured)))
     problem = _Problem(predict, {name: p for name, p in priors.items() if name not in unused}, np.log(measured), bend)
     # First as if the rows were good, so that they and not the priors decide; then with the scatter that is left.
-    theta, residuals = _minimise(problem, problem.started(near or {}), _FIRST_SCALE)
+    theta, residuals = _minimise(problem, problem.choose_start(near or {}), _FIRST_SCALE)
     loss = problem.loss(theta, residuals, _FIRST_SCALE)
     scale = _scale(residuals, problem.parameters_used(theta, residuals, _FIRST_SCALE))
     theta, residuals = _minimise(problem, theta, scale)
@@ -107,7 +107,7 @@ def fit(
     )
 
 
-def most_telling(predict: Predict, priors: Mapping[str, Prior], measured: Vector) -> str:
+def find_dominant_constant(predict: Predict, priors: Mapping[str, Prior], measured: Vector) -> str:
     """Return the constant that the rows say most of: whose prior's spread moves the predicted times most."""
     problem = _Problem(predict, priors, np.log(measured))
     moved = np.abs(problem.jacobian(problem.centre, problem.residuals(problem.centre)) * problem.stds).sum(axis=0)
@@ -134,7 +134,7 @@ def _minimise(problem: _Problem, theta: Vector, scale: float) -> tuple[Vector, V
     return theta, residuals
 
 
-def _unused(problem: _Problem) -> tuple[str, ...]:
+def _find_unused(problem: _Problem) -> tuple[str, ...]:
     """Return the constants that no residual depends on at their priors."""
     jacobian = problem.jacobian(problem.centre, problem.residuals(problem.centre))
     return tuple(name for name, column in zip(problem.names, jacobian.T, strict=True) if not column.any())
@@ -147,7 +147,7 @@ class _Problem:
         self.centre = np.log([prior.value for prior in priors.values()])
         self.stds = np.array([prior.log_std for prior in priors.values()])
 
-    def started(self, near: Mapping[str, float]) -> Vector:
+    def choose_start(self, near: Mapping[str, float]) -> Vector:
         """Return the logarithms to start from."""
         known = [near.get(name, math.exp(centre)) for name, centre in zip(self.names, self.centre, strict=True)]
         return np.log(known)

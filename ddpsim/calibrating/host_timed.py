@@ -15,7 +15,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import CalibrationError
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.measured import MeasuredTable
-from ddpsim.units import counted, format_time
+from ddpsim.units import format_count, format_time
 
 SHORT_S = 100e-6
 """Rows that the priors predict to be shorter tell what a collective takes whatever its bytes."""
@@ -33,7 +33,7 @@ _LEFT = 4.0
 """A row this many times the host's floor is taken to tell of the device: a quarter of it is the host's at most."""
 
 
-def of_the_device(sample: Sample, start: Calibration) -> MeasuredTable:
+def drop_host_timed_rows(sample: Sample, start: Calibration) -> MeasuredTable:
     """Return the table of `sample` without rows that the host set, and with a note where there are some.
 
     Raises:
@@ -47,7 +47,7 @@ def of_the_device(sample: Sample, start: Calibration) -> MeasuredTable:
     if not rows:
         remedy = "measure with nccl-tests, or with events on the device"
         raise CalibrationError(what, place=table.name, remedy=remedy)
-    note = f"{table.name}: {what}; {counted(len(table.rows) - len(rows), 'row')} left out"
+    note = f"{table.name}: {what}; {format_count(len(table.rows) - len(rows), 'row')} left out"
     return replace(table, rows=rows, notes=(*table.notes, note))
 
 
@@ -61,7 +61,7 @@ def host_floor_s(sample: Sample, start: Calibration) -> float | None:
     """Return the time that a table's short collectives take on the host; None of a table timed on the device."""
     if start.backend not in GPU_BACKENDS or sample.placement.nodes > 1 or sample.isolated:
         return None
-    short = list(_short(sample, start))
+    short = list(_list_latency_rows(sample, start))
     if len(short) < 2:
         return None
     times = [measured_s for measured_s, _ in short]
@@ -71,8 +71,8 @@ def host_floor_s(sample: Sample, start: Calibration) -> float | None:
     return median(times) if told else None
 
 
-def _short(sample: Sample, start: Calibration) -> Iterator[tuple[float, float]]:
+def _list_latency_rows(sample: Sample, start: Calibration) -> Iterator[tuple[float, float]]:
     """Yield measured and predicted times of the rows that tell of latency."""
-    for measured_s, predicted_s in zip(sample.measured.tolist(), sample.predicted(start).tolist(), strict=True):
+    for measured_s, predicted_s in zip(sample.measured.tolist(), sample.predict(start).tolist(), strict=True):
         if predicted_s < SHORT_S:
             yield measured_s, predicted_s

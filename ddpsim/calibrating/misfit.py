@@ -16,7 +16,7 @@ import numpy as np
 from ddpsim.calibrating.fitting import Vector
 from ddpsim.calibrating.samples import Sample
 from ddpsim.errors import CalibrationError
-from ddpsim.units import counted, format_time
+from ddpsim.units import format_count, format_time
 
 MEAN_FACTOR = 2.0
 """The most that rows may be off the constants fitted to them, in the geometric mean of measured over fitted."""
@@ -63,7 +63,7 @@ class _Row:
 
     def __str__(self) -> str:
         fitted_s = self.measured_s / math.exp(self.residual)
-        what = f"{self.size_bytes:,} B on {counted(self.ranks, 'rank')}"
+        what = f"{self.size_bytes:,} B on {format_count(self.ranks, 'rank')}"
         file_and_row = self.place.rpartition("/")[2]
         return f"{file_and_row} ({what}: {format_time(self.measured_s)} measured, {format_time(fitted_s)} fitted)"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddpsim.calibrating.documented import documented
+from ddpsim.calibrating.documented import make_documented_calibration
 from ddpsim.calibrating.fitting import Fit, Prior, Vector, fit
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
@@ -19,7 +19,7 @@ from ddpsim.collectives.nccl.costs import efficient_as
 from ddpsim.collectives.nccl.loads import GROUPS
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.versions import PROTOCOLS, RING, TREE
-from ddpsim.units import MIB, counted
+from ddpsim.units import MIB, format_count
 
 _FAR = 2.0
 """A table's mean log error over the median table's from which it is set aside; chosen by hand.
@@ -55,7 +55,7 @@ class Pool:
 
     def calibration(self) -> Calibration:
         """Return the documented constants with these in their places."""
-        return documented().with_values(self.values, source="pooled fit")
+        return make_documented_calibration().with_values(self.values, source="pooled fit")
 
 
 def fit_pooled(
@@ -69,15 +69,16 @@ def fit_pooled(
         near: values to start the search from.
         progress: is told what is about to be fitted.
     """
-    progress(f"fitting {counted(sum(len(each.sizes) for each in samples), 'row')} of {counted(len(samples), 'table')}")
-    found = _fitted(samples, near)
+    rows = format_count(sum(len(each.sizes) for each in samples), "row")
+    progress(f"fitting {rows} of {format_count(len(samples), 'table')}")
+    found = _fit_samples(samples, near)
     distances = [float(np.abs(part).mean()) for part in _parts(samples, found.residuals)]
     limit = _FAR * float(np.median(distances))
     kept = [sample for sample, distance in zip(samples, distances, strict=True) if distance <= limit]
     aside = tuple(s.table.name for s, distance in zip(samples, distances, strict=True) if distance > limit)
     if aside:
         progress(f"fitting again without {', '.join(aside)}")
-        found = _fitted(kept, found.values)
+        found = _fit_samples(kept, found.values)
     return Pool(found.values, aside, found.unused, found.residuals)
 
 
@@ -92,17 +93,17 @@ def thin_rows(sample: Sample) -> Sample:
         rows = [2**k - 1 for k in range(len(sample.sizes).bit_length()) if 2**k <= len(sample.sizes)]
     if len(rows) > _ROWS:
         rows = [rows[round(n * (len(rows) - 1) / (_ROWS - 1))] for n in range(_ROWS)]
-    return sample.only(rows)
+    return sample.select_rows(rows)
 
 
-def _fitted(samples: Sequence[Sample], near: Mapping[str, float] | None) -> Fit:
-    start = documented()
+def _fit_samples(samples: Sequence[Sample], near: Mapping[str, float] | None) -> Fit:
+    start = make_documented_calibration()
     priors = {name: Prior(c.value, c.log_std) for name, c in start.constants.items() if c.log_std is not None}
     memories = [CachedTimes(sample, tuple(priors), start) for sample in samples]
 
     def predict(values: Mapping[str, float]) -> Vector:
         calibration = start.with_values(values, source="trial")
-        return np.concatenate([memory.predicted(calibration) for memory in memories])
+        return np.concatenate([memory.predict(calibration) for memory in memories])
 
     return fit(predict, priors, np.concatenate([sample.undisturbed for sample in samples]), near, _BEND)
 
@@ -128,11 +129,11 @@ class CachedTimes:
             for found in dict.fromkeys(entries)
         ]
 
-    def predicted(self, calibration: Calibration) -> Vector:
+    def predict(self, calibration: Calibration) -> Vector:
         """Return the time of each row in seconds, as the sample does."""
         times = np.empty(self._size)
         for part in self._parts:
-            times[part.rows] = part.predicted(calibration)
+            times[part.rows] = part.predict(calibration)
         return times
 
 
@@ -140,16 +141,16 @@ class _Part:
     """Rows of a sample that NCCL may carry out by the same entries."""
 
     def __init__(self, sample: Sample, rows: list[int], entries: frozenset[tuple[str, str]], names: Sequence[str]):
-        self.rows, self._sample = rows, sample.only(rows)
-        self._names = [name for name in names if concerns(sample, name) and _loads(entries, name)]
+        self.rows, self._sample = rows, sample.select_rows(rows)
+        self._names = [name for name in names if depends_on(sample, name) and _loads(entries, name)]
         self._known: dict[tuple[float, ...], Vector] = {}
 
-    def predicted(self, calibration: Calibration) -> Vector:
+    def predict(self, calibration: Calibration) -> Vector:
         key = tuple(calibration[name] for name in self._names)
         if key not in self._known:
             if len(self._known) > 2 * len(self._names):
                 self._known.clear()
-            self._known[key] = self._sample.predicted(calibration)
+            self._known[key] = self._sample.predict(calibration)
         return self._known[key]
 
 
@@ -164,7 +165,7 @@ def _loads(entries: Collection[tuple[str, str]], name: str) -> bool:
     )
 
 
-def concerns(sample: Sample, name: str) -> bool:
+def depends_on(sample: Sample, name: str) -> bool:
     """Whether the sample's times can depend on the constant."""
     layout = sample.layout()
     present = {*layout.ring.rates, *layout.tree.rates, layout.hop if layout.shape.nvlink else "pcie"}

@@ -10,7 +10,7 @@ import numpy as np
 
 from ddpsim.calibrating.fitting import Vector
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
-from ddpsim.collectives.curve import Correction, CurveTransport, every_matching
+from ddpsim.collectives.curve import Correction, CurveTransport, find_curves
 from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.collectives.mpi.transport import MpiTransport
 from ddpsim.collectives.nccl.layout import Layout
@@ -72,7 +72,7 @@ class Sample:
             simple_only=stated.simple_only,
         )
 
-    def only(self, rows: Sequence[int]) -> Sample:
+    def select_rows(self, rows: Sequence[int]) -> Sample:
         """Return the sample of some rows."""
         return replace(
             self,
@@ -82,7 +82,7 @@ class Sample:
             _layouts=self._layouts,
         )
 
-    def predicted(self, calibration: Calibration) -> Vector:
+    def predict(self, calibration: Calibration) -> Vector:
         """Return the time of each row in seconds."""
         transport = self.transport(calibration)
         operation = self.table.operation
@@ -90,7 +90,7 @@ class Sample:
 
     def curve(self) -> Curve:
         """Return the rows as a curve of exactly this machine and rank count, as if measured back to back."""
-        points = zip(self.sizes, self._back_to_back(), strict=True)
+        points = zip(self.sizes, self._subtract_start(), strict=True)
         placement = self.placement
         return Curve(
             placement.topology.fingerprint(),
@@ -102,7 +102,7 @@ class Sample:
             self.table.operation,
         )
 
-    def _back_to_back(self) -> list[float]:
+    def _subtract_start(self) -> list[float]:
         """Return the times without an idle stream's start; no less than half of them is left."""
         backend = self.table.header.get("backend", self.placement.topology.backend)
         start_s = _ISOLATED_S if self.isolated and backend in GPU_BACKENDS else 0.0
@@ -120,18 +120,18 @@ class Sample:
             self._layouts["layout"] = Layout(self.placement, self.version, simple_only=self.simple_only)
         return self._layouts["layout"]
 
-    def at_version(self, version: int) -> Sample:
+    def with_version(self, version: int) -> Sample:
         """Return the sample as if measured with `version` of NCCL."""
         return replace(self, version=version, _layouts={})
 
     def transport(self, calibration: Calibration) -> Transport:
         """Return what the rows were measured on, as `calibration` has it."""
         if calibration.backend == "gloo":
-            return self._corrected(GlooTransport(self.placement, calibration), calibration, 0.0)
+            return self._correct(GlooTransport(self.placement, calibration), calibration, 0.0)
         if calibration.backend == "mpi":
             options = CollectiveOptions(algorithm=self.algorithm)
-            return self._corrected(MpiTransport(self.placement, calibration, options), calibration, 0.0)
-        curves = every_matching(calibration, self.placement, self.algorithm)
+            return self._correct(MpiTransport(self.placement, calibration, options), calibration, 0.0)
+        curves = find_curves(calibration, self.placement, self.algorithm)
         transport = NcclTransport(
             self.layout(),
             calibration,
@@ -141,14 +141,14 @@ class Sample:
                 gpus_per_process=self.gpus_per_process,
             ),
         )
-        return self._corrected(transport, calibration, self._isolated_s(calibration))
+        return self._correct(transport, calibration, self._isolated_s(calibration))
 
     def _isolated_s(self, calibration: Calibration) -> float:
         return calibration[f"{calibration.backend}.isolated_s"] if self.isolated else 0.0
 
-    def _corrected(self, transport: Transport, calibration: Calibration, start_s: float) -> Transport:
+    def _correct(self, transport: Transport, calibration: Calibration, start_s: float) -> Transport:
         """Return `transport` corrected by the rows of this machine, which took `start_s` less, where there are any."""
-        curves = every_matching(calibration, self.placement, self.algorithm)
+        curves = find_curves(calibration, self.placement, self.algorithm)
         corrections = tuple(Correction.of(curve, transport) for curve in curves)
         return CurveTransport(transport, corrections, start_s) if corrections else transport
 
@@ -173,6 +173,6 @@ def place_table(table: MeasuredTable, topology: Topology, nodes: int | None = No
         error.at(f"{table.name}: {table.ranks} ranks")
 
 
-def predicted(samples: Sequence[Sample], calibration: Calibration) -> Vector:
+def predict_times(samples: Sequence[Sample], calibration: Calibration) -> Vector:
     """Return the times of all rows of all samples, one sample after the other."""
-    return np.concatenate([sample.predicted(calibration) for sample in samples])
+    return np.concatenate([sample.predict(calibration) for sample in samples])

@@ -17,7 +17,7 @@ import numpy as np
 from ddpsim.bucketing import Parameter
 from ddpsim.chakra.schema import Attribute, CollectiveType, NodeType, Tensors, TraceNode, decode
 from ddpsim.chakra.steps import BACKWARD, FORWARD, MODULE_BUFFERS, OPTIMIZER, PARAMETERS
-from ddpsim.chakra.unannotated import annotated
+from ddpsim.chakra.unannotated import annotate_nodes
 from ddpsim.errors import TraceError
 from ddpsim.files import display_name, read_bytes
 from ddpsim.workload import Buffer, Phase, Workload
@@ -85,7 +85,7 @@ def import_trace(path: Path) -> ImportedTrace:
     notes: tuple[str, ...] = ()
     seen = tuple(_collectives(nodes, place))
     if not any("phase" in node.attributes for node in nodes):
-        nodes, notes = annotated(nodes, place)
+        nodes, notes = annotate_nodes(nodes, place)
         header = {"workload": path.name.removesuffix(".et"), **header}
     return ImportedTrace(_workload(header, nodes, place), seen, notes)
 
@@ -98,10 +98,10 @@ def _collectives(nodes: Sequence[TraceNode], place: str) -> Iterable[TracedColle
         group = str(node.attributes.get("pg_name", ""))
         operation = NodeType(node.type).name.removeprefix("COMM_")
         if node.type == NodeType.COMM_COLL:
-            number = _whole(node, "comm_type", place)
+            number = _parse_whole(node, "comm_type", place)
             known = number in [int(each) for each in CollectiveType]
             operation = CollectiveType(number).name if known else f"collective {number}"
-        size_bytes = _whole(node, "comm_size", place)
+        size_bytes = _parse_whole(node, "comm_size", place)
         yield TracedCollective(node.name, operation, size_bytes, group, sizes.get(group), node.duration_us / 1e6)
 
 
@@ -125,10 +125,10 @@ def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place
     one_clock = device == "cpu" or device.startswith(_TIMED)
     steps = [
         _Step.of(mine, parameters, place, one_clock=one_clock)
-        for _, mine in sorted(_by_iteration(nodes, place).items())
+        for _, mine in sorted(_group_by_iteration(nodes, place).items())
     ]
     _fill_in_optimizer(steps)
-    if all(each.like(steps[0]) for each in steps):
+    if all(each.matches(steps[0]) for each in steps):
         steps = steps[:1]
 
     def phase(name: str) -> Phase:
@@ -163,12 +163,12 @@ def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place
     )
 
 
-def _by_iteration(nodes: Sequence[TraceNode], place: str) -> dict[int, list[TraceNode]]:
+def _group_by_iteration(nodes: Sequence[TraceNode], place: str) -> dict[int, list[TraceNode]]:
     """Return the compute nodes of each iteration."""
     found: dict[int, list[TraceNode]] = {}
     for node in nodes:
         if node.type == NodeType.COMP and "phase" in node.attributes:
-            found.setdefault(_whole(node, "iteration", place), []).append(node)
+            found.setdefault(_parse_whole(node, "iteration", place), []).append(node)
     return found
 
 
@@ -205,7 +205,7 @@ class _Step:
         hooks, ready = _gradients(nodes, index, place, one_clock=one_clock)
         return cls(seconds, hooks, ready, _forward_use(nodes, index, place, one_clock=one_clock))
 
-    def like(self, other: _Step) -> bool:
+    def matches(self, other: _Step) -> bool:
         """Whether both are one step, but for whole microseconds' rounding."""
         mine, theirs = ([*each.seconds.values(), *each.hooks, *each.ready] for each in (self, other))
         apart = [np.abs(np.subtract(one, two)) for one, two in zip(mine, theirs, strict=True)]
@@ -317,7 +317,7 @@ def _json(text: str, node: TraceNode, place: str) -> object:
         raise TraceError(f"is no JSON: {error}", place=f"{place}: node {node.id}", remedy=_REMEDY) from error
 
 
-def _whole(node: TraceNode, name: str, place: str) -> int:
+def _parse_whole(node: TraceNode, name: str, place: str) -> int:
     value = node.attributes.get(name)
     if not isinstance(value, int):
         what = f"has no whole number `{name}`" if value is None else f"`{name}` is {value!r}"

@@ -110,7 +110,7 @@ def encode(header: Mapping[str, Attribute], nodes: Iterable[TraceNode]) -> bytes
     kinds = _messages()
     made = kinds.GlobalMetadata(version=VERSION)
     _set_attributes(made, header)
-    parts = [_delimited(made.SerializeToString(deterministic=True))]
+    parts = [_delimit(made.SerializeToString(deterministic=True))]
     for node in nodes:
         message = kinds.Node(
             id=node.id,
@@ -126,7 +126,7 @@ def encode(header: Mapping[str, Attribute], nodes: Iterable[TraceNode]) -> bytes
                 into = getattr(message, side)
                 into.values, into.shapes, into.types = tensors.values, tensors.shapes, tensors.types
         _set_attributes(message, node.attributes)
-        parts.append(_delimited(message.SerializeToString(deterministic=True)))
+        parts.append(_delimit(message.SerializeToString(deterministic=True)))
     return b"".join(parts)
 
 
@@ -200,7 +200,7 @@ def _parse(message: Any, data: bytes, place: str, offset: int) -> None:
         raise TraceError(what, place=place, remedy=_NO_TRACE) from error
 
 
-def _delimited(data: bytes) -> bytes:
+def _delimit(data: bytes) -> bytes:
     length, head = len(data), bytearray()
     while length > 0x7F:
         head.append(length & 0x7F | 0x80)

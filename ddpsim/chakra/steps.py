@@ -77,7 +77,7 @@ class _Clock:
 
     total_s: float = 0.0
 
-    def passed_us(self, seconds: float) -> int:
+    def advance_us(self, seconds: float) -> int:
         """Return what `seconds` more take, rounded so that sums are right."""
         before, self.total_s = self.total_s, self.total_s + seconds
         return round(self.total_s * 1e6) - round(before * 1e6)
@@ -135,7 +135,7 @@ class _Writer:
             self._collective(node, step)
             return latest
         resource = {"host": self._host, "compute": self._device, "copies": self._copies}.get(where, _Resource())
-        resource.before = self._joined(resource.before, node)
+        resource.before = self._join_dependencies(resource.before, node)
         self._ends[node] = resource.before
         if kind in _NO_TIME or (kind is NodeKind.NOT_BEFORE and graph.seconds[node] <= 0):
             if kind is NodeKind.RESUME:
@@ -143,7 +143,7 @@ class _Writer:
             return latest
         phase = step.phase(node, graph, latest, one_thread=self._rank.one_thread)
         if kind is NodeKind.NOT_BEFORE:
-            self._launched_late(node, step)
+            self._write_launch_delay(node, step)
         elif kind in (NodeKind.LOAD, NodeKind.COPY):
             times = self._run.times
             made = _computation(INPUT, kind.name.lower())
@@ -185,7 +185,7 @@ class _Writer:
         made = _computation(BACKWARD, f"{BACKWARD} {of.name}", outputs=tensors_of([of]))
         self._compute(node, made, seconds, resource, paced=self._graph.kind[node] is NodeKind.PACED)
 
-    def _launched_late(self, node: int, step: _Step) -> None:
+    def _write_launch_delay(self, node: int, step: _Step) -> None:
         """Write for how long the device idled for want of a launch."""
         times, lag_s = self._run.times, self._graph.seconds[node]
         idled_s = min(lag_s, max(0.0, times.end[node] - times.begin[node]))
@@ -208,9 +208,9 @@ class _Writer:
         told: dict[str, Attribute] = {} if lag_us is None else {"lag_us": lag_us}
         on_host = resource is self._host and not paced
         made.attributes = {"is_cpu_op": on_host, **made.attributes, "iteration": self._index, **told}
-        made.control = _sorted((*resource.before, *self._paced) if paced else resource.before)
+        made.control = _sort_ids((*resource.before, *self._paced) if paced else resource.before)
         made.start_us = self._since_us(node)
-        made.duration_us = resource.clocks[phase if lag_us is None else "launch"].passed_us(seconds)
+        made.duration_us = resource.clocks[phase if lag_us is None else "launch"].advance_us(seconds)
         resource.before = self._ends[node] = (self._add(made),)
         if paced:
             self._paced = resource.before
@@ -226,7 +226,7 @@ class _Writer:
         lasted_s = max(0.0, ended_s - times.begin[node]) if ended_s != float("inf") else 0.0
         made = TraceNode(
             0, step.messages.get(node, str(collective.operation)), NodeType.COMM_COLL,
-            control=_sorted((*queued, *lane.before)), data=_sorted(data), start_us=self._since_us(node),
+            control=_sort_ids((*queued, *lane.before)), data=_sort_ids(data), start_us=self._since_us(node),
             duration_us=round(lasted_s * 1e6),
             attributes={"is_cpu_op": False, "iteration": self._index, "op": str(operation),
                         "comm_size": collective.size_bytes},
@@ -245,12 +245,12 @@ class _Writer:
         self.nodes.append(node if group is None else CommunicationNode(node, group))
         return self._id
 
-    def _joined(self, before: Before, node: int) -> Before:
+    def _join_dependencies(self, before: Before, node: int) -> Before:
         """Return what a node comes after: the one before on its resource, its launch, and what it waits for."""
         found = set(before) | set(self._ends.get(self._graph.queued[node], ()))
         for each in self._graph.after[node]:
             found.update(self._ends.get(each, ()))
-        return _sorted(found)
+        return _sort_ids(found)
 
     def _group(self, lane: int) -> str:
         scheduled = self._setting.scheduled
@@ -363,7 +363,7 @@ def _constant_s(graph: StepGraph, node: int, setting: RankConfiguration) -> floa
     return total_s
 
 
-def _sorted(ids: Iterable[int]) -> Before:
+def _sort_ids(ids: Iterable[int]) -> Before:
     return tuple(sorted(set(ids)))
 
 

@@ -20,15 +20,15 @@ _ELEMENT_BYTES = 4
 """Of the float32 that gradients are taken to be."""
 
 
-def annotated(nodes: Sequence[TraceNode], place: str) -> tuple[list[TraceNode], tuple[str, ...]]:
+def annotate_nodes(nodes: Sequence[TraceNode], place: str) -> tuple[list[TraceNode], tuple[str, ...]]:
     """Return the compute nodes with their phases and gradients, and what was assumed.
 
     Raises:
         TraceError: nodes that wait for each other, or for one that is not there.
     """
-    ordered = _in_order(nodes, place)
+    ordered = _sort_nodes(nodes, place)
     reducing = [node for node in ordered if _reduces(node)]
-    last_before = {node.id: _last_computed(node, ordered) for node in reducing}
+    last_before = {node.id: _find_last_computed(node, ordered) for node in reducing}
     gradients: dict[int, list[TraceNode]] = {}
     for node in reducing:
         gradients.setdefault(last_before[node.id], []).append(node)
@@ -57,7 +57,7 @@ def annotated(nodes: Sequence[TraceNode], place: str) -> tuple[list[TraceNode], 
     return found, tuple(notes)
 
 
-def _in_order(nodes: Sequence[TraceNode], place: str) -> list[TraceNode]:
+def _sort_nodes(nodes: Sequence[TraceNode], place: str) -> list[TraceNode]:
     """Return nodes each behind what it comes after; of those that may come next, that of the lowest id.
 
     Raises:
@@ -93,7 +93,7 @@ def _in_order(nodes: Sequence[TraceNode], place: str) -> list[TraceNode]:
     return ordered
 
 
-def _last_computed(node: TraceNode, ordered: Sequence[TraceNode]) -> int:
+def _find_last_computed(node: TraceNode, ordered: Sequence[TraceNode]) -> int:
     """Return the last compute node that `node` comes after, through whatever; -1 where there is none."""
     known, wanted = {each.id: each for each in ordered}, {*node.control, *node.data}
     places = {each.id: number for number, each in enumerate(ordered)}

@@ -44,7 +44,7 @@ def write_traces(run: JobRun, folder: Path, name: str) -> list[Path]:
         number = draws[rank]
         setting = run.settings[number]
         groups = groups_of(rank, sizes, world_size)
-        nodes = [*_lists(setting, groups), *_on_rank(steps[number], groups, rank)]
+        nodes = [*_lists(setting, groups), *_select_rank_nodes(steps[number], groups, rank)]
         data = encode(_header(run, setting, rank), nodes)
         if rank == 0 and (total := len(data) * world_size) > MOST_BYTES:
             what = f"{world_size} ranks' traces of {format_size(len(data))} are {format_size(total)}"
@@ -86,7 +86,7 @@ def _lists(setting: RankConfiguration, groups: dict[str, ProcessGroup]) -> list[
     ]
 
 
-def _on_rank(
+def _select_rank_nodes(
     nodes: Sequence[TraceNode | CommunicationNode], groups: dict[str, ProcessGroup], rank: int
 ) -> list[TraceNode]:
     """Return the nodes of one rank: with its process groups, and its neighbours where ranks send to each other."""

@@ -8,9 +8,22 @@ from ddpsim.charts.gains import gain_charts
 from ddpsim.charts.measured import measured_chart
 from ddpsim.charts.model import Axis, BoxBar, Chart, ChartLine, ChartPoint, StackedBar, categories
 from ddpsim.charts.sizes import size_chart
-from ddpsim.charts.steps import Step, in_order, step_charts
+from ddpsim.charts.steps import Step, sort_values, step_charts
 
 __all__ = [
-    "Axis", "BoxBar", "CapCurve", "Chart", "ChartLine", "ChartPoint", "StackedBar", "Step", "cap_charts", "categories",
-    "gain_charts", "in_order", "measured_chart", "size_chart", "step_charts",
+    "Axis",
+    "BoxBar",
+    "CapCurve",
+    "Chart",
+    "ChartLine",
+    "ChartPoint",
+    "StackedBar",
+    "Step",
+    "cap_charts",
+    "categories",
+    "gain_charts",
+    "measured_chart",
+    "size_chart",
+    "sort_values",
+    "step_charts",
 ]  # fmt: skip

@@ -204,7 +204,7 @@ class Chart:
         """Yield every value along x."""
         yield from (place for line in self.lines for place in self.places(line))
         yield from (float(place) for place in range(max(len(self.bars), len(self.boxes))))
-        yield from _given(self.x)
+        yield from _list_given(self.x)
 
     def ys(self) -> Iterator[float]:
         """Yield every value along y, ends of bands included."""
@@ -213,7 +213,7 @@ class Chart:
             yield from (0.0, bar.total, *((bar.low, bar.high) if bar.low < bar.high else ()))
             yield from () if bar.reported is None else (bar.reported,)
         yield from (value for box in self.boxes for value in box.spread)
-        yield from _given(self.y)
+        yield from _list_given(self.y)
 
     def document(self) -> dict[str, object]:
         """Return the chart's lines as JSON values, as a `ddpsim.report/1` holds them."""
@@ -230,7 +230,7 @@ class Chart:
         }
 
 
-def _given(axis: Axis) -> Iterator[float]:
+def _list_given(axis: Axis) -> Iterator[float]:
     yield from (value for value in (axis.level, axis.low, axis.high) if value is not None)
     yield from (value for value, _ in axis.ticks)
 

@@ -12,7 +12,7 @@ BROADCAST = "buffer broadcast"
 _PHASES = (FORWARD, BACKWARD, OPTIMIZER, WAIT)
 
 
-def of_trace(trace: Trace, iteration_s: float, label: str, rank: int | None = None) -> TimelineStep:
+def timeline_from_trace(trace: Trace, iteration_s: float, label: str, rank: int | None = None) -> TimelineStep:
     """Return the synchronised step of a rank, the lowest recorded one, whose period is nearest to `iteration_s`."""
     steps = trace.of_rank(trace.ranks[0] if rank is None else rank)
     synced = [it for it in steps if it.synced and it.buckets] or steps
@@ -28,11 +28,11 @@ def of_trace(trace: Trace, iteration_s: float, label: str, rank: int | None = No
     )
 
 
-def of_document(document: Mapping[str, object], label: str, path: Sequence[PathSpan] = ()) -> TimelineStep:
+def timeline_from_document(document: Mapping[str, object], label: str, path: Sequence[PathSpan] = ()) -> TimelineStep:
     """Return the step that a predict document describes: its parts one after another, its buckets' times, its path."""
     broadcast, total = _number(document, "buffer_broadcast_s"), _number(document, "iteration_s")
     forward = broadcast + _number(document, "forward_s")
-    lives = tuple(_predicted(each) for each in _listed(document.get("buckets")))
+    lives = tuple(_build_span(each) for each in _get_buckets(document.get("buckets")))
     # On one clock hooks and copies lie between the gradients, so that backward ends with the last of them.
     backward = max([forward + _number(document, "backward_compute_s"), *(life.ready_s for life in lives)])
     phases = (
@@ -50,11 +50,11 @@ def _path(spans: Sequence[PathSpan]) -> tuple[tuple[str, str, float, float], ...
     return tuple((span.cause, span.stream, span.start_s, span.end_s) for span in spans)
 
 
-def _listed(buckets: object) -> list[Mapping[str, object]]:
+def _get_buckets(buckets: object) -> list[Mapping[str, object]]:
     return [each for each in buckets if isinstance(each, Mapping)] if isinstance(buckets, list) else []
 
 
-def _predicted(bucket: Mapping[str, object]) -> BucketSpan:
+def _build_span(bucket: Mapping[str, object]) -> BucketSpan:
     names = bucket.get("parameters")
     return BucketSpan(
         index=int(_number(bucket, "index")),

@@ -20,7 +20,7 @@ def step_charts(panels: Mapping[str, Mapping[str, Sequence[Step]]], varied: Axis
     return tuple(_chart(title, lines, varied) for title, lines in panels.items())
 
 
-def in_order(values: Sequence[str]) -> list[str]:
+def sort_values(values: Sequence[str]) -> list[str]:
     """Return the values that differ: ascending where all are numbers, else in the order in which they first come.
 
     >>> in_order(["2", "4", "1", "2"]), in_order(["default", "25", "1"])
@@ -34,7 +34,7 @@ def in_order(values: Sequence[str]) -> list[str]:
 
 
 def _chart(title: str, lines: Mapping[str, Sequence[Step]], varied: Axis) -> Chart:
-    values = in_order([value for steps in lines.values() for value, _ in steps])
+    values = sort_values([value for steps in lines.values() for value, _ in steps])
     drawn = tuple(ChartLine(label, _points(steps, values), whiskers=True) for label, steps in lines.items())
     x = Axis(varied.name, varied.unit, ticks=categories(values))
     return Chart(title, x, Axis("step", "ms", "80 % band", "log"), drawn, apart=_WIDTH / len(lines))

@@ -13,7 +13,7 @@ import typer
 
 from ddpsim.cli.flags import error_in_flags, find_command, flags_of
 from ddpsim.cli.sections import SectionedCommand
-from ddpsim.cli.streams import guarded_streams
+from ddpsim.cli.streams import guard_streams
 from ddpsim.cli.usage import INTERRUPTED, USAGE_ERROR, refuse_repeated, usage_message
 from ddpsim.errors import InputError
 from ddpsim.stopping import Interrupts
@@ -160,7 +160,7 @@ def carry_out(command: Any, arguments: Sequence[str], program: str) -> int:
     """Run click's `command` and return its exit code; bad input is one message on standard error, and 2."""
     interrupts = Interrupts()
     try:
-        with interrupts.noted():
+        with interrupts.note_interrupts():
             return _carry_out(command, arguments, program)
     except BaseException:
         if not interrupts.came:
@@ -170,7 +170,7 @@ def carry_out(command: Any, arguments: Sequence[str], program: str) -> int:
 
 def _carry_out(command: Any, arguments: Sequence[str], program: str) -> int:
     try:
-        with guarded_streams():
+        with guard_streams():
             refuse_repeated(command, arguments)
             code = command(args=list(arguments), prog_name=program, standalone_mode=False, obj=tuple(arguments))
     except InputError as error:

@@ -13,7 +13,7 @@ from ddpsim.cli.expand import OnlyFields, expand
 from ddpsim.cli.options import PlanFile, WorkloadName, read_plan, refuse_beside_plan
 from ddpsim.cli.output import Output, table
 from ddpsim.jobs.job import Job
-from ddpsim.options.option import declared
+from ddpsim.options.option import list_declared
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketPlan
@@ -26,7 +26,7 @@ def buckets(
         Job,
         OnlyFields(
             (
-                *(each.field for each in declared(BucketCaps)),
+                *(each.field for each in list_declared(BucketCaps)),
                 *("assignment", "find_unused_parameters", "drop", "drop_buckets"),
             )
         ),
@@ -66,7 +66,7 @@ def _document(plan: BucketPlan) -> dict[str, object]:
 
 
 def _text(plan: BucketPlan) -> str:
-    from ddpsim.units import counted, format_size
+    from ddpsim.units import format_count, format_size
 
     rows = []
     for number, bucket in enumerate(plan.buckets):
@@ -80,4 +80,4 @@ def _text(plan: BucketPlan) -> str:
             closed = f"end, below {format_size(bucket.limit_bytes)}"
         rows.append((number, len(names), format_size(bucket.size_bytes), closed, span))
     body = table(("bucket", "parameters", "size", "closed by", "from ... to"), rows, left=(3, 4))
-    return f"{body}\n\n{counted(len(rows), 'bucket')}, {format_size(plan.size_bytes)}\n{plan.torch}"
+    return f"{body}\n\n{format_count(len(rows), 'bucket')}, {format_size(plan.size_bytes)}\n{plan.torch}"

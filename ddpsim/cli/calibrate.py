@@ -17,7 +17,7 @@ from ddpsim.errors import InputError
 from ddpsim.options.text import counts
 from ddpsim.tables import Column, ResultTable
 from ddpsim.tables.cells import percent
-from ddpsim.units import counted
+from ddpsim.units import format_count
 
 if TYPE_CHECKING:
     from ddpsim.calibrating.calibrate import CalibrationReport, CalibrationRow
@@ -142,12 +142,14 @@ def _text(report: CalibrationReport, *, details: bool) -> str:
         ResultTable.of(_constants(report), shown).text(),
     ]
     if left := len(every) - len(shown):
-        lines.append(f"{counted(left, 'constant')} kept as documented; -v lists them")
+        lines.append(f"{format_count(left, 'constant')} kept as documented; -v lists them")
     return "\n".join(lines)
 
 
 def _summary(report: CalibrationReport) -> str:
-    said = f"{counted(len(report.rows), 'row')}; mean absolute error {percent(report.fit_error)} on the rows fitted"
+    said = (
+        f"{format_count(len(report.rows), 'row')}; mean absolute error {percent(report.fit_error)} on the rows fitted"
+    )
     if report.held_out_error is None:
         return said
     return f"{said}, {percent(report.held_out_error)} on {report.held_out} left out"

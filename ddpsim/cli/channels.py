@@ -27,9 +27,11 @@ def channels_of(machine: Cluster, *, pxn: bool = True, gpudirect: bool | None = 
     for group in machine.groups:
         template = group.template
         gpus = machine.gpus_of(template)[: machine.gpus_per_node]
-        found[_one(template.name)] = find_channels(template, gpus)
+        found[_format_one_node(template.name)] = find_channels(template, gpus)
         if template.nics:
-            found[_several(template.name)] = find_channels(template, gpus, network=True, pxn=pxn, gpudirect=gpudirect)
+            found[_format_several_nodes(template.name)] = find_channels(
+                template, gpus, network=True, pxn=pxn, gpudirect=gpudirect
+            )
     return found
 
 
@@ -46,11 +48,11 @@ def walks(machine: Topology, found: Found) -> dict[str, dict[str, list[tuple[str
     for group in machine.groups:
         name = group.template.name
         rows[name] = {}
-        if channels := found.get(_one(name)):
+        if channels := found.get(_format_one_node(name)):
             orders = dict.fromkeys(ring.gpus for ring in channels.rings)
             rows[name]["one node"] = [(*order, order[0]) for order in orders]
-        if channels := found.get(_several(name)):
-            rows[name]["several nodes"] = list(dict.fromkeys(_stops(ring) for ring in channels.rings))
+        if channels := found.get(_format_several_nodes(name)):
+            rows[name]["several nodes"] = list(dict.fromkeys(_list_stops(ring) for ring in channels.rings))
     return rows
 
 
@@ -83,20 +85,28 @@ def channels_document(found: Found) -> list[dict[str, object]]:
 
 def channels_text(found: Found, trees: list[tuple[int | None, ...]]) -> str:
     """Return rings and chains of trees as text, equal ones once, and the trees over nodes."""
-    from ddpsim.units import counted, format_bandwidth
+    from ddpsim.units import format_bandwidth, format_count
 
     blocks = []
     for where, channels in found.items():
         total = format_bandwidth(channels.bus_bandwidth)
-        heading = f"{where}: {counted(len(channels.rings), 'channel')}, {total} as NCCL counts it"
+        heading = f"{where}: {format_count(len(channels.rings), 'channel')}, {total} as NCCL counts it"
         rows = [
-            (f"{n} x", _way(ring), format_bandwidth(ring.bandwidth), ring.kind, ring.nic_kind if ring.nic_in else "-")
-            for ring, n in _counted(channels.rings)
+            (
+                f"{n} x",
+                _format_ring(ring),
+                format_bandwidth(ring.bandwidth),
+                ring.kind,
+                ring.nic_kind if ring.nic_in else "-",
+            )
+            for ring, n in _count_channels(channels.rings)
         ]
         rings = table(("", "ring", "each", "farthest route", "to the NIC"), rows, left=(1, 3, 4))
         blocks.append(f"{heading}\n{rings}\n{_chains_text(channels)}")
     if trees:
-        blocks.append("\n".join([f"double binary tree over {counted(len(trees[0]), 'node')}", *_tree_lines(trees)]))
+        blocks.append(
+            "\n".join([f"double binary tree over {format_count(len(trees[0]), 'node')}", *_tree_lines(trees)])
+        )
     return "\n\n".join(blocks)
 
 
@@ -109,7 +119,7 @@ def _chains_text(channels: Channels) -> str:
         return f"trees: a chain in each ring's order, {inside} each inside the node"
     rows = [
         (f"{n} x", " ".join((*([chain.nic_in] if chain.nic_in else []), *chain.gpus)), inside)
-        for chain, n in _counted(channels.trees)
+        for chain, n in _count_channels(channels.trees)
     ]
     return table(("", "chain of a tree", "each, inside"), rows, left=(1,))
 
@@ -127,21 +137,21 @@ def _tree_lines(trees: list[tuple[int | None, ...]]) -> list[str]:
     return lines
 
 
-def _counted(channels: tuple[Channel, ...]) -> list[tuple[Channel, int]]:
+def _count_channels(channels: tuple[Channel, ...]) -> list[tuple[Channel, int]]:
     return list(Counter(channels).items())
 
 
-def _one(name: str) -> str:
+def _format_one_node(name: str) -> str:
     return f"{name}, one node"
 
 
-def _several(name: str) -> str:
+def _format_several_nodes(name: str) -> str:
     return f"{name}, several nodes"
 
 
-def _stops(ring: Channel) -> tuple[str, ...]:
+def _list_stops(ring: Channel) -> tuple[str, ...]:
     return (*([ring.nic_in] if ring.nic_in else []), *ring.gpus, *([ring.nic_out] if ring.nic_out else []))
 
 
-def _way(ring: Channel) -> str:
-    return " ".join(_stops(ring))
+def _format_ring(ring: Channel) -> str:
+    return " ".join(_list_stops(ring))

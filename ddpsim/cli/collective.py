@@ -15,7 +15,7 @@ from ddpsim.cli.output import Output, note, table
 from ddpsim.cli.pictures import plot_option
 from ddpsim.errors import InputError
 from ddpsim.tables.cells import percent
-from ddpsim.units import counted
+from ddpsim.units import format_count
 
 if TYPE_CHECKING:
     from ddpsim.collectives.calibration import Calibration
@@ -88,7 +88,7 @@ def collective(
 def _predict(
     operation: Operation, topology: str, asked: CollectiveRequest, given: ConstantOptions, output: Output
 ) -> None:
-    from ddpsim.collectives.execute import Collectives, correcting_curve, library_of
+    from ddpsim.collectives.execute import Collectives, find_correcting_curve, library_of
     from ddpsim.jobs.job_options import GPU_BACKENDS, CollectiveOptions
     from ddpsim.measured import Conditions
     from ddpsim.topology.spec import load_topology
@@ -96,9 +96,9 @@ def _predict(
 
     check_destination(asked.plot)
     machine = load_topology(topology)
-    rows = _measured(operation, asked)
+    rows = _read_measured(operation, asked)
     sizes = _sizes(asked) if rows is None else [row.size_bytes for row in rows.rows]
-    placement = _placed(machine, asked.nodes, asked.gpus_per_node, rows)
+    placement = _place_ranks(machine, asked.nodes, asked.gpus_per_node, rows)
     backend, algorithm = library_of(placement, asked.backend or machine.backend), asked.algorithm
     constants = given.calibration_in_force(backend)
     stated = Conditions() if rows is None else Conditions.of(rows)
@@ -116,7 +116,7 @@ def _predict(
             gpus_per_process=stated.gpus_per_process,
         ),
     )
-    curve = correcting_curve(placement, backend, constants, algorithm, operation)
+    curve = find_correcting_curve(placement, backend, constants, algorithm, operation)
     found: list[Row] = []
     collectives.check_extent(((operation, size) for size in sorted(sizes, reverse=True)), 1)
     for size in sizes:
@@ -136,7 +136,7 @@ def _predict(
     output.emit(document, lambda: _text(operation, found, placement, correcting))
 
 
-def _measured(operation: Operation, asked: CollectiveRequest) -> MeasuredTable | None:
+def _read_measured(operation: Operation, asked: CollectiveRequest) -> MeasuredTable | None:
     """Return the table of the operation; its sizes are predicted, so that options on them are refused.
 
     Raises:
@@ -156,7 +156,9 @@ def _measured(operation: Operation, asked: CollectiveRequest) -> MeasuredTable |
     return tables[operation]
 
 
-def _placed(machine: Topology, nodes: int | None, gpus_per_node: int | None, rows: MeasuredTable | None) -> Placement:
+def _place_ranks(
+    machine: Topology, nodes: int | None, gpus_per_node: int | None, rows: MeasuredTable | None
+) -> Placement:
     """Return the ranks that are asked for: as many as the table was measured with, where there is one.
 
     Raises:
@@ -267,5 +269,5 @@ def _text(operation: Operation, found: list[Row], placement: Placement, correcti
     text = table(names, [units, *lines], left=())
     if not correcting:
         return text
-    where = f"{counted(placement.world_size, 'rank')} on {counted(placement.nodes, 'node')}"
-    return f"{text}\n# corrected by {counted(correcting, 'measured row')} of exactly this machine, {where}"
+    where = f"{format_count(placement.world_size, 'rank')} on {format_count(placement.nodes, 'node')}"
+    return f"{text}\n# corrected by {format_count(correcting, 'measured row')} of exactly this machine, {where}"

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpsim.cli.comparison_text import text, varying
+from ddpsim.cli.comparison_text import find_varying, text
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination
 from ddpsim.cli.expand import expand
-from ddpsim.cli.keeping import keeping
-from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCounts, Schemes, SweptCaps, swept_caps
+from ddpsim.cli.keeping import make_resumable
+from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCounts, Schemes, SweptCaps, parse_swept_caps
 from ddpsim.cli.output import Output, note
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
@@ -128,7 +128,7 @@ def compare(
     known = prices_of(
         arguments.price or [], arguments.prices, machine_names((name, machine.name) for name, machine in machines)
     )
-    caps = swept_caps(arguments.bucket_cap_mb, options)
+    caps = parse_swept_caps(arguments.bucket_cap_mb, options)
     asked = ComparisonRequest(
         workloads=arguments.workload,
         topologies=arguments.topology,
@@ -146,12 +146,12 @@ def compare(
         gpus_per_node=arguments.gpus_per_node,
         calibration=given.calibration_in_force(),
     )
-    with keeping(by, len(asked.points), arguments.out, arguments.report) as done:
-        found = asked.found(
-            done.computed(asked.rows_task(), "predictions", arguments.out, lambda entries: _lines(asked.rows(entries)))
+    with make_resumable(by, len(asked.points), arguments.out, arguments.report) as done:
+        found = asked.collect(
+            done.compute(asked.rows_task(), "predictions", arguments.out, lambda entries: _lines(asked.rows(entries)))
         )
         if arguments.advice:
-            found = asked.advised(found, done.computed(asked.advice_task(found), "machines' advice"))
+            found = asked.advise(found, done.compute(asked.advice_task(found), "machines' advice"))
         done.deliver(arguments.out, lambda: _lines(found.rows))
     if arguments.plot:
         draw(found, arguments.plot)
@@ -179,7 +179,7 @@ def draw(found: Comparison, path: str) -> None:
         rows = found.of(model)
         lines = panels.setdefault(model, {})
         for row in rows:
-            label = ", ".join([row.machine, *(f"{each.heading} {each.cell(row)}" for each in varying(rows))])
+            label = ", ".join([row.machine, *(f"{each.heading} {each.cell(row)}" for each in find_varying(rows))])
             lines.setdefault(label, []).append((str(row.nodes), row.step_s))
     plot_steps(panels, path, "nodes")
     note(f"wrote {path}")

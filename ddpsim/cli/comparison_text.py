@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ddpsim.tables import Column, ResultTable
-from ddpsim.units import GIB, counted, format_time
+from ddpsim.units import GIB, format_count, format_time
 
 if TYPE_CHECKING:
     from ddpsim.planning.advice import Advice
@@ -30,7 +30,7 @@ def text(found: Comparison, efficiency: float) -> str:
 
 def _part(found: Comparison, model: str, efficiency: float) -> Iterator[str]:
     rows = found.of(model)
-    columns = varying(rows)
+    columns = find_varying(rows)
     yield _title(model, rows)
     yield ""
     yield ResultTable.of([*_PLACE, *columns, *_TIME, *_tokens(rows)], rows).text()
@@ -42,9 +42,9 @@ def _part(found: Comparison, model: str, efficiency: float) -> Iterator[str]:
     yield ""
     yield from _verdict(found, model, rows)
     for advice in found.advice:
-        if advice.row.model == model and (lines := list(_advised(advice, efficiency))):
+        if advice.row.model == model and (lines := list(_format_advice(advice, efficiency))):
             yield ""
-            yield _advised_row(advice.row)
+            yield _format_advised_row(advice.row)
             yield from (f"    {line}" for line in lines)
 
 
@@ -73,7 +73,7 @@ def _title(model: str, rows: Sequence[ComparisonRow]) -> str:
     return ", ".join(parts)
 
 
-def varying(rows: Sequence[ComparisonRow]) -> Columns:
+def find_varying(rows: Sequence[ComparisonRow]) -> Columns:
     """Return the columns of what differs from row to row beside machine and nodes."""
     columns: Columns = [
         Column("precision", lambda row: row.prediction.workload.precision),
@@ -92,7 +92,7 @@ def varying(rows: Sequence[ComparisonRow]) -> Columns:
 
 
 def _micro_batch(row: ComparisonRow) -> str:
-    return f"{_short(row.prediction.iteration_s * 1e3)} of {row.prediction.options.accumulate}"
+    return f"{_format_short(row.prediction.iteration_s * 1e3)} of {row.prediction.options.accumulate}"
 
 
 def _pace(row: ComparisonRow) -> str:
@@ -119,10 +119,10 @@ def rate(bytes_per_s: float) -> str:
 
 def _span(band: tuple[float, float, float], factor: float = 1.0) -> str:
     """Return a number with its band, to three digits: `162 (121-218)`."""
-    return "{} ({}-{})".format(*(_short(value * factor) for value in band))
+    return "{} ({}-{})".format(*(_format_short(value * factor) for value in band))
 
 
-def _short(value: float) -> str:
+def _format_short(value: float) -> str:
     """Return a number to three digits, without an exponent: `1.24`, `18.0`, `162`, `12345`."""
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}" if value >= 0.1 else f"{value:.2g}"
 
@@ -131,10 +131,10 @@ def _percent(share: float) -> str:
     return f"{share * 100:.1f} %" if share < 0.1 else f"{share * 100:.0f} %"
 
 
-def _binds(row: ComparisonRow) -> str:
-    from ddpsim.planning.bound import binds
+def _format_binds(row: ComparisonRow) -> str:
+    from ddpsim.planning.bound import describe_bound
 
-    return binds(row.bound, row.prediction.workload)
+    return describe_bound(row.bound, row.prediction.workload)
 
 
 def _memory(row: ComparisonRow) -> str:
@@ -155,7 +155,7 @@ _TIME: Columns = [
     Column("samples/s", lambda row: f"{row.samples_per_s[0]:.0f}"),
     Column("eff.", lambda row: _percent(row.efficiency[0])),
     Column("exposed", lambda row: _percent(row.bound.exposed_share)),
-    Column("binds", _binds, words=True),
+    Column("binds", _format_binds, words=True),
     Column("link", lambda row: row.bound.link, words=True),
     Column("GiB", _memory),
 ]
@@ -165,7 +165,7 @@ def _cost(rows: Sequence[ComparisonRow]) -> Columns:
     priced = next(row for row in rows if row.price is not None)
     currency = "" if priced.price is None else priced.price.currency
     columns: Columns = [
-        Column(f"{currency}/h", lambda row: _short(row.per_hour or 0.0)),
+        Column(f"{currency}/h", lambda row: _format_short(row.per_hour or 0.0)),
         Column(f"{currency} a million samples", lambda row: _span(row.per_million_samples or _NOTHING)),
     ]
     if priced.epoch_s is not None:
@@ -193,29 +193,29 @@ def _prices(rows: Sequence[ComparisonRow]) -> str:
 
 def _verdict(found: Comparison, model: str, rows: Sequence[ComparisonRow]) -> Iterator[str]:
     """Yield which is best and whose bands leave that open, and which rows are not in question."""
-    from ddpsim.planning.ranking import unranked
+    from ddpsim.planning.ranking import list_unranked
 
-    ranked, best = found.ranked(model), found.best_of(model)
+    ranked, best = found.list_ranked(model), found.best_of(model)
     if best is not None:
-        yield from _ranked(found, best, [row for row in ranked if row.fits is not False] or ranked)
+        yield from _format_ranking(found, best, [row for row in ranked if row.fits is not False] or ranked)
     if unfit := [row for row in rows if row.fits is False]:
-        yield f"does NOT fit its GPUs: {', '.join(dict.fromkeys(map(_where, unfit)))}"
-    for why, kept in unranked(row.prediction for row in rows):
-        places = (_where(row) for row in rows if any(row.prediction is each for each in kept))
+        yield f"does NOT fit its GPUs: {', '.join(dict.fromkeys(map(_format_where, unfit)))}"
+    for why, kept in list_unranked(row.prediction for row in rows):
+        places = (_format_where(row) for row in rows if any(row.prediction is each for each in kept))
         yield f"not ranked: {', '.join(dict.fromkeys(places))}: {why}"
 
 
-def _ranked(found: Comparison, best: ComparisonRow, fitting: Sequence[ComparisonRow]) -> Iterator[str]:
+def _format_ranking(found: Comparison, best: ComparisonRow, fitting: Sequence[ComparisonRow]) -> Iterator[str]:
     """Yield which of the rows that may fit is fastest, which is cheapest, and which meets the goal."""
-    from ddpsim.planning.ranking import within
+    from ddpsim.planning.ranking import describe_overlap
 
     fastest = max(fitting, key=lambda row: row.samples_per_s[0])
-    yield f"fastest: {_where(fastest)}, {_short(fastest.samples_per_s[0])} samples/s"
-    near = [f"    {within(names)}"] if (names := found.rivals(best.model)) else []
+    yield f"fastest: {_format_where(fastest)}, {_format_short(fastest.samples_per_s[0])} samples/s"
+    near = [f"    {describe_overlap(names)}"] if (names := found.rivals(best.model)) else []
     cost = best.per_million_samples
     if cost is not None and best.price is not None:
-        what = "cheapest" if found.goal is None else f"cheapest that meets {found.goal.said()}"
-        yield f"{what}: {_where(best)}, {_span(cost)} {best.price.currency} a million samples"
+        what = "cheapest" if found.goal is None else f"cheapest that meets {found.goal.describe()}"
+        yield f"{what}: {_format_where(best)}, {_span(cost)} {best.price.currency} a million samples"
         yield from _goal_lines(best, found.goal)
         yield from near
         yield "front of cost over time (*): what nothing beats in both"
@@ -223,7 +223,7 @@ def _ranked(found: Comparison, best: ComparisonRow, fitting: Sequence[Comparison
             yield f"without a price, so not in question: {', '.join(unpriced)}"
     elif found.goal is not None:
         yield from near
-        yield f"meets {found.goal.said()}: {_where(best)}"
+        yield f"meets {found.goal.describe()}: {_format_where(best)}"
         yield from _goal_lines(best, found.goal)
     else:
         yield from near
@@ -232,23 +232,23 @@ def _ranked(found: Comparison, best: ComparisonRow, fitting: Sequence[Comparison
 def _goal_lines(best: ComparisonRow, goal: RateGoal | None) -> Iterator[str]:
     """Yield what the best row comes to in the terms of the goal, and whether its whole band meets it."""
     if goal is not None:
-        sure = "its whole band meets it" if goal.met_by(best.samples_per_s[1]) else "the slow end misses it"
-        yield f"    {goal.reached(best.samples_per_s)}; {sure}"
+        sure = "its whole band meets it" if goal.is_met_by(best.samples_per_s[1]) else "the slow end misses it"
+        yield f"    {goal.describe_reached(best.samples_per_s)}; {sure}"
 
 
-def _where(row: ComparisonRow) -> str:
-    parts = [f"{counted(row.nodes, 'node')} of {row.machine}"]
+def _format_where(row: ComparisonRow) -> str:
+    parts = [f"{format_count(row.nodes, 'node')} of {row.machine}"]
     if row.link_rate is not None:
         parts.append(_link(row))
     return ", ".join(parts)
 
 
-def _advised_row(row: ComparisonRow) -> str:
+def _format_advised_row(row: ComparisonRow) -> str:
     at = "" if row.link_rate is None else f", {_link(row)}"
     return f"{row.machine}, batch {row.batch_size}, {row.prediction.workload.precision}{at}"
 
 
-def _advised(advice: Advice, efficiency: float) -> Iterator[str]:
+def _format_advice(advice: Advice, efficiency: float) -> Iterator[str]:
     """Yield what is worth knowing of a machine, a line each."""
     for found in advice.break_even:
         yield _break_even(found, efficiency)
@@ -268,7 +268,7 @@ def _break_even(found: BreakEven, efficiency: float) -> str:
         what = f"efficiency of {efficiency:.0%} or more".replace("%", " %")
         if found.value is None or found.low is None or found.high is None:
             return f"{what}: {found.why}"
-        return f"{what} up to {counted(round(found.value), 'node')} ({found.low:.0f} to {found.high:.0f})"
+        return f"{what} up to {format_count(round(found.value), 'node')} ({found.low:.0f} to {found.high:.0f})"
     what = f"{_WHAT[found.what]} on {_nodes(found.row)}"
     if found.value is None or found.low is None or found.high is None:
         return f"{what}: {found.why}"
@@ -281,4 +281,4 @@ def _shares(band: tuple[float, float, float]) -> str:
 
 
 def _nodes(row: ComparisonRow) -> str:
-    return counted(row.nodes, "node")
+    return format_count(row.nodes, "node")

@@ -23,7 +23,7 @@ def check_destination(path: str | Path | None, *, as_json: bool = False, option:
     Raises:
         InputError: no such file can be written, or two documents on one stream are asked for.
     """
-    from ddpsim.files import check_writable, existing_folder
+    from ddpsim.files import check_writable, find_existing_folder
 
     if path is None:
         return
@@ -33,16 +33,16 @@ def check_destination(path: str | Path | None, *, as_json: bool = False, option:
         return
     check_writable(path)
     folder = Path(os.path.realpath(path)).parent
-    if existing_folder(folder) != folder:
+    if find_existing_folder(folder) != folder:
         note(f"note: {folder} is no folder yet, and is made")
 
 
 def deliver(path: str | Path, content: str) -> None:
     """Write a file's text where -o leads: to standard output for `-`, gzipped where the name ends in `.gz`."""
-    from ddpsim.files import encoded, write_whole
+    from ddpsim.files import encode_text, write_whole
 
     if str(path) == STANDARD_OUTPUT:
         sys.stdout.write(content)
         sys.stdout.flush()
     else:
-        write_whole(path, encoded(content, path))
+        write_whole(path, encode_text(content, path))

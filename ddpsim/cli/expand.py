@@ -12,9 +12,9 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from ddpsim.cli.flags import in_flags
+from ddpsim.cli.flags import write_as_flags
 from ddpsim.options.arguments import flag, flags
-from ddpsim.options.option import Declared, build, declared, section_of
+from ddpsim.options.option import Declared, build, list_declared, section_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class _Group:
     @property
     def options(self) -> list[Declared]:
         """The options that the dataclass declares and the command does not declare itself."""
-        found = (each for each in declared(self.kind) if each.field not in self.taken)
+        found = (each for each in list_declared(self.kind) if each.field not in self.taken)
         return [each for each in found if self.only is None or each.field in self.only.names]
 
     def parameters(self) -> list[inspect.Parameter]:
@@ -59,7 +59,7 @@ class _Group:
             _keyword(each.name, _default(each), _in_section(hints[each.name])) for each in dataclasses.fields(self.kind)
         ]
 
-    def made(self, given: dict[str, Any]) -> Any:
+    def make(self, given: dict[str, Any]) -> Any:
         """Return the dataclass of what is given; its fields leave `given`."""
         if not self.options:
             return self.kind(**{field.name: given.pop(field.name) for field in dataclasses.fields(self.kind)})
@@ -79,7 +79,10 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
     """
     own = inspect.signature(function, eval_str=True).parameters
     kinds = {name: kind for name, each in own.items() if (kind := _dataclass_of(each.annotation)) is not None}
-    taken = {*own, *(each.name for kind in kinds.values() if not declared(kind) for each in dataclasses.fields(kind))}
+    taken = {
+        *own,
+        *(each.name for kind in kinds.values() if not list_declared(kind) for each in dataclasses.fields(kind)),
+    }
     groups = {name: _Group.of(own[name].annotation, kind, taken) for name, kind in kinds.items()}
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, p in own.items() if name not in groups]
     for group in groups.values():
@@ -87,7 +90,7 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def expanded(**given: Any) -> None:
-        made = {name: group.made(given) for name, group in groups.items()}
+        made = {name: group.make(given) for name, group in groups.items()}
         function(**given, **made)
 
     signature = inspect.Signature(parameters)
@@ -101,7 +104,7 @@ def _parameter(each: Declared, others: list[Declared], text: str) -> inspect.Par
     """Return the option as typer takes it; choices are text, so that the dataclass refuses others in its own words."""
     option = each.option
     metavar = option.metavar or "|".join(each.choices) or None
-    said = in_flags(text, {other.field: flag(other) for other in others})
+    said = write_as_flags(text, {other.field: flag(other) for other in others})
     info = typer.Option(*flags(each), metavar=metavar, help=said, min=option.least, rich_help_panel=each.section)
     kind, nullable, default = each.kind, each.nullable, each.default
     if each.kind is bool:

@@ -47,7 +47,7 @@ def explain(
 ) -> None:
     """Explain a traced run: where its step goes, which rank is late and why, what other buckets would gain."""
     from ddpsim.cli.explain_text import changes, text
-    from ddpsim.explaining.against import against as beside
+    from ddpsim.explaining.against import compare_runs as beside
     from ddpsim.explaining.explain import explain as explained
     from ddpsim.explaining.files import trace_files
     from ddpsim.explaining.tuned import is_tuning
@@ -55,7 +55,7 @@ def explain(
 
     check_report(arguments.report, output, {})
     if is_tuning(arguments.traces):
-        _tuned(arguments.traces, output, refused=arguments.report is not None or arguments.against is not None)
+        _print_tuned(arguments.traces, output, refused=arguments.report is not None or arguments.against is not None)
         return
     shapes = None if given.shapes is None else load_workload(given.shapes)
     files = [*trace_files(arguments.traces), *([] if arguments.against is None else trace_files(arguments.against))]
@@ -81,7 +81,7 @@ def explain(
     output.emit(document, said, aside=arguments.report == STANDARD_OUTPUT)
 
 
-def _tuned(folder: str, output: Output, *, refused: bool) -> None:
+def _print_tuned(folder: str, output: Output, *, refused: bool) -> None:
     """Tell what a tuner decided.
 
     Raises:

@@ -6,8 +6,8 @@ from ddpsim.cli.output import first_rows
 from ddpsim.explaining.against import RunComparison
 from ddpsim.explaining.explanation import Explanation
 from ddpsim.explaining.tables import CHANGES, COLLECTIVES, MOVED, PARTS, RANKS
-from ddpsim.prediction.path import helps_most
-from ddpsim.units import counted, format_time
+from ddpsim.prediction.path import format_helps_most
+from ddpsim.units import format_count, format_time
 
 _SHOWN = 24
 """Rows of collectives in the text, `--json` has all; chosen by hand, for one screen."""
@@ -15,7 +15,7 @@ _SHOWN = 24
 
 def text(found: Explanation) -> str:
     """Return the explanation as text."""
-    answer = [_step(found), _who(found), _advice(found)]
+    answer = [_step(found), _format_rank(found), _advice(found)]
     blocks = [*answer, _parts(found), _buckets(found), _collectives(found), _ranks(found)]
     return "\n\n".join(block for block in blocks if block)
 
@@ -35,27 +35,29 @@ def _step(found: Explanation) -> str:
     traced, ranks = found.traced, found.ranks
     lines = [
         f"traced step  {format_time(traced.step_s)} ({format_time(traced.low_s)} to {format_time(traced.high_s)}), "
-        f"median of {counted(traced.steps, 'step')}; {found.bound}-bound"
+        f"median of {format_count(traced.steps, 'step')}; {found.bound}-bound"
     ]
     if found.profiler_s is not None and found.untraced_s is not None:
         lines.append(f"profiler     {format_time(found.profiler_s)} of it: untraced {format_time(found.untraced_s)}")
-    have = f"{len(ranks.ranks)} of {counted(ranks.world_size, 'rank')} traced"
+    have = f"{len(ranks.ranks)} of {format_count(ranks.world_size, 'rank')} traced"
     missing = ", ".join(str(rank) for rank in ranks.missing[:16])
     lines.append(f"{have}{f', missing: {missing}' if missing else ''}")
     if len(ranks.ranks) > 1:
         clocks = found.alignment
         how = "agree" if clocks.agreed else "were aligned by collectives"
         apart = f"ends of the same collective are {format_time(clocks.residual_s)} apart (90th percentile)"
-        lines.append(f"clocks {how}, over {counted(clocks.collectives, 'collective')}; {apart}")
+        lines.append(f"clocks {how}, over {format_count(clocks.collectives, 'collective')}; {apart}")
     return "\n".join(lines)
 
 
-def _who(found: Explanation) -> str:
+def _format_rank(found: Explanation) -> str:
     lines = []
     if found.late is not None:
         late = found.late
         what = f"rank {late.rank} is late by {format_time(late.seconds)} a step, in {late.phase}"
-        lines.append(f"{what}; cause: {late.cause}{late.elsewhere()} (over {counted(late.steps, 'step')})")
+        lines.append(
+            f"{what}; cause: {late.cause}{late.describe_elsewhere()} (over {format_count(late.steps, 'step')})"
+        )
     if found.link is not None:
         lines.append(f"slow link: {found.link.text()}")
     if found.recorded is not None:
@@ -71,10 +73,10 @@ def _parts(found: Explanation) -> str:
     told, shown = found.foretold, found.tables()[PARTS].text("  ")
     if told is None:
         return "\n".join([shown, *([] if found.unpredicted is None else [f"not predicted: {found.unpredicted}"])])
-    where = f"on {counted(told.prediction.nodes, 'node')} of {told.prediction.topology.name}"
+    where = f"on {format_count(told.prediction.nodes, 'node')} of {told.prediction.topology.name}"
     inside = "holds" if told.holds else "does NOT hold"
     band = f"predicted {where}: {format_time(told.low_s)} to {format_time(told.high_s)}, which {inside} the traced step"
-    helps = helps_most(told.sensitivities, told.prediction.iteration_s)
+    helps = format_helps_most(told.sensitivities, told.prediction.iteration_s)
     return "\n".join([shown, band, f"predicted: {told.prediction.critical_path.text()}", *helps])
 
 

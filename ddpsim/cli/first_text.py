@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from ddpsim.prediction.first import FirstIterations
 
 
-def first_text(first: FirstIterations) -> str:
+def format_first(first: FirstIterations) -> str:
     """Return the construction, a row an iteration, and when they are steady."""
-    from ddpsim.units import counted, format_size, format_time
+    from ddpsim.units import format_count, format_size, format_time
 
     made, lines = first.construction, []
     if made is not None:
-        pieces = counted(sum(message.tensors > 0 for message in made.messages), "message")
+        pieces = format_count(sum(message.tensors > 0 for message in made.messages), "message")
         lines.append(
             f"construction  {format_time(made.seconds)}: {format_size(made.state_bytes)} of parameters and buffers "
             f"from rank 0 in {pieces}"
@@ -34,15 +34,15 @@ def first_text(first: FirstIterations) -> str:
         for each in first.iterations
     ]
     head = ("iteration", "buckets", "ms", "once steady", "exposed communication", "DDP overhead")
-    lines += ["", table(head, rows), "", _steady(first)]
+    lines += ["", table(head, rows), "", _format_steady(first)]
     return "\n".join(lines).strip()
 
 
-def _steady(first: FirstIterations) -> str:
-    from ddpsim.units import counted, format_time
+def _format_steady(first: FirstIterations) -> str:
+    from ddpsim.units import format_count, format_time
 
     count, begins = len(first.iterations), first.steady_from
-    several = counted(count, "iteration")
+    several = format_count(count, "iteration")
     if begins is None:
         return f"not steady within {several}: the last is over 1 % off"
     steady_s = sum(each.steady_s for each in first.iterations)

@@ -22,17 +22,17 @@ def flags_of(command: Any) -> Mapping[str, str]:
 
 def find_command(command: Any, arguments: Sequence[str]) -> Any:
     """Return the command that `arguments` call, of the whole program's `command`; what follows `--` is another's."""
-    for argument in own(arguments):
+    for argument in select_own_arguments(arguments):
         command = getattr(command, "commands", {}).get(argument, command)
     return command
 
 
-def own(arguments: Sequence[str]) -> list[str]:
+def select_own_arguments(arguments: Sequence[str]) -> list[str]:
     """Return the arguments that are the program's, and not those of a command it is to run."""
     return list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
 
 
-def in_flags(text: str, flags: Mapping[str, str]) -> str:
+def write_as_flags(text: str, flags: Mapping[str, str]) -> str:
     """Return `text` with the options in it as flags; what is no option of the command stays.
 
     >>> in_flags("`comm=noop` and `drop` are both given", {"comm": "--comm", "drop": "--drop"})
@@ -44,8 +44,8 @@ def in_flags(text: str, flags: Mapping[str, str]) -> str:
 def error_in_flags(error: InputError, flags: Mapping[str, str]) -> str:
     """Return what to print of `error`: the place, where it is an option, and options in sentences as flags."""
     place = None if error.place is None else _place(error.place, flags)
-    remedy = None if error.remedy is None else in_flags(error.remedy, flags)
-    return str(InputError(in_flags(error.message, flags), place=place, remedy=remedy))
+    remedy = None if error.remedy is None else write_as_flags(error.remedy, flags)
+    return str(InputError(write_as_flags(error.message, flags), place=place, remedy=remedy))
 
 
 def _place(place: str, flags: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from ddpsim.cli.destination import STANDARD_OUTPUT, deliver
 from ddpsim.cli.output import note, note_once
 from ddpsim.cli.progress import Progress
 from ddpsim.errors import InputError
-from ddpsim.stopping import Stopped, stopping_on_signals
+from ddpsim.stopping import Stopped, stop_on_signals
 
 if TYPE_CHECKING:
     from ddpsim.workers.asked import Workers
@@ -73,7 +73,7 @@ class ResumableCommand:
     told: set[str] = field(default_factory=set)
     _stages: list[_Stage] = field(default_factory=list)
 
-    def computed(
+    def compute(
         self, task: Task[Any], what: str, out: str | None = None, part: Part | None = None
     ) -> list[JournalEntry]:
         """Return the entries of a task; where it ends early, or what follows does, those that are done are written.
@@ -122,7 +122,7 @@ class ResumableCommand:
 
 
 @contextmanager
-def keeping(by: Workers, points: int, *files: str | None) -> Iterator[ResumableCommand]:
+def make_resumable(by: Workers, points: int, *files: str | None) -> Iterator[ResumableCommand]:
     """Yield what computes `points` of them and keeps what is done beside the first of `files` that is one.
 
     Raises:
@@ -133,7 +133,7 @@ def keeping(by: Workers, points: int, *files: str | None) -> Iterator[ResumableC
 
     beside = next((each for each in files if each is not None and each != STANDARD_OUTPUT), None)
     try:
-        with stopping_on_signals():
+        with stop_on_signals():
             done: ResumableCommand | None = None
             try:
                 with by.crew(points) as crew, journal_beside(beside) as journal:

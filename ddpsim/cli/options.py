@@ -64,7 +64,7 @@ SweptCaps = Annotated[
 ]
 
 
-def swept_caps(text: str | None, job: Job) -> list[BucketCaps] | None:
+def parse_swept_caps(text: str | None, job: Job) -> list[BucketCaps] | None:
     """Return the caps of `--bucket-cap-mb 1,5,25`, each with the job's other caps; None without that option."""
     if text is None:
         return None

@@ -40,7 +40,7 @@ def order(
 def _text(report: OrderReport, fits: list[PlanFit]) -> str:
     from statistics import fmean
 
-    from ddpsim.units import counted, format_time
+    from ddpsim.units import format_count, format_time
 
     rows: list[tuple[str, str, str, str]] = []
     if worst := report.between_ranks_worst:
@@ -58,7 +58,7 @@ def _text(report: OrderReport, fits: list[PlanFit]) -> str:
         where = f"rank {fit.rank}, iteration {fit.iteration}"
         rows.append(("buckets and arrivals", f"{fmean(f.tau for f in fits):.4f}", f"{fit.tau:.4f}", where))
     named = (("parameter", report.parameters), ("rank", report.ranks), ("iteration", report.iterations))
-    head = ", ".join(counted(count, noun) for noun, count in named)
+    head = ", ".join(format_count(count, noun) for noun, count in named)
     lines = [head, "", table(("Kendall's tau", "mean", "worst", "where"), rows, left=(0, 3))] if rows else [head]
     if fits:
         longest = max(fits, key=lambda fit: fit.held_back_s)
@@ -66,5 +66,5 @@ def _text(report: OrderReport, fits: list[PlanFit]) -> str:
         where = f"rank {longest.rank}, iteration {longest.iteration}"
         lines += ["", f"a complete bucket waited for one before it: {mean} on average, {most} at most ({where})"]
     if report.unused:
-        lines.append(f"{counted(len(report.unused), 'parameter')} got no gradient in some backward")
+        lines.append(f"{format_count(len(report.unused), 'parameter')} got no gradient in some backward")
     return "\n".join(lines)

@@ -122,9 +122,9 @@ def order_bench(
 
 def _traces(given: str | None, drawn: Sequence[str]) -> list[OrderTrace]:
     """Return the traces in a folder or a file, or shipped ones by name, or all of these; and those to be drawn."""
-    from ddpsim.orderbench.generated import generated, statistics_of
+    from ddpsim.orderbench.generated import generate_trace, statistics_of
 
-    made = [generated(statistics_of(text)) for text in drawn]
+    made = [generate_trace(statistics_of(text)) for text in drawn]
     return made if given is None and made else _read(given) + made
 
 
@@ -138,14 +138,14 @@ def _read(given: str | None) -> list[OrderTrace]:
     elif os.path.exists(given):
         paths = [Path(given)]
     else:
-        paths = [_shipped(name) for name in given.split(",")]
+        paths = [_find_shipped(name) for name in given.split(",")]
     if not paths:
         remedy = "record one with `python -m ddpexec record-orders`"
         raise InputError("holds no order trace", place=str(given), remedy=remedy)
     return [load_order_trace(path) for path in paths]
 
 
-def _shipped(name: str) -> Path:
+def _find_shipped(name: str) -> Path:
     known = shipped.names("order trace")
     if name not in known:
         raise UnknownNameError.among("order trace", name, known, place="traces")

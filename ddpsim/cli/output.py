@@ -41,7 +41,7 @@ class Output:
         else:
             write(made)
 
-    def detail(self, message: str) -> None:
+    def print_detail(self, message: str) -> None:
         """Print `message` on standard error under -v."""
         if self.verbose:
             note(message)

@@ -11,7 +11,7 @@ from ddpsim.cli.options import GpusPerNode, NodeCount, TopologyName, WorkloadNam
 from ddpsim.cli.output import Output, table
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.tables.cells import ms, percent
-from ddpsim.units import counted
+from ddpsim.units import format_count
 
 if TYPE_CHECKING:
     from ddpsim.planning.pipeline import PipelineStep
@@ -55,7 +55,7 @@ def _text(step: PipelineStep, given: Pipeline) -> str:
         ("gradients over copies", ms(step.allreduce_s)),
         ("activations over ranks", ms(step.activations_s)),
     ]
-    kept = f"{counted(step.weight_versions, 'version')} of its weights, activations of {step.activations}"
+    kept = f"{format_count(step.weight_versions, 'version')} of its weights, activations of {step.activations}"
     head = f"step  {ms(step.step_s)} ms, copies {step.copies}, {given.order}"
     body = table(("part", "ms or share"), rows, left=(0,))
     return f"{head}\n\n{body}\n\nthe first stage keeps {kept} of {given.micro_batches}"

@@ -13,8 +13,8 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
-from ddpsim.cli.keeping import keeping
-from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCounts, PlanFile, Schemes, SweptCaps, swept_caps
+from ddpsim.cli.keeping import make_resumable
+from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCounts, PlanFile, Schemes, SweptCaps, parse_swept_caps
 from ddpsim.cli.output import Output, note
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.plan_text import text
@@ -79,14 +79,14 @@ def plan(
     check_destination(arguments.out, as_json=output.as_json)
     check_destination(arguments.plot)
     check_report(arguments.report, output, {"-o": arguments.out, "--plot": arguments.plot})
-    models = _apart([Model.of(name, options) for name in arguments.workload])
+    models = _name_models([Model.of(name, options) for name in arguments.workload])
     if arguments.schemes is not None:
         given_too = {name: getattr(arguments, name) for name in ("out", "plot", "report", "bucket_cap_mb", "plan")}
         _refuse_beside_schemes(given_too)
-        _emit_schemes(_chosen(arguments, models, options, given, by), output)
+        _emit_schemes(_choose_schemes(arguments, models, options, given, by), output)
         return
     _check(options, arguments.bucket_cap_mb, arguments.plan, arguments.out, len(models))
-    caps = swept_caps(arguments.bucket_cap_mb, options)
+    caps = parse_swept_caps(arguments.bucket_cap_mb, options)
     options = replace(options, caps=BucketCaps())
     machines = [load_topology(name) for name in arguments.topology]
     node_counts = [None] if arguments.nodes is None else counts(arguments.nodes, "nodes")
@@ -103,8 +103,8 @@ def plan(
         for model in models.values()
     ]
     every = [cell for each in cells for cell in each]
-    with keeping(by, len(every), arguments.out, arguments.report) as done:
-        entries = iter(done.computed(task_of(every), "plans"))
+    with make_resumable(by, len(every), arguments.out, arguments.report) as done:
+        entries = iter(done.compute(task_of(every), "plans"))
         reports = [
             report_of(name, each, list(islice(entries, len(each)))) for name, each in zip(models, cells, strict=True)
         ]
@@ -125,7 +125,7 @@ def plan(
     )
 
 
-def _apart(models: Sequence[Model]) -> dict[str, Model]:
+def _name_models(models: Sequence[Model]) -> dict[str, Model]:
     """Return each model by its workload's name, or as it was asked for where several have one: `resnet50@H200`."""
     names = [model.source.name for model in models]
     return {model.name if names.count(name) > 1 else name: model for name, model in zip(names, models, strict=True)}
@@ -136,7 +136,7 @@ def _backend(model: Model, machines: Sequence[Topology], options: Options) -> st
     return options.on(model.source, machines[0]).backend_for(model.source)
 
 
-def _chosen(
+def _choose_schemes(
     arguments: PlanArguments, models: Mapping[str, Model], options: Options, given: ConstantOptions, by: Workers
 ) -> dict[str, SchemeReport]:
     """Return by workload which of the schemes is best where."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ddpsim.cli.breakdown import step_line
-from ddpsim.cli.predict import largest_doubt
+from ddpsim.cli.predict import format_largest_doubt
 from ddpsim.tables import ResultTable, column
-from ddpsim.units import GIB, counted
+from ddpsim.units import GIB, format_count
 
 if TYPE_CHECKING:
     from ddpsim.planning.rows import PlanReport, PlanRow
@@ -35,19 +35,19 @@ def text(report: PlanReport, *, details: bool = False) -> str:
     lines = [_table(report.rows, details=details), "", *_verdict(report), ""]
     for row in report.rows:
         steps = step_line(row.chosen.options, row.chosen.iteration_s)
-        lines += [f"{_where([row])}: {line}" for line in steps]
+        lines += [f"{_format_where([row])}: {line}" for line in steps]
     kept = [row for row in report.rows if row.keep_default]
     if kept:
         most = max(kept, key=lambda row: row.most)
         found = f"at most {100 * most.most:.1f} ± {50 * (most.gain_high - most.gain_low):.1f} % faster found"
-        lines += [f"keep torch's default on {_where(kept)} ({found}):", f"    {kept[0].advice}"]
+        lines += [f"keep torch's default on {_format_where(kept)} ({found}):", f"    {kept[0].advice}"]
     changed = [row for row in report.rows if not row.keep_default]
     for advice in dict.fromkeys(row.advice for row in changed):
-        lines += [f"on {_where([row for row in changed if row.advice == advice])}:", f"    {advice}"]
-    lines += [line for row in changed for line in _others(row)]
+        lines += [f"on {_format_where([row for row in changed if row.advice == advice])}:", f"    {advice}"]
+    lines += [line for row in changed for line in _format_others(row)]
     if details:
-        lines += [_why(row) for row in changed]
-        lines += _hidden(changed)
+        lines += [_explain_gain(row) for row in changed]
+        lines += _describe_hidden(changed)
     if unsure := [row for row in changed if row.rests_on_priors]:
         lines += ["", *_priors(unsure)]
     lines += ["", *_doubts(report.rows), *_transports(report.rows, details=details)]
@@ -56,14 +56,14 @@ def text(report: PlanReport, *, details: bool = False) -> str:
 
 def _verdict(report: PlanReport) -> list[str]:
     """Return where most samples a second are trained, and which rows that is not said of, and why."""
-    from ddpsim.planning.ranking import unranked
+    from ddpsim.planning.ranking import list_unranked
 
     lines, best = [], report.best
     if best is not None:
         unfit = "" if best.fits is not False else ", which does NOT fit its GPUs, as nothing here does"
-        where = f"{best.chosen.topology.name}, {counted(best.chosen.nodes, 'node')}"
+        where = f"{best.chosen.topology.name}, {format_count(best.chosen.nodes, 'node')}"
         lines.append(f"most samples a second: {where}{unfit}")
-    said = unranked(row.chosen for row in report.rows)
+    said = list_unranked(row.chosen for row in report.rows)
     return lines + [f"not ranked: {_places(found)}: {why}" for why, found in said]
 
 
@@ -71,10 +71,10 @@ _TOLD = 1e-3
 """Gain from which another line is told of: what the text's digits show."""
 
 
-def _others(row: PlanRow) -> list[str]:
+def _format_others(row: PlanRow) -> list[str]:
     """Return what other lines gain on a row, simpler or longer ones."""
     return [
-        f"    or {_arguments(other.torch)} on {_where([row])}: {100 * row.gain_of(other):.1f} % of the step, "
+        f"    or {_arguments(other.torch)} on {_format_where([row])}: {100 * row.gain_of(other):.1f} % of the step, "
         f"not {100 * row.gain:.1f} %"
         for other in row.others
         if row.gain_of(other) >= _TOLD
@@ -86,7 +86,7 @@ def _arguments(call: str) -> str:
     return call.partition("(model, ")[2].removesuffix(")") or "torch's default"
 
 
-def _why(row: PlanRow) -> str:
+def _explain_gain(row: PlanRow) -> str:
     """Return where the plan of a row saves its gain: the parts that are worth a tenth of it, the largest first."""
     from ddpsim.planning.savings import WHERE
     from ddpsim.units import format_time
@@ -97,36 +97,36 @@ def _why(row: PlanRow) -> str:
     said = (
         f"{'loses ' if p.seconds < 0 else ''}{format_time(times * abs(p.seconds))} of {WHERE[p.where]}" for p in parts
     )
-    return f"saves {format_time(whole_s)} on {_where([row])}: {', '.join(said)}"
+    return f"saves {format_time(whole_s)} on {_format_where([row])}: {', '.join(said)}"
 
 
 def _doubts(rows: Sequence[PlanRow]) -> list[str]:
     """Return what weighs most in the bands, where, and the measurement that would narrow them."""
     said: dict[str, list[PlanRow]] = {}
     for row in rows:
-        for line in largest_doubt(row.chosen):
+        for line in format_largest_doubt(row.chosen):
             said.setdefault(line.partition(":")[2].partition(": band")[0].strip(), []).append(row)
-    return [f"most in doubt on {_where(found)}: {what}" for what, found in said.items()]
+    return [f"most in doubt on {_format_where(found)}: {what}" for what, found in said.items()]
 
 
 def _transports(rows: Sequence[PlanRow], *, details: bool) -> list[str]:
     """Return what each machine leaves open; with details what its bytes go by, and what other choices would give."""
     said: dict[str, list[PlanRow]] = {}
     for row in rows:
-        for line in _said_of_transports(row.chosen, details=details):
+        for line in _describe_transports(row.chosen, details=details):
             said.setdefault(line, []).append(row)
-    return [f"on {_where(found)}: {line}" for line, found in said.items()]
+    return [f"on {_format_where(found)}: {line}" for line, found in said.items()]
 
 
-def _said_of_transports(prediction: Prediction, *, details: bool) -> list[str]:
-    from ddpsim.collectives.nccl.paths_taken import advised
+def _describe_transports(prediction: Prediction, *, details: bool) -> list[str]:
+    from ddpsim.collectives.nccl.paths_taken import format_path_advice
 
     if not details:
-        return advised(prediction.transport_advice)
+        return format_path_advice(prediction.transport_advice)
     return [] if (taken := prediction.transports) is None else taken.lines()
 
 
-def _hidden(rows: Sequence[PlanRow]) -> list[str]:
+def _describe_hidden(rows: Sequence[PlanRow]) -> list[str]:
     """Return how much of the largest gain is there because communication beside computation has a price."""
     if not rows:
         return []
@@ -134,8 +134,8 @@ def _hidden(rows: Sequence[PlanRow]) -> list[str]:
     part, whole = (f"{100 * abs(share):.1f} %" for share in (most.gain_from_hidden_comm, most.gain))
     if most.gain_from_hidden_comm < 0:
         free = "if communication cost computation nothing"
-        return [f"the gain of {whole} on {_where([most])} would be {part} more {free}"]
-    return [f"of the gain of {whole} on {_where([most])}, {part} rests on what communication costs computation"]
+        return [f"the gain of {whole} on {_format_where([most])} would be {part} more {free}"]
+    return [f"of the gain of {whole} on {_format_where([most])}, {part} rests on what communication costs computation"]
 
 
 def _priors(rows: Sequence[PlanRow]) -> list[str]:
@@ -146,7 +146,7 @@ def _priors(rows: Sequence[PlanRow]) -> list[str]:
     priors = {constant.name: constant for row in rows for constant in row.priors}
     costs = [format_time(pick(row.host_cost_s for row in rows)) for pick in (min, max)]
     cost = " to ".join(dict.fromkeys(costs))
-    lines = [f"host-bound on {_where(rows)}: launching costs {cost} of the step, and the gain rests on priors:"]
+    lines = [f"host-bound on {_format_where(rows)}: launching costs {cost} of the step, and the gain rests on priors:"]
     if models:
         lines.append(f"    the launch cost of an operator in {', '.join(models)}: estimated")
         lines.append("      measure it on such a machine: `python -m ddpexec capture`, or `ddpsim workload import`")
@@ -157,7 +157,7 @@ def _priors(rows: Sequence[PlanRow]) -> list[str]:
     return lines
 
 
-def _where(rows: Sequence[PlanRow]) -> str:
+def _format_where(rows: Sequence[PlanRow]) -> str:
     """Return machines and node counts in few words: `dgx-1v (1, 2 nodes), dgx-a100 (4 nodes)`."""
     return _places([row.best for row in rows])
 

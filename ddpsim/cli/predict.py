@@ -12,7 +12,7 @@ import typer
 from ddpsim.cli.breakdown import statistic, step_line
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.expand import expand
-from ddpsim.cli.first_text import first_text
+from ddpsim.cli.first_text import format_first
 from ddpsim.cli.options import (
     GpusPerNode,
     NodeCount,
@@ -83,9 +83,9 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
     from ddpsim.planning.lost import without_each
     from ddpsim.prediction.beside import StepBeside
     from ddpsim.prediction.models import Model
-    from ddpsim.prediction.otherwise import otherwise
+    from ddpsim.prediction.otherwise import predict_other_reach
     from ddpsim.prediction.predict import predict as predict_one
-    from ddpsim.prediction.sensitivities import more_of, sensitivities_of
+    from ddpsim.prediction.sensitivities import list_sensitivity_assumptions, sensitivities_of
     from ddpsim.topology.spec import load_topology
 
     trace, chakra, beside = arguments.trace, arguments.chakra, arguments.beside
@@ -101,7 +101,7 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
 
         check_installed()
     measures = beside is not None and Path(beside).is_dir()
-    measured = _measured(beside, trace) if measures else None
+    measured = _load_measured(beside, trace) if measures else None
     options = replace(options, beside=None if beside is None or measures else _job_beside(beside))
     first = arguments.first
     if first is not None:
@@ -119,13 +119,13 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
         calibration=given.calibration_in_force(options.on(model, machine).backend_for(model)),
         progress=Progress("iterations"),
         keep=True,
-        also=lambda made: {**more_of(made), **without_each(made)},
+        also=lambda made: {**list_sensitivity_assumptions(made), **without_each(made)},
     )
     if trace:
         from ddpsim.trace.json import write_trace
 
         write_trace(prediction.trace, trace)
-        output.detail(f"wrote {trace}")
+        output.print_detail(f"wrote {trace}")
     if trace and measured is not None:
         _write_beside(prediction, measured, trace, output)
     if chakra:
@@ -133,8 +133,8 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
     warn_of_pace(prediction, set())
     path, helps = prediction.critical_path, sensitivities_of(prediction)
     bound = bound_of(prediction, prediction.calibration)
-    second, shared = otherwise(prediction), StepBeside.of(prediction)
-    begun = None if first is None else _first(prediction, first)
+    second, shared = predict_other_reach(prediction), StepBeside.of(prediction)
+    begun = None if first is None else _predict_first(prediction, first)
     document = {
         **prediction.document(),
         **bound.document(),
@@ -144,14 +144,14 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
         **path.entries(),
         "sensitivities": [each.document() for each in helps],
     }
-    beginning = [] if begun is None else [first_text(begun)]
+    beginning = [] if begun is None else [format_first(begun)]
     output.emit(document, lambda: "\n\n".join([*beginning, _text(prediction, bound, path, helps, second, shared)]))
 
 
-def _first(prediction: Prediction, count: int) -> FirstIterations:
-    from ddpsim.prediction.first import first_iterations
+def _predict_first(prediction: Prediction, count: int) -> FirstIterations:
+    from ddpsim.prediction.first import predict_first_iterations
 
-    return first_iterations(prediction, count)
+    return predict_first_iterations(prediction, count)
 
 
 def _job_beside(path: str) -> JobBeside:
@@ -160,7 +160,7 @@ def _job_beside(path: str) -> JobBeside:
     return job_beside(path, "beside")
 
 
-def _measured(beside: str | None, trace: str | None) -> Trace | None:
+def _load_measured(beside: str | None, trace: str | None) -> Trace | None:
     """Return the measured trace that the prediction is to be written beside."""
     if beside is None:
         return None
@@ -176,7 +176,7 @@ def _write_beside(prediction: Prediction, measured: Trace, folder: str, output: 
 
     path = Path(folder) / "beside.json.gz"
     write_beside(measured, prediction.trace, path)
-    output.detail(f"wrote {path}")
+    output.print_detail(f"wrote {path}")
 
 
 def _write_chakra(prediction: Prediction, folder: str, output: Output) -> None:
@@ -186,7 +186,7 @@ def _write_chakra(prediction: Prediction, folder: str, output: Output) -> None:
 
     name = prediction.workload.name.replace("/", "-")
     files = write_traces(prediction.run.job(), Path(folder), name)
-    output.detail(f"wrote {files[0]}" + (f" to {files[-1].name}" if len(files) > 1 else ""))
+    output.print_detail(f"wrote {files[0]}" + (f" to {files[-1].name}" if len(files) > 1 else ""))
 
 
 def warn_of_pace(prediction: Prediction, told: set[str]) -> None:
@@ -207,26 +207,26 @@ def _text(
     shared: StepBeside | None,
 ) -> str:
     from ddpsim.prediction.prediction import BUCKETS, PARTS
-    from ddpsim.units import counted, format_time
+    from ddpsim.units import format_count, format_time
 
     summary, workload, tables = prediction.summary, prediction.workload, prediction.tables()
     origin = "estimated" if workload.estimated else "measured"
     lines = [
         f"{workload.name} ({origin}, {_pace(prediction)}) on {prediction.topology.name}: "
-        f"{counted(prediction.nodes, 'node')}, {counted(summary.world_size, 'rank')}",
+        f"{format_count(prediction.nodes, 'node')}, {format_count(summary.world_size, 'rank')}",
         "",
         *_times(prediction, other),
         *([] if shared is None else [shared.text()]),
         *_servers(prediction),
         *_tensor(prediction),
-        *largest_doubt(prediction),
+        *format_largest_doubt(prediction),
         tables[PARTS].text("  "),
-        *hidden_cost(prediction),
+        *format_hidden_cost(prediction),
         path.text(),
         *_correction(prediction),
         *prediction.codec_notes,
-        *_binds(prediction, bound),
-        *_helps(prediction, helps),
+        *_format_binds(prediction, bound),
+        *_format_helps(prediction, helps),
         "",
         f"one rank without DDP {format_time(prediction.local_s)}, "
         f"scaling efficiency {percent(prediction.scaling_efficiency)}, "
@@ -253,36 +253,38 @@ def _times(prediction: Prediction, other: ConditionalStep | None) -> list[str]:
     trained = f"trains     {prediction.samples_per_s:,.0f} samples/s{tokens}"
     steps = step_line(prediction.options, prediction.iteration_s)
     if steps:
-        return [f"{steps[0]}{_band(prediction)}{_other(other)}", trained]
-    one = f"{format_time(prediction.iteration_s)}{statistic(prediction.summary)}{_band(prediction)}{_other(other)}"
+        return [f"{steps[0]}{_band(prediction)}{_format_other(other)}", trained]
+    one = (
+        f"{format_time(prediction.iteration_s)}{statistic(prediction.summary)}{_band(prediction)}{_format_other(other)}"
+    )
     return [f"iteration  {one}", trained]
 
 
 def _servers(prediction: Prediction) -> list[str]:
     """Return the line on ranks that go on without each other: their steps, and how stale their gradients are."""
-    from ddpsim.units import counted, format_time
+    from ddpsim.units import format_count, format_time
 
     steps, stale = prediction.rank_steps_s, prediction.staleness
     if steps is None or stale is None:
         return []
     least, most = (format_time(find(steps.values())) for find in (min, max))
     return [
-        f"{counted(len(steps), 'rank')} with steps of {least} to {most}; gradients come {stale['staleness_mean']:.1f} "
-        f"updates late in the mean, {stale['staleness_most']:.0f} at most"
+        f"{format_count(len(steps), 'rank')} with steps of {least} to {most}; gradients come "
+        f"{stale['staleness_mean']:.1f} updates late in the mean, {stale['staleness_most']:.0f} at most"
     ]
 
 
 def _tensor(prediction: Prediction) -> list[str]:
     """Return the line on ranks that share layers: what they send each other, and over how many gradients go."""
-    from ddpsim.units import counted, format_size
+    from ddpsim.units import format_count, format_size
 
     tensor = prediction.workload.tensor
     if tensor is None:
         return []
     data = prediction.summary.world_size // tensor.ranks
-    sent = f"{counted(len(tensor.messages), 'allreduce')} of {format_size(tensor.size_bytes)} in all"
+    sent = f"{format_count(len(tensor.messages), 'allreduce')} of {format_size(tensor.size_bytes)} in all"
     each = "a micro-batch" if prediction.options.accumulate > 1 else "a step"
-    return [f"layers over {tensor.ranks} consecutive ranks, {sent} {each}; gradients over {counted(data, 'rank')}"]
+    return [f"layers over {tensor.ranks} consecutive ranks, {sent} {each}; gradients over {format_count(data, 'rank')}"]
 
 
 def _band(prediction: Prediction) -> str:
@@ -294,7 +296,7 @@ def _band(prediction: Prediction) -> str:
     return "" if low == high else f"  (10th to 90th percentile {low} to {high})"
 
 
-def _other(other: ConditionalStep | None) -> str:
+def _format_other(other: ConditionalStep | None) -> str:
     """Return the step of the other case in words; nothing where there is none."""
     from ddpsim.units import format_time
 
@@ -304,7 +306,7 @@ def _other(other: ConditionalStep | None) -> str:
     return f"; {step} ({low} to {high}) {other.condition}"
 
 
-def largest_doubt(prediction: Prediction) -> list[str]:
+def format_largest_doubt(prediction: Prediction) -> list[str]:
     """Return the line on the doubt that weighs most: what would remove it, and the band before and after."""
     from ddpsim.doubts.join import without
 
@@ -316,7 +318,7 @@ def largest_doubt(prediction: Prediction) -> list[str]:
     return [f"most in doubt: {most.name}; {most.remedy}: band {now:.0%} to {then:.0%}".replace("%", " %")]
 
 
-def hidden_cost(prediction: Prediction) -> list[str]:
+def format_hidden_cost(prediction: Prediction) -> list[str]:
     """Return the line on what computing and communicating at once costs the step; none where it costs nothing."""
     cost_s = prediction.hidden_comm_cost_s
     if not cost_s:
@@ -329,30 +331,33 @@ def hidden_cost(prediction: Prediction) -> list[str]:
     return [f"of it {cost} ({share}) is what communication beside computation costs both{prior}"]
 
 
-def _binds(prediction: Prediction, bound: Bound) -> list[str]:
+def _format_binds(prediction: Prediction, bound: Bound) -> list[str]:
     """Return the line on what binds the step: what it would take if that took no time."""
-    from ddpsim.planning.bound import binds
+    from ddpsim.planning.bound import describe_bound
     from ddpsim.units import format_time
 
     left = format_time(prediction.options.accumulate * (prediction.iteration_s - bound.lost[bound.by]))
-    return [f"binds: {binds(bound, prediction.workload)}; {left} if it took no time"]
+    return [f"binds: {describe_bound(bound, prediction.workload)}; {left} if it took no time"]
 
 
-def _helps(prediction: Prediction, helps: Sequence[Sensitivity]) -> list[str]:
+def _format_helps(prediction: Prediction, helps: Sequence[Sensitivity]) -> list[str]:
     """Return the table of what would help most; beside another job it is told of the job by itself, as doubts are."""
-    from ddpsim.prediction.path import helps_most
+    from ddpsim.prediction.path import format_helps_most
 
     where = ", with the fabric to itself" if prediction.options.disturbed else ""
-    return helps_most(helps, prediction.iteration_s, prediction.options.accumulate, where)
+    return format_helps_most(helps, prediction.iteration_s, prediction.options.accumulate, where)
 
 
 def _correction(prediction: Prediction) -> list[str]:
     """Return the line that says whether measured rows of exactly this machine correct its collectives."""
     if not prediction.correcting_rows:
         return []
-    from ddpsim.units import counted
+    from ddpsim.units import format_count
 
-    rows, ranks = counted(prediction.correcting_rows, "measured row"), counted(prediction.summary.world_size, "rank")
+    rows, ranks = (
+        format_count(prediction.correcting_rows, "measured row"),
+        format_count(prediction.summary.world_size, "rank"),
+    )
     return [f"allreduce times corrected by {rows} of exactly this machine and {ranks}"]
 
 

@@ -14,7 +14,7 @@ from ddpsim.cli.output import Output, note, table
 from ddpsim.errors import CalibrationError, InputError
 from ddpsim.options.text import counts
 from ddpsim.tables.cells import percent
-from ddpsim.units import counted
+from ddpsim.units import format_count
 
 if TYPE_CHECKING:
     from ddpsim.calibrating.pooled import Pool
@@ -86,10 +86,10 @@ def _samples(measured: Sequence[str], machines: Sequence[str], nodes: str | None
     from ddpsim.topology.spec import load_topology
 
     tables = [read_table(path) for path in measured]
-    places = _each([load_topology(name) for name in machines], len(tables), "topology")
+    places = _match_tables([load_topology(name) for name in machines], len(tables), "topology")
     node_counts = [None] if nodes is None else counts(nodes, "nodes", "1,2")
     samples = []
-    for each, machine, count in zip(tables, places, _each(node_counts, len(tables), "nodes"), strict=True):
+    for each, machine, count in zip(tables, places, _match_tables(node_counts, len(tables), "nodes"), strict=True):
         if machine.backend != "nccl":
             has = "no GPUs" if machine.backend == "gloo" else "AMD's GPUs"
             what = f"{machine.name} has {has}; the constants of NCCL alone are pooled"
@@ -103,10 +103,10 @@ def _samples(measured: Sequence[str], machines: Sequence[str], nodes: str | None
     return samples
 
 
-def _each(given: Sequence[T], tables: int, place: str) -> list[T]:
+def _match_tables(given: Sequence[T], tables: int, place: str) -> list[T]:
     """Return one of `given` for each table, where there is one for all or one for each."""
     if len(given) not in (1, tables):
-        what = f"{len(given)} given for {counted(tables, 'table')}"
+        what = f"{len(given)} given for {format_count(tables, 'table')}"
         raise InputError(what, place=place, remedy="give one for all, or one for each MEASURED, in order")
     return list(given) * tables if len(given) == 1 else list(given)
 
@@ -142,7 +142,7 @@ def _text(found: Pool, calibration: Calibration, tables: int) -> str:
             origin = "fitted" if constant.fitted else "documented: no row uses it"
             rows.append((constant.name, f"{constant.value:.3g}", unit, origin))
     kept = tables - len(found.aside)
-    summary = f"{counted(len(found.residuals), 'row')} of {counted(kept, 'table')}"
+    summary = f"{format_count(len(found.residuals), 'row')} of {format_count(kept, 'table')}"
     body = table(("constant", "value", "unit", "origin"), rows, left=(0, 2, 3))
     return "\n".join([body, "", f"{summary}; mean absolute error {percent(_error(found))} on them"])
 

@@ -47,10 +47,10 @@ class Progress:
             self._shown_s, self._drawn = now_s, terminal
             if terminal:
                 _erase()
-            line = f"{self.what}: {done} of {total}{self._left(done, total)}"
+            line = f"{self.what}: {done} of {total}{self._estimate_left(done, total)}"
             print(line, end="" if terminal else "\n", file=sys.stderr, flush=True)
 
-    def _left(self, done: int, total: int) -> str:
+    def _estimate_left(self, done: int, total: int) -> str:
         """Return how long the rest takes at the pace since the first call: what was done before says nothing of it."""
         fresh = done - self._first
         if fresh < 1:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ddpsim.cli.plan_text import memory_cell
 from ddpsim.tables import ResultTable, column
 from ddpsim.tables.cells import percent
-from ddpsim.units import counted
+from ddpsim.units import format_count
 
 if TYPE_CHECKING:
     from ddpsim.planning.by_scheme import SchemeChoice, SchemeReport, SchemeRow
@@ -33,19 +33,19 @@ def text(report: SchemeReport) -> str:
 
 def _verdict(report: SchemeReport) -> Iterator[str]:
     """Yield where most samples a second are trained, and which machines that is not said of, and why."""
-    from ddpsim.planning.ranking import unranked
+    from ddpsim.planning.ranking import list_unranked
 
     if (best := report.best) is not None:
-        where = f"{best.prediction.topology.name}, {counted(best.prediction.nodes, 'node')}, {best.scheme}"
+        where = f"{best.prediction.topology.name}, {format_count(best.prediction.nodes, 'node')}, {best.scheme}"
         unfit = "" if best.fits is not False else ", which does NOT fit its GPUs, as nothing here does"
         yield f"most samples a second: {where}{unfit}"
-    for why, found in unranked(choice.best.prediction for choice in report.choices):
+    for why, found in list_unranked(choice.best.prediction for choice in report.choices):
         yield f"not ranked: {', '.join(dict.fromkeys(each.topology.name for each in found))}: {why}"
 
 
 def _advice(choice: SchemeChoice) -> Iterator[str]:
     best = choice.best
-    where = f"on {best.prediction.topology.name}, {counted(best.prediction.nodes, 'node')}"
+    where = f"on {best.prediction.topology.name}, {format_count(best.prediction.nodes, 'node')}"
     if not choice.keep_ddp:
         low, high = percent(best.gain_low), percent(best.gain_high)
         yield f"{where}: {best.scheme}, {percent(best.gain)} faster than DDP ({low} to {high})"
@@ -61,7 +61,7 @@ def _advice(choice: SchemeChoice) -> Iterator[str]:
 
 
 def _record(row: SchemeRow) -> dict[str, object]:
-    from ddpsim.prediction.document import of_step
+    from ddpsim.prediction.document import scale_to_step
 
     own = {"gain": "", "gain_low": None} if row.prediction is row.default else {}
-    return {**of_step(row.document()), "memory": memory_cell(row.prediction.memory), **own}
+    return {**scale_to_step(row.document()), "memory": memory_cell(row.prediction.memory), **own}

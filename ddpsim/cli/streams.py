@@ -18,7 +18,7 @@ _CONTROLS = {
 
 
 @contextlib.contextmanager
-def guarded_streams() -> Iterator[None]:
+def guard_streams() -> Iterator[None]:
     """Guard both streams within the block, and flush standard output at its end.
 
     A reader that has gone away is no error: the rest is dropped. What goes wrong on standard error can be told nowhere,

@@ -12,7 +12,7 @@ import typer
 from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination
 from ddpsim.cli.expand import expand
-from ddpsim.cli.keeping import keeping
+from ddpsim.cli.keeping import make_resumable
 from ddpsim.cli.options import (
     GpusPerNode,
     NodeCounts,
@@ -20,9 +20,9 @@ from ddpsim.cli.options import (
     SweptCaps,
     TopologyName,
     WorkloadName,
+    parse_swept_caps,
     read_plan,
     refuse_beside_plan,
-    swept_caps,
 )
 from ddpsim.cli.output import Output, note
 from ddpsim.cli.pictures import plot_option
@@ -31,7 +31,7 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.options.option import Section
 from ddpsim.options.text import counts
 from ddpsim.tables import Column, ResultTable, cell, column
-from ddpsim.units import counted
+from ddpsim.units import format_count
 from ddpsim.workers.asked import Workers
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def sweep(
     asked = Model.of(arguments.workload, options)
     model = asked.on(machine, options=options)
     moved = model.name != asked.source.name
-    caps = swept_caps(arguments.bucket_cap_mb, options) or [options.caps]
+    caps = parse_swept_caps(arguments.bucket_cap_mb, options) or [options.caps]
     node_counts = [None] if arguments.nodes is None else counts(arguments.nodes, "nodes")
     backend = options.on(model, machine).backend_for(model)
     shown_alone = not (output.as_json or arguments.out or arguments.report or arguments.plot)
@@ -96,8 +96,8 @@ def sweep(
     question = SweepRequest(model, machine, arguments.gpus_per_node, calibration, for_table=shown_alone)
     base = replace(options, caps=caps[0], plan=read_plan(arguments.plan, model.parameters))
     points = points_of(node_counts, caps, base)
-    with keeping(by, len(points), arguments.out, arguments.report) as done:
-        entries = done.computed(question.task(points), "predictions", arguments.out, _lines)
+    with make_resumable(by, len(points), arguments.out, arguments.report) as done:
+        entries = done.compute(question.task(points), "predictions", arguments.out, _lines)
         done.deliver(arguments.out, lambda: _lines(dict(enumerate(entries))))
     labels = [_caps_text(cap, arguments.plan) for cap in caps] * len(node_counts)
     documents = (
@@ -136,7 +136,7 @@ def _draw(documents: Sequence[Mapping[str, Any]], labels: Sequence[str], title: 
     lines: dict[str, list[tuple[str, tuple[float, float, float]]]] = {}
     for document, label in zip(documents, labels, strict=True):
         step = tuple(float(document[key]) for key in ("iteration_s", "iteration_low_s", "iteration_high_s"))
-        ranks = f"{counted(document['nodes'], 'node')}, {counted(document['world_size'], 'rank')}"
+        ranks = f"{format_count(document['nodes'], 'node')}, {format_count(document['world_size'], 'rank')}"
         lines.setdefault(ranks, []).append((label, (step[0], step[1], step[2])))
     plot_steps({title: lines}, path, Axis("bucket cap", "MiB"))
     note(f"wrote {path}")
@@ -151,11 +151,11 @@ def _caps_text(caps: BucketCaps, plan: str | None) -> str:
 
 
 def _text(entries: Sequence[JournalEntry], labels: Sequence[str], *, moved: bool) -> str:
-    from ddpsim.prediction.document import of_step
+    from ddpsim.prediction.document import scale_to_step
 
     documents = [json.loads(entry.document) for entry in entries]
     accumulates = any(document["accumulate"] != 1 for document in documents)
-    rows = [{**of_step(document), "cap": label} for document, label in zip(documents, labels, strict=True)]
+    rows = [{**scale_to_step(document), "cap": label} for document, label in zip(documents, labels, strict=True)]
     columns = [
         *map(column, ("nodes", "world_size")),
         column("cap", "cap MiB"),

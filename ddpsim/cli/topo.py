@@ -81,9 +81,9 @@ def show(
     from ddpsim.topology.transports import nic_advice
 
     check_destination(arguments.plot)
-    machine = _visible_part(load_topology(arguments.topology), arguments.gpus, arguments.nodes)
+    machine = _select_visible(load_topology(arguments.topology), arguments.gpus, arguments.nodes)
     gpudirect = False if arguments.no_gpudirect else None
-    joined, count = _joined(machine, arguments.nodes)
+    joined, count = _join_domain(machine, arguments.nodes)
     found = channels_of(joined, pxn=not arguments.no_pxn, gpudirect=gpudirect) if arguments.channels else {}
     trees = trees_over(count) if arguments.channels else []
     if arguments.plot:
@@ -103,17 +103,17 @@ def show(
     )
 
 
-def _joined(machine: Topology, nodes: int | None) -> tuple[Cluster, int]:
+def _join_domain(machine: Topology, nodes: int | None) -> tuple[Cluster, int]:
     """Return the machine as NCCL sees it, the nodes of an NVLink domain as one, and how many nodes that makes."""
-    from ddpsim.topology.domains import by_domain
+    from ddpsim.topology.domains import group_by_domain
 
     if machine.nvlink_domain is None:
         return machine, machine.nodes if nodes is None else nodes
-    placement = by_domain(machine.place(nodes))
+    placement = group_by_domain(machine.place(nodes))
     return placement.topology, placement.nodes
 
 
-def _visible_part(machine: Topology, gpus: str | None, nodes: int | None) -> Topology:
+def _select_visible(machine: Topology, gpus: str | None, nodes: int | None) -> Topology:
     """Return `machine` with only `gpus` visible, where they are given.
 
     Raises:
@@ -214,11 +214,11 @@ def _document(machine: Topology) -> dict[str, object]:
 
 
 def _text(machine: Topology, document: dict[str, object]) -> str:
-    from ddpsim.units import counted, format_bandwidth, format_time
+    from ddpsim.units import format_bandwidth, format_count, format_time
 
     header = ("link", "kind", "count", "each direction", "latency")
     lines = [
-        f"{machine.name}: {counted(machine.nodes, 'node')}, {machine.compute_device}, fabric {machine.fabric.kind}"
+        f"{machine.name}: {format_count(machine.nodes, 'node')}, {machine.compute_device}, fabric {machine.fabric.kind}"
     ]
     for group in machine.groups:
         template = group.template
@@ -232,7 +232,7 @@ def _text(machine: Topology, document: dict[str, object]) -> str:
             ends = f"{source} - {target}" if same else f"{source} > {target}"
             latency = format_time(link.latency_s) if link.latency_s else "-"
             rows.append((ends, link.kind, link.count, format_bandwidth(link.bandwidth), latency))
-        inside = f"{counted(len(template.gpus), 'GPU')}, {counted(len(template.nics), 'NIC')}"
+        inside = f"{format_count(len(template.gpus), 'GPU')}, {format_count(len(template.nics), 'NIC')}"
         lines += ["", f"{group.count} x {template.name}: {inside}"]
         # Most machines' files state no latency: hops cost what the transport's constants say.
         stated = len(header) if any(link.latency_s for link in template.links) else -1

@@ -25,12 +25,12 @@ def transports_of(machine: Topology, nodes: int | None) -> ChosenPaths | None:
 
 def transports_text(paths: ChosenPaths) -> str:
     """Return the transports of pairs that are alike in a line each, then what they and other choices give."""
-    from ddpsim.topology.transports import grouped
+    from ddpsim.topology.transports import group_pairs
     from ddpsim.units import format_bandwidth
 
     rows = [
         (_pairs(group), group[0].name, group[0].kind, format_bandwidth(group[0].bandwidth), group[0].why or "-")
-        for group in grouped(paths.pairs)
+        for group in group_pairs(paths.pairs)
     ]
     header = ("pairs", "transport", "route", "alone", "why no nearer way")
     return "\n".join([table(header, rows, left=(0, 1, 2, 4)), *paths.lines()])

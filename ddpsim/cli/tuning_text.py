@@ -6,7 +6,7 @@ from ddpsim.cli.output import table
 from ddpsim.doctor.other_work import OtherWork
 from ddpsim.explaining.tuned import Tuning, TuningRound
 from ddpsim.tables.cells import ms, percent
-from ddpsim.units import counted, format_bandwidth, format_time
+from ddpsim.units import format_bandwidth, format_count, format_time
 
 
 def text(tuning: Tuning) -> str:
@@ -23,7 +23,7 @@ def _round(number: int, told: TuningRound) -> str:
     ]
     if told.latency_s is not None:
         rate = "" if told.bandwidth is None else f" and {format_bandwidth(told.bandwidth)}"
-        probes = f", {counted(told.probed, 'probing plan')}" if told.probed else ""
+        probes = f", {format_count(told.probed, 'probing plan')}" if told.probed else ""
         lines.append(f"seen     allreduces of {format_time(told.latency_s)}{rate}{probes}")
     other = OtherWork.read(told.model_dump(include={"other_work_processors", "processors"}))
     lines += [] if other is None else [f"note     {line}" for line in other.notes()]
@@ -50,4 +50,4 @@ def _cost(told: TuningRound) -> str:
     if told.present_step_s and told.steps:
         share = f", {percent(told.lost_s / (told.steps * told.present_step_s))} of them"
     own = f"{ms(told.own_s)} ms of it between steps"
-    return f"{counted(told.steps, 'step')}, {ms(told.lost_s)} ms lost in them{share}, {own}"
+    return f"{format_count(told.steps, 'step')}, {ms(told.lost_s)} ms lost in them{share}, {own}"

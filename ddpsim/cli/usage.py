@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import typer
 
-from ddpsim.cli.flags import find_command, own
-from ddpsim.errors import InputError, shortened
+from ddpsim.cli.flags import find_command, select_own_arguments
+from ddpsim.errors import InputError, shorten
 
 INTERRUPTED = 130
 """Exit code of a command that SIGINT ends."""
@@ -25,7 +25,7 @@ def usage_message(error: BaseException, arguments: Sequence[str], program: str) 
         return str(message)
     context = getattr(error, "ctx", None)
     path = context.command_path if context else program
-    said = shortened(f"{message.rstrip('.')}{_given_value(error, arguments)}", _LONGEST)
+    said = shorten(f"{message.rstrip('.')}{_find_given_value(error, arguments)}", _LONGEST)
     return f"error: {said}; see `{path} --help`"
 
 
@@ -39,12 +39,12 @@ def refuse_repeated(command: Any, arguments: Sequence[str]) -> None:
     command = find_command(command, arguments)
     options = [param for param in command.params if param.param_type_name == "option"]
     for param in (option for option in options if not option.multiple and not option.is_flag):
-        flags = [argument.partition("=")[0] for argument in own(arguments) if argument.startswith("-")]
+        flags = [argument.partition("=")[0] for argument in select_own_arguments(arguments) if argument.startswith("-")]
         if sum(flag in param.opts or flag.replace("_", "-") in param.opts for flag in flags) > 1:
             raise InputError("is given twice and takes one value", place=param.opts[0], remedy="keep one")
 
 
-def _given_value(error: BaseException, arguments: Sequence[str]) -> str:
+def _find_given_value(error: BaseException, arguments: Sequence[str]) -> str:
     """Return what was given to the option that `error` is about, which typer's message leaves out."""
     options = getattr(getattr(error, "param", None), "opts", [])
     for number, argument in enumerate(arguments):

@@ -13,7 +13,7 @@ from ddpsim.cli.output import Output, first_rows, note, note_all
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.errors import InputError
-from ddpsim.prediction.path import helps_most
+from ddpsim.prediction.path import format_helps_most
 from ddpsim.tables.cells import percent
 
 if TYPE_CHECKING:
@@ -103,6 +103,6 @@ def _text(result: Validation) -> str:
         if title == TERMS:
             lines.append(f"largest: {result.largest_term.name.replace('_', ' ')}")
             lines += [] if result.path is None else ["", f"predicted: {result.path.text()}"]
-            lines += helps_most(result.helps, result.iterations.predicted_s)
+            lines += format_helps_most(result.helps, result.iterations.predicted_s)
         lines.append("")
     return "\n".join(lines).rstrip()

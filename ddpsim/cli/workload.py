@@ -125,7 +125,9 @@ def import_(
         _write(imported.workload, output)
         return
     seen = buckets_in(traced)
-    _keep(imported.workload, file, output, {"notes": list(imported.notes), "traced_buckets": seen}, _seen(seen))
+    _keep(
+        imported.workload, file, output, {"notes": list(imported.notes), "traced_buckets": seen}, _format_buckets(seen)
+    )
 
 
 def _import_chakra(trace: Path, file: Path | None, output: Output) -> None:
@@ -140,7 +142,7 @@ def _import_chakra(trace: Path, file: Path | None, output: Output) -> None:
         return
     seen = [each.record() for each in imported.collectives]
     found = {"notes": list(imported.notes), "traced_collectives": seen}
-    _keep(imported.workload, file, output, found, _seen_collectives(seen))
+    _keep(imported.workload, file, output, found, _format_collectives(seen))
 
 
 def _write(model: Workload, output: Output) -> None:
@@ -187,7 +189,7 @@ def anchor(
 
     from ddpsim.errors import InputError
     from ddpsim.files import json_text
-    from ddpsim.prediction.pace_from_row import MeasuredStep, anchored_to_row
+    from ddpsim.prediction.pace_from_row import MeasuredStep, anchor_to_row
     from ddpsim.topology.spec import load_topology
     from ddpsim.units import parse_time
     from ddpsim.workload.anchors import MOSTLY_COMMUNICATION, ROOFLINE_BAND
@@ -202,7 +204,7 @@ def anchor(
         )
     row = MeasuredStep(step_s, load_topology(arguments.topology), arguments.nodes, arguments.gpus_per_node)
     chosen = replace(options, plan=read_plan(arguments.plan, model.parameters))
-    paced = anchored_to_row(model, row, chosen, read_calibration(arguments.calibration))
+    paced = anchor_to_row(model, row, chosen, read_calibration(arguments.calibration))
     deliver(arguments.file, json_text(workload_document(paced)))
     factor, (low, high) = paced.provenance["row_scale"], map(exp, ROOFLINE_BAND)
     if isinstance(factor, float) and not low <= factor <= high:
@@ -220,7 +222,7 @@ def anchor(
     )
 
 
-def _seen(buckets: list[dict[str, float]]) -> str:
+def _format_buckets(buckets: list[dict[str, float]]) -> str:
     if not buckets:
         return ""
     header = ("traced bucket", "parameters", "MiB", "ready ms", "launched", "started", "finished", "skew", "wire")
@@ -232,7 +234,7 @@ def _seen(buckets: list[dict[str, float]]) -> str:
     return f"{table(header, rows)}\n\n"
 
 
-def _seen_collectives(seen: list[dict[str, object]]) -> str:
+def _format_collectives(seen: list[dict[str, object]]) -> str:
     if not seen:
         return ""
     header = ("traced collective", "operation", "MiB", "group", "ranks", "ms")

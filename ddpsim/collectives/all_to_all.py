@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from ddpsim.collectives.operation_schedules import exchanged_pairs
+from ddpsim.collectives.operation_schedules import exchange_pairs
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
 from ddpsim.errors import TopologyError
@@ -44,7 +44,7 @@ class AllToAll:
             what = f"an all-to-all of {ranks} ranks"
             raise TopologyError(what, place="operation", remedy=f"give a group of {MOST_RANKS} ranks at most")
         self._ways, self._shared = ways, shared
-        self._schedule = exchanged_pairs(ranks, in_turn=in_turn)
+        self._schedule = exchange_pairs(ranks, in_turn=in_turn)
 
     def demand(self, size_bytes: int) -> Demand:
         """Return the latency of the longest way, and the bytes of all pairs on the links that others load too."""

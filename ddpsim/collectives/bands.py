@@ -58,13 +58,13 @@ class Band:
 
     def low(self, size_bytes: int) -> float:
         """Return the factor to the lower end."""
-        return self._nearest(size_bytes)[0]
+        return self._find_nearest(size_bytes)[0]
 
     def high(self, size_bytes: int) -> float:
         """Return the factor to the upper end."""
-        return self._nearest(size_bytes)[1]
+        return self._find_nearest(size_bytes)[1]
 
-    def _nearest(self, size_bytes: int) -> tuple[float, float]:
+    def _find_nearest(self, size_bytes: int) -> tuple[float, float]:
         return self._factors[min(self._sizes, key=lambda size: abs(math.log(size / max(size_bytes, 1))))]
 
 

@@ -51,7 +51,7 @@ class FoundRings:
         """Bytes per second of all rings together."""
         return len(self.rings) * self.speed
 
-    def worth(self, speed: float, limits: Limits) -> bool:
+    def is_worth(self, speed: float, limits: Limits) -> bool:
         """Return whether NCCL would still look there: no slower than half, no farther."""
         nearer = limits.nic_kind <= max(self.limits.nic_kind, _PXN) and limits.kind <= self.limits.kind
         return speed >= _LEAST_SHARE * self.speed and nearer
@@ -64,7 +64,7 @@ def best_rings(
     best: FoundRings | None = None
     for speed in speeds:
         for limits in _levels(search, cross_nic=cross_nic):
-            if best and not best.worth(speed, limits):
+            if best and not best.is_worth(speed, limits):
                 continue
             if best and min(most, search.bound(speed, limits)) * speed <= best.total * (1 + 1e-9):
                 continue
@@ -104,7 +104,7 @@ def nic_echo(sm: int) -> float:
     return 1 / 8 if sm < _AMPERE else 0.0
 
 
-def doubled(rings: list[Ring], speed: float, sm: int, most: int) -> tuple[list[Ring], float]:
+def double_rings(rings: list[Ring], speed: float, sm: int, most: int) -> tuple[list[Ring], float]:
     """Return wide rings as twice as many of half the speed, where that makes at most `most`.
 
     After Ampere only very wide ones, or few, are split.
@@ -115,7 +115,7 @@ def doubled(rings: list[Ring], speed: float, sm: int, most: int) -> tuple[list[R
     return rings * 2, speed / 2
 
 
-def fewest_rings(paths: Paths, gpus: Sequence[str]) -> int:
+def count_fewest_rings(paths: Paths, gpus: Sequence[str]) -> int:
     """Return how many rings NCCL wants at least: two where NVLink joins GPUs in several separate groups.
 
     Its trees pass from group to group once, and need two channels.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
-from ddpsim.collectives.channel_search import best_rings, doubled, fewest_rings, nic_echo, speeds_of
+from ddpsim.collectives.channel_search import best_rings, count_fewest_rings, double_rings, nic_echo, speeds_of
 from ddpsim.collectives.mesh_rings import mesh_rings
 from ddpsim.collectives.ring_search import Ring, RingSearch
 from ddpsim.errors import TopologyError, UnknownNameError
@@ -160,7 +160,7 @@ def _find(
     gpudirect: bool | None,
     cross_nic: bool,
 ) -> Channels:
-    template = template.only(gpus)
+    template = template.select_gpus(gpus)
     paths = find_paths(template, pxn=pxn, gpudirect=gpudirect)
     capacities = {link.name: link.bandwidth for link in template.links}
     nics = tuple(nic.name for nic in template.nics) if network else ()
@@ -170,15 +170,15 @@ def _find(
         rings = given
         speed = template.ring_bandwidth or _even_speed(rings, paths, capacities)
     else:
-        search = RingSearch(paths, _counted(template), gpus, nics, echo=nic_echo(sm))
-        fewest = fewest_rings(paths, gpus)
+        search = RingSearch(paths, _count_speeds(template), gpus, nics, echo=nic_echo(sm))
+        fewest = count_fewest_rings(paths, gpus)
         found = best_rings(search, speeds_of(sm, network), MAX_CHANNELS, cross_nic=cross_nic, fewest=fewest)
         rings, speed = (found.rings, found.speed) if found else ([], 0.0)
     if not rings:
-        rings = [_in_order(gpus, nics, paths)]
+        rings = [_make_ordered_ring(gpus, nics, paths)]
         speed = _even_speed(rings, paths, capacities)
     if not given:
-        rings, speed = doubled(rings, speed, sm, MAX_CHANNELS)
+        rings, speed = double_rings(rings, speed, sm, MAX_CHANNELS)
     channels = tuple(_channel(ring, speed, paths) for ring in rings)
     given_trees = _rings_over(template.trees, template, gpus, network) if given else []
     as_stated = len(given_trees) == len(rings)
@@ -188,14 +188,14 @@ def _find(
     return Channels(
         rings=channels,
         trees=chains,
-        tree_intra_bandwidth=inside or (_raised(chains, capacities, speeds_of(sm, network)) if network else speed),
+        tree_intra_bandwidth=inside or (_raise_speed(chains, capacities, speeds_of(sm, network)) if network else speed),
         network=network,
-        sustained_bandwidth=_sustained(shared_loads(channels), capacities),
+        sustained_bandwidth=_find_sustained_speed(shared_loads(channels), capacities),
         given=bool(given),
     )
 
 
-def _counted(template: NodeTemplate) -> dict[str, float]:
+def _count_speeds(template: NodeTemplate) -> dict[str, float]:
     """Return what the search counts each link as: xGMI no more than RCCL does, whatever it carries."""
     most = xgmi_bandwidth(gcn_of(template.gpus[0].model))
     return {
@@ -232,7 +232,7 @@ def _rings_over(
     return rings
 
 
-def _in_order(gpus: tuple[str, ...], nics: tuple[str, ...], paths: Paths) -> Ring:
+def _make_ordered_ring(gpus: tuple[str, ...], nics: tuple[str, ...], paths: Paths) -> Ring:
     """Return the ring in rank order, through the NIC nearest to its first GPU."""
     if not nics:
         return Ring(gpus)
@@ -244,7 +244,7 @@ def _in_order(gpus: tuple[str, ...], nics: tuple[str, ...], paths: Paths) -> Rin
 
 def _even_speed(rings: Sequence[Ring], paths: Paths, capacities: Mapping[str, float]) -> float:
     channels = [_channel(ring, 1.0, paths) for ring in rings]
-    total = _sustained(shared_loads(channels), capacities)
+    total = _find_sustained_speed(shared_loads(channels), capacities)
     return (max(capacities.values()) if total == float("inf") else total) / len(rings)
 
 
@@ -257,11 +257,11 @@ def shared_loads(channels: Sequence[Channel]) -> dict[str, float]:
     return total
 
 
-def _sustained(loads: Mapping[str, float], capacities: Mapping[str, float]) -> float:
+def _find_sustained_speed(loads: Mapping[str, float], capacities: Mapping[str, float]) -> float:
     return min((capacities[link] / load for link, load in loads.items()), default=float("inf"))
 
 
-def _raised(chains: Sequence[Channel], capacities: Mapping[str, float], speeds: Sequence[float]) -> float:
+def _raise_speed(chains: Sequence[Channel], capacities: Mapping[str, float], speeds: Sequence[float]) -> float:
     """Return the speed inside the node to which NCCL raises trees, as far as the chains' links carry it.
 
     It takes the next speed of its table while the last is below twice the NIC's, so that it may end above that. Source:

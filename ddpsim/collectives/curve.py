@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.interpolation import MonotoneTable
-from ddpsim.collectives.scaled import TransportAround, fitted, fitted_steps
+from ddpsim.collectives.scaled import TransportAround, fit_demand, fit_steps
 from ddpsim.collectives.transport import Steps, Transport
 from ddpsim.network.fairness import Demand
 from ddpsim.operations import Operation
@@ -36,12 +36,12 @@ class Correction:
     @classmethod
     def of(cls, curve: Curve, measured: Transport) -> Correction:
         """Return the correction by `curve`, whose times are first made to rise with size."""
-        points = {point.size_bytes: point for point in monotone(curve.points)}.values()
+        points = {point.size_bytes: point for point in make_monotone(curve.points)}.values()
         sizes, operation = [point.size_bytes for point in points], curve.operation
         modelled_s = [measured.time_s(operation, size) for size in sizes]
         return cls(operation, MonotoneTable.of(sizes, [point.time_s for point in points], modelled_s), measured)
 
-    def corrected_s(self, inner: Transport, operation: Operation, size_bytes: int) -> float:
+    def correct_s(self, inner: Transport, operation: Operation, size_bytes: int) -> float:
         """Return what the rows make of the time that `inner` says an operation takes."""
         modelled_s = inner.time_s(operation, size_bytes)
         if self.measured is inner and self.operation is operation:
@@ -63,7 +63,7 @@ class CurveTransport(TransportAround):
     run the same algorithm: they load the same links.
 
     Between two rows a time stays between theirs, so where the rows rise the curve does. Beyond the first and last row
-    the factor there holds on. A time shorter than the model's is taken from its latency first (`scaled.fitted`).
+    the factor there holds on. A time shorter than the model's is taken from its latency first (`scaled.fit_demand`).
     """
 
     corrections: tuple[Correction, ...]
@@ -86,14 +86,14 @@ class CurveTransport(TransportAround):
         demand = self.inner.demand(operation, size_bytes)
         if size_bytes == 0:
             return demand
-        corrected = self._fitted(demand, operation, size_bytes)
+        corrected = self._fit(demand, operation, size_bytes)
         return replace(corrected, latency_s=corrected.latency_s + self.start_s)
 
     def time_s(self, operation: Operation, size_bytes: int) -> float:
         """Return the corrected time."""
         if size_bytes == 0:
             return self.inner.time_s(operation, size_bytes)
-        return self._corrected_s(operation, size_bytes) + self.start_s
+        return self._correct_s(operation, size_bytes) + self.start_s
 
     def doubt(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> float | None:
         """Return how unsure the corrected time is; None where no rows correct it."""
@@ -107,17 +107,17 @@ class CurveTransport(TransportAround):
         steps, demand = self.inner.steps(operation, size_bytes), self.inner.demand(operation, size_bytes)
         if size_bytes == 0:
             return steps
-        corrected = fitted_steps(steps, demand, self._fitted(demand, operation, size_bytes))
+        corrected = fit_steps(steps, demand, self._fit(demand, operation, size_bytes))
         return replace(corrected, launch_s=corrected.launch_s + self.start_s)
 
-    def _fitted(self, demand: Demand, operation: Operation, size_bytes: int) -> Demand:
-        return fitted(demand, self.inner.time_s(operation, size_bytes), self._corrected_s(operation, size_bytes))
+    def _fit(self, demand: Demand, operation: Operation, size_bytes: int) -> Demand:
+        return fit_demand(demand, self.inner.time_s(operation, size_bytes), self._correct_s(operation, size_bytes))
 
-    def _corrected_s(self, operation: Operation, size_bytes: int) -> float:
+    def _correct_s(self, operation: Operation, size_bytes: int) -> float:
         correction = self._correction(operation, size_bytes)
         if correction is None:
             return self.inner.time_s(operation, size_bytes)
-        return correction.corrected_s(self.inner, operation, size_bytes)
+        return correction.correct_s(self.inner, operation, size_bytes)
 
     def _correction(self, operation: Operation, size_bytes: int) -> Correction | None:
         """Return the rows of the operation, else an allreduce's where the same algorithm runs both."""
@@ -128,7 +128,7 @@ class CurveTransport(TransportAround):
         return found[Operation.ALLREDUCE] if asked.algorithm == measured.algorithm else None
 
 
-def monotone(points: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
+def make_monotone(points: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
     """Return the points by size with times that never fall: neighbours out of order share their geometric mean.
 
     Pool adjacent violators on log time (Ayer et al. 1955).
@@ -145,7 +145,7 @@ def monotone(points: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
     return tuple(CurvePoint(size, time_s) for size, time_s in zip(sizes, times, strict=True))
 
 
-def matching(
+def find_curve(
     calibration: Calibration | None,
     placement: Placement,
     algorithm: str = "auto",
@@ -164,7 +164,7 @@ def matching(
     return None
 
 
-def every_matching(calibration: Calibration | None, placement: Placement, algorithm: str = "auto") -> list[Curve]:
+def find_curves(calibration: Calibration | None, placement: Placement, algorithm: str = "auto") -> list[Curve]:
     """Return the curves of exactly this machine, rank count and forced algorithm, an allreduce's first."""
-    found = (matching(calibration, placement, algorithm, operation) for operation in Operation)
+    found = (find_curve(calibration, placement, algorithm, operation) for operation in Operation)
     return [curve for curve in found if curve is not None]

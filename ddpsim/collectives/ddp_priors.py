@@ -115,14 +115,14 @@ _OF_LIBRARIES: Mapping[str, tuple[Constant, ...]] = {
 }
 
 
-def _of_rccl() -> Iterator[Constant]:
+def _list_rccl() -> Iterator[Constant]:
     """Yield what DDP costs on AMD's GPUs: NCCL's priors, as nothing of AMD's is measured; xGMI counts as NVLink."""
     for constant in _OF_LIBRARIES["nccl"]:
         name = constant.name.replace("nccl.", "rccl.", 1)
         yield replace(constant, name=name, source=f"as NCCL's: {constant.source}")
 
 
-def _of_mpi() -> Iterator[Constant]:
+def _list_mpi() -> Iterator[Constant]:
     """Yield what DDP costs over MPI: gloo's priors, as both run on the host beside it; a call is of Python."""
     for constant in _OF_LIBRARIES["gloo"]:
         name = constant.name.replace("gloo.", "mpi.", 1)
@@ -131,8 +131,8 @@ def _of_mpi() -> Iterator[Constant]:
 
 DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
     **_OF_LIBRARIES,
-    "rccl": tuple(_of_rccl()),
-    "mpi": tuple(_of_mpi()),
+    "rccl": tuple(_list_rccl()),
+    "mpi": tuple(_list_mpi()),
 }
 
 _IN_A_BOX = {"pace_spread": 0.003, "shared_compute_slowdown": 1.003}

@@ -11,8 +11,8 @@ from typing import get_args
 import simpy
 
 from ddpsim.collectives.calibration import Calibration, Curve
-from ddpsim.collectives.curve import Correction, CurveTransport, every_matching, matching
-from ddpsim.collectives.nccl.layout import Layout, joined_by_nvlink
+from ddpsim.collectives.curve import Correction, CurveTransport, find_curve, find_curves
+from ddpsim.collectives.nccl.layout import Layout, join_by_nvlink
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.ways import NcclPaths
 from ddpsim.collectives.patterns import PatternTransport, is_pattern
@@ -58,7 +58,7 @@ def make_transport(
             f"the calibration is of {calibration.backend}, the process group is {backend}",
             remedy=f"calibrate from {backend} measurements",
         )
-    curves = every_matching(calibration, placement, _measured_by(backend, options.algorithm))
+    curves = find_curves(calibration, placement, _find_measured_algorithm(backend, options.algorithm))
     if not curves:
         return _physical(placement, backend, calibration, options)
     together = replace(options, isolated=False)
@@ -74,7 +74,7 @@ def make_transport(
     return CurveTransport(transport, tuple(Correction.of(curve, measured(curve)) for curve in curves), start_s)
 
 
-def correcting_curve(
+def find_correcting_curve(
     placement: Placement,
     backend: str,
     calibration: Calibration | None,
@@ -82,10 +82,10 @@ def correcting_curve(
     operation: Operation = Operation.ALLREDUCE,
 ) -> Curve | None:
     """Return the measured rows of exactly this machine and rank count, by which an operation's times are corrected."""
-    return matching(calibration, placement, _measured_by(backend, algorithm), operation)
+    return find_curve(calibration, placement, _find_measured_algorithm(backend, algorithm), operation)
 
 
-def _measured_by(backend: str, algorithm: str) -> str:
+def _find_measured_algorithm(backend: str, algorithm: str) -> str:
     """Return by which algorithm rows correct `algorithm`: the one forced, or the backend's own, which for gloo is the
     ring."""
     return "auto" if (backend, algorithm) == ("gloo", "ring") else algorithm
@@ -119,7 +119,7 @@ def _physical(
     if backend in GPU_BACKENDS and placement.topology.compute_device == "cpu":
         raise InputError(f"{backend.upper()} needs GPUs", place="backend", remedy="use gloo")
     if backend in BACKENDS and is_pattern(options.algorithm):
-        return PatternTransport(placement, ways_of(placement, backend, calibration), options.algorithm)
+        return PatternTransport(placement, find_rank_paths(placement, backend, calibration), options.algorithm)
     if backend == "gloo":
         from ddpsim.collectives.gloo.transport import GlooTransport
 
@@ -140,7 +140,7 @@ def layout_of(placement: Placement, version: int, *, expand: bool) -> Layout:
     return Layout(placement, version, expand=expand)
 
 
-def ways_of(placement: Placement, backend: str, calibration: Calibration | None) -> RankPaths:
+def find_rank_paths(placement: Placement, backend: str, calibration: Calibration | None) -> RankPaths:
     """Return the ways between any two ranks of a placement over a backend."""
     constants = calibration or Calibration.priors(library_of(placement, backend))
     if backend == "gloo":
@@ -151,10 +151,10 @@ def ways_of(placement: Placement, backend: str, calibration: Calibration | None)
         from ddpsim.collectives.mpi.ways import MpiPaths
 
         return MpiPaths(PlacementLinks(placement, expand=True), constants)
-    return NcclPaths(joined_by_nvlink(placement, int(constants[f"{constants.backend}.version"])), constants)
+    return NcclPaths(join_by_nvlink(placement, int(constants[f"{constants.backend}.version"])), constants)
 
 
-def scaled_transport(
+def scale_transport(
     transport: Transport, factor: Callable[[int], float] | None = None, latency: float = 1.0
 ) -> Transport:
     """Return a transport whose collectives take longer: an end of a band.
@@ -164,10 +164,10 @@ def scaled_transport(
         factor: on the time of a collective of a size; None is 1.
         latency: factor on the time in which no bytes are on links.
     """
-    return transport if factor is None and latency == 1 else ScaledTransport(transport, factor or _as_long, latency)
+    return transport if factor is None and latency == 1 else ScaledTransport(transport, factor or _keep_time, latency)
 
 
-def _as_long(size_bytes: int) -> float:
+def _keep_time(size_bytes: int) -> float:
     return 1.0
 
 

@@ -60,7 +60,7 @@ def decomposed_s(sizes: Sequence[int], size_bytes: float, alphas_s: Sequence[flo
     return total_s
 
 
-def along_trees(
+def build_along_trees(
     nodes: int, per_node: int, root: int, trees: Sequence[Sequence[int | None]], pieces: int
 ) -> TransferSchedule:
     """Return sums up trees in each node to one root, around the nodes' roots, and down again: Blink's three phases.

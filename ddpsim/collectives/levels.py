@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ddpsim.topology.domains import by_domain
+from ddpsim.topology.domains import group_by_domain
 from ddpsim.topology.graph import NodeTemplate, Placement
 from ddpsim.topology.paths import KINDS, find_paths
 
@@ -23,15 +23,15 @@ def level_sizes(placement: Placement) -> list[int]:
     >>> level_sizes(load_topology("8xl40s-pcie").place(4)), level_sizes(load_topology("lab-trunk").place(4))
     ([2, 2, 2, 4], [2, 2])
     """
-    joined = by_domain(placement)
-    inside = _in_node(placement) if joined is placement else [joined.gpus_per_node]
-    outside = _between_nodes(joined)
+    joined = group_by_domain(placement)
+    inside = _find_node_levels(placement) if joined is placement else [joined.gpus_per_node]
+    outside = _find_network_levels(joined)
     groups = [*inside, *(inside[-1] * nodes for nodes in outside)]
     sizes = [group // before for before, group in zip([1, *groups], groups, strict=False)]
     return [size for size in sizes if size > 1] or [1]
 
 
-def _in_node(placement: Placement) -> list[int]:
+def _find_node_levels(placement: Placement) -> list[int]:
     """Return the sizes of the groups of ranks in a node, ascending; the last is the node."""
     per_node = placement.gpus_per_node
     if placement.topology.compute_device == "cpu":
@@ -48,7 +48,7 @@ def _distance(template: NodeTemplate, gpus: tuple[str, ...]) -> Callable[[int, i
     return lambda one, other: 0 if one == other else KINDS.index(paths[gpus[one], gpus[other]].kind)
 
 
-def _between_nodes(placement: Placement) -> list[int]:
+def _find_network_levels(placement: Placement) -> list[int]:
     """Return the sizes in nodes of the groups of nodes, ascending; the last is all."""
     nodes, leaf = placement.nodes, placement.topology.fabric.leaf
 

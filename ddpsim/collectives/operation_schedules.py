@@ -49,7 +49,7 @@ def shift(ranks: int) -> TransferSchedule:
     )
 
 
-def exchanged_pairs(ranks: int, *, in_turn: bool = False) -> TransferSchedule:
+def exchange_pairs(ranks: int, *, in_turn: bool = False) -> TransferSchedule:
     """Return an all-to-all: chunk t of each rank goes to rank t, all at once.
 
     Args:
@@ -68,19 +68,19 @@ def exchanged_pairs(ranks: int, *, in_turn: bool = False) -> TransferSchedule:
     )
 
 
-def exchanged_pairs_s(ranks: int, size_bytes: float, alpha_s: float, beta: float) -> float:
+def exchange_pairs_s(ranks: int, size_bytes: float, alpha_s: float, beta: float) -> float:
     """Return alpha + (p-1)/p S beta: each rank sends p-1 parts of S/p bytes by one link of its own, all at once."""
     return alpha_s + (ranks - 1) / ranks * size_bytes * beta
 
 
-def around(operation: Operation, ranks: int, pieces: int = 1) -> TransferSchedule:
+def build_ring(operation: Operation, ranks: int, pieces: int = 1) -> TransferSchedule:
     """Return an operation other than an allreduce, around a ring but for an all-to-all; `pieces` is of a rooted one."""
     if operation.rooted:
         return chain(ranks, pieces, reduce=operation.reduces)
     if operation is Operation.SENDRECV:
         return shift(ranks)
     if operation is Operation.ALL_TO_ALL:
-        return exchanged_pairs(ranks)
+        return exchange_pairs(ranks)
     return scattering_ring(ranks) if operation.reduces else gathering_ring(ranks)
 
 

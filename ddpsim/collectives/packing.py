@@ -14,19 +14,19 @@ Links = Mapping[tuple[int, int], int]
 """Parallel links from one vertex to another."""
 
 
-def packed_trees(vertices: int, links: Links) -> tuple[int, list[list[int | None]]]:
+def pack_trees(vertices: int, links: Links) -> tuple[int, list[list[int | None]]]:
     """Return the root from which most trees fit, and the parent of each vertex in each tree.
 
     >>> packed_trees(2, {(0, 1): 2, (1, 0): 2})
     (0, [[None, 0], [None, 0]])
     """
-    fits = [_fitting(vertices, links, root) for root in range(vertices)]
+    fits = [_count_trees(vertices, links, root) for root in range(vertices)]
     root = max(range(vertices), key=lambda each: (fits[each], -each))
     left = dict(links)
     return root, [_tree(vertices, left, root, count) for count in range(fits[root] - 1, -1, -1)]
 
 
-def _fitting(vertices: int, links: Links, root: int) -> int:
+def _count_trees(vertices: int, links: Links, root: int) -> int:
     """Return how many trees from `root` fit: the least flow from it to any other vertex."""
     return min((_flow(vertices, links, root, target) for target in range(vertices) if target != root), default=0)
 
@@ -56,14 +56,14 @@ def _fits_without(
     """Whether `others` trees still fit without one of the links between two vertices."""
     if others == 0:
         return True
-    return _fitting(vertices, {**left, link: left[link] - 1}, root) >= others
+    return _count_trees(vertices, {**left, link: left[link] - 1}, root) >= others
 
 
 def _flow(vertices: int, links: Links, source: int, target: int) -> int:
     """Return the most that flows, by augmenting along shortest ways (Edmonds and Karp, 1972)."""
     left = dict(links)
     total = 0
-    while (way := _way(vertices, left, source, target)) is not None:
+    while (way := _find_way(vertices, left, source, target)) is not None:
         for ends in way:
             left[ends] -= 1
             left[ends[1], ends[0]] = left.get((ends[1], ends[0]), 0) + 1
@@ -71,7 +71,7 @@ def _flow(vertices: int, links: Links, source: int, target: int) -> int:
     return total
 
 
-def _way(vertices: int, left: Links, source: int, target: int) -> Sequence[tuple[int, int]] | None:
+def _find_way(vertices: int, left: Links, source: int, target: int) -> Sequence[tuple[int, int]] | None:
     before: dict[int, int] = {source: source}
     frontier = deque([source])
     while frontier and target not in before:

@@ -15,7 +15,7 @@ from functools import cached_property
 from ddpsim.collectives import level_schedules, schedules
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.levels import level_sizes
-from ddpsim.collectives.packing import packed_trees
+from ddpsim.collectives.packing import pack_trees
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.schedules import TransferSchedule
 from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, ChannelSchedule, Connection, Steps
@@ -25,7 +25,7 @@ from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.operations import Operation
 from ddpsim.options.asked import parse_options
 from ddpsim.schedules.servers import ServerPlaces
-from ddpsim.strict import whole_number
+from ddpsim.strict import parse_whole_number
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.node import GPU_LINKS
 
@@ -56,13 +56,13 @@ def _blueconnect(placement: Placement) -> TransferSchedule:
     return level_schedules.decomposed(level_sizes(placement))
 
 
-def _given_levels(placement: Placement, text: str) -> TransferSchedule:
+def _parse_levels(placement: Placement, text: str) -> TransferSchedule:
     """Return that of levels as somebody wrote them, the innermost first: `4x2x8`.
 
     Raises:
         TopologyError: what is no sizes, or sizes whose product is not all ranks.
     """
-    sizes = [whole_number(size) or 0 for size in text.split("x")]
+    sizes = [parse_whole_number(size) or 0 for size in text.split("x")]
     if math.prod(sizes) != placement.world_size:
         found = "x".join(map(str, level_sizes(placement)))
         what = f"levels of {text!r} do not make {placement.world_size} ranks"
@@ -87,10 +87,10 @@ def _blink(placement: Placement) -> TransferSchedule:
             ends = places[link.source], places[link.target]
             links[ends] = links.get(ends, 0) + link.count
     if per_node == 1:
-        return level_schedules.along_trees(nodes, 1, 0, [[None]], nodes)
-    root, trees = packed_trees(per_node, links)
+        return level_schedules.build_along_trees(nodes, 1, 0, [[None]], nodes)
+    root, trees = pack_trees(per_node, links)
     if trees:
-        return level_schedules.along_trees(nodes, per_node, root, trees, math.lcm(_PIECES, nodes))
+        return level_schedules.build_along_trees(nodes, per_node, root, trees, math.lcm(_PIECES, nodes))
     if nodes > 1:
         what, remedy = "blink on several nodes without NVLinks from GPU to GPU", "use one node, or two-level"
         raise TopologyError(what, place="algorithm", remedy=remedy)
@@ -138,7 +138,7 @@ def _servers(algorithm: str) -> ServerPlaces | None:
         return None
     if "=" in places:
         return parse_options(ServerPlaces, places, "algorithm parameter-server")
-    number = whole_number(places)
+    number = parse_whole_number(places)
     return None if number is None else ServerPlaces(servers=number)
 
 
@@ -146,7 +146,7 @@ def _schedule_of(placement: Placement, algorithm: str) -> TransferSchedule:
     places = _servers(algorithm)
     if places is None:
         name, _, levels = algorithm.partition(":")
-        return _given_levels(placement, levels) if levels else _SCHEDULES[name](placement)
+        return _parse_levels(placement, levels) if levels else _SCHEDULES[name](placement)
     ranks, per_node = placement.world_size, placement.gpus_per_node
     if places.servers is not None and not 0 < places.servers < ranks:
         what, remedy = f"{places.servers} servers of {ranks} ranks", "leave a rank that is no server"
@@ -228,7 +228,7 @@ class PatternTransport(ByOperation):
             InputError: a send and receive, or an all-to-all, of which a pattern is no part.
         """
         self._check(operation)
-        demand = self._whole(size_bytes)
+        demand = self._make_demand(size_bytes)
         if operation is Operation.ALLREDUCE:
             return demand
         loads = self._loads(self._halves[operation.reduces]) if demand.loads else {}
@@ -254,7 +254,7 @@ class PatternTransport(ByOperation):
             what = f"{operation} by {self._algorithm}, which is a pattern of sums"
             raise InputError(what, place="algorithm", remedy="use auto")
 
-    def _whole(self, size_bytes: int) -> Demand:
+    def _make_demand(self, size_bytes: int) -> Demand:
         start_s = self._ways.start_s(size_bytes)
         if not self._schedule.transfers or size_bytes == 0:
             return Demand(start_s, 0, {})

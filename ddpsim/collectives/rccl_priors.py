@@ -18,7 +18,7 @@ _AAC8 = "one node of eight MI300X, 1 to 8 MiB (studies/amd/tables/aac8_mi300x_1n
 _PROTOCOLS = ("ll", "ll128", "simple")
 
 
-def _shared_with_nccl() -> Iterator[Constant]:
+def _list_shared_with_nccl() -> Iterator[Constant]:
     """Yield NCCL's constants that mean the same of RCCL, as its own."""
     for constant in NCCL_PRIORS:
         name = constant.name.removeprefix("nccl.")
@@ -48,4 +48,7 @@ _OWN = (
     Constant("rccl.pairs.efficiency", 0.7, "1", f"of xGMI's rate by the same: {_AAC8}", log_std=0.2),
 )
 _NAMED = {constant.name for constant in _OWN}
-PRIORS: tuple[Constant, ...] = (*_OWN, *(constant for constant in _shared_with_nccl() if constant.name not in _NAMED))
+PRIORS: tuple[Constant, ...] = (
+    *_OWN,
+    *(constant for constant in _list_shared_with_nccl() if constant.name not in _NAMED),
+)

@@ -129,11 +129,11 @@ class RingSearch:
         self._free, self._tried = dict(self._capacities), 0
         share = self._work // _SPEEDS
         self._work_left = share
-        found = self._packed(speed, most, limits)
+        found = self._pack_rings(speed, most, limits)
         self._work -= share - max(self._work_left, 0)
         return found
 
-    def _packed(self, speed: float, most: int, limits: Limits) -> list[Ring]:
+    def _pack_rings(self, speed: float, most: int, limits: Limits) -> list[Ring]:
         best: list[Ring] = []
         goal = min(most, self._room(speed, limits))
         seen: set[tuple[Ring, ...]] = set()
@@ -162,23 +162,23 @@ class RingSearch:
         """Yield rings that still fit; while the caller holds one, its bandwidth is taken."""
         kind = limits.kind
         if not self._nics:
-            for order in self._known_orders(found):
-                for _ in self._held((*order, order[0]), speed, kind):
+            for order in self._list_known_orders(found):
+                for _ in self._hold_hops((*order, order[0]), speed, kind):
                     yield Ring(order)
-            yield from self._closed(speed, kind)
+            yield from self._close_rings(speed, kind)
             return
         for nic_in, nic_out in self._ports(speed, limits, found):
-            for first, last in self._ends(nic_in, nic_out, limits.nic_kind):
+            for first, last in self._list_ends(nic_in, nic_out, limits.nic_kind):
                 if self._work_left <= 0:
                     return
                 if self._take(self._hops[nic_in, first], speed):
                     if self._take(self._hops[last, nic_out], speed):
-                        for order in self._through(first, last, speed, kind):
+                        for order in self._search_orders(first, last, speed, kind):
                             yield Ring(order, nic_in, nic_out)
                         self._give(self._hops[last, nic_out], speed)
                     self._give(self._hops[nic_in, first], speed)
 
-    def _known_orders(self, found: list[Ring]) -> Iterator[tuple[str, ...]]:
+    def _list_known_orders(self, found: list[Ring]) -> Iterator[tuple[str, ...]]:
         if found:
             last = found[-1].gpus
             yield (last[0], *reversed(last[1:]))
@@ -186,7 +186,7 @@ class RingSearch:
         else:
             yield self._gpus
 
-    def _held(self, stops: tuple[str, ...], speed: float, kind: int) -> Iterator[None]:
+    def _hold_hops(self, stops: tuple[str, ...], speed: float, kind: int) -> Iterator[None]:
         """Yield once where every hop between `stops` fits, its bandwidth taken meanwhile."""
         taken = []
         for pair in pairwise(stops):
@@ -201,18 +201,18 @@ class RingSearch:
         for hop in taken:
             self._give(hop, speed)
 
-    def _closed(self, speed: float, kind: int) -> Iterator[Ring]:
+    def _close_rings(self, speed: float, kind: int) -> Iterator[Ring]:
         first = self._gpus[0]
         for last in self._gpus[1:]:
             if self._work_left <= 0:
                 return
             closing = self._hops[last, first]
             if closing.kind <= kind and self._take(closing, speed):
-                for order in self._through(first, last, speed, kind):
+                for order in self._search_orders(first, last, speed, kind):
                     yield Ring(order)
                 self._give(closing, speed)
 
-    def _through(self, first: str, last: str, speed: float, kind: int) -> Iterator[tuple[str, ...]]:
+    def _search_orders(self, first: str, last: str, speed: float, kind: int) -> Iterator[tuple[str, ...]]:
         """Yield orders of all GPUs from `first` to `last`, the widest hop tried first."""
         if first == last:
             yield (first,)
@@ -221,9 +221,9 @@ class RingSearch:
             start = self._numbers[first] + 1
             inside = (gpu for gpu in (*self._gpus[start:], *self._gpus[: start - 1]) if gpu != last)
             order = (first, *inside, last)
-            for _ in self._held(order, speed, kind):
+            for _ in self._hold_hops(order, speed, kind):
                 yield order
-        if not self._connected(first, last, speed, kind):
+        if not self._is_connected(first, last, speed, kind):
             return
         inner = frozenset(self._gpus) - {first, last}
         yield from self._walk((first,), inner, last, speed, kind)
@@ -233,7 +233,7 @@ class RingSearch:
     ) -> Iterator[tuple[str, ...]]:
         here = order[-1]
         self._work_left -= len(left)
-        for gpu, hop in self._by_preference(here, left) if left else [(last, self._hops[here, last])]:
+        for gpu, hop in self._sort_hops(here, left) if left else [(last, self._hops[here, last])]:
             if self._tried > self._most or self._work_left <= 0:
                 return
             if hop.kind <= kind and self._take(hop, speed):
@@ -243,7 +243,7 @@ class RingSearch:
                     yield (*order, gpu)
                 self._give(hop, speed)
 
-    def _by_preference(self, here: str, there: Iterable[str]) -> list[tuple[str, _Hop]]:
+    def _sort_hops(self, here: str, there: Iterable[str]) -> list[tuple[str, _Hop]]:
         """Return the GPUs `there` with the hops to them: the nearest first, of those that with most room."""
         free, found = self._free, []
         for gpu in there:
@@ -255,7 +255,7 @@ class RingSearch:
     def _ports(self, speed: float, limits: Limits, found: list[Ring]) -> Iterator[tuple[str, str]]:
         """Yield NICs to enter and leave by, those with most room first; rings that cross over go two and two."""
         least = speed * (1 - _SLACK)
-        by_room = sorted(self._usable(limits), key=lambda nic: (-min(self._port(nic)), self._nics.index(nic)))
+        by_room = sorted(self._find_usable(limits), key=lambda nic: (-min(self._port(nic)), self._nics.index(nic)))
         self._work_left -= len(by_room)
         into = [nic for nic in by_room if self._port(nic)[0] >= least]
         out = [nic for nic in by_room if self._port(nic)[1] >= least]
@@ -268,19 +268,19 @@ class RingSearch:
         else:
             yield from ((a, b) for a, b in product(into, out) if a != b)
 
-    def _ends(self, nic_in: str, nic_out: str, nic_kind: int) -> Iterable[tuple[str, str]]:
+    def _list_ends(self, nic_in: str, nic_out: str, nic_kind: int) -> Iterable[tuple[str, str]]:
         """Return first and last GPUs, nearest to their NIC first, then in rank order."""
         self._work_left -= len(self._gpus)
         key = (nic_in, nic_out, nic_kind)
         if len(self._gpus) > _MANY_GPUS:
-            return self._found_ends(*key)  # too many to keep, and few of them are looked at
+            return self._find_ends(*key)  # too many to keep, and few of them are looked at
         if key not in self._known_ends:
-            self._known_ends[key] = list(self._found_ends(*key))
+            self._known_ends[key] = list(self._find_ends(*key))
         return self._known_ends[key]
 
-    def _found_ends(self, nic_in: str, nic_out: str, nic_kind: int) -> Iterator[tuple[str, str]]:
-        into = self._by_kind([((nic_in, gpu), gpu) for gpu in self._gpus], nic_kind)
-        out = self._by_kind([((gpu, nic_out), gpu) for gpu in self._gpus], nic_kind)
+    def _find_ends(self, nic_in: str, nic_out: str, nic_kind: int) -> Iterator[tuple[str, str]]:
+        into = self._group_by_kind([((nic_in, gpu), gpu) for gpu in self._gpus], nic_kind)
+        out = self._group_by_kind([((gpu, nic_out), gpu) for gpu in self._gpus], nic_kind)
         levels: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for kinds in product(into, out):
             levels.setdefault((max(kinds), sum(kinds)), []).append(kinds)
@@ -290,7 +290,7 @@ class RingSearch:
                 if (a != b) == several:
                     yield self._gpus[a], self._gpus[b]
 
-    def _by_kind(self, gpus: list[tuple[tuple[str, str], str]], most: int) -> dict[int, list[int]]:
+    def _group_by_kind(self, gpus: list[tuple[tuple[str, str], str]], most: int) -> dict[int, list[int]]:
         """Return the numbers of the GPUs whose hops, beside them, are of each kind that is no farther than `most`."""
         found: dict[int, list[int]] = {}
         for ends, gpu in gpus:
@@ -302,11 +302,11 @@ class RingSearch:
         into, out = self._ports_of[nic]
         return self._free[into], self._free[out]
 
-    def _usable(self, limits: Limits) -> list[str]:
+    def _find_usable(self, limits: Limits) -> list[str]:
         """Return the NICs that some GPU receives from, and some sends to, within the limits."""
         if limits not in self._known_nics:
             self._known_nics[limits] = [
-                nic for nic in self._nics if limits.cross_nic or any(self._ends(nic, nic, limits.nic_kind))
+                nic for nic in self._nics if limits.cross_nic or any(self._list_ends(nic, nic, limits.nic_kind))
             ]
         return self._known_nics[limits]
 
@@ -322,9 +322,9 @@ class RingSearch:
         if limits.cross_nic:
             ports = [self._port(nic) for nic in self._nics]
             return min(inside, *(sum(int(port[way] / speed + _SLACK) for port in ports) for way in (0, 1)))
-        return min(inside, sum(int(min(self._port(nic)) / speed + _SLACK) for nic in self._usable(limits)))
+        return min(inside, sum(int(min(self._port(nic)) / speed + _SLACK) for nic in self._find_usable(limits)))
 
-    def _connected(self, first: str, last: str, speed: float, kind: int) -> bool:
+    def _is_connected(self, first: str, last: str, speed: float, kind: int) -> bool:
         """Return whether every GPU is still in reach of `first` without passing through `last`."""
         seen, frontier, looked, tried = {first}, [first], 0, 0
         free, needed = self._free, speed * (1 - _SLACK)

@@ -11,7 +11,7 @@ from ddpsim.network.fairness import Demand, LinkId
 from ddpsim.operations import Operation
 
 
-def scaled(demand: Demand, factor: float) -> Demand:
+def scale_demand(demand: Demand, factor: float) -> Demand:
     """Return `demand` with latency, stalls and bytes on links `factor` times what they are."""
     return replace(
         demand,
@@ -23,7 +23,7 @@ def scaled(demand: Demand, factor: float) -> Demand:
     )
 
 
-def fitted(demand: Demand, alone_s: float, wanted_s: float) -> Demand:
+def fit_demand(demand: Demand, alone_s: float, wanted_s: float) -> Demand:
     """Return `demand`, which alone takes `alone_s`, so changed that it takes `wanted_s`.
 
     What is too long is taken from its latency first, then from its stalls: the bytes on links are known, and beside
@@ -33,23 +33,23 @@ def fitted(demand: Demand, alone_s: float, wanted_s: float) -> Demand:
     latency_s = max(0.0, demand.latency_s - over_s)
     stall_s = max(0.0, demand.stall_s - max(0.0, over_s - demand.latency_s))
     left_s = alone_s - (demand.latency_s - latency_s) - (demand.stall_s - stall_s)
-    return scaled(replace(demand, latency_s=latency_s, stall_s=stall_s), wanted_s / left_s)
+    return scale_demand(replace(demand, latency_s=latency_s, stall_s=stall_s), wanted_s / left_s)
 
 
-def fitted_steps(steps: Steps, demand: Demand, corrected: Demand) -> Steps:
+def fit_steps(steps: Steps, demand: Demand, corrected: Demand) -> Steps:
     """Return `steps`, the transfers of `demand`, with launch, latencies and bytes changed as in `corrected`."""
     launch = corrected.latency_s / demand.latency_s if demand.latency_s else 1.0
     latency = corrected.stall_s / demand.stall_s if demand.stall_s else launch
     size = next((corrected.loads[link] / load for link, load in demand.loads.items()), 1.0)
-    return replace(_scaled_transfers(steps, latency, size), launch_s=steps.launch_s * launch)
+    return replace(_scale_transfers(steps, latency, size), launch_s=steps.launch_s * launch)
 
 
-def _scaled_transfers(steps: Steps, latency: float, size: float) -> Steps:
-    lanes = (replace(lane, connection=_scaled_connection(lane, latency, size)) for lane in steps.lanes)
+def _scale_transfers(steps: Steps, latency: float, size: float) -> Steps:
+    lanes = (replace(lane, connection=_scale_connection(lane, latency, size)) for lane in steps.lanes)
     return replace(steps, lanes=tuple(lanes))
 
 
-def _scaled_connection(lane: ChannelSchedule, latency: float, size: float) -> Callable[[int, int], Connection]:
+def _scale_connection(lane: ChannelSchedule, latency: float, size: float) -> Callable[[int, int], Connection]:
     def connection(source: int, target: int) -> Connection:
         found = lane.connection(source, target)
         loads = {link: load * size for link, load in found.loads.items()}
@@ -108,7 +108,7 @@ class ScaledTransport(TransportAround):
 
     def demand(self, operation: Operation, size_bytes: int) -> Demand:
         """Return the demand inside, scaled."""
-        found = scaled(self.inner.demand(operation, size_bytes), self.factor(size_bytes))
+        found = scale_demand(self.inner.demand(operation, size_bytes), self.factor(size_bytes))
         if self.latency == 1:
             return found
         return replace(found, latency_s=found.latency_s * self.latency, stall_s=found.stall_s * self.latency)
@@ -124,5 +124,5 @@ class ScaledTransport(TransportAround):
     def steps(self, operation: Operation, size_bytes: int) -> Steps:
         """Return the transfers inside, scaled."""
         found, factor = self.inner.steps(operation, size_bytes), self.factor(size_bytes)
-        moved = _scaled_transfers(found, factor * self.latency, factor)
+        moved = _scale_transfers(found, factor * self.latency, factor)
         return replace(moved, launch_s=found.launch_s * factor * self.latency)

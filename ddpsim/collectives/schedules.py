@@ -62,7 +62,7 @@ class TransferSchedule:
     chunks: int
     transfers: tuple[Transfer, ...]
 
-    def sent_chunks(self) -> list[int]:
+    def count_sent_chunks(self) -> list[int]:
         """Return how many chunks each rank sends in all."""
         sent = [0] * self.ranks
         for transfer in self.transfers:
@@ -169,7 +169,7 @@ def halving_doubling(ranks: int) -> TransferSchedule:
     for distance in reversed(distances):
         for rank in range(core):
             builder.send(rank, rank ^ distance, *spans[rank], reduce=False)
-        spans = [_joined(spans[rank], spans[rank ^ distance]) for rank in range(core)]
+        spans = [_join_range(spans[rank], spans[rank ^ distance]) for rank in range(core)]
     for rank in range(core, ranks):
         builder.send(rank - core, rank, 0, core, reduce=False)
     return builder.build()
@@ -284,5 +284,5 @@ def _halves(span: tuple[int, int], *, keep_upper: bool) -> tuple[tuple[int, int]
     return (upper, lower) if keep_upper else (lower, upper)
 
 
-def _joined(first: tuple[int, int], second: tuple[int, int]) -> tuple[int, int]:
+def _join_range(first: tuple[int, int], second: tuple[int, int]) -> tuple[int, int]:
     return min(first[0], second[0]), max(first[1], second[1])

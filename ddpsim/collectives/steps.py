@@ -31,11 +31,11 @@ def carry_out(network: Network, steps: Steps) -> simpy.Event:
         for lane in steps.lanes:
             _LaneRun(network, lane, lane_done).start()
 
-    _after(env, steps.launch_s, launch if steps.lanes else lambda: _succeed(done))
+    _schedule_call(env, steps.launch_s, launch if steps.lanes else lambda: _succeed(done))
     return done
 
 
-def _after(env: simpy.Environment, delay_s: float, call: Callable[[], None]) -> None:
+def _schedule_call(env: simpy.Environment, delay_s: float, call: Callable[[], None]) -> None:
     simpy.Timeout(env, delay_s).callbacks.append(lambda _: call())
 
 
@@ -110,9 +110,9 @@ class _LaneRun:
         sent = self._network.transfer(pair.demands[chunks])
         if sent.callbacks is None:
             raise RuntimeError("a transfer may not be over before it is waited for")
-        sent.callbacks.append(lambda _: self._sent(pair))
+        sent.callbacks.append(lambda _: self._finish_send(pair))
 
-    def _sent(self, pair: _Connection) -> None:
+    def _finish_send(self, pair: _Connection) -> None:
         number = pair.on_links.popleft()
         pair.under_way -= 1
         self._left -= 1

@@ -37,14 +37,14 @@ class SwitchGraph:
 
 def find_switch_graph(template: NodeTemplate, gpus: Sequence[str], *, network: bool) -> SwitchGraph | None:
     """Return the heads among `gpus`; None where fewer than two, or where a GPU has no link to a switch."""
-    template = template.only(gpus)
+    template = template.select_gpus(gpus)
     widths = _switch_widths(template)
     paths = find_paths(template)
-    nics = _nearest(template, gpus, paths) if network else {}
+    nics = _find_nearest_nics(template, gpus, paths) if network else {}
     heads = (tuple(nics) if network else tuple(gpus))[:MOST_HEADS]
     if len(heads) < 2 or not all(gpu in widths for gpu in gpus):
         return None
-    carried = _carried(template, nics, paths)
+    carried = _find_nic_rate(template, nics, paths)
     speeds = speeds_of(min(gpu.sm for gpu in template.gpus), network)
     room = min(widths[gpu] / (len(heads) + (gpu in heads)) for gpu in gpus)
     inside = next((speed for speed in speeds if speed <= min(room, carried) * (1 + _SLACK)), None)
@@ -65,7 +65,7 @@ def _switch_widths(template: NodeTemplate) -> dict[str, float]:
     return widths
 
 
-def _nearest(template: NodeTemplate, gpus: Sequence[str], paths: Paths) -> dict[str, str]:
+def _find_nearest_nics(template: NodeTemplate, gpus: Sequence[str], paths: Paths) -> dict[str, str]:
     """Return the NIC of each GPU that is the nearest one to some NIC."""
     found: dict[str, str] = {}
     for nic in template.nics:
@@ -74,7 +74,7 @@ def _nearest(template: NodeTemplate, gpus: Sequence[str], paths: Paths) -> dict[
     return found
 
 
-def _carried(template: NodeTemplate, nics: Mapping[str, str], paths: Paths) -> float:
+def _find_nic_rate(template: NodeTemplate, nics: Mapping[str, str], paths: Paths) -> float:
     """Return bytes per second that all heads can exchange with their NICs at once, each."""
     loads: dict[str, float] = {}
     for gpu, nic in nics.items():

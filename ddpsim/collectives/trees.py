@@ -44,7 +44,7 @@ class Tree:
 def double_binary_tree(nodes: int) -> tuple[Tree, Tree]:
     """Return the two trees over `nodes` nodes: the second is the first mirrored (even) or shifted by one (odd)."""
     first = [_parent(node, nodes) for node in range(nodes)]
-    return _tree(first), _tree([_renumbered(first, node, nodes) for node in range(nodes)])
+    return _tree(first), _tree([_renumber(first, node, nodes) for node in range(nodes)])
 
 
 @lru_cache(maxsize=64)
@@ -63,7 +63,7 @@ def _parent(node: int, nodes: int) -> int | None:
     return above if above < nodes else node ^ bit
 
 
-def _renumbered(first: list[int | None], node: int, nodes: int) -> int | None:
+def _renumber(first: list[int | None], node: int, nodes: int) -> int | None:
     if nodes % 2 == 0:
         parent = first[nodes - 1 - node]
         return None if parent is None else nodes - 1 - parent

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.strict import whole_number
+from ddpsim.strict import parse_whole_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,13 +214,13 @@ class TopK:
         """`topk:DENSITY`."""
         return f"topk:{self.density:g}"
 
-    def kept(self, elements: int) -> int:
+    def count_kept(self, elements: int) -> int:
         """Return how many entries of `elements` are sent: at least one."""
         return min(elements, max(1, math.ceil(self.density * elements)))
 
     def messages(self, parameters: Sequence[Parameter]) -> tuple[CompressedCollective, ...]:
         """Return one all-gather of a float32 and an int32 for each entry sent."""
-        return (CompressedCollective(ALLGATHER, 8 * self.kept(_elements(parameters))),)
+        return (CompressedCollective(ALLGATHER, 8 * self.count_kept(_elements(parameters))),)
 
     def works(self, parameters: Sequence[Parameter], world_size: int) -> tuple[CodecWork, ...]:
         """Return 12 passes to select and keep the error, then a scatter for each rank's message."""
@@ -302,7 +302,7 @@ def scheme(text: str) -> CompressionScheme:
 
 
 def _rank(value: str) -> int:
-    if not (rank := whole_number(value)):
+    if not (rank := parse_whole_number(value)):
         raise InputError(f"rank {value!r} is not a whole number of at least 1", remedy="write e.g. powersgd:4")
     return rank
 

@@ -44,6 +44,6 @@ class Finding:
         return finding
 
 
-def able(here: bool) -> str:
+def format_able(here: bool) -> str:
     """Return `yes` or `no`."""
     return YES if here else NO

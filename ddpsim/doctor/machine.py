@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from ddpsim.doctor.finding import NO, UNKNOWN, YES, Finding, able
+from ddpsim.doctor.finding import NO, UNKNOWN, YES, Finding, format_able
 from ddpsim.doctor.other_work import ProcessorClock, find_other_work
 from ddpsim.version import __version__
 
@@ -54,7 +54,7 @@ def _quiet() -> Finding:
         return Finding("quiet", UNKNOWN, "this system has no /proc/stat", proof)
     said = f"other work takes {other.busy:.1f} of {other.processors} processors now"
     remedy = "measure when it has ended: what is measured beside it is slower; predictions do not mind" * other.disturbs
-    return Finding("quiet", able(not other.disturbs), said, proof, remedy)
+    return Finding("quiet", format_able(not other.disturbs), said, proof, remedy)
 
 
 def _memory() -> Finding:
@@ -89,15 +89,15 @@ def _torch() -> Finding:
     except importlib.metadata.PackageNotFoundError:
         remedy = 'pip install "ddpsim[exec]" for captures and real runs'
         return Finding("torch", NO, "not installed; predictions need none", proof, remedy)
-    least = _least("torch")
+    least = _find_oldest("torch")
     if least is None:
         return Finding("torch", YES, f"{version}; how new it has to be is not recorded here", proof)
     enough = _numbers(version) >= _numbers(least)
     remedy = "" if enough else f'pip install "torch>={least}"'
-    return Finding("torch", able(enough), f"{version}, {least} or newer is asked for", proof, remedy)
+    return Finding("torch", format_able(enough), f"{version}, {least} or newer is asked for", proof, remedy)
 
 
-def _least(package: str) -> str | None:
+def _find_oldest(package: str) -> str | None:
     """Return the oldest version that this package's own metadata takes; None without an installation."""
     try:
         wanted = importlib.metadata.requires("ddpsim") or []

@@ -1,6 +1,6 @@
 """Documents that people pass around, as pydantic models, and the one way from pydantic's errors to the project's."""
 
-from ddpsim.documents.errors import document_error, format_value, problems, raised
+from ddpsim.documents.errors import document_error, format_value, join_errors, problems
 from ddpsim.documents.model import MOST_ITEMS, Amount, Count, Document, File, Index, Number, Text, read_as
 
 __all__ = [
@@ -14,7 +14,7 @@ __all__ = [
     "Text",
     "document_error",
     "format_value",
+    "join_errors",
     "problems",
-    "raised",
     "read_as",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticCustomError
 
-from ddpsim.errors import InputError, UnknownNameError, join_problems, shortened
+from ddpsim.errors import InputError, UnknownNameError, join_problems, shorten
 
 Path = tuple[str | int, ...]
 
@@ -80,14 +80,14 @@ def problems(
     return found
 
 
-def raised(found: list[str], place: str, error: type[InputError], remedy: str | None = None) -> InputError:
+def join_errors(found: list[str], place: str, error: type[InputError], remedy: str | None = None) -> InputError:
     """Return the one `error` that says all problems in the file `place`; of many, the first."""
     return error(join_problems(found), place=place, remedy=remedy)
 
 
 def format_value(value: object) -> str:
     """Return `value` as an error shows it: as Python writes it, shortened."""
-    return shortened(_repr.repr(value), _LONGEST_VALUE)
+    return shorten(_repr.repr(value), _LONGEST_VALUE)
 
 
 def _path(entry: Any) -> Path:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema
 
-from ddpsim.documents.errors import document_error, format_value, problems, raised
+from ddpsim.documents.errors import document_error, format_value, join_errors, problems
 from ddpsim.errors import InputError
 
 MOST_ITEMS = 200_000
@@ -80,7 +80,7 @@ def read_as(model: type[Read], document: object, place: str, error: type[InputEr
     try:
         return model.model_validate(document)
     except ValidationError as cause:
-        raise raised(problems(cause, model), place, error, remedy) from cause
+        raise join_errors(problems(cause, model), place, error, remedy) from cause
 
 
 def _check_schema(model: type[File], document: object, place: str, error: type[InputError], remedy: str) -> None:

@@ -27,7 +27,7 @@ from ddpsim.doubts.spreads import (
     UNPRICED,
     Spread,
     at_end,
-    fusing,
+    find_fusing_spreads,
 )
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.simulation import Options
@@ -75,9 +75,9 @@ def doubts_of(
         found += _far_gpus(placement, backend, calibration, options.algorithm, sizes)
         found += _collisions(placement, backend, calibration, options.algorithm, sizes)
     constants = _constants(backend, calibration)
-    found += _measured_costs(constants)
-    found += _encoding(constants, workload, options)
-    return found + list(_unmeasured_costs(constants, workload, placement, options))
+    found += _list_measured_costs(constants)
+    found += _list_encoding_doubts(constants, workload, options)
+    return found + list(_list_unmeasured_costs(constants, workload, placement, options))
 
 
 def pace_of(workload: Workload) -> str:
@@ -105,7 +105,7 @@ def _pace(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
         return
     how = pace_of(workload)
     spread, left = PACE[how], PACE["captured"].high / PACE[how].high
-    if how == "measured" and (repeats := _repeats(workload)) is not None:
+    if how == "measured" and (repeats := _find_repeat_spread(workload)) is not None:
         spread, left = Spread(-math.log1p(repeats), math.log1p(repeats), "the repetitions of the step given"), 1.0
     low, high = (replace(now, compute=math.exp(end)) for end in (spread.low, spread.high))
     if how == "measured" and not workload.one_clock:
@@ -113,10 +113,10 @@ def _pace(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
     again = how in ("captured", "measured")
     yield Doubt(_NAMES[how], f"{_CAPTURE}{' again' if again else ''}", low, high, min(left, 1.0))
     if how == "measured":
-        yield from _filled(workload, now)
+        yield from _list_fill_doubts(workload, now)
         return
     if how != "anchored" and (compiled := CompiledAs.of(workload.provenance)) is not None:
-        device, host = fusing(compiled)
+        device, host = find_fusing_spreads(compiled)
         eager = replace(now, compute=math.exp(device.high), host=math.exp(host.high))
         yield Doubt("what torch.compile saves", _CAPTURE, None, eager)
     if workload.estimated and how != "anchored" and (gpu := gpu_of(workload.gpu, workload.provenance)) and gpu.spec.gcn:
@@ -126,7 +126,7 @@ def _pace(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
         yield Doubt("host launches", _CAPTURE, low, high)
 
 
-def _filled(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
+def _list_fill_doubts(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
     """Yield the doubt of what fills a step that was given: host or device.
 
     One that is longer than launches take at their slowest is the device's, and one that repeats as devices do.
@@ -138,7 +138,7 @@ def _filled(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
     if not host_s or not device_s:
         return
     low, high = (math.exp(end) for end in (HOST_LAUNCH.low, HOST_LAUNCH.high))
-    repeats = _repeats(workload)
+    repeats = _find_repeat_spread(workload)
     if repeats is not None and repeats <= DEVICE_REPEATS:
         high = min(high, max(device_s / host_s, 1.0))
         yield Doubt("host launches", _CAPTURE, replace(now, host=low), replace(now, host=high))
@@ -154,7 +154,7 @@ def _filled(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
         yield Doubt("whether host or device fills the step", _CAPTURE, None, by_device)
 
 
-def _repeats(workload: Workload) -> float | None:
+def _find_repeat_spread(workload: Workload) -> float | None:
     """Return the share of a step that was given within which its repetitions lie; None where that is not known."""
     repeats = workload.provenance.get("repeats")
     return float(repeats) if isinstance(repeats, int | float) and 0 <= repeats < 1 else None
@@ -200,7 +200,7 @@ def _collisions(
     return [Doubt("ECMP collisions", "`routing: adaptive` in the machine's file, where switches do", None, high)]
 
 
-def _measured_costs(constants: Calibration) -> list[Doubt]:
+def _list_measured_costs(constants: Calibration) -> list[Doubt]:
     """Return the doubt of DDP's measured costs: microbenchmarks scatter."""
     low, high = (at_end(constants, end) for end in (-1, 1))
     if low == high:
@@ -208,7 +208,7 @@ def _measured_costs(constants: Calibration) -> list[Doubt]:
     return [Doubt("DDP's measured costs", _MICROBENCH + " again", Assumptions(low), Assumptions(high), 1.0)]
 
 
-def _encoding(constants: Calibration, workload: Workload, options: Options) -> Iterator[Doubt]:
+def _list_encoding_doubts(constants: Calibration, workload: Workload, options: Options) -> Iterator[Doubt]:
     """Yield the doubt of what a compression scheme's encoding costs, where that is priced as copies."""
     backend, name = options.backend_for(workload), options.codec.name
     codec = Costs.of(backend, constants, workload.device).codec(name, one_thread=workload.one_clock)
@@ -217,12 +217,12 @@ def _encoding(constants: Calibration, workload: Workload, options: Options) -> I
     known = {key: constants.constants.get(f"{backend}.ddp.{key}") for key in values}
     prior = [key for key, constant in known.items() if constant is not None and not constant.fitted]
     if prior:
-        ends = {key: scaled_ends(key, values[key], ENCODING) for key in prior}
+        ends = {key: scale_ends(key, values[key], ENCODING) for key in prior}
         low, high = (_with(constants, backend, {key: pair[number] for key, pair in ends.items()}) for number in (0, 1))
         yield Doubt("encoding", _MICROBENCH, low, high, DOUBT / ENCODING.high)
 
 
-def _unmeasured_costs(
+def _list_unmeasured_costs(
     constants: Calibration, workload: Workload, placement: Placement, options: Options
 ) -> Iterator[Doubt]:
     """Yield the doubts of DDP's costs at their priors; costs that cannot be told apart share one."""
@@ -231,7 +231,7 @@ def _unmeasured_costs(
     prior = {name for name in _names(backend) if not constants.constants[f"{backend}.ddp.{name}"].fitted}
 
     def scaled(spreads: Mapping[str, Spread]) -> tuple[Assumptions, Assumptions]:
-        ends = {name: scaled_ends(name, getattr(costs, name), each) for name, each in spreads.items() if name in prior}
+        ends = {name: scale_ends(name, getattr(costs, name), each) for name, each in spreads.items() if name in prior}
         low, high = ({name: pair[number] for name, pair in ends.items()} for number in (0, 1))
         return _with(constants, backend, low), _with(constants, backend, high)
 
@@ -249,7 +249,7 @@ def _unmeasured_costs(
         return
     priced = set(BESIDE) <= _names(backend)
     low: Assumptions | None
-    if options.comm == "real" and (beside := _beside(prior) if priced else prior & set(_FACTORS)):
+    if options.comm == "real" and (beside := _find_overlap_priors(prior) if priced else prior & set(_FACTORS)):
         low, high = scaled({name: BESIDE[name] for name in beside}) if priced else raised(beside)
         left = DOUBT / BESIDE["tail_share"].high
         yield Doubt("computing beside collectives", _UNDER_LOAD, low, high, left)
@@ -267,7 +267,7 @@ _FACTORS = {
 """What each is derived from where nobody measured or gave it."""
 
 
-def _beside(prior: set[str]) -> set[str]:
+def _find_overlap_priors(prior: set[str]) -> set[str]:
     """Return the prices of computing beside collectives that are priors, and in force."""
     settled = {part for whole, parts in _FACTORS.items() if whole not in prior for part in parts}
     if not prior & {"compute_slowdown", "enter_s"}:
@@ -275,7 +275,7 @@ def _beside(prior: set[str]) -> set[str]:
     return prior & set(BESIDE) - settled
 
 
-def scaled_ends(name: str, value: float, spread: Spread) -> tuple[float, float]:
+def scale_ends(name: str, value: float, spread: Spread) -> tuple[float, float]:
     """Return a cost of DDP at the fast and at the slow end of its spread: a rate is slow where it is low.
 
     A slow-down doubts what it adds.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from ddpsim.collectives.bands import Band, band_factors
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import correcting_curve, layout_of, make_transport
-from ddpsim.collectives.nccl.layout import joined_by_nvlink
+from ddpsim.collectives.execute import find_correcting_curve, layout_of, make_transport
+from ddpsim.collectives.nccl.layout import join_by_nvlink
 from ddpsim.collectives.nccl.loads import HOST, NVSWITCH, PCIE, XGMI
 from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.collectives.transport import Transport
@@ -108,9 +108,9 @@ def covers(calibration: Calibration | None, placement: Placement, backend: str, 
     if calibration is None or not calibration.measured_transport:
         return False
     if (
-        joined_by_nvlink(placement, CURRENT).nodes == 1
+        join_by_nvlink(placement, CURRENT).nodes == 1
         or backend not in GPU_BACKENDS
-        or correcting_curve(placement, backend, calibration, algorithm)
+        or find_correcting_curve(placement, backend, calibration, algorithm)
     ):
         return True
     names = calibration.fitted_names

@@ -6,7 +6,7 @@ import math
 
 from ddpsim.collectives.bands import NINETIETH
 from ddpsim.collectives.constant import GIVEN, Constant
-from ddpsim.doubts.causes import HOST_COSTS, scaled_ends
+from ddpsim.doubts.causes import HOST_COSTS, scale_ends
 from ddpsim.doubts.spreads import BESIDE, COPIES, DDP_HOST, DEVICES, DOUBT
 
 
@@ -31,5 +31,5 @@ def doubt_of(constant: Constant) -> tuple[float | None, float | None]:
     spread = {**dict.fromkeys(HOST_COSTS, DDP_HOST), **COPIES, **BESIDE, **DEVICES}.get(name)
     if spread is None:
         return None, None
-    low, high = sorted(scaled_ends(name, constant.value, spread))
+    low, high = sorted(scale_ends(name, constant.value, spread))
     return low, high

@@ -17,7 +17,7 @@ def effect(cause: Cause, middle: float, ends: Sequence[float]) -> Effect:
     return Effect(cause.name, cause.remedy, min(middle, *ends), max(middle, *ends), cause.left)
 
 
-def largest_first(effects: Iterable[Effect]) -> tuple[Effect, ...]:
+def sort_by_width(effects: Iterable[Effect]) -> tuple[Effect, ...]:
     """Return the effects by their width, without those that change nothing."""
     some = (each for each in effects if each.width > _ROUNDING * abs(each.high))
     return tuple(sorted(some, key=lambda each: (-each.width, each.name)))

@@ -113,7 +113,7 @@ HOST_LAUNCH = Spread(
 """Of an estimated workload's host time."""
 
 
-def fusing(compiled: CompiledAs) -> tuple[Spread, Spread]:
+def find_fusing_spreads(compiled: CompiledAs) -> tuple[Spread, Spread]:
     """Return the spreads of device and host time of a step priced as compiled: from that price to eager mode's."""
     device, host = compiled.device_factor, compiled.host_factor
     return Spread(0.0, math.log(device), SOURCE, "device"), Spread(0.0, math.log(host), SOURCE, "host")

@@ -47,9 +47,9 @@ def advice_of(found: Explanation) -> Explanation:
             said.append(f"other buckets gain {share} of the step: {row.best.plan.torch}")
         else:
             said.append(f"keep the buckets: others gain {share} at most")
-        said += [f"{doubt.name} leaves {_ends(doubt)} of it open: {doubt.remedy}" for doubt in told.gain_doubts]
+        said += [f"{doubt.name} leaves {_format_ends(doubt)} of it open: {doubt.remedy}" for doubt in told.gain_doubts]
     return replace(found, advice=tuple(said))
 
 
-def _ends(doubt: Effect) -> str:
+def _format_ends(doubt: Effect) -> str:
     return f"{100 * doubt.low:.1f} to {100 * doubt.high:.1f} %"

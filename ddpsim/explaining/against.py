@@ -13,7 +13,7 @@ from ddpsim.explaining.late import FEWEST, SHARE, SURE, standard_error
 from ddpsim.explaining.seen import PARTS, SeenRank
 from ddpsim.explaining.tables import comparison_tables
 from ddpsim.tables import ResultTable
-from ddpsim.units import MIB, counted, format_time
+from ddpsim.units import MIB, format_count, format_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +114,12 @@ class RunComparison:
         }
 
 
-def against(now: Explanation, then: Explanation) -> RunComparison:
+def compare_runs(now: Explanation, then: Explanation) -> RunComparison:
     """Return what changed from one traced run to another; they may be of other sizes, machines and plans."""
     names = [*PARTS, *sorted({*now.traced.parts, *then.traced.parts} - {*PARTS})]
     pair = now.ranks.ranks[0], then.ranks.ranks[0]
     step_s = then.traced.step_s
-    slowest = _slowest(now), _slowest(then)
+    slowest = _find_slowest(now), _find_slowest(then)
     step = _change("step", step_s, now.traced.step_s, step_s, *(_lengths(rank) for rank in slowest))
     parts = tuple(
         _change(
@@ -128,7 +128,7 @@ def against(now: Explanation, then: Explanation) -> RunComparison:
         )
         for name in names
     )  # fmt: skip
-    return RunComparison(step, parts, tuple(_collectives(now, then)), tuple(_changed(now, then)))
+    return RunComparison(step, parts, tuple(_collectives(now, then)), tuple(_list_changes(now, then)))
 
 
 def _change(
@@ -143,18 +143,18 @@ def _lengths(rank: SeenRank) -> list[float]:
     return [step.step_s for step in rank.steps if step.counts] or [step.step_s for step in rank.steps]
 
 
-def _slowest(found: Explanation) -> SeenRank:
+def _find_slowest(found: Explanation) -> SeenRank:
     return max(found.ranks.ranks, key=lambda rank: median(_lengths(rank)))
 
 
 def _collectives(now: Explanation, then: Explanation) -> Iterator[tuple[str, OperationTotals, OperationTotals]]:
-    both = _by_operation(now), _by_operation(then)
+    both = _total_by_operation(now), _total_by_operation(then)
     nothing = OperationTotals(0, 0, 0.0, 0.0)
     for name in dict.fromkeys([*both[1], *both[0]]):
         yield name, both[1].get(name, nothing), both[0].get(name, nothing)
 
 
-def _by_operation(found: Explanation) -> dict[str, OperationTotals]:
+def _total_by_operation(found: Explanation) -> dict[str, OperationTotals]:
     sums: dict[str, OperationTotals] = {}
     for split in found.splits:
         name = _OPERATIONS.get(split.operation, split.operation)
@@ -171,11 +171,11 @@ _OPERATIONS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescat
 """Operations as recorded runs name them, and as torch does."""
 
 
-def _changed(now: Explanation, then: Explanation) -> Iterator[str]:
+def _list_changes(now: Explanation, then: Explanation) -> Iterator[str]:
     """Yield what else is different, how the runs were made first."""
     first, former = now.ranks.ranks[0], then.ranks.ranks[0]
     if now.ranks.world_size != then.ranks.world_size:
-        yield f"{counted(now.ranks.world_size, 'rank')} instead of {then.ranks.world_size}"
+        yield f"{format_count(now.ranks.world_size, 'rank')} instead of {then.ranks.world_size}"
     for what in ("backend", "device", "scheme"):
         if getattr(first, what) != getattr(former, what):
             yield f"{what}: {getattr(first, what)} instead of {getattr(former, what)}"
@@ -190,7 +190,7 @@ def _changed(now: Explanation, then: Explanation) -> Iterator[str]:
         yield f"buckets: {now.buckets}; then {then.buckets}"
     if now.bound != then.bound:
         yield f"{now.bound}-bound, then {then.bound}-bound"
-    yield from _late(now, then)
+    yield from _list_late(now, then)
     if (now.link is None) != (then.link is None):
         link = now.link or then.link
         assert link is not None
@@ -203,7 +203,7 @@ def _sizes(found: Explanation) -> Counter[tuple[int | None, int]]:
     return Counter((split.size_bytes, split.parameters) for split in found.splits)
 
 
-def _late(now: Explanation, then: Explanation) -> Iterator[str]:
+def _list_late(now: Explanation, then: Explanation) -> Iterator[str]:
     def who(found: Explanation) -> tuple[int, str] | None:
         return None if found.late is None else (found.late.rank, found.late.cause)
 

@@ -115,7 +115,7 @@ def _costs(
     which the constants have apart: they are taken off here.
     """
     synced = [step for step in steps if step.collectives]
-    found = [_of_step(step, exposed.get(step.name, 0.0)) for step in synced]
+    found = [_split_step(step, exposed.get(step.name, 0.0)) for step in synced]
     on_cpu = workload.on_cpu
     costs = {name: (min if on_cpu else median)(each[name] for each in found) for name in found[0]}
     broadcast, finish = costs.pop("broadcast_s"), costs.pop("finish_s")
@@ -130,7 +130,7 @@ def _costs(
     return {**{name: max(0.0, seconds) for name, seconds in costs.items()}, "forward_s": 0.0}, max(0.0, finish)
 
 
-def _of_step(step: HostStep, exposed_s: float) -> dict[str, float]:
+def _split_step(step: HostStep, exposed_s: float) -> dict[str, float]:
     def lengths(start_s: float, end_s: float, *, launching: bool | None = None) -> list[float]:
         return [
             i.end_s - i.start_s

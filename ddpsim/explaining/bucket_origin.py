@@ -74,8 +74,8 @@ def _caps_of(basis: PredictionBasis, groups: list[set[int]], make: Make, place: 
         arguments = basis.caps.torch_arguments()
         asked = ", ".join(f"{name}={value}" for name, value in arguments.items()) or "torch's default, [1, 25] MiB"
         return f"{asked}, with which the job was run"
-    every = [_filled(basis.parameters, group, place) for group in groups]
-    one, first, others = _joined(every), every[0], _joined(every[1:])
+    every = [_find_range(basis.parameters, group, place) for group in groups]
+    one, first, others = _join_ranges(every), every[0], _join_ranges(every[1:])
     uniform = _range(one) if one is not None and _gives(one, lambda mib: same(BucketCaps(bucket_cap_mb=mib))) else ""
     if not same(BucketCaps()):
         return f"bucket_cap_mb {uniform}" if uniform else ""
@@ -87,13 +87,13 @@ def _caps_of(basis: PredictionBasis, groups: list[set[int]], make: Make, place: 
     return f"{said}, or bucket_cap_mb_list with its first cap {_range(first)} and its others {_range(others)}"
 
 
-def _filled(parameters: Sequence[Parameter], group: set[int], place: Callable[[int], int]) -> Range:
+def _find_range(parameters: Sequence[Parameter], group: set[int], place: Callable[[int], int]) -> Range:
     """Return the limits that close a bucket where it ends: it was not full before its last gradient."""
     total = sum(parameters[index].size_bytes for index in group)
     return total - parameters[max(group, key=place)].size_bytes, total
 
 
-def _joined(each: Sequence[Range]) -> Range | None:
+def _join_ranges(each: Sequence[Range]) -> Range | None:
     """Return the limits that close all buckets, of which what is left over at the end may be the last."""
     if not each:
         return None

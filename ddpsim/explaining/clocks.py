@@ -44,18 +44,18 @@ class Alignment:
         return not any(self.offsets_s.values())
 
 
-def aligned(ranks: Sequence[SeenRank]) -> tuple[tuple[SeenRank, ...], Alignment]:
+def align_ranks(ranks: Sequence[SeenRank]) -> tuple[tuple[SeenRank, ...], Alignment]:
     """Return the ranks on the clock of the first, and how that was done.
 
     Raises:
         TraceError: ranks that have no step or no collective in common, or whose collectives do not end together.
     """
     first = ranks[0]
-    ends = _ends(first)
+    ends = _find_ends(first)
     offsets, apart, matched = {_rank(first): 0.0}, [0.0], len(ends)
     for rank in ranks[1:]:
         _check_alike(first, rank)
-        others = _ends(rank)
+        others = _find_ends(rank)
         common = sorted(ends.keys() & others.keys())
         if not common and ends and others:
             what = f"has no step in common with {first.place}"
@@ -82,7 +82,7 @@ def aligned(ranks: Sequence[SeenRank]) -> tuple[tuple[SeenRank, ...], Alignment]
                 f"{step_s * 1e3:.3g} ms: of another run, or other steps"
             )
             raise TraceError(what, place=rank.place, remedy="give traces of the same steps of one run")
-    moved = tuple(rank.moved(offsets[_rank(rank)]) for rank in ranks)
+    moved = tuple(rank.shift(offsets[_rank(rank)]) for rank in ranks)
     return moved, Alignment(offsets, max(apart), matched if len(ranks) > 1 else 0)
 
 
@@ -91,7 +91,7 @@ def _rank(rank: SeenRank) -> int:
     return rank.rank
 
 
-def _ends(rank: SeenRank) -> dict[Key, float]:
+def _find_ends(rank: SeenRank) -> dict[Key, float]:
     return {(step.number, c.index): c.finished_s for step in rank.steps for c in step.collectives if c.everyone}
 
 

@@ -10,13 +10,13 @@ from ddpsim.errors import InputError, TraceError
 from ddpsim.explaining.advice import advice_of
 from ddpsim.explaining.bound import shares_of
 from ddpsim.explaining.bucket_origin import bucket_origin
-from ddpsim.explaining.clocks import aligned
+from ddpsim.explaining.clocks import align_ranks
 from ddpsim.explaining.explanation import Explanation, TracedStep
 from ddpsim.explaining.files import Ranks, read_ranks
 from ddpsim.explaining.foretold import PredictedBreakdown, foretell
 from ddpsim.explaining.given import RunFacts
-from ddpsim.explaining.late import excess_s, late_rank, untold
-from ddpsim.explaining.links import slow_link
+from ddpsim.explaining.late import excess_s, explain_unknown, late_rank
+from ddpsim.explaining.links import find_slow_link
 from ddpsim.explaining.machine import TracedMachine, machine_of
 from ddpsim.explaining.recorder import read_recorder
 from ddpsim.explaining.seen import PARTS, UNPREDICTED, SeenRank
@@ -53,7 +53,7 @@ def explain(
         remedy = "say whose table it is: add `topology` or `topo`"
         raise InputError("a table without its machine", place="nccl_tests", remedy=remedy)
     ranks = read_ranks(traces, shapes, crew)
-    seen, alignment = aligned(ranks.ranks)
+    seen, alignment = align_ranks(ranks.ranks)
     splits = splits_of(seen, ranks.world_size)
     traced = traced_step(seen)
     notes = [*ranks.notes, *(f"rank {rank.rank}: {note}" for rank in seen for note in rank.notes)]
@@ -61,7 +61,7 @@ def explain(
     machine = _machine(given, ranks, lead, splits, notes) if predict else None
     late = late_rank(seen)
     foretold = _predict_breakdown(lead, machine, traced, notes, advise=late is None)
-    link = slow_link(seen, machine, backend_of(lead), traced.step_s, agreed=alignment.agreed)
+    link = find_slow_link(seen, machine, backend_of(lead), traced.step_s, agreed=alignment.agreed)
     recorded = None if given.flight_recorder is None else read_recorder(given.flight_recorder)
     if recorded is not None:
         notes += recorded.notes
@@ -81,7 +81,7 @@ def explain(
         advice=(),
         notes=tuple(notes),
         buckets="" if basis is None else bucket_origin(basis),
-        late_untold=untold(seen),
+        late_untold=explain_unknown(seen),
     )
     return advice_of(found)
 

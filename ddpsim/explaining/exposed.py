@@ -10,7 +10,7 @@ Exposed = Mapping[str, Sequence[Interval]]
 """By operation, disjoint ascending stretches of a step; those of two operations are disjoint too."""
 
 
-def exposed_of(spans: Iterable[tuple[str, float, float]], busy: Sequence[Interval]) -> dict[str, list[Interval]]:
+def find_exposed(spans: Iterable[tuple[str, float, float]], busy: Sequence[Interval]) -> dict[str, list[Interval]]:
     """Return when collectives were exposed, by operation.
 
     Args:

@@ -15,7 +15,7 @@ from ddpsim.explaining.kineto import read_kineto_rank
 from ddpsim.explaining.recorded import read_recorded_rank
 from ddpsim.explaining.seen import SeenRank
 from ddpsim.files import MOST_TRACE_BYTES, BoundedFile
-from ddpsim.strict import whole_number
+from ddpsim.strict import parse_whole_number
 from ddpsim.topology.bounds import MOST_RANKS
 from ddpsim.trace.json.schema import SCHEMA
 from ddpsim.workers.crew import WorkerPool
@@ -81,21 +81,21 @@ def read_ranks(path: str | Path, shapes: Workload | None, crew: WorkerPool | Non
     files = trace_files(path)
     read: list[SeenRank] = []
     refused: list[InputError] = []
-    for file, rank in zip(files, _each(files, shapes, crew), strict=True):
+    for file, rank in zip(files, _read_each(files, shapes, crew), strict=True):
         if isinstance(rank, InputError):
             refused.append(rank)
             continue
         named = rank if rank.rank is not None else replace(rank, rank=_number_in(file.name))
-        if wrong := _beyond(named):
+        if wrong := _check_ranks(named):
             refused.append(wrong)
         else:
             read.append(named)
     if not read:
         raise refused[0]
-    return _together(read, [f"left out: {error}" for error in refused])
+    return _join_ranks(read, [f"left out: {error}" for error in refused])
 
 
-def _beyond(seen: SeenRank) -> TraceError | None:
+def _check_ranks(seen: SeenRank) -> TraceError | None:
     """Return what is wrong with a rank, or a number of ranks, that no job has."""
     ranks = MOST_RANKS if seen.world_size is None else seen.world_size
     if 0 < ranks <= MOST_RANKS and (seen.rank is None or 0 <= seen.rank < ranks):
@@ -105,16 +105,16 @@ def _beyond(seen: SeenRank) -> TraceError | None:
     return TraceError(what, place=seen.place, remedy=remedy)
 
 
-def _each(files: Sequence[Path], shapes: Workload | None, crew: WorkerPool | None) -> list[SeenRank | InputError]:
+def _read_each(files: Sequence[Path], shapes: Workload | None, crew: WorkerPool | None) -> list[SeenRank | InputError]:
     if crew is None:
-        return [_tried(file, shapes, number == 0) for number, file in enumerate(files)]
+        return [_try_read(file, shapes, number == 0) for number, file in enumerate(files)]
     futures: list[Future[SeenRank | InputError]] = [
-        crew.submit(_tried, file, shapes, number == 0) for number, file in enumerate(files)
+        crew.submit(_try_read, file, shapes, number == 0) for number, file in enumerate(files)
     ]
     return [future.result() for future in futures]
 
 
-def _tried(path: Path, shapes: Workload | None, lead: bool) -> SeenRank | InputError:
+def _try_read(path: Path, shapes: Workload | None, lead: bool) -> SeenRank | InputError:
     """Return the rank, or the error, which as an exception of another process would lose its place."""
     collecting = gc.isenabled()
     # A trace is millions of small objects that stay: looking for cycles among them takes a seventh of the time.
@@ -128,7 +128,7 @@ def _tried(path: Path, shapes: Workload | None, lead: bool) -> SeenRank | InputE
             gc.enable()
 
 
-def _together(read: Sequence[SeenRank], notes: list[str]) -> Ranks:
+def _join_ranks(read: Sequence[SeenRank], notes: list[str]) -> Ranks:
     sizes = {rank.world_size: rank.place for rank in read if rank.world_size is not None}
     if len(sizes) > 1:
         (one, first), (other, second) = list(sizes.items())[:2]
@@ -157,7 +157,7 @@ def _together(read: Sequence[SeenRank], notes: list[str]) -> Ranks:
 def _number_in(name: str) -> int | None:
     """Return the rank that a file's name says: `rank3...`, `worker3...`, else its only number."""
     named = re.findall(r"(?:rank|worker|gpu)[_-]?([0-9]+)", name, re.IGNORECASE)[:1] or re.findall(r"[0-9]+", name)
-    return whole_number(named[0]) if len(named) == 1 else None
+    return parse_whole_number(named[0]) if len(named) == 1 else None
 
 
 def _is_ours(path: Path) -> bool:

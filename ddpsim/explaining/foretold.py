@@ -22,7 +22,7 @@ from ddpsim.planning.rows import WORTH_IT, PlanRow
 from ddpsim.prediction.path import Sensitivity
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.prediction.sensitivities import more_of, sensitivities_of
+from ddpsim.prediction.sensitivities import list_sensitivity_assumptions, sensitivities_of
 from ddpsim.simulation import Options
 from ddpsim.workload import Workload
 from ddpsim.workload.profile import Phase
@@ -151,7 +151,7 @@ def foretell(
             options=options,
             calibration=calibration,
             keep=True,
-            also=more_of,
+            also=list_sensitivity_assumptions,
         )
 
     workload = basis.finishing
@@ -179,7 +179,7 @@ def foretell(
     prediction.run.let_go()
     if not (advise and made.holds and is_whole(basis)):
         return made
-    usual = _usual(workload)
+    usual = _reduce_to_usual(workload)
     report = best_plan(
         usual,
         [machine.topology],
@@ -201,7 +201,7 @@ def foretell(
     return replace(made, row=row, gain=gain, gain_low=low, gain_high=high, gain_doubts=doubts)
 
 
-def _usual(workload: Workload) -> Workload:
+def _reduce_to_usual(workload: Workload) -> Workload:
     """Return the workload whose one iteration is the usual one: buckets are told apart by it in a fraction of the time.
 
     The traced iteration whose backward is the median's stands for all.

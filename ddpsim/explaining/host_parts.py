@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ddpsim.explaining.exposed import Exposed, blocked_s, parts_of
-from ddpsim.explaining.seen import SeenCollective, whole
+from ddpsim.explaining.seen import SeenCollective, complete_parts
 from ddpsim.trace.metrics import intersection, union
 from ddpsim.workload.kineto.steps import HostStep
 
@@ -67,4 +67,4 @@ def host_parts(
         "input_s": host["input"],
         **parts_of(exposed, step.forward_s, end_s),
     }
-    return whole(parts, end_s - step.forward_s)
+    return complete_parts(parts, end_s - step.forward_s)

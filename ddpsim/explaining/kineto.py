@@ -13,11 +13,11 @@ from statistics import median, mode
 
 from ddpsim.errors import InputError, TraceError
 from ddpsim.explaining.basis import basis_of
-from ddpsim.explaining.exposed import blocked_s, exposed_of, parts_of
+from ddpsim.explaining.exposed import blocked_s, find_exposed, parts_of
 from ddpsim.explaining.host_parts import finished_s, host_parts, host_work
-from ddpsim.explaining.seen import UNPREDICTED, SeenCollective, SeenRank, SeenStep, whole
+from ddpsim.explaining.seen import UNPREDICTED, SeenCollective, SeenRank, SeenStep, complete_parts
 from ddpsim.explaining.sent import DeviceCollective, DeviceCollectives
-from ddpsim.strict import whole_number
+from ddpsim.strict import parse_whole_number
 from ddpsim.trace.metrics import Interval, union
 from ddpsim.workload import Workload
 from ddpsim.workload.kineto.events import DeviceWork, busy_s
@@ -50,7 +50,7 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
     ahead_s = median(between) if between else 0.0
     seen = tuple(reader.step(step, after, ahead_s) for step, after in zip(steps, [*steps[1:], None], strict=True))
     basis, ddp = None, any(step.collectives for step in steps)
-    unpredicted = _unpredicted(steps, seen, reader.layers)
+    unpredicted = _explain_unpredicted(steps, seen, reader.layers)
     if lead and not ddp and any(collective.own for step in seen for collective in step.collectives):
         notes.append(UNPREDICTED + "its collectives are not those that hooks of stock DDP launch")
     elif lead and unpredicted:
@@ -76,7 +76,7 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
         notes=tuple(notes),
         clock=file.host,
         made_by=basis,
-    ).moved(file.events.origin_s)
+    ).shift(file.events.origin_s)
 
 
 def _steps_in(file: TraceFile) -> list[HostStep]:
@@ -110,7 +110,7 @@ def _from_its_forward(step: HostStep, file: TraceFile) -> HostStep:
     return step if mark is None or step.collectives else replace(step, forward_s=mark.start_s)
 
 
-def _unpredicted(steps: Sequence[HostStep], seen: Sequence[SeenStep], counts: Sequence[Counter[str]]) -> str:
+def _explain_unpredicted(steps: Sequence[HostStep], seen: Sequence[SeenStep], counts: Sequence[Counter[str]]) -> str:
     """Return why collectives that are not DDP's keep a step from being predicted; empty where they do not.
 
     What the loop does between backward and the next forward is taken as traced. What layers wait for within forward
@@ -142,7 +142,7 @@ class _Reader:
     def step(self, step: HostStep, after: HostStep | None, ahead_s: float) -> SeenStep:
         """Return a step; the last ends where the next forward would have begun, `ahead_s` behind its mark."""
         end_s = after.forward_s if after is not None else max(step.end_s + ahead_s, step.forward_s)
-        sent = self._sent.in_step(step, end_s, self._between(step.forward_s, end_s))
+        sent = self._sent.list_in_step(step, end_s, self._select_between(step.forward_s, end_s))
         self.layers.append(Counter(e.operation for e in sent if not e.own and e.launched_s < step.backward_end_s))
         collectives = tuple(self._collective(index, each, step) for index, each in enumerate(sent))
         if self._on_device:
@@ -151,23 +151,23 @@ class _Reader:
             start_s, end_s, parts = self._device_parts(step, after, end_s, collectives)
         else:
             start_s, device, over_s = step.forward_s, {}, finished_s(step, collectives)
-            exposed = self._blocking(step, end_s, collectives)
+            exposed = self._find_blocking(step, end_s, collectives)
             host = host_work(step, after, end_s, exposed, over_s)
             named = {name: each for name, each in exposed.items() if name != _SHARDED}
             parts = host_parts(step, end_s, host, named, collectives)
             if _SHARDED in exposed:
                 waited_s = blocked_s({_SHARDED: exposed[_SHARDED]}, step.forward_s, end_s)
-                parts = whole({**parts, "exposed_comm_s": waited_s}, end_s - start_s)
+                parts = complete_parts({**parts, "exposed_comm_s": waited_s}, end_s - start_s)
         match = re.search(r"([0-9]+)$", step.name)
-        number = (whole_number(match[1]) if match else None) or 0
+        number = (parse_whole_number(match[1]) if match else None) or 0
         return SeenStep(
             number, start_s, end_s, parts, host, device, collectives, counts=after is not None or ahead_s > 0
         )
 
-    def _between(self, start_s: float, end_s: float) -> Sequence[DeviceWork]:
+    def _select_between(self, start_s: float, end_s: float) -> Sequence[DeviceWork]:
         return self._works[bisect_left(self._launches, start_s) : bisect_left(self._launches, end_s)]
 
-    def _blocking(
+    def _find_blocking(
         self, step: HostStep, end_s: float, collectives: Sequence[SeenCollective]
     ) -> dict[str, list[Interval]]:
         """Return what the host waits for where it launches it: what is not DDP's, and what `fully_shard` gathers."""
@@ -183,7 +183,7 @@ class _Reader:
         computing = union((e.start_s, e.end_s) for e in operators[first:last] if e.name.startswith("aten::"))
         busy = union([*computing, *sharded.get(_SHARDED, [])])
         spans = ((c.operation, max(c.arrived_s, step.forward_s), min(c.finished_s, end_s)) for c in found)
-        return {**exposed_of(spans, busy), **{name: each for name, each in sharded.items() if each}}
+        return {**find_exposed(spans, busy), **{name: each for name, each in sharded.items() if each}}
 
     def _collective(self, index: int, sent: DeviceCollective, step: HostStep) -> SeenCollective:
         afters = [0, *(c.after for c in step.collectives)]
@@ -207,7 +207,7 @@ class _Reader:
             "optimizer": (step.backward_end_s, end_s),
         }
         return {
-            phase: busy_s(work for work in self._between(*span) if not is_communication(work))
+            phase: busy_s(work for work in self._select_between(*span) if not is_communication(work))
             for phase, span in spans.items()
         }
 
@@ -237,7 +237,7 @@ class _Reader:
         ):
             marks.append(min(end_s, max(marks[-1], moment_s)))
         _, ready_s, forward_s, backward_s, waiting_s, over_s, begun_s, updated_s = marks
-        exposed = self._foreign(step, end_s, collectives)
+        exposed = self._find_foreign(step, end_s, collectives)
 
         def own(begin_s: float, stop_s: float) -> float:
             return stop_s - begin_s - blocked_s(exposed, begin_s, stop_s)
@@ -252,7 +252,7 @@ class _Reader:
             "input_s": max(0.0, own(updated_s, end_s) - cleared) + (0.0 if step.reducer else own(over_s, begun_s)),
             **parts_of(exposed, start_s, end_s),
         }
-        return start_s, end_s, whole(parts, end_s - start_s)
+        return start_s, end_s, complete_parts(parts, end_s - start_s)
 
     def _own_backward_s(self, step: HostStep, seconds: float) -> float:
         """Return what of a device's backward is the model's."""
@@ -263,7 +263,7 @@ class _Reader:
         lead_s = self.alone.done_s(step.backward_end_s) - self.alone.done_s(step.backward_s)
         return min(seconds, max(alone_s, lead_s) if lead_s > 0 else alone_s)
 
-    def _foreign(
+    def _find_foreign(
         self, step: HostStep, end_s: float, collectives: Sequence[SeenCollective]
     ) -> dict[str, list[Interval]]:
         """Return when nothing but collectives that are not DDP's ran on the device.
@@ -274,9 +274,9 @@ class _Reader:
         spans, self._loop = [*self._loop, *here], here
         if not spans:
             return {}
-        works = (w for w in self._between(step.forward_s, end_s) if not is_communication(w))
+        works = (w for w in self._select_between(step.forward_s, end_s) if not is_communication(w))
         busy = [(work.start_s, work.end_s) for work in works]
-        return exposed_of(spans, union([*busy, *((c.started_s, c.finished_s) for c in collectives if c.own)]))
+        return find_exposed(spans, union([*busy, *((c.started_s, c.finished_s) for c in collectives if c.own)]))
 
     def _done(self, launched_before_s: float) -> float:
         return max(launched_before_s, self._computed_s(launched_before_s))

@@ -50,7 +50,7 @@ class LateRank:
     behind_s: float
     steps: int
 
-    def elsewhere(self) -> str:
+    def describe_elsewhere(self) -> str:
         """Return how far it is behind in all phases, in words, where that is a quarter more than in the one."""
         if self.behind_s < 1.25 * self.seconds:
             return ""
@@ -78,7 +78,7 @@ def late_rank(ranks: Sequence[SeenRank]) -> LateRank | None:
     return max(found, key=lambda late: late.seconds, default=None)
 
 
-def untold(ranks: Sequence[SeenRank]) -> str | None:
+def explain_unknown(ranks: Sequence[SeenRank]) -> str | None:
     """Return why nobody can say whether a rank is late, and what to do; None where one can."""
     if len(ranks) < 2:
         return None

@@ -63,7 +63,7 @@ class SlowLink:
         return {"factor": self.factor, "seconds": self.seconds, "ranks": list(self.ranks), "source": self.source}
 
 
-def slow_link(
+def find_slow_link(
     ranks: Sequence[SeenRank], machine: TracedMachine | None, backend: str, step_s: float, *, agreed: bool
 ) -> SlowLink | None:
     """Return the slow link that a run shows, None where it shows none.
@@ -80,16 +80,16 @@ def slow_link(
         return None
     tells = agreed and len(ranks) > 2 and backend == "gloo"
     if machine is not None and not machine.assumed:
-        factor, seconds, steady = _beyond(steps, machine, backend)
+        factor, seconds, steady = _measure_excess(steps, machine, backend)
         if factor is not None:
-            marked = _slow_link_ranks(steps, MARK) if tells else ()
+            marked = _find_slow_link_ranks(steps, MARK) if tells else ()
             slow = factor >= FACTOR and seconds >= SHARE * step_s and (bool(marked) if tells else steady)
             source = f"of {machine.topology.name}'s {'table' if machine.calibration is not None else 'model'}"
             return SlowLink(factor, seconds, marked, source) if slow else None
-    marked = _slow_link_ranks(steps, ALONE) if tells else ()
+    marked = _find_slow_link_ranks(steps, ALONE) if tells else ()
     if not marked:
         return None
-    apart = median(_apart(row) for row in steps)
+    apart = median(_measure_spread_s(row) for row in steps)
     return SlowLink(None, apart, marked, "these ranks leave every collective after the others")
 
 
@@ -109,7 +109,7 @@ def _common(ranks: Sequence[SeenRank]) -> list[Row]:
     return [row for row in rows if len({len(step.collectives) for _, step in row}) == 1]
 
 
-def _beyond(steps: Sequence[Row], machine: TracedMachine, backend: str) -> tuple[float | None, float, bool]:
+def _measure_excess(steps: Sequence[Row], machine: TracedMachine, backend: str) -> tuple[float | None, float, bool]:
     """Return traced over expected communication, the seconds beyond, and whether all steps show it alike.
 
     Collectives that overlap share the wire: counted is the time in which any was on it, in the quicker steps.
@@ -118,19 +118,19 @@ def _beyond(steps: Sequence[Row], machine: TracedMachine, backend: str) -> tuple
         transport = make_transport(
             place(machine.topology, machine.nodes, machine.gpus_per_node), backend, machine.calibration
         )
-        expected = [_expected(row, transport) for row in steps]
+        expected = [_predict_s(row, transport) for row in steps]
     except InputError:
         return None, 0.0, False
     known = [each for each in expected if each is not None]
     if len(known) < len(expected) or not known or not min(known) > 0:
         return None, 0.0, False
-    times = [_on_wire(row) for row in steps]
+    times = [_measure_wire_s(row) for row in steps]
     ratios = [time_s / each for time_s, each in zip(times, known, strict=True)]
     low, middle = quantile(ratios, 0.1), median(ratios)
     return low, (low - 1) * median(known), middle <= UNSTEADY * low
 
 
-def _expected(row: Row, transport: Transport) -> float | None:
+def _predict_s(row: Row, transport: Transport) -> float | None:
     total = 0.0
     for collective in row[0][1].collectives:
         if collective.size_bytes is None:
@@ -139,7 +139,7 @@ def _expected(row: Row, transport: Transport) -> float | None:
     return total
 
 
-def _on_wire(row: Row) -> float:
+def _measure_wire_s(row: Row) -> float:
     spans = []
     for at in zip(*(step.collectives for _, step in row), strict=True):
         begin = max(each.started_s for each in at)
@@ -147,12 +147,12 @@ def _on_wire(row: Row) -> float:
     return length(union(spans))
 
 
-def _apart(row: Row) -> float:
+def _measure_spread_s(row: Row) -> float:
     ends = [[each.finished_s for each in at] for at in zip(*(step.collectives for _, step in row), strict=True)]
     return float(median(max(each) - min(each) for each in ends))
 
 
-def _slow_link_ranks(steps: Sequence[Row], least: float) -> tuple[int, ...]:
+def _find_slow_link_ranks(steps: Sequence[Row], least: float) -> tuple[int, ...]:
     """Return the two ranks, neighbours, that leave the largest collective last in every step; none without a mark."""
     largest = max(range(len(steps[0][0][1].collectives)), key=lambda n: steps[0][0][1].collectives[n].size_bytes or 0)
     ranks = [rank for rank, _ in steps[0]]

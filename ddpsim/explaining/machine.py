@@ -82,16 +82,16 @@ def machine_of(
     if topology is not None and topo is not None:
         raise TopologyError("`topology` and `topo` are both given", place="topo", remedy="keep one")
     if topology is None and topo is None:
-        return _assumed(world_size, device, splits, backend)
-    known = load_topology(topology) if topology is not None else _imported(str(topo), device)
-    nodes, per_node = _placed(known, world_size)
+        return _assume_machine(world_size, device, splits, backend)
+    known = load_topology(topology) if topology is not None else _import_machine(str(topo), device)
+    nodes, per_node = _place_ranks(known, world_size)
     calibration = None
     if nccl_tests is not None:
         calibration = calibrate(read_tables(nccl_tests), known, backend=backend, accept_misfit=True).calibration
     return TracedMachine(known, nodes, per_node, calibration)
 
 
-def _imported(path: str, device: str) -> Topology:
+def _import_machine(path: str, device: str) -> Topology:
     text = read_text(
         path, TopologyError, "give what `nvidia-smi topo -m` or `rocm-smi --showtopo` printed, or NCCL's XML"
     )
@@ -99,7 +99,7 @@ def _imported(path: str, device: str) -> Topology:
     return import_topology(text, display_name(path), gpu=gpu, name=Path(path).name.partition(".")[0] or "imported")
 
 
-def _placed(topology: Topology, world_size: int) -> tuple[int, int]:
+def _place_ranks(topology: Topology, world_size: int) -> tuple[int, int]:
     """Return nodes, and GPUs of each, that hold so many ranks.
 
     Raises:
@@ -114,14 +114,14 @@ def _placed(topology: Topology, world_size: int) -> tuple[int, int]:
     return nodes, per_node
 
 
-def _assumed(world_size: int, device: str, splits: Sequence[MedianSplit], backend: str) -> TracedMachine:
+def _assume_machine(world_size: int, device: str, splits: Sequence[MedianSplit], backend: str) -> TracedMachine:
     """Return a machine with this GPU whose allreduces take what the trace's took on the wire."""
     name = "loopback" if device == "cpu" else _ASSUMED.get(kind_of(device))
     if name is None:
         what = f"no shipped machine has {device}s: nothing says what its collectives should take"
         raise TraceError(what, place="topology", remedy="give --topology, or --topo with `nvidia-smi topo -m`")
     known = load_topology(name)
-    nodes, per_node = _placed(known, world_size)
+    nodes, per_node = _place_ranks(known, world_size)
     priors = Calibration.priors(_library(known, backend))
     points = _points(splits)
     assumed = f"no machine is given: {name} is assumed"

@@ -12,7 +12,7 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.bucketing.caps import TorchCall
 from ddpsim.errors import InputError, TraceError, WorkloadError
 from ddpsim.explaining.basis import PredictionBasis
-from ddpsim.explaining.seen import UNPREDICTED, SeenCollective, SeenRank, SeenStep, whole
+from ddpsim.explaining.seen import UNPREDICTED, SeenCollective, SeenRank, SeenStep, complete_parts
 from ddpsim.trace.json.reading import read_rank
 from ddpsim.trace.records import HOST, OPTIMIZER, BucketTimes, Iteration, Span, Trace
 from ddpsim.workload import Workload
@@ -37,7 +37,7 @@ def read_recorded_rank(path: str | Path, shapes: Workload | None = None, *, lead
         TraceError: truncated or malformed.
     """
     rank, trace = read_rank(path)
-    seen = recorded_rank(trace, rank, str(path))
+    seen = rank_from_trace(trace, rank, str(path))
     if not lead:
         return seen
     try:
@@ -96,7 +96,7 @@ def _options(provenance: Mapping[str, object]) -> dict[str, object]:
     return {**found, _CALL: plan["torch"]} if isinstance(plan, Mapping) and "torch" in plan else found
 
 
-def recorded_rank(trace: Trace, rank: int, place: str) -> SeenRank:
+def rank_from_trace(trace: Trace, rank: int, place: str) -> SeenRank:
     """Return what `trace` says of `rank`."""
     iterations = trace.of_rank(rank)
     updates = [span for span in trace.spans if span.rank == rank and span.stream == HOST and span.name == OPTIMIZER]
@@ -137,7 +137,7 @@ def _step(it: Iteration, updates: Sequence[Span]) -> SeenStep:
         "optimizer": it.optimizer_s,
         "input": input_s,
     }
-    parts = whole(parts, it.end_s - it.start_s)
+    parts = complete_parts(parts, it.end_s - it.start_s)
     return SeenStep(it.index, it.start_s, it.end_s, parts, own, {}, tuple(_collective(b) for b in it.buckets))
 
 

@@ -22,7 +22,7 @@ from ddpsim.errors import TraceError
 from ddpsim.explaining.late import SURE, standard_error
 from ddpsim.explaining.plain_pickle import read_plain
 from ddpsim.files import read_bytes
-from ddpsim.strict import whole_number
+from ddpsim.strict import parse_whole_number
 from ddpsim.topology.bounds import MOST_RANKS
 
 _REMEDY = "give the folder of TORCH_NCCL_DEBUG_INFO_TEMP_FILE, one file a rank"
@@ -121,12 +121,12 @@ def read_recorder(folder: str | Path) -> RecorderDumps:
             refused.append(error)
     if not dumps:
         raise refused[0] if refused else TraceError("holds no dump", place=str(folder), remedy=_REMEDY)
-    return _told(dumps, tuple(f"left out: {error}" for error in refused))
+    return _summarise_dumps(dumps, tuple(f"left out: {error}" for error in refused))
 
 
 def _rank_of(file: Path) -> int:
     numbers = re.findall(r"[0-9]+", file.name)
-    rank = whole_number(numbers[-1]) if numbers else None
+    rank = parse_whole_number(numbers[-1]) if numbers else None
     if rank is None or rank >= MOST_RANKS:
         what = f"its name has no rank below {MOST_RANKS:,}, the most of a job"
         raise TraceError(what, place=str(file), remedy=_REMEDY)
@@ -152,14 +152,16 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
 
 
-def _told(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]], notes: tuple[str, ...]) -> RecorderDumps:
+def _summarise_dumps(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]], notes: tuple[str, ...]) -> RecorderDumps:
     ranks = tuple(sorted(dumps))
     numbers = sorted({number for entries in dumps.values() for number in entries})
     common = [number for number in numbers if sum(number in entries for entries in dumps.values()) > 1]
-    return RecorderDumps(ranks, len(common), _last(dumps, common), _behind(dumps), _mismatches(dumps, common), notes)
+    return RecorderDumps(
+        ranks, len(common), _find_last(dumps, common), _find_behind(dumps), _mismatches(dumps, common), notes
+    )
 
 
-def _last(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]], common: Sequence[int]) -> tuple[int, float] | None:
+def _find_last(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]], common: Sequence[int]) -> tuple[int, float] | None:
     everywhere = [number for number in common if all(number in entries for entries in dumps.values())]
     if len(dumps) < 2 or len(everywhere) < _FEWEST:
         return None
@@ -178,7 +180,7 @@ _PRECISE_S = 1e-3
 """Seconds to which wall clocks of nodes agree at best under NTP."""
 
 
-def _behind(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> tuple[MissingRank, ...]:
+def _find_behind(dumps: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> tuple[MissingRank, ...]:
     """Return the ranks whose last collective lies before one that others have enqueued and not completed.
 
     gloo's entries stay `scheduled` to the end: of those only `retired` tells that they are over.

@@ -52,7 +52,7 @@ class SeenCollective:
     own: bool = True
     everyone: bool = True
 
-    def moved(self, offset_s: float) -> SeenCollective:
+    def shift(self, offset_s: float) -> SeenCollective:
         """Return it on a clock that is `offset_s` ahead."""
         return replace(
             self,
@@ -94,9 +94,9 @@ class SeenStep:
         """Return what the rank itself took for a phase: the longer of host and device, which work at once."""
         return max(self.host_s.get(phase, 0.0), self.device_s.get(phase, 0.0))
 
-    def moved(self, offset_s: float) -> SeenStep:
+    def shift(self, offset_s: float) -> SeenStep:
         """Return it on a clock that is `offset_s` ahead."""
-        moved = tuple(collective.moved(offset_s) for collective in self.collectives)
+        moved = tuple(collective.shift(offset_s) for collective in self.collectives)
         return replace(self, start_s=self.start_s + offset_s, end_s=self.end_s + offset_s, collectives=moved)
 
 
@@ -130,12 +130,12 @@ class SeenRank:
     made_by: Any = None
     options: Mapping[str, object] = field(default_factory=dict)
 
-    def moved(self, offset_s: float) -> SeenRank:
+    def shift(self, offset_s: float) -> SeenRank:
         """Return the rank on a clock that is `offset_s` ahead."""
-        return replace(self, steps=tuple(step.moved(offset_s) for step in self.steps))
+        return replace(self, steps=tuple(step.shift(offset_s) for step in self.steps))
 
 
-def whole(parts: Mapping[str, float], step_s: float) -> dict[str, float]:
+def complete_parts(parts: Mapping[str, float], step_s: float) -> dict[str, float]:
     """Return parts that are not negative and sum to the step: what they are short of it is DDP's overhead.
 
     Stamps of two clocks may overlap a little, and what is counted twice is taken off the largest part.

@@ -49,7 +49,7 @@ class DeviceCollectives:
         self._gloo = [event for event in events.operators if event.name.startswith(_GLOO)]
         self._gloo_starts = [event.start_s for event in self._gloo]
 
-    def in_step(self, step: HostStep, end_s: float, launched: Sequence[DeviceWork]) -> list[DeviceCollective]:
+    def list_in_step(self, step: HostStep, end_s: float, launched: Sequence[DeviceWork]) -> list[DeviceCollective]:
         """Return a step's collectives in launch order, without the broadcast of buffers at its start.
 
         Args:
@@ -59,13 +59,13 @@ class DeviceCollectives:
         """
         prefix_s = max((i.end_s for i in step.ddp if i.start_s < step.backward_s), default=step.forward_s)
         begin_s = max(prefix_s, step.forward_s)
-        found = self._of_device(begin_s, launched) if self._on_device else self._of_gloo(begin_s, end_s)
+        found = self._list_on_device(begin_s, launched) if self._on_device else self._list_on_gloo(begin_s, end_s)
         if not self._on_device and step.reducer:
             # Where nothing marks the prefix, the broadcast of buffers is the one before anything of forward.
             found = [e for e in found if e.operation != "broadcast" or e.start_s >= step.backward_s]
-        return [self._owned(each, step) for each in found]
+        return [self._label(each, step) for each in found]
 
-    def _owned(self, sent: DeviceCollective, step: HostStep) -> DeviceCollective:
+    def _label(self, sent: DeviceCollective, step: HostStep) -> DeviceCollective:
         """Return it with what DDP's hooks say of it."""
         if not step.reducer:
             return replace(sent, own=self.sharded and sent.operation in _SHARDINGS)
@@ -76,7 +76,7 @@ class DeviceCollectives:
             return replace(sent, own=own)
         return replace(sent, own=True, after=bucket.after)
 
-    def _of_device(self, begin_s: float, launched: Sequence[DeviceWork]) -> list[DeviceCollective]:
+    def _list_on_device(self, begin_s: float, launched: Sequence[DeviceWork]) -> list[DeviceCollective]:
         found = []
         for work in launched:
             if work.launch is None or work.launch.start_s < begin_s or not is_communication(work):
@@ -106,7 +106,7 @@ class DeviceCollectives:
             at -= 1
         return last if last is not None and last.operation in ("send_recv", "all_to_all") else None
 
-    def _of_gloo(self, begin_s: float, end_s: float) -> list[DeviceCollective]:
+    def _list_on_gloo(self, begin_s: float, end_s: float) -> list[DeviceCollective]:
         """Return what ran on gloo's threads, each with the first call of its operation that is nobody else's."""
         events = self._gloo[bisect_left(self._gloo_starts, begin_s) : bisect_left(self._gloo_starts, end_s)]
         calls = self._calls[bisect_left(self._called, begin_s) : bisect_left(self._called, end_s)]

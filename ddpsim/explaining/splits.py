@@ -63,8 +63,8 @@ def splits_of(ranks: Sequence[SeenRank], world_size: int) -> tuple[MedianSplit, 
         ranks: on one clock.
         world_size: where traces of ranks are missing the last to come may be one of them, and waits are the least.
     """
-    usual = _usual(ranks)
-    found = [_at(ranks, index, usual) for index in range(usual)]
+    usual = _find_usual(ranks)
+    found = [_collect_stamps(ranks, index, usual) for index in range(usual)]
     several = len(ranks) > 1
     rates = _best_rates(ranks[0], usual)
     return tuple(_split(index, each, rates, several) for index, each in enumerate(found) if each)
@@ -73,12 +73,12 @@ def splits_of(ranks: Sequence[SeenRank], world_size: int) -> tuple[MedianSplit, 
 Stamps = dict[int, tuple[float, SeenCollective]]
 
 
-def _usual(ranks: Sequence[SeenRank]) -> int:
+def _find_usual(ranks: Sequence[SeenRank]) -> int:
     counts = Counter(len(step.collectives) for rank in ranks for step in rank.steps if step.collectives)
     return counts.most_common(1)[0][0] if counts else 0
 
 
-def _at(ranks: Sequence[SeenRank], index: int, usual: int) -> list[Stamps]:
+def _collect_stamps(ranks: Sequence[SeenRank], index: int, usual: int) -> list[Stamps]:
     """Return for each step that every rank has the collective of a number on each rank, with the step's start."""
     by_step: dict[int, Stamps] = {}
     for rank in ranks:

@@ -51,7 +51,7 @@ class BoundedFile:
             raw: Any = open(path, "rb") if isinstance(path, str | os.PathLike) else io.BufferedReader(path)  # noqa: SIM115
             self.zipped = raw.peek(2)[:2] == _GZIP
         except OSError as cause:
-            raise self._refused(f"cannot be read: {cause.strerror}") from cause
+            raise self._make_error(f"cannot be read: {cause.strerror}") from cause
         self._raw, self._file = raw, gzip.GzipFile(fileobj=raw) if self.zipped else raw
         if self.zipped:
             self._most = min(most, MOST_BYTES + _MOST_RATIO * _size(raw))
@@ -72,18 +72,18 @@ class BoundedFile:
         try:
             piece: bytes = self._file.read(left + 1 if size < 0 else min(size, left + 1))
         except gzip.BadGzipFile as cause:
-            raise self._refused("cannot be read: truncated or damaged gzip") from cause
+            raise self._make_error("cannot be read: truncated or damaged gzip") from cause
         except (EOFError, zlib.error) as cause:
-            raise self._refused(f"the gzip file is truncated or damaged: {cause}") from cause
+            raise self._make_error(f"the gzip file is truncated or damaged: {cause}") from cause
         except OSError as cause:
-            raise self._refused(f"cannot be read: {cause.strerror}") from cause
+            raise self._make_error(f"cannot be read: {cause.strerror}") from cause
         self._read += len(piece)
         if self._read > self._most:
             unzipped = " after decompression" if self.zipped else ""
-            raise self._refused(f"more than {self._most:,} bytes{unzipped}, the most that is read")
+            raise self._make_error(f"more than {self._most:,} bytes{unzipped}, the most that is read")
         return piece
 
-    def _refused(self, what: str) -> InputError:
+    def _make_error(self, what: str) -> InputError:
         return self._error(what, place=self._place, remedy=self._remedy)
 
 
@@ -125,7 +125,7 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
             with open(path if descriptor is None else descriptor, "wb", closefd=descriptor is None) as file:
                 file.write(data)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise _make_write_error(path, error) from error
 
 
 def replace(path: str | Path, content: str | bytes) -> None:
@@ -139,7 +139,7 @@ def replace(path: str | Path, content: str | bytes) -> None:
     try:
         _replace(Path(path), content.encode() if isinstance(content, str) else content)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise _make_write_error(path, error) from error
 
 
 def check_writable(path: str | Path) -> None:
@@ -155,12 +155,12 @@ def check_writable(path: str | Path) -> None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if is_regular(path):
             target = Path(os.path.realpath(path))
-            with tempfile.TemporaryFile(dir=existing_folder(target.parent)):
+            with tempfile.TemporaryFile(dir=find_existing_folder(target.parent)):
                 pass
         elif not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise _make_write_error(path, error) from error
 
 
 def check_writable_folder(path: str | Path) -> None:
@@ -170,13 +170,13 @@ def check_writable_folder(path: str | Path) -> None:
         InputError: where no file could be written in it.
     """
     try:
-        with tempfile.TemporaryFile(dir=existing_folder(Path(path))):
+        with tempfile.TemporaryFile(dir=find_existing_folder(Path(path))):
             pass
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise _make_write_error(path, error) from error
 
 
-def existing_folder(path: Path) -> Path:
+def find_existing_folder(path: Path) -> Path:
     """Return `path`, or the nearest above it that exists."""
     while not os.path.lexists(path) and path != path.parent:
         path = path.parent
@@ -236,7 +236,7 @@ def _replace(target: Path, data: bytes) -> None:
         raise
 
 
-def _unwritable(path: str | Path, error: OSError) -> InputError:
+def _make_write_error(path: str | Path, error: OSError) -> InputError:
     remedy = "name a file in a folder you may write to"
     return InputError(f"cannot be written: {error.strerror}", place=str(path), remedy=remedy)
 
@@ -284,7 +284,7 @@ def compress(text: str) -> bytes:
     return gzip.compress(text.encode(), compresslevel=6, mtime=0)
 
 
-def encoded(text: str, path: str | Path) -> bytes:
+def encode_text(text: str, path: str | Path) -> bytes:
     """Return `text` as a file of the name `path` holds it: gzipped where the name ends in `.gz`."""
     return compress(text) if str(path).endswith(".gz") else text.encode()
 

@@ -92,7 +92,7 @@ def names() -> tuple[str, ...]:
 
 
 @cache
-def shipped_gpu(name: str) -> GpuSpec | None:
+def find_shipped_gpu(name: str) -> GpuSpec | None:
     """Return the shipped GPU called `name`, in any case; None where there is none."""
     exact = next((known for known in names() if known.lower() == name.lower()), None)
     return None if exact is None else read_gpu(shipped.path("gpu", exact))
@@ -146,7 +146,7 @@ def _problem(entry: Any, text: str) -> str:
 _PART_OF_A_GPU = {"mig", "laptop", "mobile"}
 
 
-def named_by_driver(driver_name: str) -> GpuSpec | None:
+def find_by_driver_name(driver_name: str) -> GpuSpec | None:
     """Return the GPU that its driver calls `driver_name`; None for one that is not in the table.
 
     A laptop's GPU bears the name of a larger one, an instance of a partitioned GPU that of the whole: neither is it.
@@ -154,12 +154,12 @@ def named_by_driver(driver_name: str) -> GpuSpec | None:
     words = set(_words(driver_name))
     if words & _PART_OF_A_GPU or ("max" in words and "pro" not in words):
         return None
-    best = max(_matches(words), key=lambda match: match[0], default=None)
+    best = max(_find_matches(words), key=lambda match: match[0], default=None)
     return None if best is None else best[1]
 
 
-def _matches(words: set[str]) -> Iterator[tuple[int, GpuSpec]]:
-    for spec in filter(None, map(shipped_gpu, names())):
+def _find_matches(words: set[str]) -> Iterator[tuple[int, GpuSpec]]:
+    for spec in filter(None, map(find_shipped_gpu, names())):
         for known in map(_words, spec.driver):
             if words.issuperset(known):
                 yield len(known), spec

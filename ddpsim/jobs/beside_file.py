@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 
-from ddpsim.documents import document_error, problems, raised
+from ddpsim.documents import document_error, join_errors, problems
 from ddpsim.documents.errors import format_value
 from ddpsim.documents.yaml_reading import line_of, read_mapping
 from ddpsim.errors import InputError
@@ -44,7 +44,7 @@ class BesideSpec(BaseModel):
     phase: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.0
 
     @model_validator(mode="after")
-    def _agrees(self) -> BesideSpec:
+    def _check_agreement(self) -> BesideSpec:
         if self.placement == "alternate" and not isinstance(self.nodes, int):
             raise ValueError("`nodes` are listed and `placement: alternate` is given; keep one")
         return self
@@ -71,7 +71,7 @@ def job_beside(path: str, name: str) -> JobBeside:
         spec = _FILE.model_validate(document)
     except ValidationError as error:
         found = problems(error, _FILE, line=lambda path: line_of(content, path))
-        raise raised(found, place, InputError) from error
+        raise join_errors(found, place, InputError) from error
     try:
         job = build(Job, values_of(spec, Job))
         return JobBeside(spec.workload, job, spec.nodes, spec.placement == "alternate", spec.gpus_per_node, spec.phase)

@@ -11,7 +11,7 @@ from ddpsim.bucketing.drop import DropPlan, aligned_plan, layers_named
 from ddpsim.errors import InputError
 from ddpsim.jobs.job_options import JobOptions
 from ddpsim.options.input_stage import InputStage, input_stage
-from ddpsim.options.option import at_least_one, known_choices, positive
+from ddpsim.options.option import check_at_least_one, check_choices, positive
 from ddpsim.order import OrderPolicy, predictor, rebuild
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
@@ -32,8 +32,8 @@ def check_job(job: JobOptions) -> None:
     Raises:
         InputError: it names the option, or both of two.
     """
-    at_least_one("accumulate", job.accumulate)
-    at_least_one("process_groups", job.process_groups, MOST_GROUPS)
+    check_at_least_one("accumulate", job.accumulate)
+    check_at_least_one("process_groups", job.process_groups, MOST_GROUPS)
     slower = {f"stragglers[{rank}]": factor for rank, factor in job.stragglers.items()}
     for name, factor in {"scale_compute": job.scale_compute, **slower}.items():
         positive(name, factor)
@@ -46,12 +46,12 @@ def check_job(job: JobOptions) -> None:
     _check_order(job)
     _check_drop_buckets(job)
     if job.codec.name != "none" and job.process_groups > 1:
-        raise _both(f"compression={job.compression}", f"process_groups={job.process_groups}")
+        raise _make_conflict_error(f"compression={job.compression}", f"process_groups={job.process_groups}")
     if job.codec.name != "none" and job.comm == "noop":
-        raise _both(f"compression={job.compression}", "comm=noop")
+        raise _make_conflict_error(f"compression={job.compression}", "comm=noop")
     _check_scheme(job)
     if job.assignment == "initial" and job.find_unused_parameters:
-        raise _both("assignment=initial", "find_unused_parameters")
+        raise _make_conflict_error("assignment=initial", "find_unused_parameters")
 
 
 def _check_scheme(job: JobOptions) -> None:
@@ -68,7 +68,7 @@ def _check_scheme(job: JobOptions) -> None:
     }
     for other, given in others.items():
         if given:
-            raise _both(asked, other)
+            raise _make_conflict_error(asked, other)
 
 
 def _check_drop_buckets(job: JobOptions) -> None:
@@ -82,7 +82,7 @@ def _check_drop_buckets(job: JobOptions) -> None:
         others = {"gradient_as_bucket_view": job.gradient_as_bucket_view}
     for other, given in others.items():
         if given:
-            raise _both(asked, other)
+            raise _make_conflict_error(asked, other)
 
 
 def _check_order(job: JobOptions) -> None:
@@ -100,10 +100,10 @@ def _check_order(job: JobOptions) -> None:
     except InputError as error:
         error.at("order")
     if job.assignment != "rebuilt":
-        raise _both(f"order={job.order}", f"assignment={job.assignment}")
+        raise _make_conflict_error(f"order={job.order}", f"assignment={job.assignment}")
 
 
-def _both(one: str, other: str) -> InputError:
+def _make_conflict_error(one: str, other: str) -> InputError:
     return InputError(f"`{one}` and `{other}` are both given", remedy="keep one")
 
 
@@ -120,7 +120,7 @@ class Job(JobOptions):
     """
 
     def __post_init__(self) -> None:
-        known_choices(self)
+        check_choices(self)
         check_job(self)
         if self.input_stage not in (NO_INPUT, RECORDED_INPUT):
             input_stage(self.input_stage)

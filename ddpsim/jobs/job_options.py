@@ -67,7 +67,7 @@ Sync = Literal["last", "every"]
 DropBuckets = Literal["mixed", "aligned", "remapped"]
 
 
-def _as_it_is(text: str, name: str) -> str:
+def _keep_text(text: str, name: str) -> str:
     return text
 
 
@@ -183,7 +183,7 @@ class JobOptions:
         Option(
             "With `order`: which arrivals a rank expects; package.module:Class is anybody's own.",
             "last|mean|exponential|branch|context",
-            parse=_as_it_is,
+            parse=_keep_text,
             text="last",
         ),
         Section.BUCKETS,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ddpsim.errors import InputError
-from ddpsim.options.option import Option, at_least_one, known_choices
+from ddpsim.options.option import Option, check_at_least_one, check_choices
 from ddpsim.schedules.pipeline import Order
 from ddpsim.units import parse_size
 
@@ -44,9 +44,9 @@ class Pipeline:
     tensor_ranks: Annotated[int, Option("Ranks that each layer is cut over.", "R")] = 1
 
     def __post_init__(self) -> None:
-        known_choices(self)
+        check_choices(self)
         for name in ("stages", "stages_per_rank", "micro_batches", "tensor_ranks"):
-            at_least_one(name, getattr(self, name))
+            check_at_least_one(name, getattr(self, name))
         if (self.order == "interleaved") != (self.stages_per_rank > 1):
             what = f"`order={self.order}` and `stages_per_rank={self.stages_per_rank}` do not go together"
             remedy = "interleaved takes 2 or more stages a rank, other orders one"

@@ -13,7 +13,7 @@ from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.job import Job
 from ddpsim.jobs.job_options import GPU_BACKENDS, CollectiveOptions, Fidelity
 from ddpsim.jobs.straggling import StragglerDistribution
-from ddpsim.options.option import Option, Section, at_least_one, plain_signature, positive
+from ddpsim.options.option import Option, Section, check_at_least_one, plain_signature, positive
 from ddpsim.options.text import layers_by_rank, percentage, phase_factors
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Options(Job):
     def __post_init__(self) -> None:
         Job.__post_init__(self)
         if self.iterations is not None:
-            at_least_one("iterations", self.iterations)
+            check_at_least_one("iterations", self.iterations)
         positive("scale_host", self.scale_host)
         self._check_scale()
         if not 0 <= self.jitter <= 1:
@@ -284,7 +284,7 @@ class Options(Job):
                 raise InputError(what, place="beside", remedy="use a scheme whose ranks meet")
 
     def _check_tensor(self) -> None:
-        at_least_one("tensor_parallel", self.tensor_parallel)
+        check_at_least_one("tensor_parallel", self.tensor_parallel)
         if self.tensor_parallel == 1:
             return
         others = {

@@ -58,29 +58,29 @@ class StragglerDistribution:
         return self._draw(rng, count)
 
 
-def _above(low: float, value: float, high: float = 1e3) -> float:
+def _check_above(low: float, value: float, high: float = 1e3) -> float:
     if not low < value <= high:
         raise ValueError
     return value
 
 
 def _lognormal(spread: float) -> Draw:
-    sigma = _above(0, spread, 3)
+    sigma = _check_above(0, spread, 3)
     return lambda rng, count: rng.lognormal(0.0, sigma, count)
 
 
 def _exponential(mean: float) -> Draw:
-    scale = _above(0, mean)
+    scale = _check_above(0, mean)
     return lambda rng, count: 1 + rng.exponential(scale, count)
 
 
 def _pareto(index: float) -> Draw:
-    shape = _above(1, index)
+    shape = _check_above(1, index)
     return lambda rng, count: 1 + rng.pareto(shape, count)
 
 
 def _some(share: float, factor: float) -> Draw:
-    chance, slower = _above(0, share, 1), _above(0, factor)
+    chance, slower = _check_above(0, share, 1), _check_above(0, factor)
     return lambda rng, count: 1.0 + (slower - 1.0) * (rng.random(count) < chance).astype(float)
 
 

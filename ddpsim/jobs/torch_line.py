@@ -36,11 +36,11 @@ def torch_line(job: Job, plan: BucketPlan, workloads: Sequence[Workload]) -> Tor
         plan: the buckets in force at the end.
         workloads: of every kind of rank, the first rank 0's; which gradients come, and in which orders.
     """
-    missing, steady = _missing(workloads)
-    if (reason := _beyond_torch(job)) is not None:
+    missing, steady = _find_missing(workloads)
+    if (reason := _find_beyond_torch(job)) is not None:
         return TorchCall(None, note=f"stock torch has no {reason}; {_runs(job.scheme)}")
     if missing and not job.find_unused_parameters and (not steady or job.sync_every > 1):
-        names = _named(workloads[0], missing)
+        names = _name_parameters(workloads[0], missing)
         when = "in some iterations" if not steady else "in any iteration, nor static_graph under no_sync"
         why = f"stock torch raises: {names} no gradient {when}; predict with --find-unused-parameters"
         return TorchCall(None, note=why)
@@ -57,7 +57,7 @@ def torch_line(job: Job, plan: BucketPlan, workloads: Sequence[Workload]) -> Tor
         **({"gradient_as_bucket_view": True} if job.gradient_as_bucket_view else {}),
         **({} if job.broadcast_buffers else {"broadcast_buffers": False}),
     }
-    notes = [f"{_named(workloads[0], missing)} no gradient in any iteration"] if static else []
+    notes = [f"{_name_parameters(workloads[0], missing)} no gradient in any iteration"] if static else []
     # What must be registered on what the constructor returns.
     if job.compression != "none":
         notes.append(f'then register_comm_hook(*hook_for("{job.compression}")), of ddpexec.compression')
@@ -98,7 +98,7 @@ def caps_giving(
     return caps if caps is not None and gives(caps) else None
 
 
-def _beyond_torch(job: Job) -> str | None:
+def _find_beyond_torch(job: Job) -> str | None:
     """Return what `job` asks for and stock torch's DistributedDataParallel has not."""
     if job.scheduled:
         return f"scheme {job.scheme}" if job.scheme != "ddp" else f"--overlap {job.overlap}"
@@ -114,13 +114,13 @@ def _runs(scheme: str) -> str:
     return _RUNNERS[scheme_named(scheme).runner]
 
 
-def _missing(workloads: Sequence[Workload]) -> tuple[frozenset[int], bool]:
+def _find_missing(workloads: Sequence[Workload]) -> tuple[frozenset[int], bool]:
     """Return the parameters that lack a gradient at any time, and whether they are the same at all times."""
     seen = {missing for workload in workloads for missing in workload.missing_gradients()}
     return frozenset().union(*seen), len(seen) == 1
 
 
-def _named(workload: Workload, parameters: Iterable[int]) -> str:
+def _name_parameters(workload: Workload, parameters: Iterable[int]) -> str:
     first, *others = sorted(parameters)
     name = workload.parameters[first].name
     return f"{name} has" if not others else f"{name} and {len(others)} more have"

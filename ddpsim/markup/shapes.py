@@ -34,10 +34,10 @@ def svg(shapes: Iterable[SvgShape], label: str, **attributes: object) -> Markup:
         attributes: of the `svg` element.
     """
     given = {**attributes, "role": "img", "aria-label": label}
-    return call_macro("parts.html", "svg", [_written(shape) for shape in shapes], _texts(given))
+    return call_macro("parts.html", "svg", [_write_texts(shape) for shape in shapes], _texts(given))
 
 
-def _written(shape: SvgShape) -> SvgShape:
+def _write_texts(shape: SvgShape) -> SvgShape:
     return SvgShape(shape.tag, _texts(shape.attributes), shape.text, shape.title)
 
 

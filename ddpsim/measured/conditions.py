@@ -31,7 +31,7 @@ class Conditions:
     def of(cls, table: MeasuredTable) -> Conditions:
         """Return the conditions of `table`."""
         header = table.header
-        forced = _forced(header.get("algorithm", ""))
+        forced = _parse_forced(header.get("algorithm", ""))
         simple = header.get("proto", "").lower().startswith("simple")
         return cls(_version(header.get("nccl", "")), forced, _gpus_per_process(header), table.isolated, simple)
 
@@ -41,7 +41,7 @@ def _version(text: str) -> int | None:
     return int(match[1]) * 1000 + int(match[2]) if match else None
 
 
-def _forced(text: str) -> str:
+def _parse_forced(text: str) -> str:
     return next((name for name in ("ring", "tree", "nvls") if text.lower().startswith(name)), "auto")
 
 

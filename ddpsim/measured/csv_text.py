@@ -43,7 +43,7 @@ def parse(lines: Sequence[str], place: str) -> list[MeasuredTable]:
             raise CalibrationError(f"{len(cells)} cells under {len(columns)} columns", place=where)
         index = next((i for i in time_at if cells[i].strip()), time_at[0])
         algbw, busbw = (_rate_at(columns, columns[index], rate) for rate in ("algbw", "busbw"))
-        found_at, other = (size_at, index, algbw, busbw), _in_place_at(columns, cells, index)
+        found_at, other = (size_at, index, algbw, busbw), _find_in_place(columns, cells, index)
         named = ["" if at is None else f", column {columns[at]}" for at in found_at]
         operation = None
         if operation_at is not None:
@@ -65,7 +65,7 @@ def parse(lines: Sequence[str], place: str) -> list[MeasuredTable]:
     return [table_of(place, found, header, operation=operation) for operation, found in (rows or {None: []}).items()]
 
 
-def _in_place_at(columns: Sequence[str], cells: Sequence[str], time_at: int) -> int | None:
+def _find_in_place(columns: Sequence[str], cells: Sequence[str], time_at: int) -> int | None:
     """Return the column of the in-place time beside that in `time_at`: a second one of its name, or its own."""
     name = columns[time_at] if columns[time_at] in columns[time_at + 1 :] else "ip_time_us"
     other = len(columns) - 1 - columns[::-1].index(name) if name in columns else time_at

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from ddpsim.errors import CalibrationError
 from ddpsim.files import parse_json
-from ddpsim.measured.nccl_tests import forced_algorithm, operation_in, refuse_program, version_text
+from ddpsim.measured.nccl_tests import find_forced_algorithm, operation_in, refuse_program, version_text
 from ddpsim.measured.table import REMEDY, Cells, MeasuredTable, as_float, operation_of, table_of
 from ddpsim.operations import Operation
 
@@ -72,18 +72,18 @@ def _header(document: Mapping[str, object]) -> dict[str, str]:
     devices = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
     if devices:
         processes = {(str(entry.get("hostname")), str(entry.get("pid"))) for entry in devices}
-        each = max(1, _whole(entries.get("nthreads"))) * max(1, _whole(entries.get("ngpus")))
+        each = max(1, _parse_count(entries.get("nthreads"))) * max(1, _parse_count(entries.get("ngpus")))
         header |= {"ranks": str(len(processes) * each), "nodes": str(len({host for host, _ in processes}))}
-    if _whole(entries.get("ngpus")) > 1:
-        header["mode"] = f"nGpus {_whole(entries.get('ngpus'))}"
-    if code := _whole(document.get("nccl_version")):
+    if _parse_count(entries.get("ngpus")) > 1:
+        header["mode"] = f"nGpus {_parse_count(entries.get('ngpus'))}"
+    if code := _parse_count(document.get("nccl_version")):
         header["nccl"] = version_text(code)
     environment = document.get("env")
-    if isinstance(environment, list) and (algorithm := forced_algorithm(map(str, environment))):
+    if isinstance(environment, list) and (algorithm := find_forced_algorithm(map(str, environment))):
         header.setdefault("algorithm", algorithm)
     return header
 
 
-def _whole(value: object) -> int:
+def _parse_count(value: object) -> int:
     """Return a count; 0 where it is none."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31 else 0

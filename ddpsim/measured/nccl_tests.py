@@ -29,7 +29,7 @@ _NEW = ("size", "count", "type", "redop", "root", *_FIGURES, *_FIGURES)
 _OLD = ("size", "count", "type", "redop", *_FIGURES, *_FIGURES)
 
 
-def printed(lines: Iterable[str]) -> bool:
+def is_output(lines: Iterable[str]) -> bool:
     """Return whether nccl-tests printed these lines: the names of its times and rates stand in one."""
     return any("busbw" in (_names(_without_prefix(line)) or ()) for line in lines)
 
@@ -54,8 +54,8 @@ def parse(lines: Sequence[str], place: str) -> list[MeasuredTable]:
     for number, line in enumerate(lines, 1):
         where = f"{place}: row {number}"
         if match := _TEST.match(line):
-            stated = tested(match[1])
-            refused = _no_operation(match[1], where) if stated is None else refused
+            stated = parse_program(match[1])
+            refused = _make_operation_error(match[1], where) if stated is None else refused
         elif names := _names(line):
             columns = names
             _refuse_processor_time(names, where)
@@ -71,7 +71,7 @@ def parse(lines: Sequence[str], place: str) -> list[MeasuredTable]:
     return [table_of(place, found, header, operation=operation) for operation, found in tables.items()]
 
 
-def tested(program: str) -> Operation | None:
+def parse_program(program: str) -> Operation | None:
     """Return the operation of an nccl-tests program, as `all_gather_perf` or RCCL's; None where it is none of ours."""
     name = program.removesuffix("_perf")
     try:
@@ -91,7 +91,7 @@ def operation_in(redop: str, root: str, stated: Operation | None, place: str) ->
     if root not in ("-1", ""):
         return Operation.BROADCAST if redop == "none" else Operation.REDUCE
     if redop == "none":
-        raise _no_operation(redop, place)
+        raise _make_operation_error(redop, place)
     return Operation.ALLREDUCE
 
 
@@ -101,13 +101,13 @@ def refuse_program(program: str, place: str) -> Operation | None:
     Raises:
         CalibrationError: a program of nccl-tests that measures none of the operations.
     """
-    operation = tested(program)
+    operation = parse_program(program)
     if operation is None and program.endswith("_perf"):
-        raise _no_operation(program, place)
+        raise _make_operation_error(program, place)
     return operation
 
 
-def _no_operation(name: str, place: str) -> CalibrationError:
+def _make_operation_error(name: str, place: str) -> CalibrationError:
     remedy = f"name it in the header, `# operation: all_gather`; known: {', '.join(Operation)}"
     return CalibrationError(f"{name} names no operation that is modelled", place=place, remedy=remedy)
 
@@ -121,7 +121,7 @@ def version_text(code: int) -> str:
     return f"{code // hundreds}.{code % hundreds // 100}.{code % 100}"
 
 
-def forced_algorithm(lines: Iterable[str]) -> str | None:
+def find_forced_algorithm(lines: Iterable[str]) -> str | None:
     """Return the one algorithm that NCCL_ALGO allowed, by an environment or NCCL's own log."""
     return next((match[1].lower() for line in lines if (match := _ALGORITHM.search(line))), None)
 
@@ -191,5 +191,5 @@ def _header(lines: Sequence[str], place: str) -> dict[str, str]:
             header[key] = match[1]
     if library := header.pop("library", None):
         header.setdefault("nccl", version_text(int(library)))
-    algorithm = forced_algorithm(lines)
+    algorithm = find_forced_algorithm(lines)
     return header if algorithm is None else header | {"algorithm": algorithm}

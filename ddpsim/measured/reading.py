@@ -28,12 +28,12 @@ def read_table(path: str | Path) -> MeasuredTable:
     Raises:
         CalibrationError: what `read_tables` refuses, or several operations, none of them an allreduce.
     """
-    return _only(read_tables(path), display_name(path))
+    return _take_only(read_tables(path), display_name(path))
 
 
 def parse_table(text: str, place: str) -> MeasuredTable:
     """Return the one table in `text`, of several the allreduce's; `place` names it in errors."""
-    return _only(parse_tables(text, place), place)
+    return _take_only(parse_tables(text, place), place)
 
 
 def parse_tables(text: str, place: str) -> list[MeasuredTable]:
@@ -42,14 +42,14 @@ def parse_tables(text: str, place: str) -> list[MeasuredTable]:
     if text.lstrip().startswith("{"):
         return [documents.parse(text, place)]
     lines = text.splitlines()
-    if nccl_tests.printed(lines):
+    if nccl_tests.is_output(lines):
         return nccl_tests.parse(lines, place)
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
     by_name = "," in first or any(name in first for name in csv_text.SIZE_COLUMNS)
     return csv_text.parse(lines, place) if by_name else nccl_tests.parse(lines, place)
 
 
-def _only(tables: list[MeasuredTable], place: str) -> MeasuredTable:
+def _take_only(tables: list[MeasuredTable], place: str) -> MeasuredTable:
     if len(tables) == 1:
         return tables[0]
     for table in tables:

@@ -140,7 +140,7 @@ class Cells:
     def share(self) -> tuple[float, float] | None:
         """Return bounds of busbw / algbw (`Operation.sent`) within what time and busbw were rounded to."""
         busbw, time = rate_of(self.busbw), as_float(self.time)
-        far, off = _rounding(self.busbw), _rounding(self.time)
+        far, off = _find_rounding(self.busbw), _find_rounding(self.time)
         if busbw is None or busbw <= 20 * far or time <= 20 * off:
             return None
         size_bytes = as_float(self.size)
@@ -171,7 +171,7 @@ def table_of(
     notes = [f"{row.place}: size 0 left out" for row in by_size.pop(0, [])]
     merged = []
     for size_bytes, same in sorted(by_size.items()):
-        merged.append(_merged(same))
+        merged.append(_merge_rows(same))
         row = merged[-1]
         if row.undisturbed_s < row.time_s:
             what = f"{row.time_s * 1e6:g} us out of place, {row.undisturbed_s * 1e6:g} in place"
@@ -203,7 +203,7 @@ def operation_of(header: Mapping[str, str], place: str) -> Operation | None:
     return None if name is None else Operation.named(name, place=f"{place}: operation")
 
 
-def _merged(same: Sequence[MeasuredRow]) -> MeasuredRow:
+def _merge_rows(same: Sequence[MeasuredRow]) -> MeasuredRow:
     """Return the medians of rows of one size."""
     in_place = [row.in_place_s for row in same if row.in_place_s is not None]
     other = statistics.median(in_place) if in_place else None
@@ -235,7 +235,7 @@ def as_float(value: object) -> float:
         return math.inf
 
 
-def _rounding(cell: object) -> float:
+def _find_rounding(cell: object) -> float:
     """Return half the last digit's unit of a decimal number, of a whole one its last digit's that is not 0."""
     whole, point, digits = str(cell).strip().partition("e")[0].partition(".")
     last = -len(digits) if point else len(whole) - len(whole.rstrip("0"))

@@ -56,15 +56,15 @@ class Demand:
         """Return seconds stalled per message byte."""
         return self.stall_s / self.size_bytes if self.stall_s else 0.0
 
-    def unshared(self, capacities: Mapping[LinkId, float]) -> float:
+    def unshared_rate(self, capacities: Mapping[LinkId, float]) -> float:
         """Return the rate with nothing else in flight, within the limit and stalls included."""
-        return stalled(self.free(capacities), self.stall)
+        return slow_by_stall(self.free(capacities), self.stall)
 
     def free(self, capacities: Mapping[LinkId, float]) -> float:
         """Return the rate between stalls with nothing else in flight."""
-        return min(self.alone(capacities), self.limit)
+        return min(self.alone_rate(capacities), self.limit)
 
-    def alone(self, capacities: Mapping[LinkId, float]) -> float:
+    def alone_rate(self, capacities: Mapping[LinkId, float]) -> float:
         """Return the rate in message bytes per second with nothing else in flight."""
         rooms = map(capacities.__getitem__, self.loads)
         return min(map(truediv, rooms, self.loads.values()), default=math.inf)
@@ -72,15 +72,15 @@ class Demand:
 
 def alone_s(demand: Demand, capacities: Mapping[LinkId, float]) -> float:
     """Return the time of `demand` with nothing else in flight."""
-    return demand.latency_s + demand.size_bytes / demand.unshared(capacities)
+    return demand.latency_s + demand.size_bytes / demand.unshared_rate(capacities)
 
 
-def stalled(rate: float, stall: float) -> float:
+def slow_by_stall(rate: float, stall: float) -> float:
     """Return the rate in bytes per second of what moves at `rate` and stands still for `stall` seconds a byte."""
     return 1 / (stall + 1 / rate) if stall else rate
 
 
-def shared_rates(
+def share_rates(
     demands: Sequence[Demand], capacities: Mapping[LinkId, float], starts_s: Sequence[float] | None = None
 ) -> list[float]:
     """Return the rate of each demand in message bytes per second, those that stall leaving the links to others then.
@@ -93,7 +93,7 @@ def shared_rates(
     """
     if not any(demand.stall_s for demand in demands):
         return max_min_rates(demands, capacities)
-    unshared = [demand.unshared(capacities) for demand in demands]
+    unshared = [demand.unshared_rate(capacities) for demand in demands]
     rates = max_min_rates(
         [replace(demand, rate_limit=rate) for demand, rate in zip(demands, unshared, strict=True)], capacities
     )
@@ -106,24 +106,24 @@ def shared_rates(
     for index, demand in enumerate(demands):
         if demand.stall_s:
             others = [
-                whole if gaits[other] == gaits[index] or _one_queue(demand, whole) else part
+                whole if gaits[other] == gaits[index] or _shares_queue(demand, whole) else part
                 for other, (whole, part) in enumerate(zip(demands, present, strict=True))
             ]
             others[index] = demand
             met = max_min_rates(others, capacities)[index]
             shown = replace(demand, stall_s=demand.stall_s * (1 - demand.behind))
-            rates[index] = min(rates[index], _around(shown, met, capacities))
+            rates[index] = min(rates[index], _find_ring_rate(shown, met, capacities))
     return rates
 
 
-def _one_queue(one: Demand, other: Demand) -> bool:
+def _shares_queue(one: Demand, other: Demand) -> bool:
     return one.queue is not None and one.queue == other.queue
 
 
-def _around(demand: Demand, met: float, capacities: Mapping[LinkId, float]) -> float:
+def _find_ring_rate(demand: Demand, met: float, capacities: Mapping[LinkId, float]) -> float:
     """Return the rate at which chunks go around when the tightest hop gives them `met`."""
     free = demand.free(capacities)
-    return stalled(1 / sum(part / min(free, met * room) for part, room in demand.hops), demand.stall)
+    return slow_by_stall(1 / sum(part / min(free, met * room) for part, room in demand.hops), demand.stall)
 
 
 def max_min_rates(demands: Sequence[Demand], capacities: Mapping[LinkId, float]) -> list[float]:

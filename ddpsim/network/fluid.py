@@ -14,7 +14,7 @@ import simpy
 from simpy.events import EventPriority
 
 from ddpsim.errors import TopologyError
-from ddpsim.network.fairness import Demand, LinkId, max_min_rates, shared_rates, stalled
+from ddpsim.network.fairness import Demand, LinkId, max_min_rates, share_rates, slow_by_stall
 
 __all__ = ["Demand", "LinkId", "Network", "max_min_rates"]
 
@@ -146,7 +146,7 @@ class Network:
         if shared:
             self._mark(flow)
         else:
-            self._set_rate(flow, self._slowed(flow).unshared(self.capacities))
+            self._set_rate(flow, self._slow_demand(flow).unshared_rate(self.capacities))
 
     def _finish_after(self, done: simpy.Event, delay_s: float) -> None:
         def finish(_: simpy.Event) -> None:
@@ -191,16 +191,16 @@ class Network:
 
     def _share(self, flows: list[_Flow]) -> None:
         if len(flows) == 1:
-            rates = [self._slowed(flows[0]).unshared(self.capacities)]
+            rates = [self._slow_demand(flows[0]).unshared_rate(self.capacities)]
         else:
-            rates = shared_rates(
-                [self._slowed(flow) for flow in flows], self.capacities, [flow.start_s for flow in flows]
+            rates = share_rates(
+                [self._slow_demand(flow) for flow in flows], self.capacities, [flow.start_s for flow in flows]
             )
         for flow, rate in zip(flows, rates, strict=True):
             if not math.isclose(rate, flow.rate, rel_tol=1e-12):
                 self._set_rate(flow, rate)
 
-    def _slowed(self, flow: _Flow) -> Demand:
+    def _slow_demand(self, flow: _Flow) -> Demand:
         """Return the flow's demand with its threads at the speed in force."""
         demand, factor = flow.demand, self._speed_of(flow.sender).host
         if factor == 1.0 or demand.host_limit == math.inf:
@@ -228,7 +228,7 @@ class Network:
         stall, factor = flow.demand.stall, self._speed_of(flow.sender).bytes
         if not stall or factor == 1.0 or not flow.rate:
             return flow.rate * factor
-        return stalled(factor / (1 / flow.rate - stall), stall)
+        return slow_by_stall(factor / (1 / flow.rate - stall), stall)
 
     def _leave(self, flow: _Flow, timer: simpy.Event) -> None:
         if flow.timer is not timer:

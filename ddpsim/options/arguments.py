@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-from ddpsim.options.option import Declared, declared
-from ddpsim.units import exact
+from ddpsim.options.option import Declared, list_declared
+from ddpsim.units import format_exact
 
 
 def flag(option: Declared) -> str:
@@ -20,7 +20,7 @@ def flags(option: Declared) -> list[str]:
     return [_flag(name) for name in (option.name, *option.option.also)]
 
 
-def as_arguments(kind: type, values: Mapping[str, Any]) -> list[str]:
+def format_arguments(kind: type, values: Mapping[str, Any]) -> list[str]:
     """Return the arguments that say `values`, by field name, of the dataclass `kind`; defaults are left out.
 
     >>> from ddpsim.jobs.job import Job
@@ -28,7 +28,7 @@ def as_arguments(kind: type, values: Mapping[str, Any]) -> list[str]:
     ['--accumulate', '2', '--no-broadcast-buffers', '--straggler', '3:1.5']
     """
     found: list[str] = []
-    for option in declared(kind):
+    for option in list_declared(kind):
         if option.field in values and values[option.field] != option.default:
             found += _arguments(option, values[option.field])
     return found
@@ -39,20 +39,20 @@ def _arguments(option: Declared, value: Any) -> Iterator[str]:
         yield flag(option)
     elif isinstance(value, Mapping):
         for key, each in value.items():
-            yield from (flag(option), f"{key}:{_joined(each)}")
+            yield from (flag(option), f"{key}:{_join_values(each)}")
     else:
-        yield from (flag(option), _joined(value))
+        yield from (flag(option), _join_values(value))
 
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _joined(value: Any) -> str:
+def _join_values(value: Any) -> str:
     return ",".join(map(_text, value)) if isinstance(value, tuple) else _text(value)
 
 
 def _text(value: Any) -> str:
     if isinstance(value, timedelta):
-        return f"{exact(value.total_seconds())}s"
-    return exact(value) if isinstance(value, float) else str(value)
+        return f"{format_exact(value.total_seconds())}s"
+    return format_exact(value) if isinstance(value, float) else str(value)

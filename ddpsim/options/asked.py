@@ -11,7 +11,7 @@ from dataclasses import field, fields
 from typing import Any, TypeVar
 
 from ddpsim.errors import InputError
-from ddpsim.strict import whole_number
+from ddpsim.strict import parse_whole_number
 from ddpsim.units import parse_size
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ def count(text: str, place: str) -> int:
     Raises:
         InputError: no such number.
     """
-    if not (found := whole_number(text)):
+    if not (found := parse_whole_number(text)):
         raise InputError(f"{text!r} is no whole number above 0", place=place, remedy="write 1 or more")
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ddpsim.errors import InputError
 from ddpsim.options.asked import flag, parse_options, value
-from ddpsim.strict import whole_number
+from ddpsim.strict import parse_whole_number
 from ddpsim.units import parse_bandwidth, parse_size, parse_time
 
 PREFETCH = 2
@@ -25,7 +25,7 @@ _MOST_WORKERS = 1024
 
 
 def _workers(text: str, place: str) -> int:
-    found = whole_number(text)
+    found = parse_whole_number(text)
     if found is None or found > _MOST_WORKERS:
         what, remedy = f"{text!r} is no number of loading processes", f"write e.g. workers=4, at most {_MOST_WORKERS}"
         raise InputError(what, place=place, remedy=remedy)
@@ -82,7 +82,7 @@ class InputStage:
             return self.rate_Bps
         return float("inf") if self.pinned or self.queued or self.pipelined else PAGEABLE_Bps
 
-    def in_one_process(self, ranks: int) -> InputStage:
+    def merge_ranks(self, ranks: int) -> InputStage:
         """Return the stage where one process loads and copies the batches of `ranks`, each to a GPU of its own.
 
         From memory that is not pinned one copy goes after the other, for each holds the process up.

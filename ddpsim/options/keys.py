@@ -9,7 +9,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, create_mod
 
 from ddpsim.documents import document_error
 from ddpsim.errors import InputError
-from ddpsim.options.option import Declared, declared
+from ddpsim.options.option import Declared, list_declared
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -35,7 +35,7 @@ def with_options(
     """
     taken = {*base.model_fields, *without}
     fields: dict[str, Any] = {}
-    for each in declared(kind):
+    for each in list_declared(kind):
         if each.field in taken:
             continue
         key = (keys or {}).get(each.field) or _key(each)
@@ -48,7 +48,7 @@ def with_options(
 
 def values_of(model: BaseModel, kind: type) -> dict[str, Any]:
     """Return what a model by `with_options` says of the options of `kind`, by field."""
-    names = {name: each for each in declared(kind) for name in (_key(each), each.field, *each.option.also)}
+    names = {name: each for each in list_declared(kind) for name in (_key(each), each.field, *each.option.also)}
     return {names[key].field: getattr(model, key) for key in type(model).model_fields if key in names}
 
 

@@ -125,9 +125,9 @@ class Declared:
 
 
 @functools.cache
-def declared(kind: Any) -> tuple[Declared, ...]:
+def list_declared(kind: Any) -> tuple[Declared, ...]:
     """Return the options that the dataclass `kind` declares, those of dataclasses among its fields in their place."""
-    return tuple(_declared(kind))
+    return tuple(_list_declared(kind))
 
 
 def build(kind: Any, values: Mapping[str, Any]) -> Any:
@@ -136,7 +136,7 @@ def build(kind: Any, values: Mapping[str, Any]) -> Any:
     Raises:
         InputError: values out of range, or in contradiction.
     """
-    own = {field.name: _inner(kind, field) for field in fields(kind)}
+    own = {field.name: _find_inner(kind, field) for field in fields(kind)}
     arguments = {name: build(inner, values) for name, inner in own.items() if inner is not None}
     return kind(**arguments, **{name: values[name] for name in own.keys() & values.keys()})
 
@@ -149,22 +149,22 @@ def option_values(options: Any) -> dict[str, Any]:
     {'bucket_cap_mb': 5, 'bucket_cap_mb_list': None, 'first_bucket_mb': None}
     """
     values: dict[str, Any] = {}
-    mine = {each.field for each in declared(options.__class__)}
+    mine = {each.field for each in list_declared(options.__class__)}
     for field in fields(options):
         value = getattr(options, field.name)
-        if _inner(type(options), field) is not None:
+        if _find_inner(type(options), field) is not None:
             values |= option_values(value)
         elif field.name in mine:
             values[field.name] = value
     return values
 
 
-def _declared(kind: Any) -> Iterator[Declared]:
+def _list_declared(kind: Any) -> Iterator[Declared]:
     hints = _hints(kind)
     for field in fields(kind):
         hint = hints[field.name]
-        if (inner := _inner(kind, field)) is not None:
-            yield from declared(inner)
+        if (inner := _find_inner(kind, field)) is not None:
+            yield from list_declared(inner)
         for option in getattr(hint, "__metadata__", ()):
             if isinstance(option, Option):
                 value, nullable = _without_none(get_args(hint)[0])
@@ -181,10 +181,10 @@ def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
-def _inner(kind: Any, field: Field[Any]) -> type | None:
+def _find_inner(kind: Any, field: Field[Any]) -> type | None:
     """Return the type of a field that is a dataclass of options itself."""
     hint = _hints(kind)[field.name]
-    return hint if isinstance(hint, type) and is_dataclass(hint) and declared(hint) else None
+    return hint if isinstance(hint, type) and is_dataclass(hint) and list_declared(hint) else None
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
@@ -202,16 +202,16 @@ LARGEST_FACTOR = 1e9
 """On any time; its inverse is the smallest."""
 
 
-def known_choices(options: Any) -> None:
+def check_choices(options: Any) -> None:
     """Raise InputError unless each option of `options` that is one of several names is one of them."""
-    for each in declared(options.__class__):
+    for each in list_declared(options.__class__):
         value = getattr(options, each.field, None) if each.choices else None
         if value is not None and value not in each.choices:
             remedy = f"use one of {', '.join(each.choices)}"
             raise InputError(f"unknown value {value!r}", place=each.field, remedy=remedy)
 
 
-def at_least_one(name: str, count: int, most: int | None = None) -> None:
+def check_at_least_one(name: str, count: int, most: int | None = None) -> None:
     """Raise InputError for a count below 1, or above `most`."""
     if count < 1:
         raise InputError(f"{count} is not a count", place=name, remedy="give 1 or more")

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 
-def imported(path: str) -> Any:
+def import_object(path: str) -> Any:
     """Return what `package.module:name` names, found from the working folder too.
 
     Raises what the module raises where it is imported; ImportError or AttributeError where there is no such thing, and
@@ -19,12 +19,12 @@ def imported(path: str) -> Any:
     """
     module, _, name = path.partition(":")
     _look_here()
-    with exits_as(ImportError):
+    with convert_exit(ImportError):
         return getattr(importlib.import_module(module), name)
 
 
 @contextmanager
-def exits_as(error: type[Exception]) -> Iterator[None]:
+def convert_exit(error: type[Exception]) -> Iterator[None]:
     """Turn the `SystemExit` of somebody else's code within the block into `error`; a signal's own kind passes."""
     try:
         yield

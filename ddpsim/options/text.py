@@ -23,7 +23,7 @@ def numbers(text: str, name: str, example: str = "1,5,25") -> list[float]:
     return found
 
 
-def one_number(text: str, name: str, example: str) -> float:
+def parse_one_number(text: str, name: str, example: str) -> float:
     """Return one number.
 
     Raises:
@@ -62,8 +62,8 @@ def indices(text: str, name: str, example: str) -> list[int]:
 
 
 def cap(text: str, name: str) -> float:
-    """Return the one bucket cap in `text`, as `one_number` does."""
-    return one_number(text, name, {"bucket_cap_mb": "25"}.get(name, "1"))
+    """Return the one bucket cap in `text`, as `parse_one_number` does."""
+    return parse_one_number(text, name, {"bucket_cap_mb": "25"}.get(name, "1"))
 
 
 def caps(text: str, name: str) -> tuple[float, ...]:
@@ -84,7 +84,7 @@ def factors(items: list[str], name: str) -> dict[int, float]:
             remedy = f"write RANK:F, e.g. `{name}=3:1.5`"
             raise InputError(f"{item!r} names no rank and factor", place=name, remedy=remedy)
         _refuse_again(int(rank) in found, f"{name}[{rank}]")
-        found[int(rank)] = one_number(factor, name, "3:1.5")
+        found[int(rank)] = parse_one_number(factor, name, "3:1.5")
     return found
 
 
@@ -116,7 +116,7 @@ def percentage(text: str, name: str) -> float:
     """
     if not text.endswith("%"):
         raise InputError(f"{text!r} is no percentage", place=name, remedy="write e.g. 3%")
-    return one_number(text[:-1], name, "3") / 100
+    return parse_one_number(text[:-1], name, "3") / 100
 
 
 def phase_factors(items: list[str], name: str) -> dict[str, float]:
@@ -132,7 +132,7 @@ def phase_factors(items: list[str], name: str) -> dict[str, float]:
             remedy = f"write PHASE=F, e.g. `{name}=forward=1.1`"
             raise InputError(f"{item!r} names no phase and factor", place=name, remedy=remedy)
         _refuse_again(phase in found, f"{name}[{phase}]")
-        found[phase] = one_number(factor, name, "forward=1.1")
+        found[phase] = parse_one_number(factor, name, "forward=1.1")
     return found
 
 
@@ -149,7 +149,7 @@ def probabilities(items: list[str], name: str) -> dict[str, float]:
             remedy = f"write LAYER:P, e.g. `{name}=encoder.layer.3:0.2`"
             raise InputError(f"{item!r} names no layer and probability", place=name, remedy=remedy)
         _refuse_again(layer in found, f"{name}[{layer}]")
-        found[layer] = one_number(probability, name, "encoder.layer.3:0.2")
+        found[layer] = parse_one_number(probability, name, "encoder.layer.3:0.2")
     return found
 
 

@@ -123,7 +123,7 @@ def order_report(arrivals: Sequence[Arrivals], count: int | None = None) -> Orde
     seen = _times_seen(arrivals)
     everyone = range(count) if count is not None else sorted(seen)
     width = max(everyone, default=-1) + 1
-    ready = {key: replace(record, ready_s=None).ready(width) for key, record in known.items()}
+    ready = {key: replace(record, ready_s=None).list_ready(width) for key, record in known.items()}
     across_all = [ready_tau(ready[r, i], ready[s, i]) for i, r, s in beside]
     along_all = [ready_tau(ready[r, i], ready[r, j]) for r, i, j in after]
     return OrderReport(

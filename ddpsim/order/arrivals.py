@@ -27,7 +27,7 @@ class Arrivals:
     ready_s: tuple[float, ...] | None = None
     context: Hashable = None
 
-    def ready(self, count: int) -> list[float]:
+    def list_ready(self, count: int) -> list[float]:
         """Return the ready time of each of `count` parameters, NaN where no gradient came.
 
         Without recorded times a parameter's time is its place in the order, so that one first place differs from the

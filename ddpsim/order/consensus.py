@@ -26,7 +26,7 @@ def consensus(by_rank: Sequence[Sequence[float]], how: str = "rank0") -> list[fl
     """
     if how not in CONSENSUS:
         raise UnknownNameError.among("consensus", how, CONSENSUS)
-    return [_agreed(times, how) for times in zip(*by_rank, strict=True)]
+    return [_agree_times(times, how) for times in zip(*by_rank, strict=True)]
 
 
 def arrange(ready: Sequence[float], unused: str = "last") -> list[int]:
@@ -45,7 +45,7 @@ def arrange(ready: Sequence[float], unused: str = "last") -> list[int]:
     return never + ordered if unused == "first" else ordered + never
 
 
-def _agreed(times: Sequence[float], how: str) -> float:
+def _agree_times(times: Sequence[float], how: str) -> float:
     known = [time for time in times if not math.isnan(time)]
     if not known:
         return math.nan

@@ -112,7 +112,7 @@ class OrderPolicy:
             found = list(self._predictor.predict())
         except Exception as error:  # a predictor is anybody's code
             raise self._failed("predict", error) from error
-        return self._checked(found or [math.nan] * self._count)
+        return self._check_times(found or [math.nan] * self._count)
 
     def confer(
         self, groups: Sequence[Sequence[int]], gather: Gather, tell: Tell = lambda words: [words]
@@ -143,20 +143,20 @@ class OrderPolicy:
             mine, problem = [FAILED] * self._count, str(error)
         everybody = gather(mine)
         if any(FAILED in times for times in everybody):
-            raise InputError(_first(tell(problem)), place="predictor")
+            raise InputError(_format_first(tell(problem)), place="predictor")
         agreed = consensus(everybody, self.consensus)
         order = arrange(agreed, self._unused)
         # What is announced with the first gradient has a place in the order; what torch appends has none.
         placed = order if self._unused == "first" else (i for i in order if not math.isnan(agreed[i]))
         tau = plan_tau(groups, placed)
-        return Decision(tuple(agreed), tau, tuple(order) if self._wanted(tau) else None)
+        return Decision(tuple(agreed), tau, tuple(order) if self._wants_rebuild(tau) else None)
 
     def follow(self, decision: Decision) -> None:
         """Take part in a decision that another rank has worked out."""
         self._conferred_at = self.backwards
-        self._wanted(decision.tau)
+        self._wants_rebuild(decision.tau)
 
-    def _wanted(self, tau: float) -> bool:
+    def _wants_rebuild(self, tau: float) -> bool:
         wanted = self._rebuild.wanted(tau, self.rebuilds)
         self.rebuilds += wanted
         return wanted
@@ -171,7 +171,7 @@ class OrderPolicy:
     def _learn(self, arrivals: Arrivals) -> None:
         try:
             self._tell(arrivals.context)
-            self._predictor.observe(arrivals.ready(self._count))
+            self._predictor.observe(arrivals.list_ready(self._count))
         except Exception as error:  # raised when the ranks confer, so that all of them hear of it
             self._failure = error
 
@@ -179,7 +179,7 @@ class OrderPolicy:
         if isinstance(self._predictor, KnowsContext):
             self._predictor.context(context)
 
-    def _checked(self, found: list[float]) -> list[float]:
+    def _check_times(self, found: list[float]) -> list[float]:
         name = type(self._predictor).__name__
         if len(found) != self._count:
             what = f"{name}.predict() gave {len(found)} times for {self._count} parameters"
@@ -208,6 +208,6 @@ def _time(value: object) -> float | None:
     return None if math.isinf(time) else time
 
 
-def _first(problems: Sequence[str]) -> str:
+def _format_first(problems: Sequence[str]) -> str:
     rank, problem = next((rank, problem) for rank, problem in enumerate(problems) if problem)
     return f"on rank {rank}, {problem}" if len(problems) > 1 else problem

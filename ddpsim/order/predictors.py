@@ -29,7 +29,7 @@ from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.options.own import exits_as, imported
+from ddpsim.options.own import convert_exit, import_object
 
 
 class Predictor(Protocol):
@@ -105,13 +105,13 @@ class ExponentialMean:
     def observe(self, ready: Sequence[float]) -> None:
         """Move the means towards `ready`."""
         before = self._mean or [math.nan] * len(ready)
-        self._mean = [self._moved(old, new) for old, new in zip(before, ready, strict=True)]
+        self._mean = [self._move(old, new) for old, new in zip(before, ready, strict=True)]
 
     def predict(self) -> list[float]:
         """Return the means."""
         return list(self._mean)
 
-    def _moved(self, old: float, new: float) -> float:
+    def _move(self, old: float, new: float) -> float:
         if math.isnan(new):
             return old
         return new if math.isnan(old) else old + self._weight * (new - old)
@@ -230,10 +230,10 @@ def predictor(asked: object) -> Predictor:
     """
     if not isinstance(asked, str):
         made = _construct(asked, predictor_name(asked)) if callable(asked) else copy.deepcopy(asked)
-        return _checked(made, predictor_name(asked))
+        return _check_predictor(made, predictor_name(asked))
     if asked in PREDICTORS:
         return PREDICTORS[asked]()
-    return _checked(_construct(_import_predictor(asked), asked), asked)
+    return _check_predictor(_construct(_import_predictor(asked), asked), asked)
 
 
 def _import_predictor(name: str) -> Any:
@@ -245,7 +245,7 @@ def _import_predictor(name: str) -> Any:
             raise UnknownNameError.among("predictor", name, [*PREDICTORS, *offered, "package.module:Class"])
         load = offered[name].load
     else:
-        load = partial(imported, name)
+        load = partial(import_object, name)
 
     try:
         return load()
@@ -258,14 +258,14 @@ def _construct(make: Any, name: str) -> object:
     if not callable(make):
         raise InputError("is neither a class nor a function", place=place, remedy="name one that makes a predictor")
     try:
-        with exits_as(RuntimeError):
+        with convert_exit(RuntimeError):
             return make()
     except Exception as error:
         remedy = "let it be made without arguments"
         raise InputError(f"cannot be made: {_format_error(error)}", place=place, remedy=remedy) from error
 
 
-def _checked(made: Any, name: str) -> Predictor:
+def _check_predictor(made: Any, name: str) -> Predictor:
     for method in ("observe", "predict"):
         if not callable(getattr(made, method, None)):
             what = f"{type(made).__name__} has no method {method}()"

@@ -45,7 +45,7 @@ class Once:
     after: int = 1
 
     def __post_init__(self) -> None:
-        _at_least_one("after", self.after)
+        _check_at_least_one("after", self.after)
 
     def due(self, backwards: int, rebuilds: int) -> bool:
         """Return whether the time has come."""
@@ -75,7 +75,7 @@ class OnDrift:
     at_most: int | None = None
 
     def __post_init__(self) -> None:
-        _at_least_one("every", self.every)
+        _check_at_least_one("every", self.every)
         if not -1 <= self.tau <= 1:
             raise InputError(f"tau {self.tau!r} is out of range", remedy="give a number from -1 to 1, e.g. 0.95")
 
@@ -118,6 +118,6 @@ def rebuild(text: str) -> Rebuild:
     return OnDrift(tau, every)
 
 
-def _at_least_one(name: str, value: int) -> None:
+def _check_at_least_one(name: str, value: int) -> None:
     if value < 1:
         raise InputError(f"{name} {value!r} is out of range", remedy="give a whole number of at least 1")

@@ -65,13 +65,13 @@ def conferences(
             coming = known.get((iteration + 1, rank))
             policy.coming(None if coming is None else coming.context)
         if policies[0].due():
-            decision = _decided(policies, groups)
+            decision = _decide(policies, groups)
             if decision.order is not None:
                 groups = assign(decision.order)
             yield OrderExchange(iteration + 1, decision)
 
 
-def _decided(policies: Sequence[OrderPolicy], groups: Sequence[Sequence[int]]) -> Decision:
+def _decide(policies: Sequence[OrderPolicy], groups: Sequence[Sequence[int]]) -> Decision:
     first, *others = policies
     decision = first.decide(groups, lambda mine: [mine, *(policy.expected() for policy in others)])
     for policy in others:

@@ -94,7 +94,7 @@ def statistics_of(text: str) -> Statistics:
     return Statistics(**found)
 
 
-def generated(statistics: Statistics) -> OrderTrace:
+def generate_trace(statistics: Statistics) -> OrderTrace:
     """Return a trace drawn with `statistics`; the same ones give the same trace."""
     rng = np.random.default_rng(statistics.seed)
     kept = [_Rank(statistics, np.random.default_rng([statistics.seed, 1, rank])) for rank in range(statistics.ranks)]
@@ -122,14 +122,14 @@ class _Draw:
         if kinds:
             number = int(rng.integers(len(kinds)))
             return cls(kinds[number], number)
-        return cls(_left_out(statistics, rng), None)
+        return cls(_draw_left_out(statistics, rng), None)
 
 
 def _kinds(statistics: Statistics, rng: np.random.Generator) -> list[Blocks]:
-    return [_left_out(statistics, rng) for _ in range(statistics.contexts)]
+    return [_draw_left_out(statistics, rng) for _ in range(statistics.contexts)]
 
 
-def _left_out(statistics: Statistics, rng: np.random.Generator) -> Blocks:
+def _draw_left_out(statistics: Statistics, rng: np.random.Generator) -> Blocks:
     drawn = rng.random(statistics.blocks) < statistics.unused
     drawn[0] = False  # the first block is the trunk's: something must be left
     return drawn

@@ -19,7 +19,7 @@ from ddpsim.order.agreement import ready_tau
 from ddpsim.order.traces import held_back_by
 from ddpsim.orderbench.machines import BenchMachine
 from ddpsim.simulation import simulate
-from ddpsim.simulation.pace import IterationProfile, latest, paces
+from ddpsim.simulation.pace import IterationProfile, merge_latest, paces
 from ddpsim.simulation.representatives import LATEST, SimulatedRank
 from ddpsim.simulation.resolve import WARM_UP
 from ddpsim.simulation.setting import Plans, PolicyView, plans_of
@@ -95,7 +95,7 @@ class Replayer:
         caps, parameters = self.options.caps, self.trace.parameters
         plans = []
         for k, orders in enumerate(self.orders):
-            ready = [Arrivals(rank, k, order).ready(len(parameters)) for rank, order in enumerate(orders)]
+            ready = [Arrivals(rank, k, order).list_ready(len(parameters)) for rank, order in enumerate(orders)]
             plans.append(rebuilt_plan(parameters, caps, arrange(consensus(ready, "slowest"), "first")))
         return self._replay(self.options, Plans(range(len(plans)), plans))
 
@@ -131,7 +131,7 @@ class Replayer:
         for k, orders in enumerate(self.orders):
             if (place := bisect_right(starts, k)) and k >= WARM_UP:
                 expected = held[place - 1].decision.expected
-                taus += [ready_tau(expected, Arrivals(0, k, order).ready(count)) for order in orders]
+                taus += [ready_tau(expected, Arrivals(0, k, order).list_ready(count)) for order in orders]
         return fmean(taus) if taus else None
 
 
@@ -171,4 +171,4 @@ def replayed(trace: OrderTrace, world_size: int, options: Options) -> list[Simul
 
 
 def _latest(found: list[IterationProfile]) -> IterationProfile:
-    return latest(found, [0.0] * len(found))
+    return merge_latest(found, [0.0] * len(found))

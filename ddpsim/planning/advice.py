@@ -38,7 +38,7 @@ class TwoNodeCost:
         """Return this as JSON values."""
         middle, low, high = self.cost
         return {
-            **_of(self.row),
+            **_describe_row(self.row),
             "world_size": self.ranks,
             "one_node_s": self.together_s,
             "two_nodes_s": self.apart_s,
@@ -66,7 +66,7 @@ class AccumulationAdvice:
         """Return this as JSON values."""
         middle, low, high = self.saving
         at = {"nodes": self.row.nodes, "accumulate": self.every}
-        return {**_of(self.row), **at, "saving": middle, "saving_low": low, "saving_high": high}
+        return {**_describe_row(self.row), **at, "saving": middle, "saving_low": low, "saving_high": high}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,12 @@ def advise(row: ComparisonRow, efficiency: float, calibration: Calibration | Non
     """
     search, networked = Search(row, calibration), bool(row.prediction.placement.classes[0].template.nics)
     found = [*search.rates(), *([search.nodes(efficiency)] if networked else [])]
-    return Advice(row, tuple(found), _apart(row, calibration), tuple(_accumulating(row, calibration)))
+    return Advice(
+        row, tuple(found), _compare_two_nodes(row, calibration), tuple(_advise_accumulation(row, calibration))
+    )
 
 
-def _apart(row: ComparisonRow, calibration: Calibration | None) -> TwoNodeCost | None:
+def _compare_two_nodes(row: ComparisonRow, calibration: Calibration | None) -> TwoNodeCost | None:
     own = row.prediction
     template, per_node = own.placement.classes[0].template, own.placement.gpus_per_node
     topology = own.topology
@@ -108,24 +110,24 @@ def _apart(row: ComparisonRow, calibration: Calibration | None) -> TwoNodeCost |
     if topology.nodes < 2 and not topology.elastic:
         return None
     ranks = per_node - per_node % 2
-    together = _predicted(own, own.options, calibration, 1, ranks)
-    apart = _predicted(own, own.options, calibration, 2, ranks // 2)
+    together = _predict_on(own, own.options, calibration, 1, ranks)
+    apart = _predict_on(own, own.options, calibration, 2, ranks // 2)
     gain = 1 - together.iteration_s / apart.iteration_s
     return TwoNodeCost(row, ranks, together.iteration_s, apart.iteration_s, (gain, *gain_band(apart, together)))
 
 
-def _accumulating(row: ComparisonRow, calibration: Calibration | None) -> Iterator[AccumulationAdvice]:
+def _advise_accumulation(row: ComparisonRow, calibration: Calibration | None) -> Iterator[AccumulationAdvice]:
     own = row.prediction
     if row.ranks == 1 or own.options.accumulate > 1 or row.bound.exposed_share < WORTH_IT:
         return
     for every in EVERY:
         options = replace(own.options, accumulate=every)
-        local = _predicted(own, options, calibration, row.nodes, own.placement.gpus_per_node)
+        local = _predict_on(own, options, calibration, row.nodes, own.placement.gpus_per_node)
         gain = 1 - local.iteration_s / own.iteration_s
         yield AccumulationAdvice(row, every, (gain, *gain_band(own, local)))
 
 
-def _predicted(
+def _predict_on(
     own: Prediction, options: Options, calibration: Calibration | None, nodes: int, gpus_per_node: int
 ) -> Prediction:
     return predict(
@@ -140,7 +142,7 @@ def _predicted(
     )
 
 
-def _of(row: ComparisonRow) -> dict[str, object]:
+def _describe_row(row: ComparisonRow) -> dict[str, object]:
     workload = row.prediction.workload
     return {
         "topology": row.prediction.topology.name,

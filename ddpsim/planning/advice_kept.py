@@ -59,7 +59,7 @@ def advice_task(
     """
     keys = Keys("advice", efficiency)
     known = [keys.of(*point.parts()) for point in points]
-    return Task(partial(_entry, efficiency), rows, known, _named, restore_advice)
+    return Task(partial(_entry, efficiency), rows, known, _name_row, restore_advice)
 
 
 def restore_advice(row: ComparisonRow, entry: JournalEntry) -> Advice:
@@ -80,8 +80,8 @@ def restore_advice(row: ComparisonRow, entry: JournalEntry) -> Advice:
 
 def _entry(efficiency: float, row: ComparisonRow, progress: Progress | None = None) -> JournalEntry:
     """Return what is kept of the advice on a row; nothing tells how far a search has come, so that nothing is shown."""
-    return entry_of(KeptAdvice.of(advise(row, efficiency, row.prediction.calibration)), None, _named(row))
+    return entry_of(KeptAdvice.of(advise(row, efficiency, row.prediction.calibration)), None, _name_row(row))
 
 
-def _named(row: ComparisonRow) -> str:
+def _name_row(row: ComparisonRow) -> str:
     return f"advice on {row.model}, {row.machine}"

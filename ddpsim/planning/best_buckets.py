@@ -18,7 +18,7 @@ from ddpsim.planning.bound import bound_of
 from ddpsim.planning.host_bound import launch_priors
 from ddpsim.planning.lost import without_each
 from ddpsim.planning.partition import best_partition
-from ddpsim.planning.rows import AlternativePlan, PlanRow, worth_it
+from ddpsim.planning.rows import AlternativePlan, PlanRow, is_worth_it
 from ddpsim.planning.savings import savings
 from ddpsim.prediction.predict import Also, gain_band, predict
 from ddpsim.prediction.prediction import Prediction
@@ -66,7 +66,7 @@ def best_buckets(
     Raises:
         InputError: as `predict`.
     """
-    one = partial(_one, workload, topology, gpus_per_node, calibration, progress=progress)
+    one = partial(_find_one_cap, workload, topology, gpus_per_node, calibration, progress=progress)
     # A whole run tells nothing more of a row: its iterations are alike.
     default = one(nodes, replace(options, caps=BucketCaps(), plan=None), also=without_each, brief=True, keep=True)
     like = default.run.resolved
@@ -78,10 +78,10 @@ def best_buckets(
     uniform = [tell(cap) for cap in uniform_caps]
     torchs = TriedBuckets(BucketCaps(), None, default.plan, default.iteration_s)
     tried = [torchs, *uniform]
-    best, others = _simplest(tried, torchs), list[TriedBuckets]()
+    best, others = _choose_simplest(tried, torchs), list[TriedBuckets]()
     if caps is None and (partition := pipeline_plan(default, calibration)) is not None:
         listed = tell(BucketCaps(), partition)
-        one_cap, best = best, _simpler(best, listed, torchs)
+        one_cap, best = best, _choose_simpler(best, listed, torchs)
         tried.append(listed)
         others = [each for each in (one_cap, listed) if each is not best and each is not torchs]
     curve = ((cap.bucket_cap_mb or 0.0, found.iteration_s) for cap, found in zip(uniform_caps, uniform, strict=True))
@@ -125,12 +125,12 @@ def _tried(
     return TriedBuckets(caps, plan, *run.with_buckets(caps, plan).plan_and_period(progress, like=like))
 
 
-def _simpler(one_cap: TriedBuckets, listed: TriedBuckets, default: TriedBuckets) -> TriedBuckets:
+def _choose_simpler(one_cap: TriedBuckets, listed: TriedBuckets, default: TriedBuckets) -> TriedBuckets:
     """Return the plan of one cap, or the list where it gains more than the one cap by a third of its own gain.
 
     A list of caps that gains hardly more is not worth its length; one that alone is worth leaving the default for is.
     """
-    listed_worth_it, one_worth_it = (worth_it(each.iteration_s, default.iteration_s) for each in (listed, one_cap))
+    listed_worth_it, one_worth_it = (is_worth_it(each.iteration_s, default.iteration_s) for each in (listed, one_cap))
     if listed_worth_it and not one_worth_it:
         return listed
     most_s, found_s = (default.iteration_s - each.iteration_s for each in (listed, one_cap))
@@ -138,14 +138,14 @@ def _simpler(one_cap: TriedBuckets, listed: TriedBuckets, default: TriedBuckets)
     return listed if telling and found_s < (1 - SIMPLER) * most_s else one_cap
 
 
-def _simplest(tried: Sequence[TriedBuckets], default: TriedBuckets) -> TriedBuckets:
+def _choose_simplest(tried: Sequence[TriedBuckets], default: TriedBuckets) -> TriedBuckets:
     """Return, of those within `TELLING` of the fastest, torch's default or else the cap nearest to its own.
 
     Where some of those are worth it, only these are considered: a simpler one must not lose what makes it worth it.
     """
     fastest = min(each.iteration_s for each in tried)
     close = [each for each in tried if each.iteration_s <= fastest * (1 + TELLING)]
-    close = [each for each in close if worth_it(each.iteration_s, default.iteration_s)] or close
+    close = [each for each in close if is_worth_it(each.iteration_s, default.iteration_s)] or close
 
     def distance(each: TriedBuckets) -> float:
         cap = each.caps.bucket_cap_mb
@@ -183,15 +183,13 @@ def pipeline_plan(default: Prediction, calibration: Calibration | None = None) -
     order = [g.parameter for g in gradients]
     ready = np.maximum.accumulate([g.ready_s for g in gradients]) - synced[0].start_s
     sizes = [parameters[index].size_bytes for index in order]
-    lengths = best_partition(ready.tolist(), sizes, _interpolated(collectives.estimate_s, sum(sizes)))
+    lengths = best_partition(ready.tolist(), sizes, _interpolate(collectives.estimate_s, sum(sizes)))
     ends = np.cumsum(lengths)
     groups = [tuple(order[end - length : end]) for length, end in zip(lengths, ends, strict=True)]
     return custom_plan(parameters, groups)
 
 
-def _interpolated(
-    seconds: Callable[[int], float], largest: int
-) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+def _interpolate(seconds: Callable[[int], float], largest: int) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
     """Return `seconds` as a vectorised function, linear in the logarithm of its argument between 64 samples."""
     sizes = np.array(sorted(set(np.geomspace(64, max(largest, 128), 64).astype(np.int64).tolist())))
     times = np.array([seconds(int(size)) for size in sizes])
@@ -199,7 +197,7 @@ def _interpolated(
     return lambda size: np.exp(np.interp(np.log(np.maximum(size, 64)), log_sizes, log_times))
 
 
-def _one(
+def _find_one_cap(
     workload: Workload,
     topology: Topology,
     gpus_per_node: int | None,

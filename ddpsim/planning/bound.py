@@ -52,7 +52,7 @@ def bound_of(prediction: Prediction, calibration: Calibration | None = None) -> 
     return Bound(max(lost, key=lambda by: lost[by]), link, share, exposed, lost)
 
 
-def binds(bound: Bound, workload: Workload) -> str:
+def describe_bound(bound: Bound, workload: Workload) -> str:
     """Return what binds a step in a word; of an estimate that the host binds, whether its launches are a prior.
 
     The host's time of an estimated step is a launch cost an operator, unless the step was scaled to a measured one that
@@ -75,10 +75,10 @@ def _link(prediction: Prediction, calibration: Calibration | None) -> tuple[str 
     backend = prediction.options.backend_for(prediction.workload)
     transport = make_transport(placement, backend, calibration, prediction.options.collective)
     sizes = [prediction.wire_bytes(bucket.parameters) for bucket in prediction.plan.buckets]
-    return binding_link(transport, sizes)
+    return find_binding_link(transport, sizes)
 
 
-def binding_link(transport: Transport, sizes: list[int]) -> tuple[str | None, float]:
+def find_binding_link(transport: Transport, sizes: list[int]) -> tuple[str | None, float]:
     """Return the link that collectives of `sizes` fill for the longest, and for which share of their time.
 
     Every link's time is that of its bytes at its capacity. Among links that are full for as long (a ring's are all
@@ -95,11 +95,11 @@ def binding_link(transport: Transport, sizes: list[int]) -> tuple[str | None, fl
     if not full_s:
         return None, 0.0
     most = max(full_s.values())
-    alike = (undirected(name) for name, seconds in full_s.items() if seconds >= most * (1 - _ALIKE))
+    alike = (drop_direction(name) for name, seconds in full_s.items() if seconds >= most * (1 - _ALIKE))
     return min(alike, key=lambda name: (not name.endswith(NETWORK), name)), min(most / total_s, 1.0)
 
 
-def undirected(name: str) -> str:
+def drop_direction(name: str) -> str:
     """Return a link's name as `--link-rate` takes it: both directions, on the node that stands for all.
 
     >>> undirected("node0/network>nic0"), undirected("node2/gpu1>gpu0")

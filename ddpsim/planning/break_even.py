@@ -96,8 +96,8 @@ class Search:
         template = self.row.prediction.placement.classes[0].template
         if self.row.nodes == 1 or not template.nics:
             return
-        yield self._at_rate("hidden", self._exposed, self._never_hidden)
-        yield self._at_rate("link", self._slower_than_fastest, lambda: "never: no rate makes it 1 % slower")
+        yield self._describe_at_rate("hidden", self._predict_exposed, self._never_hidden)
+        yield self._describe_at_rate("link", self._slower_than_fastest, lambda: "never: no rate makes it 1 % slower")
         yield self._buckets()
 
     def nodes(self, bound: float) -> BreakEven:
@@ -130,7 +130,7 @@ class Search:
         middle, low, high = (float(max(math.floor(nodes), 1)) for nodes in (found.at, low, high))
         return BreakEven(self.row, "efficiency", middle, low, high)
 
-    def _at_rate(self, what: What, curve: Curve, never: Callable[[], str]) -> BreakEven:
+    def _describe_at_rate(self, what: What, curve: Curve, never: Callable[[], str]) -> BreakEven:
         found = crossing(curve, SLOWEST, FASTEST)
         if found is None:
             slowest = curve(SLOWEST, None) <= 0
@@ -139,7 +139,7 @@ class Search:
         low, high = crossing_band(curve, found, self._doubts(made), SLOWEST, FASTEST)
         return BreakEven(self.row, what, found.at, low, high)
 
-    def _exposed(self, rate: float, end: Assumptions | None) -> float:
+    def _predict_exposed(self, rate: float, end: Assumptions | None) -> float:
         made = self._prediction(rate, self.row.nodes)
         s = made.summary if end is None else with_assumptions(made, end)
         return (s.exposed_comm_s + s.buffer_broadcast_s) / s.iteration_s - HIDDEN
@@ -147,7 +147,7 @@ class Search:
     def _never_hidden(self) -> str:
         made = self._prediction(FASTEST, self.row.nodes)
         bound = bound_of(made, self.calibration)
-        share = _percent(self._exposed(FASTEST, None) + HIDDEN)
+        share = _percent(self._predict_exposed(FASTEST, None) + HIDDEN)
         return f"at no rate: at 1.6 Tb/s {share} of the step still waits, by {bound.link or 'latency'}"
 
     def _slower_than_fastest(self, rate: float, end: Assumptions | None) -> float:
@@ -167,7 +167,7 @@ class Search:
                 tried = [self._prediction(at, self.row.nodes, BucketCaps(bucket_cap_mb=cap)) for cap in CAPS_MB[1::2]]
                 if (partition := pipeline_plan(default, self.calibration)) is not None:
                     listed = replace(default.options, caps=BucketCaps(), plan=partition)
-                    tried.append(self._made_with(at, self.row.nodes, listed))
+                    tried.append(self._predict_with(at, self.row.nodes, listed))
                 fastest = min(tried, key=lambda each: each.iteration_s)
                 plans[at] = 1 - fastest.iteration_s / default.iteration_s, fastest.options
             return plans[at]
@@ -185,7 +185,7 @@ class Search:
             if end is None:
                 return best(at)[0] - WORTH_IT
             default = self._prediction(at, self.row.nodes, BucketCaps())
-            other = self._made_with(at, self.row.nodes, chosen)
+            other = self._predict_with(at, self.row.nodes, chosen)
             steps = [with_assumptions(each, end).iteration_s for each in (other, default)]
             return 1 - steps[0] / steps[1] - WORTH_IT
 
@@ -197,9 +197,9 @@ class Search:
 
     def _prediction(self, rate: float | None, nodes: int, caps: BucketCaps | None = None) -> Prediction:
         options = self.row.prediction.options
-        return self._made_with(rate, nodes, options if caps is None else replace(options, caps=caps, plan=None))
+        return self._predict_with(rate, nodes, options if caps is None else replace(options, caps=caps, plan=None))
 
-    def _made_with(self, rate: float | None, nodes: int, options: Options) -> Prediction:
+    def _predict_with(self, rate: float | None, nodes: int, options: Options) -> Prediction:
         key = (rate, nodes, options.caps, None if options.plan is None else options.plan.fingerprint())
         if key not in self._made:
             own = self.row.prediction

@@ -9,7 +9,7 @@ from functools import partial
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.options.option import check_given
-from ddpsim.planning.ranking import rankable
+from ddpsim.planning.ranking import list_rankable
 from ddpsim.planning.rows import WORTH_IT
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import gain_band, predict
@@ -17,7 +17,7 @@ from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
-from ddpsim.units import counted
+from ddpsim.units import format_count
 from ddpsim.workers.crew import WorkerPool, crew_of
 from ddpsim.workers.points import Points
 from ddpsim.workload import Workload
@@ -113,7 +113,7 @@ class SchemeReport:
     @property
     def best(self) -> SchemeRow | None:
         """The advised row of most samples a second, of those that may fit where any does; None where none is ranked."""
-        found = rankable((choice.best for choice in self.choices), lambda row: row.prediction)
+        found = list_rankable((choice.best for choice in self.choices), lambda row: row.prediction)
         fitting = [row for row in found if row.fits is not False] or found
         return max(fitting, key=lambda row: row.prediction.samples_per_s, default=None)
 
@@ -159,15 +159,15 @@ def choose(
     show: Callable[[int, int], None] = progress or (lambda done, total: None)
     found: dict[int, SchemeChoice] = {}
     show(0, len(cells))
-    for position, choice in Points(one, cells, crew_of(executor), _named):
+    for position, choice in Points(one, cells, crew_of(executor), _name_cell):
         found[position] = choice
         show(len(found), len(cells))
     return SchemeReport(tuple(found[position] for position in range(len(cells))))
 
 
-def _named(cell: Cell) -> str:
+def _name_cell(cell: Cell) -> str:
     _, topology, nodes = cell
-    return topology.name if nodes is None else f"{topology.name}, {counted(nodes, 'node')}"
+    return topology.name if nodes is None else f"{topology.name}, {format_count(nodes, 'node')}"
 
 
 def _choice(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ddpsim.charts.caps import CapCurve, cap_charts
 from ddpsim.charts.model import Chart
 from ddpsim.planning.rows import PlanRow
-from ddpsim.units import counted
+from ddpsim.units import format_count
 
 
 def charts_of(rows: Iterable[PlanRow]) -> tuple[Chart, ...]:
@@ -15,7 +15,7 @@ def charts_of(rows: Iterable[PlanRow]) -> tuple[Chart, ...]:
     panels: dict[str, dict[str, CapCurve]] = {}
     for row in rows:
         chosen = row.chosen
-        label = f"{counted(chosen.nodes, 'node')}, {counted(chosen.summary.world_size, 'rank')}"
+        label = f"{format_count(chosen.nodes, 'node')}, {format_count(chosen.summary.world_size, 'rank')}"
         band = None if row.keep_default else (1 - row.gain_high, 1 - row.gain_low)
         curve = CapCurve(row.sweep, row.default.iteration_s, (row.cap_mb, chosen.iteration_s), band)
         panels.setdefault(f"{chosen.workload.name} on {chosen.topology.name}", {})[label] = curve

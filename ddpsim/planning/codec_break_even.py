@@ -70,7 +70,7 @@ class _JobPair:
     calibration: Calibration | None
     known: dict[tuple[float | None, str], Prediction]
 
-    def at(self, rate: float | None, scheme: str) -> Prediction:
+    def predict_at(self, rate: float | None, scheme: str) -> Prediction:
         """Return the prediction with one scheme; no rate is the machine's own."""
         if (rate, scheme) not in self.known:
             self.known[rate, scheme] = predict(
@@ -91,7 +91,7 @@ class _JobPair:
         def curve(rate: float, end: Assumptions | None) -> float:
             plain, coded = (
                 made.iteration_s if end is None else with_assumptions(made, end).iteration_s
-                for made in (self.at(rate, "none"), self.at(rate, scheme))
+                for made in (self.predict_at(rate, "none"), self.predict_at(rate, scheme))
             )
             return plain / coded - 1
 
@@ -100,13 +100,13 @@ class _JobPair:
         high: float | None = None
         why = ""
         if (found := crossing(curve, SLOWEST, FASTEST)) is not None:
-            made = self.at(found.at, scheme)
+            made = self.predict_at(found.at, scheme)
             sizes = [bucket.size_bytes for bucket in made.plan.buckets]
             doubts = doubts_of(made.workload, made.placement, made.options, self.calibration, sizes)
             rate, (low, high) = found.at, crossing_band(curve, found, doubts, SLOWEST, FASTEST)
         else:
             why = "at no rate, not at 1 Gb/s" if curve(SLOWEST, None) <= 0 else "at any rate, even 1.6 Tb/s"
-        plain, coded = self.at(None, "none"), self.at(None, scheme)
+        plain, coded = self.predict_at(None, "none"), self.predict_at(None, scheme)
         codec, family = coded.options.codec, scheme.partition(":")[0]
         given = self.calibration
         cost = None if given is None else given.constants.get(f"{given.backend}.ddp.{family}_Bps")
@@ -143,14 +143,14 @@ def codec_rows(
     for scheme in schemes:
         compression.scheme(scheme)
     pair = _JobPair(workload, topology, nodes, gpus_per_node, Options(), calibration, {})
-    placement = pair.at(None, "none").placement
+    placement = pair.predict_at(None, "none").placement
     if placement.nodes == 1 or not placement.classes[0].template.nics:
-        what = f"{counted_nodes(placement.nodes)} of {topology.name} send nothing over a NIC"
+        what = f"{format_nodes(placement.nodes)} of {topology.name} send nothing over a NIC"
         raise InputError(what, place="topology", remedy="give a machine with NICs, and two nodes or more")
     for scheme in schemes:
         yield pair.row(scheme)
 
 
-def counted_nodes(nodes: int) -> str:
+def format_nodes(nodes: int) -> str:
     """Return how many nodes, in words."""
     return "one node" if nodes == 1 else f"{nodes} nodes"

@@ -14,13 +14,13 @@ from ddpsim.options.option import check_given
 from ddpsim.options.rates import link_rates as parse_rates
 from ddpsim.planning.advice_kept import advice_task, restore_advice
 from ddpsim.planning.break_even import check_bound
-from ddpsim.planning.comparison import Comparison, undominated
+from ddpsim.planning.comparison import Comparison, find_undominated
 from ddpsim.planning.comparison_point import ComparisonPoint, LinkRate, rows_task
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.goal import RateGoal
-from ddpsim.planning.prices import NO_PRICES, Price, by_machine, check_currencies, machine_names, priced
+from ddpsim.planning.prices import NO_PRICES, Price, check_currencies, index_by_machine, machine_names, price_machine
 from ddpsim.prediction.models import Model
-from ddpsim.prediction.named import taking_names
+from ddpsim.prediction.named import take_names
 from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.cluster import Topology
@@ -32,7 +32,7 @@ from ddpsim.workers.kept import Task, compute
 from ddpsim.workload import Workload
 
 
-@taking_names
+@take_names
 def compare(
     workloads: Sequence[str | Workload],
     topologies: Sequence[str | Topology],
@@ -99,8 +99,8 @@ def compare(
         calibration=calibration,
     )
     crew = crew_of(executor)
-    found = asked.found(compute(asked.rows_task(), crew=crew, progress=progress))
-    return asked.advised(found, compute(asked.advice_task(found), crew=crew)) if advice else found
+    found = asked.collect(compute(asked.rows_task(), crew=crew, progress=progress))
+    return asked.advise(found, compute(asked.advice_task(found), crew=crew)) if advice else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,12 +139,14 @@ class ComparisonRequest:
             check_given(name, getattr(self, name))
         check_bound(self.efficiency)
         machines = [_machine(each) for each in self.topologies]
-        object.__setattr__(self, "known_prices", self._priced(machines))
+        object.__setattr__(self, "known_prices", self._find_prices(machines))
         object.__setattr__(self, "points", tuple(self._points(machines)))
 
-    def _priced(self, machines: Sequence[tuple[str, Topology]]) -> Mapping[str, Price]:
-        given = {name: each if isinstance(each, Price) else priced(name, each) for name, each in self.prices.items()}
-        known = by_machine(given, machine_names((asked, machine.name) for asked, machine in machines))
+    def _find_prices(self, machines: Sequence[tuple[str, Topology]]) -> Mapping[str, Price]:
+        given = {
+            name: each if isinstance(each, Price) else price_machine(name, each) for name, each in self.prices.items()
+        }
+        known = index_by_machine(given, machine_names((asked, machine.name) for asked, machine in machines))
         check_currencies(known)
         return known
 
@@ -160,7 +162,7 @@ class ComparisonRequest:
         for model in (Model.of(each, base) for each in self.workloads):
             for machine, topology in machines:
                 for (rate, wired), precision, batch, count, asked in product(
-                    list(_wired(topology, rates)), self.precisions, self.batch_sizes, self.nodes, each
+                    list(_list_wired(topology, rates)), self.precisions, self.batch_sizes, self.nodes, each
                 ):
                     yield ComparisonPoint(
                         model.on(wired, batch, precision, base), wired, count, asked, self.gpus_per_node,
@@ -180,7 +182,7 @@ class ComparisonRequest:
             found.append(replace(row, price=price, samples_per_epoch=self.samples_per_epoch))
         return found
 
-    def found(self, entries: Sequence[JournalEntry]) -> Comparison:
+    def collect(self, entries: Sequence[JournalEntry]) -> Comparison:
         """Return the comparison of the rows that were kept of all points.
 
         Raises:
@@ -193,21 +195,21 @@ class ComparisonRequest:
 
     def advice_task(self, found: Comparison) -> Task[ComparisonRow]:
         """Return the advice on the machines of a comparison as a task."""
-        most = _most_nodes(found.rows)
+        most = _find_most_nodes(found.rows)
         rows, points = [found.rows[each] for each in most], [self.points[each] for each in most]
         return advice_task(rows, points, self.efficiency)
 
-    def advised(self, found: Comparison, entries: Sequence[JournalEntry]) -> Comparison:
+    def advise(self, found: Comparison, entries: Sequence[JournalEntry]) -> Comparison:
         """Return a comparison with the advice of which entries were kept."""
-        rows = [found.rows[each] for each in _most_nodes(found.rows)]
+        rows = [found.rows[each] for each in _find_most_nodes(found.rows)]
         return replace(found, advice=tuple(map(restore_advice, rows, entries)))
 
 
-def _standing(row: ComparisonRow) -> tuple[bool, int, float]:
+def _rank_key(row: ComparisonRow) -> tuple[bool, int, float]:
     return row.link is None, row.nodes, row.link_rate or 0.0
 
 
-def _most_nodes(rows: Sequence[ComparisonRow]) -> list[int]:
+def _find_most_nodes(rows: Sequence[ComparisonRow]) -> list[int]:
     """Return of each machine, model, batch and precision where the row of the most nodes stands.
 
     Its links are as declared where any row has them so, else the fastest asked for.
@@ -215,7 +217,7 @@ def _most_nodes(rows: Sequence[ComparisonRow]) -> list[int]:
     found: dict[tuple[object, ...], int] = {}
     for position, row in enumerate(rows):
         key = (row.machine, row.model, row.batch_size, row.prediction.workload.precision)
-        if key not in found or _standing(row) > _standing(rows[found[key]]):
+        if key not in found or _rank_key(row) > _rank_key(rows[found[key]]):
             found[key] = position
     return list(found.values())
 
@@ -231,7 +233,7 @@ def _check_links(rates: Sequence[LinkRate], machines: Sequence[Topology]) -> Non
             raise UnknownNameError.among("link", link, known, place="link_rate")
 
 
-def _wired(topology: Topology, rates: Sequence[LinkRate | None]) -> Iterator[tuple[LinkRate | None, Topology]]:
+def _list_wired(topology: Topology, rates: Sequence[LinkRate | None]) -> Iterator[tuple[LinkRate | None, Topology]]:
     """Yield the machine at each rate of the links it has; once as declared where it has none of them."""
     found = [(rate, with_link_rate(topology, *rate)) for rate in rates if rate and has_link(topology, rate[0])]
     if not found or None in rates:
@@ -243,22 +245,22 @@ def _with_pareto(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:
     marks: dict[int, bool] = {}
     for model in dict.fromkeys(row.model for row in rows):
         own = [number for number, row in enumerate(rows) if row.model == model]
-        marks |= dict(zip(own, undominated([rows[number] for number in own]), strict=True))
+        marks |= dict(zip(own, find_undominated([rows[number] for number in own]), strict=True))
     return tuple(replace(row, pareto=marks[number]) for number, row in enumerate(rows))
 
 
 def _check_goal(comparison: Comparison, goal: RateGoal) -> None:
     """Raise InputError where no row that may fit meets the goal: what comes nearest is named."""
     for model in comparison.models:
-        ranked = comparison.ranked(model)
+        ranked = comparison.list_ranked(model)
         rows = [row for row in ranked if row.fits is not False] or ranked
-        if not rows or any(goal.met_by(row.samples_per_s[0]) for row in rows):
+        if not rows or any(goal.is_met_by(row.samples_per_s[0]) for row in rows):
             continue
         nearest = max(rows, key=lambda row: row.samples_per_s[0])
         where = f"{nearest.machine}, {nearest.nodes} nodes" if nearest.nodes > 1 else f"{nearest.machine}, one node"
         raise InputError(
-            f"nothing compared reaches {goal.said()} with {model}; nearest comes {where}: "
-            f"{goal.reached(nearest.samples_per_s)}",
+            f"nothing compared reaches {goal.describe()} with {model}; nearest comes {where}: "
+            f"{goal.describe_reached(nearest.samples_per_s)}",
             place="samples_per_second" if goal.deadline_s is None else "deadline",
             remedy="ask for more nodes, other machines, or less",
         )

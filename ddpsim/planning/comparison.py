@@ -9,9 +9,9 @@ from ddpsim.markup import SCREEN
 from ddpsim.planning.advice import Advice
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.goal import RateGoal
-from ddpsim.planning.ranking import rankable
-from ddpsim.tables import keyed
-from ddpsim.units import counted
+from ddpsim.planning.ranking import list_rankable
+from ddpsim.tables import table_from_records
+from ddpsim.units import format_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class Comparison:
     advice: tuple[Advice, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<Comparison: {counted(len(self.rows), 'row')}, best {self.best!r}>"
+        return f"<Comparison: {format_count(len(self.rows), 'row')}, best {self.best!r}>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a row a machine, rate, node count and model."""
         shown = ("model", "machine", "nodes", "batch_size", "iteration_s", "samples_per_s", "bound_by", "binding_link")
-        return keyed([row.describe() for row in self.rows], shown).html(SCREEN)
+        return table_from_records([row.describe() for row in self.rows], shown).html(SCREEN)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -53,10 +53,10 @@ class Comparison:
         million samples cost least, else the one with the most samples a second; the fewest ranks among equals. One that
         does not fit its GPUs is best only where none fits.
         """
-        rows = self.ranked(model)
+        rows = self.list_ranked(model)
         fitting = [row for row in rows if row.fits is not False] or rows
         if self.goal is not None:
-            fitting = [row for row in fitting if self.goal.met_by(row.samples_per_s[0])] or fitting
+            fitting = [row for row in fitting if self.goal.is_met_by(row.samples_per_s[0])] or fitting
 
         def rank(row: ComparisonRow) -> tuple[float, float, int]:
             cost = row.per_million_samples
@@ -66,21 +66,21 @@ class Comparison:
         priced = [row for row in fitting if row.price is not None]
         return min(priced or fitting, key=rank, default=None)
 
-    def ranked(self, model: str) -> list[ComparisonRow]:
+    def list_ranked(self, model: str) -> list[ComparisonRow]:
         """Return the rows of `model` that a verdict may name: those at the pace of their machine's own GPU."""
-        return rankable(self.of(model), lambda row: row.prediction)
+        return list_rankable(self.of(model), lambda row: row.prediction)
 
     def rivals(self, model: str) -> tuple[str, ...]:
         """Return the machines whose band overlaps with that of the best row of `model`: between them all is open.
 
         The bands are of what a million samples cost where prices are given, else of samples a second.
         """
-        best, others = self.best_of(model), self.ranked(model)
+        best, others = self.best_of(model), self.list_ranked(model)
         others = [row for row in others if row.fits is not False] or others
         if best is None:
             return ()
         if self.goal is not None:
-            others = [row for row in others if self.goal.met_by(row.samples_per_s[0])]
+            others = [row for row in others if self.goal.is_met_by(row.samples_per_s[0])]
         cost = best.per_million_samples
         if cost is None:
             near = [row for row in others if row.samples_per_s[2] > best.samples_per_s[1]]
@@ -115,12 +115,12 @@ class Comparison:
         }
 
 
-def undominated(rows: Sequence[ComparisonRow]) -> list[bool]:
+def find_undominated(rows: Sequence[ComparisonRow]) -> list[bool]:
     """Return for each row whether no other is as fast or faster and costs no more for a sample, and is better in one.
 
     Rows without a price, those that do not fit their GPUs, and those at another GPU's pace are not in question.
     """
-    ranked = {id(row) for row in rankable(rows, lambda row: row.prediction) if row.fits is not False}
+    ranked = {id(row) for row in list_rankable(rows, lambda row: row.prediction) if row.fits is not False}
     points = [
         None if id(row) not in ranked or (cost := row.per_million_samples) is None else (cost[0], -row.samples_per_s[0])
         for row in rows

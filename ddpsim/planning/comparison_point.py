@@ -17,7 +17,7 @@ from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.cluster import Topology
-from ddpsim.units import counted
+from ddpsim.units import format_count
 from ddpsim.workers.journal import JournalEntry
 from ddpsim.workers.kept import Task
 from ddpsim.workload import Workload
@@ -57,7 +57,7 @@ class ComparisonPoint:
     rate: LinkRate | None
 
     def __str__(self) -> str:
-        nodes = "" if self.nodes is None else f", {counted(self.nodes, 'node')}"
+        nodes = "" if self.nodes is None else f", {format_count(self.nodes, 'node')}"
         return f"{self.model} on {self.machine}{nodes}"
 
     def entry(self, progress: Progress | None = None) -> JournalEntry:

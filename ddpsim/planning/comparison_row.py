@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ddpsim.planning.bound import Bound
 from ddpsim.planning.prices import Price
-from ddpsim.prediction.document import flat, of_step
+from ddpsim.prediction.document import flat, scale_to_step
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.tables import GBPS
 
@@ -104,7 +104,7 @@ class ComparisonRow:
         caps, memory = self.prediction.options.caps, self.prediction.memory
         rate = None if self.link_rate is None else f"{self.link} {self.link_rate * GBPS:g} Gb/s"
         return {
-            **of_step(self.record()),
+            **scale_to_step(self.record()),
             "rate": rate or "as declared",
             "cap": "default" if caps.bucket_cap_mb is None else f"{caps.bucket_cap_mb:g} MiB",
             "memory_fits": None if memory is None else memory.text(),

@@ -66,14 +66,14 @@ def crossing_band(
     middle = math.log(found.at)
     bounds = math.log(least), math.log(most)
     effects = [
-        join.effect(doubt, middle, [_moved(curve, found, end, bounds) for end in (doubt.low, doubt.high)])
+        join.effect(doubt, middle, [_move_crossing(curve, found, end, bounds) for end in (doubt.low, doubt.high)])
         for doubt in doubts
     ]
     low, high = join.band(middle, effects)
     return math.exp(max(low, bounds[0])), math.exp(min(high, bounds[1]))
 
 
-def _moved(curve: Curve, found: Crossing, end: Assumptions | None, bounds: tuple[float, float]) -> float:
+def _move_crossing(curve: Curve, found: Crossing, end: Assumptions | None, bounds: tuple[float, float]) -> float:
     """Return the logarithm of where the curve crosses zero at the end of a doubt."""
     at = math.log(found.at)
     if end is None:

@@ -37,7 +37,7 @@ def _local_s(prediction: Prediction, compute: float, host: float) -> float:
 
 def local_s(workload: Workload, options: Options) -> float:
     """Return one rank's period without DDP; each is found once in a process, for machines and node counts share it."""
-    return _found_once(_Once(_digest(workload, options), workload, options))
+    return _find_once(_Once(_digest(workload, options), workload, options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class _Once:
 
 
 @lru_cache(maxsize=4096)
-def _found_once(what: _Once) -> float:
+def _find_once(what: _Once) -> float:
     return local_period_s(what.workload, what.options)
 
 

@@ -35,7 +35,7 @@ class RateGoal:
         samples = samples_per_epoch * epochs
         return cls(samples / deadline_s, deadline_s, samples)
 
-    def met_by(self, samples_per_s: float) -> bool:
+    def is_met_by(self, samples_per_s: float) -> bool:
         """Whether a rate reaches the goal."""
         return samples_per_s >= self.samples_per_s
 
@@ -43,11 +43,11 @@ class RateGoal:
         """Return the goal as JSON values."""
         return {"samples_per_s": self.samples_per_s, "deadline_s": self.deadline_s, "samples": self.samples}
 
-    def said(self) -> str:
+    def describe(self) -> str:
         """Return the goal in words: `2.5 h`, `1200 samples/s`."""
         return f"{self.samples_per_s:.4g} samples/s" if self.deadline_s is None else format_duration(self.deadline_s)
 
-    def reached(self, samples_per_s: tuple[float, float, float]) -> str:
+    def describe_reached(self, samples_per_s: tuple[float, float, float]) -> str:
         """Return what a rate with its band amounts to, in the goal's own terms."""
         middle, low, high = samples_per_s
         if self.samples is None:

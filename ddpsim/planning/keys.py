@@ -26,18 +26,18 @@ class Keys:
     def __init__(self, kind: str, *common: object) -> None:
         # Thousands of points share a few objects: each is told once, and stays here, so that no other has its id.
         self._seen: dict[int, tuple[object, str]] = {}
-        self._start = hashlib.sha256(f"{kind} {__version__} {self._joined(common)}".encode())
+        self._start = hashlib.sha256(f"{kind} {__version__} {self._join_parts(common)}".encode())
 
     def of(self, *parts: object) -> str:
         """Return the key of a point: of workloads, machines, options, calibrations, and values that JSON has."""
         digest = self._start.copy()
-        digest.update(self._joined(parts).encode())
+        digest.update(self._join_parts(parts).encode())
         return digest.hexdigest()[:24]
 
-    def _joined(self, parts: tuple[object, ...]) -> str:
-        return " ".join(map(self._said, parts))
+    def _join_parts(self, parts: tuple[object, ...]) -> str:
+        return " ".join(map(self._format_part, parts))
 
-    def _said(self, part: object) -> str:
+    def _format_part(self, part: object) -> str:
         if part is None or isinstance(part, int | float):
             return repr(part)
         if id(part) not in self._seen:

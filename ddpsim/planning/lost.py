@@ -10,7 +10,7 @@ from ddpsim.doubts.causes import HOST_COSTS
 from ddpsim.prediction.predict import periods_under
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation.communication import Assumptions
-from ddpsim.simulation.costs import undisturbed
+from ddpsim.simulation.costs import remove_overlap_costs
 
 By = Literal["computation", "host", "communication"]
 
@@ -55,7 +55,7 @@ def _without(prediction: Prediction, calibration: Calibration | None) -> Iterato
         yield "communication", Assumptions(calibration, silent=True)
     else:
         # A codec's kernels are no communication, and there is none without a collective to call it.
-        yield "communication", Assumptions(undisturbed(backend, calibration), wire_factor=_no_time)
+        yield "communication", Assumptions(remove_overlap_costs(backend, calibration), wire_factor=_no_time)
 
 
 def _free_host(backend: str, calibration: Calibration | None) -> Calibration:

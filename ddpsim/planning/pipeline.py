@@ -13,12 +13,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import library_of, make_transport, ways_of
+from ddpsim.collectives.execute import find_rank_paths, library_of, make_transport
 from ddpsim.collectives.transport import Connection
 from ddpsim.errors import InputError
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.operations import Operation
-from ddpsim.schedules.pipeline import carried_out_s, divided, most_under_way, under_way, weight_versions, works_of
+from ddpsim.schedules.pipeline import (
+    count_most_under_way,
+    count_under_way,
+    divide_stages,
+    find_end_times,
+    weight_versions,
+    works_of,
+)
 from ddpsim.schedules.sharded import REPLICA
 from ddpsim.schedules.units import modules_of
 from ddpsim.simulation.groups import part_of
@@ -95,7 +102,7 @@ def stages_of(workload: Workload, count: int) -> StageCosts:
     if count > len(layers):
         what = f"{count} stages of a model of {len(layers)} layers"
         raise InputError(what, place="stages", remedy=f"give {len(layers)} at most")
-    begins = divided([f + b for f, b in zip(forward, backward, strict=True)], count)
+    begins = divide_stages([f + b for f, b in zip(forward, backward, strict=True)], count)
     spans = list(zip(begins, [*begins[1:], len(layers)], strict=True))
     return StageCosts(
         tuple(layers),
@@ -119,7 +126,7 @@ def pipelined(
         what = f"{per_copy} ranks a copy do not divide {placement.world_size} ranks"
         raise InputError(what, place="stages", remedy="give a divisor")
     copies = placement.world_size // per_copy
-    ways = ways_of(placement, backend, calibration)
+    ways = find_rank_paths(placement, backend, calibration)
     cut = stages_of(workload, given.stages * given.stages_per_rank)
     layers, stages = cut.layers, cut.stages
     activations_s = 0.0
@@ -145,7 +152,7 @@ def pipelined(
         once_s = max(*(f + b for f, b in zip(forward_s, backward_s, strict=True)), *(2 * s for s in sent_s))
         through_s, step_s = given.micro_batches * once_s, given.micro_batches * once_s + max(allreduce_s) + optimizer_s
     else:
-        ended_s = carried_out_s(works, forward_s, backward_s, sent_s)
+        ended_s = find_end_times(works, forward_s, backward_s, sent_s)
         through_s = max(ended_s)
         step_s = max(end + sums for end, sums in zip(ended_s, allreduce_s, strict=True)) + optimizer_s
     return PipelineStep(
@@ -157,9 +164,9 @@ def pipelined(
         stages=stages,
         weight_versions=weight_versions(given.order, 0, given.stages),
         activations=(
-            most_under_way(works[0])
+            count_most_under_way(works[0])
             if given.order == "interleaved"
-            else under_way(given.order, 0, given.stages, given.micro_batches)
+            else count_under_way(given.order, 0, given.stages, given.micro_batches)
         ),
         copies=copies,
         samples=copies * given.micro_batches * workload.batch_size,

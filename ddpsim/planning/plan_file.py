@@ -68,10 +68,10 @@ def plan_from(document: object, parameters: Sequence[Parameter], place: str) -> 
         plan = custom_plan(parameters, [tuple(bucket.parameters) for bucket in read.buckets])
     except PlanError as error:
         error.at(place)
-    return _as_written(plan, read, place)
+    return _restore_limits(plan, read, place)
 
 
-def _as_written(plan: BucketPlan, read: PlanFile, place: str) -> BucketPlan:
+def _restore_limits(plan: BucketPlan, read: PlanFile, place: str) -> BucketPlan:
     """Return `plan` with what a document that has not been edited says of its limits and its constructor call."""
     if read.fingerprint is None and read.torch is None:
         return plan

@@ -18,12 +18,12 @@ from ddpsim.planning.rows import AlternativePlan, PlanReport, PlanRow
 from ddpsim.planning.savings import Saving
 from ddpsim.prediction.kept import KeptPrediction, restore_prediction
 from ddpsim.prediction.models import Model
-from ddpsim.prediction.named import taking_names
+from ddpsim.prediction.named import take_names
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
-from ddpsim.units import counted
+from ddpsim.units import format_count
 from ddpsim.workers.crew import WorkerPool, crew_of
 from ddpsim.workers.journal import JournalEntry
 from ddpsim.workers.kept import Task, compute
@@ -62,7 +62,7 @@ class KeptRow:
         )
 
 
-@taking_names
+@take_names
 def plan(
     workload: Workload | str | Model,
     topologies: Sequence[Topology],
@@ -106,7 +106,7 @@ class Cell:
     calibration: Calibration | None
 
     def __str__(self) -> str:
-        return self.topology.name if self.nodes is None else f"{self.topology.name}, {counted(self.nodes, 'node')}"
+        return self.topology.name if self.nodes is None else f"{self.topology.name}, {format_count(self.nodes, 'node')}"
 
     def entry(self, progress: Progress | None = None) -> JournalEntry:
         """Return what is kept of its row.
@@ -133,10 +133,10 @@ class Cell:
             ValueError: as `read_entry`.
         """
         kept = read_entry(KeptRow, entry)
-        default = self._restored(kept.default)
+        default = self._restore(kept.default)
         constants = constants_in_force(self.options.backend_for(default.workload), self.calibration)
         return PlanRow(
-            best=default if kept.best is None else self._restored(kept.best),
+            best=default if kept.best is None else self._restore(kept.best),
             default=default,
             sweep=kept.sweep,
             fastest_s=kept.fastest_s,
@@ -148,7 +148,7 @@ class Cell:
             others=kept.others,
         )
 
-    def _restored(self, kept: KeptPrediction) -> Prediction:
+    def _restore(self, kept: KeptPrediction) -> Prediction:
         return restore_prediction(
             kept,
             self.workload,

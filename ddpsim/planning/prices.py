@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from ddpsim import shipped
-from ddpsim.documents import document_error, problems, raised
+from ddpsim.documents import document_error, join_errors, problems
 from ddpsim.documents.yaml_reading import line_of, read_mapping
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.files import display_name, read_text
@@ -67,7 +67,7 @@ def parse_price(text: str, place: str = "price") -> tuple[str, Price]:
     return machine, Price(_amount(found["amount"], text, place), found["currency"], day)
 
 
-def priced(machine: str, text: str) -> Price:
+def price_machine(machine: str, text: str) -> Price:
     """Return the price of `machine` that is typed as `32.77USD/h`, as `parse_price` takes it."""
     return parse_price(f"{machine}={text}")[1]
 
@@ -84,7 +84,7 @@ def read_prices(path: str | Path) -> dict[str, Price]:
         read = _PricesFile.model_validate(document)
     except ValidationError as error:
         found = problems(error, _PricesFile, line=lambda where: line_of(text, where))
-        raise raised(found, place, InputError, _FILE) from None
+        raise join_errors(found, place, InputError, _FILE) from None
     return {machine: Price(amount, read.currency, read.date) for machine, amount in read.per_hour.items()}
 
 
@@ -110,7 +110,7 @@ def prices_of(
         if any(name in given for name in names[machine]):
             raise InputError("is given twice and takes one value", place=f"price={machine}", remedy="keep one")
         given |= dict.fromkeys(names[machine], price)
-    known = {} if path is None else by_machine(read_prices(path), names, display_name(path))
+    known = {} if path is None else index_by_machine(read_prices(path), names, display_name(path))
     found = {**known, **given}
     check_currencies(found)
     return found
@@ -131,7 +131,7 @@ def machine_names(machines: Iterable[tuple[str, str]]) -> dict[str, tuple[str, .
     return found
 
 
-def by_machine(
+def index_by_machine(
     prices: Mapping[str, Price], names: Mapping[str, Sequence[str]], place: str = "prices"
 ) -> dict[str, Price]:
     """Return prices by machine as it was asked for.
@@ -193,7 +193,7 @@ def _day(value: object) -> object:
     return text
 
 
-def _bare(value: object) -> object:
+def _check_number(value: object) -> object:
     if type(value) not in (int, float) or not 0 <= float(value) <= _MOST:  # type: ignore[arg-type]
         raise document_error(f"{str(value)[:60]!r} is no price from 0 to {_MOST:g}, in the file's currency")
     return float(value)  # type: ignore[arg-type]
@@ -207,4 +207,4 @@ class _PricesFile(BaseModel):
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
     date: Annotated[Any, BeforeValidator(_day)]
     source: str | None = None
-    per_hour: Annotated[dict[str, Annotated[float, BeforeValidator(_bare)]], Field(min_length=1)]
+    per_hour: Annotated[dict[str, Annotated[float, BeforeValidator(_check_number)]], Field(min_length=1)]

@@ -10,7 +10,7 @@ from ddpsim.prediction.prediction import Prediction
 Row = TypeVar("Row")
 
 
-def rankable(rows: Iterable[Row], prediction: Callable[[Row], Prediction]) -> list[Row]:
+def list_rankable(rows: Iterable[Row], prediction: Callable[[Row], Prediction]) -> list[Row]:
     """Return the rows that a verdict may rank; none where no machine's own pace is known.
 
     A row whose workload keeps the pace of a GPU that its machine does not have says what that GPU would do there, not
@@ -22,15 +22,15 @@ def rankable(rows: Iterable[Row], prediction: Callable[[Row], Prediction]) -> li
     return [row for row in found if not prediction(row).other_devices]
 
 
-def within(machines: Iterable[str]) -> str:
+def describe_overlap(machines: Iterable[str]) -> str:
     """Return what is said of machines whose bands overlap with that of the best."""
     return f"within its band too: {', '.join(machines)}; measure one step on a GPU of each before deciding"
 
 
-def unranked(predictions: Iterable[Prediction]) -> Iterator[tuple[str, list[Prediction]]]:
+def list_unranked(predictions: Iterable[Prediction]) -> Iterator[tuple[str, list[Prediction]]]:
     """Yield why some of the predictions are not ranked, `keeps the pace of V100, has A100`, with these predictions."""
     found = list(predictions)
-    ranked = set(map(id, rankable(found, lambda each: each)))
+    ranked = set(map(id, list_rankable(found, lambda each: each)))
     said: dict[str, list[Prediction]] = {}
     for each in found:
         if id(each) not in ranked:

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from ddpsim.collectives.constant import Constant
 from ddpsim.errors import InputError
 from ddpsim.markup import SCREEN
-from ddpsim.planning.bound import Bound, binds
-from ddpsim.planning.ranking import rankable
+from ddpsim.planning.bound import Bound, describe_bound
+from ddpsim.planning.ranking import list_rankable
 from ddpsim.planning.savings import Saving
-from ddpsim.prediction.document import flat, of_step
+from ddpsim.prediction.document import flat, scale_to_step
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.tables import keyed
-from ddpsim.units import MIB, counted
+from ddpsim.tables import table_from_records
+from ddpsim.units import MIB, format_count
 
 WORTH_IT = 0.01
 """Gain below which the advice is to keep torch's default."""
 
 
-def worth_it(found_s: float, default_s: float) -> bool:
+def is_worth_it(found_s: float, default_s: float) -> bool:
     """Whether an iteration that was found gains 1 % or more over that of torch's default."""
     return 1 - found_s / default_s >= WORTH_IT
 
@@ -84,7 +84,7 @@ class PlanRow:
     @property
     def keep_default(self) -> bool:
         """Whether the gain is under 1 %, or may be none at all."""
-        return not worth_it(self.best.iteration_s, self.default.iteration_s) or self.gain_low <= 0
+        return not is_worth_it(self.best.iteration_s, self.default.iteration_s) or self.gain_low <= 0
 
     @property
     def gain_from_hidden_comm(self) -> float:
@@ -137,17 +137,17 @@ class PlanRow:
         caps, count = self.chosen.options.caps, len(self.chosen.plan.buckets)
         if self.keep_default:
             return f"default ({count})"
-        return counted(count, "bucket") if caps.bucket_cap_mb is None else f"{caps.bucket_cap_mb:g} MiB ({count})"
+        return format_count(count, "bucket") if caps.bucket_cap_mb is None else f"{caps.bucket_cap_mb:g} MiB ({count})"
 
     def describe(self) -> dict[str, object]:
         """Return the row as tables show it: flat, its times of the optimizer's step, the gain that of the advice."""
         chosen = self.chosen
         return {
-            **of_step(flat(self._without_transports())),
+            **scale_to_step(flat(self._without_transports())),
             **({"gain_low": 0.0, "gain_high": 0.0} if self.keep_default else {}),
             "buckets": self.buckets,
             "memory_fits": None if chosen.memory is None else chosen.memory.text(),
-            "binds": None if self.bound is None else binds(self.bound, chosen.workload),
+            "binds": None if self.bound is None else describe_bound(self.bound, chosen.workload),
         }
 
     def document(self) -> dict[str, object]:
@@ -203,12 +203,12 @@ class PlanReport:
         return self.of or self.rows[0].chosen.workload.name
 
     def __repr__(self) -> str:
-        return f"<PlanReport: {counted(len(self.rows), 'row')}, best {self.best!r}>"
+        return f"<PlanReport: {format_count(len(self.rows), 'row')}, best {self.best!r}>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a row a machine and node count, and the line to paste."""
         shown = ("topology", "nodes", "iteration_s", "gain", "torch")
-        return keyed([row.describe() for row in self.rows], shown).html(SCREEN)
+        return table_from_records([row.describe() for row in self.rows], shown).html(SCREEN)
 
     @property
     def best(self) -> PlanRow | None:
@@ -216,7 +216,7 @@ class PlanReport:
 
         One that does not fit its GPUs is best only where none fits.
         """
-        return max(rankable(self.rows, lambda row: row.chosen), key=_rate, default=None)
+        return max(list_rankable(self.rows, lambda row: row.chosen), key=_rate, default=None)
 
     @property
     def written(self) -> PlanRow:

@@ -45,12 +45,12 @@ def savings(default: Prediction, best: Prediction, calibration: Calibration | No
     After the last gradient a step waits for its last bucket, and for those before it that are still to be sent: for
     their bytes and for their latencies. What it waits for beyond these is `elsewhere`.
     """
-    before, after = _lost(default, calibration), _lost(best, calibration)
+    before, after = _split_losses(default, calibration), _split_losses(best, calibration)
     found = [Saving(where, before[where] - after[where]) for where in WHERE]
     return tuple(sorted(found, key=lambda saving: -abs(saving.seconds)))
 
 
-def _lost(prediction: Prediction, calibration: Calibration | None) -> dict[str, float]:
+def _split_losses(prediction: Prediction, calibration: Calibration | None) -> dict[str, float]:
     """Return the seconds of a step by where they go; together they are the step, but for what no bucket changes."""
     s = prediction.summary
     lost = dict.fromkeys(WHERE, 0.0)

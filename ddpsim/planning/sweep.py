@@ -18,18 +18,18 @@ from ddpsim.planning.keys import Keys
 from ddpsim.planning.lost import without_each
 from ddpsim.prediction.document import check_prediction, flat
 from ddpsim.prediction.models import Model
-from ddpsim.prediction.named import taking_names
+from ddpsim.prediction.named import take_names
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
-from ddpsim.units import counted
+from ddpsim.units import format_count
 from ddpsim.workers.crew import WorkerPool, crew_of
 from ddpsim.workers.journal import JournalEntry
-from ddpsim.workers.kept import Task, silent
-from ddpsim.workers.points import Points, in_order
+from ddpsim.workers.kept import Task, show_nothing
+from ddpsim.workers.points import Points, sort_results
 from ddpsim.workload import Workload
 
 
@@ -41,7 +41,7 @@ class SweepPoint:
     options: Options
 
     def __str__(self) -> str:
-        nodes = "" if self.nodes is None else f"{counted(self.nodes, 'node')}, "
+        nodes = "" if self.nodes is None else f"{format_count(self.nodes, 'node')}, "
         given = next(iter(self.options.caps.torch_arguments().items()), None)
         return nodes + ("the default's buckets" if given is None else f"{given[0]}={given[1]}")
 
@@ -161,11 +161,11 @@ class Sweep(Iterator[Prediction]):
         self._found, self._left, self._calibration = found, total, calibration
 
     def __repr__(self) -> str:
-        return f"<Sweep: {counted(self._left, 'prediction')} to come>"
+        return f"<Sweep: {format_count(self._left, 'prediction')} to come>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: how many are left, and how to have them."""
-        left = counted(self._left, "prediction")
+        left = format_count(self._left, "prediction")
         return Markup("<p>Sweep: {} to come; list() or records() makes them</p>").format(left)
 
     def __next__(self) -> Prediction:
@@ -178,7 +178,7 @@ class Sweep(Iterator[Prediction]):
         return [flat(swept_document(prediction, self._calibration)) for prediction in self]
 
 
-@taking_names
+@take_names
 def sweep(
     workload: Workload | str | Model,
     topology: Topology,
@@ -207,7 +207,7 @@ def sweep(
         Model.of(workload, options).on(topology, options=options), topology, gpus_per_node, calibration
     )
     crew = crew_of(executor)
-    show, done = progress or silent, 0
+    show, done = progress or show_nothing, 0
     function: Callable[[SweepPoint], Prediction] = question.predict
     if crew is None:
         function = partial(question.predict, progress=lambda *_: show(done, len(points)))
@@ -219,7 +219,7 @@ def sweep(
             show(done, len(points))
             yield found
 
-    return Sweep(in_order(counting()), len(points), calibration)
+    return Sweep(sort_results(counting()), len(points), calibration)
 
 
 def points_of(

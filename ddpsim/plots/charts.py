@@ -140,14 +140,16 @@ def _draw_line(axes: Any, chart: Chart, line: ChartLine) -> None:
     banded = [point.banded or (math.nan, math.nan) for point in line.points]
     is_banded = any(point.banded is not None for point in line.points)
     if is_banded and (line.whiskers or line.style == "dots"):
-        axes.errorbar(places, values, yerr=_ends(values, banded), label=line.label, capsize=3, elinewidth=1, **style)
+        axes.errorbar(
+            places, values, yerr=_measure_whiskers(values, banded), label=line.label, capsize=3, elinewidth=1, **style
+        )
         return
     axes.plot(places, values, label=line.label, **style)
     if is_banded:
         axes.fill_between(places, *zip(*banded, strict=True), color=style["color"], alpha=0.15, linewidth=0)
 
 
-def _ends(values: Sequence[float], banded: Sequence[tuple[float, float]]) -> list[list[float]]:
+def _measure_whiskers(values: Sequence[float], banded: Sequence[tuple[float, float]]) -> list[list[float]]:
     """Return how far bands go below and above values; what has none has no whisker either."""
     ends = [(value - low, high - value) for value, (low, high) in zip(values, banded, strict=True)]
     return [[end if math.isnan(end) else max(0.0, end) for end in side] for side in zip(*ends, strict=True)]
@@ -160,7 +162,9 @@ def _draw_stars(axes: Any, chart: Chart, line: ChartLine) -> None:
         return
     colour = f"C{chart.colour(line) % 10}"
     banded = [point.banded or (point.y, point.y) for point in line.points]
-    axes.errorbar(places, values, yerr=_ends(values, banded), color=colour, zorder=4 + chart.colour(line), **_STAR)
+    axes.errorbar(
+        places, values, yerr=_measure_whiskers(values, banded), color=colour, zorder=4 + chart.colour(line), **_STAR
+    )
 
 
 def _draw_bounds(axes: Any, chart: Chart, line: ChartLine) -> None:
@@ -193,7 +197,7 @@ def _draw_bars(axes: Any, chart: Chart) -> None:
         below = [base + height for base, height in zip(below, heights, strict=True)]
     for place, bar in enumerate(bars):
         if bar.low < bar.high:
-            ends = _ends([bar.total], [(bar.low, bar.high)])
+            ends = _measure_whiskers([bar.total], [(bar.low, bar.high)])
             axes.errorbar([place], [bar.total], yerr=ends, color="black", capsize=4, linewidth=1.2)
     stars = [(place, bar.reported) for place, bar in enumerate(bars) if bar.reported is not None]
     if stars:

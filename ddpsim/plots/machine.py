@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from ddpsim.plots.figure import save
 from ddpsim.plots.rings import draw_rings
 from ddpsim.plots.trees import draw_trees
-from ddpsim.topology.declared import rejoined
+from ddpsim.topology.declared import rejoin
 from ddpsim.topology.graph import Link, Topology
 from ddpsim.topology.node import VertexKind
 
@@ -111,7 +111,7 @@ def _first_node_links(topology: Topology, column: int, hidden: Collection[str]) 
             for end, other in ((source, target), (target, source))
         ]
         if not {link.source, link.target} & set(hidden):
-            links.append(rejoined(link, *ends))
+            links.append(rejoin(link, *ends))
     trunks = topology.trunks(topology.nodes).values()
     return links + [trunk for trunk in trunks if {trunk.source, trunk.target} & {leaf.name for leaf in leaves.values()}]
 
@@ -122,7 +122,7 @@ def _places(links: Sequence[Link]) -> dict[str, tuple[float, float]]:
     vertices = sorted(kinds)
     devices = [v for v in vertices if kinds[v] not in _ROWS]
     above = {v: sorted(link.target for link in links if link.source == v and link.target in vertices) for v in devices}
-    order = sorted(devices, key=lambda v: (_first(above[v], kinds), _number(v), v))
+    order = sorted(devices, key=lambda v: (_find_first(above[v], kinds), _number(v), v))
     places = {v: (float(n), 2.0) for n, v in enumerate(order)}
     for kind in ("pcie", "cpu", "leaf", "rail"):
         for vertex in (v for v in vertices if kinds[v] == kind):
@@ -137,7 +137,7 @@ def _places(links: Sequence[Link]) -> dict[str, tuple[float, float]]:
     return places
 
 
-def _first(names: Sequence[str], kinds: Mapping[str, VertexKind]) -> tuple[int, int, str]:
+def _find_first(names: Sequence[str], kinds: Mapping[str, VertexKind]) -> tuple[int, int, str]:
     for rank, kind in enumerate((VertexKind.PCIE, VertexKind.CPU)):
         for name in names:
             if kinds[name] == kind:

@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ddpsim.charts.one_step import BROADCAST, of_trace
+from ddpsim.charts.one_step import BROADCAST, timeline_from_trace
 from ddpsim.charts.timeline import TimelineStep
 from ddpsim.plots.figure import legend_beside, save
 from ddpsim.trace.metrics import summarise
@@ -29,7 +29,7 @@ _MOST_LABELS = 30
 
 def plot_timeline(traces: Mapping[str, Trace], path: str | Path, rank: int | None = None) -> None:
     """Draw one synchronised step of a rank, the lowest recorded one, a panel a trace and a row a bucket."""
-    steps = [of_trace(trace, summarise(trace).iteration_s, label, rank) for label, trace in traces.items()]
+    steps = [timeline_from_trace(trace, summarise(trace).iteration_s, label, rank) for label, trace in traces.items()]
     figure = Figure(figsize=(10, 3.2 * len(steps)), layout="constrained")
     shared: Any = None
     for row, step in enumerate(steps, start=1):

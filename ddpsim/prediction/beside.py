@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ddpsim.prediction.predict import without_beside
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.units import counted, format_time
+from ddpsim.units import format_count, format_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class StepBeside:
     def text(self) -> str:
         """Return it as a line."""
         other = "" if self.other_s is None else f", whose step takes {format_time(self.other_s)} meanwhile"
-        where = f"{counted(len(self.nodes), 'node')} ({_ranges(self.nodes)})"
+        where = f"{format_count(len(self.nodes), 'node')} ({_ranges(self.nodes)})"
         return f"beside {self.workload} on {where}{other}; with the fabric to itself {format_time(self.alone_s)}"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ddpsim.errors import WorkloadError
 from ddpsim.simulation.pace import paces
 from ddpsim.workload import Phase, Workload
-from ddpsim.workload.estimate import ModelShape, as_run, estimate
+from ddpsim.workload.estimate import ModelShape, convert_to_run, estimate
 from ddpsim.workload.gpus import AchievedGpu, gpu_of
 from ddpsim.workload.profile import Seconds
 from ddpsim.workload.replayed import was_compiled
@@ -32,7 +32,7 @@ class ConvertedWorkload:
     notes: tuple[str, ...] = ()
 
 
-def carried(
+def carry_workload(
     source: Workload, target: AchievedGpu, shape: ModelShape | None = None, precision: str | None = None
 ) -> ConvertedWorkload:
     """Return `source` as `target` would run it, with the same batch.
@@ -77,8 +77,10 @@ def carried(
             raise WorkloadError(
                 f"{gpu.name} has no figures for precision {source.precision!r}", place=source.name, remedy=remedy
             )
-    here = known.fitted()
-    factors, how, assumed = _by_operators(source, here, target, shape) if shape else _by_share(source, here, target)
+    here = known.with_fitted()
+    factors, how, assumed = (
+        _scale_by_operators(source, here, target, shape) if shape else _scale_by_share(source, here, target)
+    )
     workload = retimed(source, factors)
     return ConvertedWorkload(
         replace(
@@ -92,10 +94,10 @@ def carried(
     )
 
 
-def _by_operators(
+def _scale_by_operators(
     source: Workload, here: AchievedGpu, there: AchievedGpu, shape: ModelShape
 ) -> tuple[Factors, str, tuple[str, ...]]:
-    shape = as_run(shape, here, source.precision)
+    shape = convert_to_run(shape, here, source.precision)
     (forward, backward), (forward_there, backward_there) = (
         roofline_s((shape.forward, shape.backward), gpu, source.precision) for gpu in (here, there)
     )
@@ -111,7 +113,7 @@ def _by_operators(
     return factors, "operator by operator, between gradients", ()
 
 
-def _by_share(source: Workload, here: AchievedGpu, there: AchievedGpu) -> tuple[Factors, str, tuple[str, ...]]:
+def _scale_by_share(source: Workload, here: AchievedGpu, there: AchievedGpu) -> tuple[Factors, str, tuple[str, ...]]:
     arithmetic = here.achieved_flops("gemm", source.precision) / there.achieved_flops("gemm", source.precision)
     memory = here.achieved_Bps / there.achieved_Bps
     share, notes = source.arithmetic_share, tuple[str, ...]()
@@ -174,5 +176,5 @@ def retimed(workload: Workload, factors: Factors) -> Workload:
         backward=Phase(workload.backward.host_s, backward),
         optimizer=Phase(workload.optimizer.host_s, workload.optimizer.device_s * factors.optimizer),
         gradient_ready_s=ready,
-        forward_use_s=use and use.repaced(factors.forward),
+        forward_use_s=use and use.scale_device(factors.forward),
     )

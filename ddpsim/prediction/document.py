@@ -30,7 +30,7 @@ class PredictedBucket(Document):
     wire_s: Amount | None = None
 
     @model_validator(mode="after")
-    def _in_order(self) -> PredictedBucket:
+    def _check_order(self) -> PredictedBucket:
         if self.finished_s < self.started_s - _ROUNDING_S:
             what = f"its collective ends at {self.finished_s!r} s, before it starts at {self.started_s!r} s"
             raise document_error(what, "finished_s")
@@ -85,7 +85,7 @@ def flat(document: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in document.items() if not isinstance(value, dict | list)}
 
 
-def of_step(row: Mapping[str, object]) -> dict[str, object]:
+def scale_to_step(row: Mapping[str, object]) -> dict[str, object]:
     """Return a row whose times are of the optimizer's step, of all its micro-batches, each of them once.
 
     Where there are several, what one takes stands beside.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ddpsim.errors import InputError
-from ddpsim.options.option import at_least_one
+from ddpsim.options.option import check_at_least_one
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation import IterationProfile, Options
@@ -110,7 +110,7 @@ def check_first(count: int, options: Options) -> None:
     Raises:
         InputError: no count, or options under which no two iterations are alike.
     """
-    at_least_one("first", count, MOST)
+    check_at_least_one("first", count, MOST)
     others = {"drop": bool(options.drop), "beside": options.beside is not None}
     for name, given in others.items():
         if given:
@@ -121,7 +121,7 @@ def check_first(count: int, options: Options) -> None:
         raise InputError(what, place="first", remedy="keep one")
 
 
-def first_iterations(prediction: Prediction, count: int) -> FirstIterations:
+def predict_first_iterations(prediction: Prediction, count: int) -> FirstIterations:
     """Return the construction of a predicted job and its first iterations.
 
     They begin with torch's first buckets, which are rebuilt as torch or the order policy has it, and with an idle
@@ -145,7 +145,7 @@ def first_iterations(prediction: Prediction, count: int) -> FirstIterations:
     plans = began.settings[0].plan
     last = Plans([0], [plans(count - 1)])
     shift = WARM_UP * run.options.period
-    later = [replace(draw, pace=partial(_later, draw, shift)) for draw in began.draws]
+    later = [replace(draw, pace=partial(_shift_draw, draw, shift)) for draw in began.draws]
     steady = run.under(began.job.options, whole=False, draws=later, planned=last)
     compared = zip(iterations, iterations_of(steady.graph, steady.graph.ranks[0], steady.times)[shift:], strict=False)
     rebuilt = {k for k in range(1, count) if plans(k).groups() != plans(k - 1).groups()}
@@ -160,5 +160,5 @@ def _order(options: Options) -> str | None:
     return options.order if options.order is not None or fixed else "once"
 
 
-def _later(draw: SimulatedRank, shift: int, iteration: int) -> IterationProfile:
+def _shift_draw(draw: SimulatedRank, shift: int, iteration: int) -> IterationProfile:
     return draw.pace(max(0, iteration - shift))

@@ -10,7 +10,7 @@ from ddpsim.bucketing.assign import Bucket
 from ddpsim.bucketing.caps import TorchCall
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts.doubt import Ends
-from ddpsim.prediction.predict import predicted
+from ddpsim.prediction.predict import build_prediction
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
@@ -31,7 +31,7 @@ class KeptPlan:
         """Return what is kept of `plan`."""
         return cls(tuple((bucket.parameters, bucket.limit_bytes) for bucket in plan.buckets), plan.call)
 
-    def restored(self, parameters: Sequence[Parameter]) -> BucketPlan:
+    def restore(self, parameters: Sequence[Parameter]) -> BucketPlan:
         """Return the plan of the model with these parameters."""
         buckets = (
             Bucket(indices, sum(parameters[index].size_bytes for index in indices), limit_bytes)
@@ -93,10 +93,10 @@ def restore_prediction(
         options: likewise, but for the buckets.
     """
     parameters, asked = workload.parameters, kept.asked_plan
-    options = replace(options, caps=kept.caps, plan=None if asked is None else asked.restored(parameters))
+    options = replace(options, caps=kept.caps, plan=None if asked is None else asked.restore(parameters))
     run = SimulatedRun.of(workload, topology, nodes, gpus_per_node, options, calibration, brief=kept.brief)
     return replace(
-        predicted(run, kept.summary, kept.plan.restored(parameters), kept.local_s),
+        build_prediction(run, kept.summary, kept.plan.restore(parameters), kept.local_s),
         low_s=kept.low_s,
         high_s=kept.high_s,
         ends=kept.ends,

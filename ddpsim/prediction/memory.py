@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpsim.bucketing import BucketPlan
-from ddpsim.gpus.table import shipped_gpu
+from ddpsim.gpus.table import find_shipped_gpu
 from ddpsim.jobs.job import Job
 from ddpsim.schedules.schedule import WHOLE, Schedule
 from ddpsim.workload import Workload
@@ -182,7 +182,7 @@ def capacity_bytes(workload: Workload, models: Sequence[str]) -> float | None:
     def one(model: str) -> float | None:
         if own is not None and own.spec.memory is not None and kind_of(model).lower() == same:
             return own.spec.memory
-        spec = shipped_gpu(model)
+        spec = find_shipped_gpu(model)
         return None if spec is None else spec.memory
 
     sizes = [one(model) for model in dict.fromkeys(models)]

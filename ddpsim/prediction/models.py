@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from ddpsim.errors import WorkloadError
-from ddpsim.gpus.table import shipped_gpu
+from ddpsim.gpus.table import find_shipped_gpu
 from ddpsim.jobs.simulated import Options
-from ddpsim.prediction.carry import carried
+from ddpsim.prediction.carry import carry_workload
 from ddpsim.topology.declared import Cluster
 from ddpsim.workload import Workload
 from ddpsim.workload.estimate import ModelShape
 from ddpsim.workload.files import RECORDED, locate_workload, read_workload, with_operators
 from ddpsim.workload.gpus import gpu_named, kind_of
-from ddpsim.workload.on_gpu import REMEDY, on_gpu
+from ddpsim.workload.on_gpu import REMEDY, estimate_on_gpu
 
 Key = tuple[str | None, int | None, str | None, int]
 
@@ -83,10 +83,10 @@ class Model:
         target = None if self.keeps_pace else self.gpu or there
         key = (target, batch_size, precision, 1 if options is None else options.tensor_parallel)
         if key not in self._found:
-            self._found[key] = replace(self._made(*key), operators=None)
+            self._found[key] = replace(self._make(*key), operators=None)
         return self._found[key]
 
-    def _made(self, gpu: str | None, batch_size: int | None, precision: str | None, tensor_parallel: int) -> Workload:
+    def _make(self, gpu: str | None, batch_size: int | None, precision: str | None, tensor_parallel: int) -> Workload:
         source = self.source
         if tensor_parallel > 1:
             return self._part(gpu, batch_size, precision, tensor_parallel)
@@ -97,7 +97,7 @@ class Model:
             what = f"keeps the pace of its file, of batch {source.batch_size} in {source.precision}"
             remedy = f"leave out @{RECORDED} and `keep_pace`, so that it is estimated, or `batch_size` and `precision`"
             raise WorkloadError(what, place=self.name, remedy=remedy)
-        if not (other or self.gpu or self._estimable(str(gpu))):
+        if not (other or self.gpu or self._is_estimable(str(gpu))):
             return source
         if (
             gpu is not None
@@ -106,19 +106,19 @@ class Model:
             and (not source.estimated or source.operators is None)
         ):
             shape = None if source.operators is None else ModelShape.of(source, source.operators)
-            return carried(source, gpu_named(gpu).fitted(), shape).workload
-        return on_gpu(source, gpu_named(gpu or source.device), batch_size=batch_size, precision=precision)
+            return carry_workload(source, gpu_named(gpu).with_fitted(), shape).workload
+        return estimate_on_gpu(source, gpu_named(gpu or source.device), batch_size=batch_size, precision=precision)
 
     def _part(self, gpu: str | None, batch_size: int | None, precision: str | None, ranks: int) -> Workload:
         """Return what one of `ranks` computes of each layer, on `gpu` or on its own."""
         source = self.source
-        known = gpu if gpu is not None and (self.gpu or self._estimable(gpu)) else source.gpu
+        known = gpu if gpu is not None and (self.gpu or self._is_estimable(gpu)) else source.gpu
         if known is None:
             what = f"{source.name} is computed by a CPU, and has no operators that {ranks} ranks could share"
             raise WorkloadError(what, place="tensor_parallel", remedy=REMEDY)
         target = gpu_named(known)
-        return on_gpu(source, target, batch_size=batch_size, precision=precision, tensor_parallel=ranks)
+        return estimate_on_gpu(source, target, batch_size=batch_size, precision=precision, tensor_parallel=ranks)
 
-    def _estimable(self, gpu: str) -> bool:
-        spec = shipped_gpu(gpu)
+    def _is_estimable(self, gpu: str) -> bool:
+        spec = find_shipped_gpu(gpu)
         return self.source.operators is not None and spec is not None and self.source.precision in spec.peaks

@@ -17,7 +17,7 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
-from ddpsim.options.option import at_least_one
+from ddpsim.options.option import check_at_least_one
 from ddpsim.prediction import predict as simulated
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.prediction import Prediction
@@ -32,7 +32,7 @@ Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
 
-def taking_names(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+def take_names(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
     """Return `function` with its arguments as it is written for, found by their parameters' names.
 
     A name is loaded where the function takes none itself. What can be no such argument raises InputError. To type
@@ -65,7 +65,7 @@ def _workload(name: str, value: Any, wanted: str) -> Any:
         return os.fspath(value) if "str" in wanted else load_workload(os.fspath(value))
     if not isinstance(value, Workload) and type(value).__name__ not in wanted:
         remedy = "give a name that `ddpsim workload list` shows, a file's path, or a `Workload`"
-        raise InputError(f"{_shown(value)} is no workload", place=name, remedy=remedy)
+        raise InputError(f"{_format_value(value)} is no workload", place=name, remedy=remedy)
     return value
 
 
@@ -74,21 +74,23 @@ def _topology(name: str, value: Any, wanted: str) -> Any:
         return os.fspath(value) if "str" in wanted else load_topology(os.fspath(value))
     if not isinstance(value, Cluster):
         remedy = "give a name that `ddpsim topo list` shows, a file's path, or a `Topology`"
-        raise InputError(f"{_shown(value)} is no machine", place=name, remedy=remedy)
+        raise InputError(f"{_format_value(value)} is no machine", place=name, remedy=remedy)
     return value
 
 
 def _count(name: str, value: Any, wanted: str) -> Any:
     del wanted
     if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__")):
-        raise InputError(f"{_shown(value)} is not a count", place=name, remedy=f"give a whole number, e.g. `{name}=4`")
+        raise InputError(
+            f"{_format_value(value)} is not a count", place=name, remedy=f"give a whole number, e.g. `{name}=4`"
+        )
     return None if value is None else value.__index__()
 
 
 def _batch_size(name: str, value: Any, wanted: str) -> Any:
     count = _count(name, value, wanted)
     if count is not None:
-        at_least_one(name, count)
+        check_at_least_one(name, count)
     return count
 
 
@@ -96,7 +98,7 @@ def _number(name: str, value: Any, wanted: str) -> Any:
     if value is None and wanted.endswith("None"):
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise InputError(f"{_shown(value)} is no number above 0", place=name, remedy="give e.g. 0.8, or 1281167")
+        raise InputError(f"{_format_value(value)} is no number above 0", place=name, remedy="give e.g. 0.8, or 1281167")
     return value
 
 
@@ -106,7 +108,9 @@ def _link_rates(name: str, value: Any, wanted: str) -> Any:
     for each in () if isinstance(value, str) else value if isinstance(value, Iterable) else [value]:
         named = isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], str)
         if each is not None and not named:
-            raise InputError(f"{_shown(each)} is no link with its rate", place=name, remedy="give e.g. '25,100Gb/s'")
+            raise InputError(
+                f"{_format_value(each)} is no link with its rate", place=name, remedy="give e.g. '25,100Gb/s'"
+            )
         if each is not None:
             _number(name, each[1], "float")
     return value
@@ -116,7 +120,7 @@ def _prices(name: str, value: Any, wanted: str) -> Any:
     del wanted
     if not isinstance(value, Mapping):
         remedy = "give them by machine, e.g. {'dgx-a100': '32.77USD/h'}"
-        raise InputError(f"{_shown(value)} is no prices by machine", place=name, remedy=remedy)
+        raise InputError(f"{_format_value(value)} is no prices by machine", place=name, remedy=remedy)
     return value
 
 
@@ -126,13 +130,15 @@ def _cap(name: str, value: Any, wanted: str) -> Any:
         return value
     if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
         return BucketCaps(bucket_cap_mb=value)
-    raise InputError(f"{_shown(value)} is no bucket cap", place=name, remedy="give MiB, e.g. 25, or `BucketCaps`")
+    raise InputError(
+        f"{_format_value(value)} is no bucket cap", place=name, remedy="give MiB, e.g. 25, or `BucketCaps`"
+    )
 
 
 def _text(name: str, value: Any, wanted: str) -> Any:
     del wanted
     if value is not None and not isinstance(value, str):
-        raise InputError(f"{_shown(value)} is no text", place=name, remedy="give a text")
+        raise InputError(f"{_format_value(value)} is no text", place=name, remedy="give a text")
     return value
 
 
@@ -140,7 +146,7 @@ def _options(name: str, value: Any, wanted: str) -> Any:
     del wanted
     if value is not None and not isinstance(value, Options):
         remedy = "give e.g. `Options(caps=BucketCaps(bucket_cap_mb=25))`"
-        raise InputError(f"{_shown(value)} is no `Options`", place=name, remedy=remedy)
+        raise InputError(f"{_format_value(value)} is no `Options`", place=name, remedy=remedy)
     return value
 
 
@@ -151,12 +157,12 @@ def _calibration(name: str, value: Any, wanted: str) -> Any:
 
         return load_calibration(os.fspath(value))
     if value is not None and not isinstance(value, Calibration):
-        what, remedy = f"{_shown(value)} is no calibration", "give a file's path, or a `Calibration`"
+        what, remedy = f"{_format_value(value)} is no calibration", "give a file's path, or a `Calibration`"
         raise InputError(what, place=name, remedy=remedy)
     return value
 
 
-def _one_or_several(one: Callable[[str, Any, str], Any]) -> Callable[[str, Any, str], Any]:
+def _accept_several(one: Callable[[str, Any, str], Any]) -> Callable[[str, Any, str], Any]:
     """Return what takes several of what `one` takes, or one alone."""
 
     def several(name: str, value: Any, wanted: str) -> Any:
@@ -169,24 +175,24 @@ def _one_or_several(one: Callable[[str, Any, str], Any]) -> Callable[[str, Any, 
 
 
 def _nodes(name: str, value: Any, wanted: str) -> Any:
-    return (_one_or_several(_count) if "Sequence" in wanted else _count)(name, value, wanted)
+    return (_accept_several(_count) if "Sequence" in wanted else _count)(name, value, wanted)
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return f"{value!r}" if isinstance(value, (str, int, float, bool, type(None))) else f"a `{type(value).__name__}`"
 
 
 _TAKEN: Mapping[str, Callable[[str, Any, str], Any]] = {
     "workload": _workload,
-    "workloads": _one_or_several(_workload),
+    "workloads": _accept_several(_workload),
     "topology": _topology,
-    "topologies": _one_or_several(_topology),
+    "topologies": _accept_several(_topology),
     "nodes": _nodes,
     "gpus_per_node": _count,
-    "batch_sizes": _one_or_several(_batch_size),
-    "precisions": _one_or_several(_text),
-    "schemes": _one_or_several(_text),
-    "caps": _one_or_several(_cap),
+    "batch_sizes": _accept_several(_batch_size),
+    "precisions": _accept_several(_text),
+    "schemes": _accept_several(_text),
+    "caps": _accept_several(_cap),
     "link_rates": _link_rates,
     "prices": _prices,
     "samples_per_epoch": _number,
@@ -212,7 +218,7 @@ _SHOWN = {
 """By the type that a function is written for, what `help` shows: all that may be given. A `str` is a name or a path."""
 
 
-@taking_names
+@take_names
 def predict(
     workload: Workload | str | Model,
     topology: Topology,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddpsim.collectives.nccl.paths_taken import other_reach
+from ddpsim.collectives.nccl.paths_taken import find_other_reach
 from ddpsim.doubts.collectives import covers
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Band, Prediction
@@ -39,7 +39,7 @@ class ConditionalStep:
         return {**said, "step_s": step_s, "step_low_s": low_s, "step_high_s": high_s}
 
 
-def otherwise(prediction: Prediction) -> ConditionalStep | None:
+def predict_other_reach(prediction: Prediction) -> ConditionalStep | None:
     """Return the step where cards reach each other the other way; None where that is known, or changes nothing.
 
     It is known where NVLinks join them, where their driver or the machine's file says, and where a calibration measured
@@ -49,16 +49,16 @@ def otherwise(prediction: Prediction) -> ConditionalStep | None:
     backend = options.backend_for(prediction.workload)
     if backend != "nccl" or options.comm != "real" or covers(prediction.calibration, placement, backend):
         return None
-    found = other_reach(placement)
+    found = find_other_reach(placement)
     if found is None:
         return None
     condition, setting, changed = found
-    step_s = _on(prediction, changed).step_s
+    step_s = _predict_changed(prediction, changed).step_s
     moved = abs(step_s[0] / prediction.step_s[0] - 1)
     return ConditionalStep(condition, setting, step_s) if moved >= _MATTERS else None
 
 
-def _on(prediction: Prediction, changed: Cluster) -> Prediction:
+def _predict_changed(prediction: Prediction, changed: Cluster) -> Prediction:
     return predict(
         prediction.workload,
         changed,

@@ -37,7 +37,7 @@ class MeasuredStep:
     source: str = GIVEN
 
 
-def anchored_to_row(
+def anchor_to_row(
     workload: Workload, row: MeasuredStep, options: Options | None = None, calibration: Calibration | None = None
 ) -> Workload:
     """Return `workload` at the pace at which its prediction is `row`'s step, by bisection over predictions.
@@ -51,7 +51,7 @@ def anchored_to_row(
     """
 
     def predicted_s(factor: float) -> float:
-        paced = repaced(workload, factor)
+        paced = scale_device_time(workload, factor)
         return predict(
             paced,
             row.topology,
@@ -74,7 +74,7 @@ def anchored_to_row(
         middle = (low * high) ** 0.5
         low, high = (middle, high) if predicted_s(middle) < row.step_s else (low, middle)
     factor = (low * high) ** 0.5
-    found = repaced(workload, factor)
+    found = scale_device_time(workload, factor)
     ranks = row.topology.place(row.nodes, row.gpus_per_node).world_size
     where = f"{format_time(row.step_s)} on {row.topology.name}, {ranks} ranks"
     return replace(
@@ -88,7 +88,7 @@ def anchored_to_row(
     )
 
 
-def repaced(workload: Workload, factor: float) -> Workload:
+def scale_device_time(workload: Workload, factor: float) -> Workload:
     """Return `workload` with its device's time times `factor`; the host's stays, and gradients come when both allow.
 
     On a CPU, and where layers that sleep keep the pace, there is one clock, and all of it is scaled.
@@ -106,7 +106,7 @@ def repaced(workload: Workload, factor: float) -> Workload:
             optimizer=scaled(workload.optimizer),
             gradient_hook_s=workload.gradient_hook_s * factor,
             gradient_ready_s=workload.gradient_ready_s * factor,
-            forward_use_s=use and use.scaled(factor, factor),
+            forward_use_s=use and use.scale(factor, factor),
         )
     update = 1.0 if "optimizer" in workload.provenance else factor
     return retimed(workload, Factors(factor, np.full(len(workload.parameters), factor), factor, update))

@@ -32,7 +32,7 @@ class Sensitivity:
     @classmethod
     def read(cls, document: Mapping[str, object]) -> tuple[Sensitivity, ...]:
         """Return those that a checked predict document tells, the most first."""
-        told = _listed(document, "sensitivities")
+        told = _get_list(document, "sensitivities")
         return tuple(cls(each["resource"], each["saved_s"], each.get("retimed", False)) for each in told)
 
     def document(self) -> dict[str, object]:
@@ -70,9 +70,11 @@ class CriticalPath:
     @classmethod
     def read(cls, document: Mapping[str, object]) -> CriticalPath | None:
         """Return the path that a checked predict document tells; None where it tells none."""
-        found = {str(each["cause"]): float(each["seconds"]) for each in _listed(document, "critical_path")}
+        found = {str(each["cause"]): float(each["seconds"]) for each in _get_list(document, "critical_path")}
         names = ("stream", "cause", "start_s", "end_s")
-        spans = [PathSpan(**{name: each[name] for name in names}) for each in _listed(document, "critical_path_spans")]
+        spans = [
+            PathSpan(**{name: each[name] for name in names}) for each in _get_list(document, "critical_path_spans")
+        ]
         return cls(found, spans) if found else None
 
     def entries(self) -> dict[str, object]:
@@ -94,7 +96,7 @@ class CriticalPath:
         return fill(f"the step waits for: {', '.join(shares)}", 120, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def helps_most(found: Sequence[Sensitivity], iteration_s: float, steps: int = 1, where: str = "") -> list[str]:
+def format_helps_most(found: Sequence[Sensitivity], iteration_s: float, steps: int = 1, where: str = "") -> list[str]:
     """Return the table of what would help most, as lines; none where nothing would.
 
     Args:
@@ -122,6 +124,6 @@ def sensitivity_table(found: Sequence[Sensitivity], iteration_s: float, steps: i
     return ResultTable.of(columns, [each for each in found if each.saved_s >= _MATTERS * iteration_s])
 
 
-def _listed(document: Mapping[str, object], key: str) -> list[Mapping[str, Any]]:
+def _get_list(document: Mapping[str, object], key: str) -> list[Mapping[str, Any]]:
     found = document.get(key)
     return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []

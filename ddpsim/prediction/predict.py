@@ -8,15 +8,15 @@ from statistics import fmean, median
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import correcting_curve
+from ddpsim.collectives.execute import find_correcting_curve
 from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.doubt import Doubt, Ends
 from ddpsim.prediction.prediction import AlternativeStep, Prediction
-from ddpsim.prediction.simulated_run import SimulatedRun, in_brief
+from ddpsim.prediction.simulated_run import SimulatedRun, shorten_run
 from ddpsim.simulation import Options, simulate_local
 from ddpsim.simulation.communication import Assumptions
-from ddpsim.simulation.costs import undisturbed
+from ddpsim.simulation.costs import remove_overlap_costs
 from ddpsim.simulation.engine import trace_of
 from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import Progress
@@ -75,14 +75,14 @@ def predict(
     trace = run.trace(progress, keep=band or keep, like=like)
     if local_s is None:
         local_s = local_period_s(run.workload, run.options, progress, calibration)
-    prediction = predicted(run, summarise(trace), trace.plan, local_s)
+    prediction = build_prediction(run, summarise(trace), trace.plan, local_s)
     return with_band(prediction, calibration, progress, keep=keep, also=also) if band else prediction
 
 
-def predicted(run: SimulatedRun, summary: Summary, plan: BucketPlan, local_s: float) -> Prediction:
+def build_prediction(run: SimulatedRun, summary: Summary, plan: BucketPlan, local_s: float) -> Prediction:
     """Return the prediction of a run whose summary and last buckets are known, its band that of its iterations."""
     workload, placement, options, calibration = run.workload, run.placement, run.options, run.calibration
-    curve = correcting_curve(placement, options.backend_for(workload), calibration, options.algorithm)
+    curve = find_correcting_curve(placement, options.backend_for(workload), calibration, options.algorithm)
     return Prediction(
         workload=workload,
         placement=placement,
@@ -126,7 +126,7 @@ def with_band(
     """
     sizes = [bucket.size_bytes for bucket in prediction.plan.buckets]
     doubts = doubts_of(prediction.workload, prediction.placement, prediction.options, calibration, sizes)
-    free, further = _undisturbed(prediction, calibration), {} if also is None else also(prediction)
+    free, further = _assume_undisturbed(prediction, calibration), {} if also is None else also(prediction)
     assumed = [end for doubt in doubts for end in (doubt.low, doubt.high) if end is not None]
     told = iter(periods_under(prediction, [*assumed, *free, *further.values()], progress))
 
@@ -182,15 +182,15 @@ def periods_under(
         more_s = prediction.iteration_s - alone.iteration_s
         by_itself = periods_under(alone, assumed, progress, exact=exact)
         return [replace(each, iteration_s=each.iteration_s + more_s) for each in by_itself]
-    retimed = [None] * len(assumed) if exact else prediction.run.retimed(assumed)
+    retimed = [None] * len(assumed) if exact else prediction.run.retime(assumed)
     ends = [each for each, found_s in zip(assumed, retimed, strict=True) if found_s is None]
-    told = iter(_simulated(prediction, ends, progress))
+    told = iter(_simulate_each(prediction, ends, progress))
     return [
         AlternativeStep(next(told), retimed=False) if s is None else AlternativeStep(s, retimed=True) for s in retimed
     ]
 
 
-def _simulated(prediction: Prediction, assumed: Sequence[Assumptions], progress: Progress | None) -> list[float]:
+def _simulate_each(prediction: Prediction, assumed: Sequence[Assumptions], progress: Progress | None) -> list[float]:
     """Return the iteration under each of `assumed`, simulated; transfer by transfer, by what flows tell."""
     if not assumed:
         return []
@@ -200,7 +200,7 @@ def _simulated(prediction: Prediction, assumed: Sequence[Assumptions], progress:
     flows = replace(options, fidelity="flow") if by_flow else options
     found = [
         _period_s(prediction, flows, each, progress) if again_s is None else again_s
-        for each, again_s in zip(every, prediction.run.again(every), strict=True)
+        for each, again_s in zip(every, prediction.run.rerun(every), strict=True)
     ]
     return [prediction.iteration_s + each_s - found[0] for each_s in found[1:]] if by_flow else found
 
@@ -213,14 +213,14 @@ def without_beside(prediction: Prediction) -> Prediction:
     run, other = prediction.run, prediction.options.beside
     idle = None if other is None else replace(other, idle=True)
     alone = SimulatedRun(run.workload, run.placement, replace(run.options, beside=idle), run.calibration, run.brief)
-    return predicted(alone, summarise(alone.trace(keep=True)), prediction.plan, prediction.local_s)
+    return build_prediction(alone, summarise(alone.trace(keep=True)), prediction.plan, prediction.local_s)
 
 
-def _undisturbed(prediction: Prediction, calibration: Calibration | None) -> list[Assumptions]:
+def _assume_undisturbed(prediction: Prediction, calibration: Calibration | None) -> list[Assumptions]:
     """Return the assumption that computing and communicating do not disturb each other; none where nobody does."""
     if prediction.placement.world_size == 1 or prediction.options.comm != "real":
         return []
-    return [Assumptions(undisturbed(prediction.options.backend_for(prediction.workload), calibration))]
+    return [Assumptions(remove_overlap_costs(prediction.options.backend_for(prediction.workload), calibration))]
 
 
 def gain_band(default: Prediction, other: Prediction) -> tuple[float, float]:
@@ -260,7 +260,7 @@ def _summary(
         scale_compute=options.scale_compute * assumptions.compute,
         scale_host=options.scale_host * assumptions.host,
     )
-    scaled, warm_up = in_brief(scaled, prediction.workload)
+    scaled, warm_up = shorten_run(scaled, prediction.workload)
     return summarise(trace_of(prediction.run.under(scaled, assumptions, progress, warm_up=warm_up, whole=False)))
 
 

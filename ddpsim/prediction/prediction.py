@@ -24,7 +24,7 @@ from ddpsim.tables import ResultTable
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.trace.tables import PREDICTED_BUCKETS, bucket_table, parts_table
-from ddpsim.units import counted, format_time
+from ddpsim.units import format_count, format_time
 from ddpsim.version import __version__
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import gpu_of, kind_of
@@ -95,7 +95,7 @@ class Prediction:
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the step with its band, and what it comes to."""
         return summary_card(
-            f"{self.workload.name} on {counted(self.nodes, 'node')} of {self.topology.name}",
+            f"{self.workload.name} on {format_count(self.nodes, 'node')} of {self.topology.name}",
             {
                 "step": "{} ({} to {})".format(*map(format_time, self.step_s)),
                 "samples a second": f"{self.samples_per_s:,.0f}",
@@ -119,7 +119,7 @@ class Prediction:
     @property
     def critical_path(self) -> CriticalPath:
         """What an iteration waits for."""
-        return CriticalPath.of(self.run.traced_path(), self.iteration_s)
+        return CriticalPath.of(self.run.trace_path(), self.iteration_s)
 
     @property
     def topology(self) -> Cluster:
@@ -141,7 +141,7 @@ class Prediction:
         """What each doubt does to the iteration, the largest first; jitter is one where recorded iterations differ."""
         s = self.summary
         jitter = Effect(_JITTER, _NO_REMEDY, s.iteration_low_s, s.iteration_high_s, 1.0)
-        return join.largest_first([jitter, *(join.effect(each, s.iteration_s, each.steps_s) for each in self.ends)])
+        return join.sort_by_width([jitter, *(join.effect(each, s.iteration_s, each.steps_s) for each in self.ends)])
 
     @property
     def clipping_s(self) -> float | None:

@@ -29,7 +29,8 @@ LINKS = {
 def sensitivities_of(prediction: Prediction) -> list[Sensitivity]:
     """Return what `PERCENT` more of each resource would save of the iteration of `prediction`, the most first.
 
-    Everything else stays, buckets and schedule too. It is told anew where `prediction` was not made with `more_of`.
+    Everything else stays, buckets and schedule too. It is told anew where `prediction` was
+    not made with `list_sensitivity_assumptions`.
     """
     more = resources_of(prediction, 1 + PERCENT / 100)
     known = {name: prediction.also[_MORE + name] for name in more if _MORE + name in prediction.also}
@@ -40,7 +41,7 @@ def sensitivities_of(prediction: Prediction) -> list[Sensitivity]:
     return sorted(saved, key=lambda each: (-each.saved_s, each.resource))
 
 
-def more_of(prediction: Prediction) -> dict[str, Assumptions]:
+def list_sensitivity_assumptions(prediction: Prediction) -> dict[str, Assumptions]:
     """Return what `sensitivities_of` assumes, for `predict`; nothing where ends are told too roughly for that."""
     if _meet(prediction):
         return {}

@@ -19,7 +19,7 @@ from ddpsim.simulation.dependencies import Dependencies
 from ddpsim.simulation.engine import Simulated, plan_of, run_again, run_job, run_resolved, trace_of
 from ddpsim.simulation.job_run import JobRun, period_of
 from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, SimulatedIterations, with_buckets
-from ddpsim.simulation.retime import periods_s, retimable
+from ddpsim.simulation.retime import is_retimable, periods_s
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.topology.placement import place
@@ -74,9 +74,9 @@ class SimulatedRun:
             InputError: as `place`, and for a CPU's workload on GPUs.
         """
         placement = place(topology, nodes, gpus_per_node)
-        replayed = replayed_on(topology, workload, options)
+        replayed = replay_on(topology, workload, options)
         if options.beside is not None:
-            options = replace(options, beside=_at_its_pace(options.beside, topology))
+            options = replace(options, beside=_set_pace(options.beside, topology))
         return cls(replayed, placement, options.on(replayed, topology), calibration, brief)
 
     @property
@@ -92,7 +92,7 @@ class SimulatedRun:
             self._batches = tuple(found[rank // per_node] for rank in range(trainers))
         return self._batches
 
-    def traced_path(self) -> Simulated:
+    def trace_path(self) -> Simulated:
         """Return a trace with its longest path; of a brief run another is simulated for that, if its graph is gone."""
         return self.trace() if not self.brief else trace_of(self._ran or self._run(brief=True, whole=False), path=True)
 
@@ -103,7 +103,7 @@ class SimulatedRun:
 
         Args:
             like: what the same job with other buckets rests on, which is then not found anew.
-            keep: whether to keep its graph for `retimed` and `again`, until it is let go.
+            keep: whether to keep its graph for `retime` and `rerun`, until it is let go.
 
         Raises:
             InputError: as `simulate`.
@@ -130,15 +130,15 @@ class SimulatedRun:
         """What it rests on, without its graph; None where that is not kept, or other buckets are another job's."""
         return None if self._ran is None else with_buckets(self._ran, self.options.caps, self.options.plan)
 
-    def retimed(self, assumed: Sequence[Assumptions]) -> list[float | None]:
+    def retime(self, assumed: Sequence[Assumptions]) -> list[float | None]:
         """Return the period under each of `assumed`, told from the graph; None where only another run tells it."""
         ran = self._graph()
         extent = self._extent(ran)
-        if self._order is None and retimable(ran):
+        if self._order is None and is_retimable(ran):
             self._order = Dependencies(ran, extent.end)
         return periods_s(ran, extent, assumed, self._order)
 
-    def again(self, assumed: Sequence[Assumptions]) -> list[float | None]:
+    def rerun(self, assumed: Sequence[Assumptions]) -> list[float | None]:
         """Return the period under each of `assumed`, of the graph run again; None where it has to be built anew.
 
         Transfer by transfer every run would take minutes; what an assumption changes is told by flows as well.
@@ -157,7 +157,7 @@ class SimulatedRun:
         return self._ran
 
     def _extent(self, ran: JobRun) -> SimulatedIterations:
-        brief, warm_up = in_brief(self.options, self.workload)
+        brief, warm_up = shorten_run(self.options, self.workload)
         iterations = max(brief.iterations_of(kind.workload) for kind in ran.kinds)
         return SimulatedIterations.of(brief, iterations, warm_up, ran.schedule, whole=False)
 
@@ -179,7 +179,7 @@ class SimulatedRun:
     ) -> JobRun:
         if brief and like is not None and (resolved := with_buckets(like, self.options.caps, self.options.plan)):
             return run_resolved(resolved, progress)
-        options, warm_up = in_brief(self.options, self.workload) if brief else (self.options, WARM_UP)
+        options, warm_up = shorten_run(self.options, self.workload) if brief else (self.options, WARM_UP)
         return self.under(options, progress=progress, warm_up=warm_up, whole=whole)
 
     def under(
@@ -202,14 +202,14 @@ class SimulatedRun:
         return run_job(self.workload, placement, options, assumed.calibration, progress=progress, **given)
 
 
-def _at_its_pace(other: JobBeside, topology: Cluster) -> JobBeside:
+def _set_pace(other: JobBeside, topology: Cluster) -> JobBeside:
     """Return the job beside at the pace of the machine's GPUs, as any workload is."""
     options = Options(backend=other.job.backend)
     found = Model.of(other.workload, options).on(topology, options=options)
-    return replace(other, workload=replayed_on(topology, found, options))
+    return replace(other, workload=replay_on(topology, found, options))
 
 
-def in_brief(options: Options, workload: Workload) -> tuple[Options, int]:
+def shorten_run(options: Options, workload: Workload) -> tuple[Options, int]:
     """Return options and warm-up that tell the period alone: of iterations that are all alike one, once settled.
 
     Where batches are loaded ahead, it takes as long as it takes until none is left of those loaded before the first.
@@ -222,10 +222,10 @@ def in_brief(options: Options, workload: Workload) -> tuple[Options, int]:
 def workloads_on(placement: Placement, options: Options) -> dict[str, Workload]:
     """Return by name the workloads of node templates that have their own."""
     named = sorted({c.template.workload for c in placement.classes if c.template.workload is not None})
-    return {name: replayed_on(placement.topology, load_workload(name), options) for name in named}
+    return {name: replay_on(placement.topology, load_workload(name), options) for name in named}
 
 
-def replayed_on(topology: Cluster, workload: Workload, options: Options) -> Workload:
+def replay_on(topology: Cluster, workload: Workload, options: Options) -> Workload:
     """Return `workload` as a topology's nodes replay it: with the optimizer asked for, by timed layers without GPUs.
 
     Raises:

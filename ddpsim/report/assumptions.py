@@ -31,7 +31,7 @@ def assumptions(
         calibration: that they were made with.
         backends: of their process groups.
     """
-    constants = [constant for backend in dict.fromkeys(backends) for constant in _in_force(backend, calibration)]
+    constants = [constant for backend in dict.fromkeys(backends) for constant in _list_in_force(backend, calibration)]
     return (*doubt_tables(documents), _workloads(workloads), _machines(machines), _constants(constants))
 
 
@@ -80,14 +80,15 @@ def _machines(machines: Iterable[Cluster]) -> Table:
     return Table("Machines", ResultTable(("machine", "confidence", "sources"), rows, frozenset({0, 1, 2})))
 
 
-def _in_force(backend: str, calibration: Calibration | None) -> list[Constant]:
+def _list_in_force(backend: str, calibration: Calibration | None) -> list[Constant]:
     in_force = calibration if calibration and calibration.backend == backend else Calibration.priors(backend)
     return list(in_force.constants.values())
 
 
 def _constants(constants: Sequence[Constant]) -> Table:
     rows = tuple(
-        (c.name, f"{c.value:.4g}", "" if c.unit == "1" else c.unit, _band(c), _standing(c), c.source) for c in constants
+        (c.name, f"{c.value:.4g}", "" if c.unit == "1" else c.unit, _band(c), _describe_standing(c), c.source)
+        for c in constants
     )
     measured = sum(constant.measured for constant in constants)
     title = f"Constants: {len(constants)}, {measured} of them measured"
@@ -100,5 +101,5 @@ def _band(constant: Constant) -> str:
     return "–" if low is None or high is None else f"{low:.3g} to {high:.3g}"
 
 
-def _standing(constant: Constant) -> str:
+def _describe_standing(constant: Constant) -> str:
     return "measured" if constant.measured else "given" if constant.source == GIVEN else "prior"

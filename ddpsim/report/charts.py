@@ -36,8 +36,8 @@ class _Scales:
 
 def draw(chart: Chart) -> Markup:
     """Return a chart with its axes and legend as one figure."""
-    x_ticks, y_ticks = _ticks(_labelled(chart), list(chart.xs())), _ticks(chart.y, list(chart.ys()))
-    scales = _Scales(_across(chart, x_ticks), _up(chart, y_ticks))
+    x_ticks, y_ticks = _ticks(_label_axis(chart), list(chart.xs())), _ticks(chart.y, list(chart.ys()))
+    scales = _Scales(_place_across(chart, x_ticks), _place_up(chart, y_ticks))
     drawn = [*_axes(chart, scales, x_ticks, y_ticks)]
     for line in chart.lines:
         drawn += _area(chart, line, scales)
@@ -50,7 +50,7 @@ def draw(chart: Chart) -> Markup:
     return call_macro("parts.html", "figure", chart.title, picture, _keys(chart), chart.key)
 
 
-def _labelled(chart: Chart) -> Axis:
+def _label_axis(chart: Chart) -> Axis:
     """Return the horizontal axis, with the labels of bars or boxes where those stand on it."""
     labels = [bar.label for bar in chart.bars] + [box.label for box in chart.boxes]
     return replace(chart.x, ticks=categories(labels)) if labels else chart.x
@@ -79,7 +79,7 @@ def _ticks(axis: Axis, values: Sequence[float]) -> list[tuple[float, str]]:
     return [(value, f"{value:.6g}") for value in found]
 
 
-def _across(chart: Chart, ticks: Sequence[tuple[float, str]]) -> Place:
+def _place_across(chart: Chart, ticks: Sequence[tuple[float, str]]) -> Place:
     shape: Place = math.log if chart.x.is_log else float
     values = [shape(value) for value in (*chart.xs(), *(value for value, _ in ticks))]
     low, high = min(values), max(values)
@@ -87,7 +87,7 @@ def _across(chart: Chart, ticks: Sequence[tuple[float, str]]) -> Place:
     return _linear(low - room, high + room, (_LEFT, WIDTH - _RIGHT), shape)
 
 
-def _up(chart: Chart, ticks: Sequence[tuple[float, str]]) -> Place:
+def _place_up(chart: Chart, ticks: Sequence[tuple[float, str]]) -> Place:
     ends = (HEIGHT - _BOTTOM, _TOP)
     if not chart.y.is_log and not chart.y.ticks:
         return _linear(ticks[0][0], ticks[-1][0], ends, float)
@@ -109,27 +109,27 @@ def _axes(
     bottom, right = HEIGHT - _BOTTOM, WIDTH - _RIGHT
     for value, text in y_ticks:
         y = scales.up(value)
-        yield _straight("grid", _LEFT, y, right, y)
+        yield _draw_line("grid", _LEFT, y, right, y)
         yield SvgShape("text", {"class": "tick", "x": _LEFT - 5, "y": y + 4, "text-anchor": "end"}, text)
     every = math.ceil(len(x_ticks) / _MOST_LABELS)
     for number, (value, text) in enumerate(x_ticks):
         x = scales.across(value)
-        yield _straight("grid", x, _TOP, x, bottom)
+        yield _draw_line("grid", x, _TOP, x, bottom)
         if number % every == 0:
             yield SvgShape("text", {"class": "tick", "x": x, "y": bottom + 15, "text-anchor": "middle"}, text)
     if chart.y.level is not None:
         y = scales.up(chart.y.level)
-        yield _straight("level", _LEFT, y, right, y)
+        yield _draw_line("level", _LEFT, y, right, y)
     if chart.x.level is not None:
         x = scales.across(chart.x.level)
-        yield _straight("level", x, _TOP, x, bottom)
+        yield _draw_line("level", x, _TOP, x, bottom)
     middle, centre = (_LEFT + right) / 2, (_TOP + bottom) / 2
     yield SvgShape("text", {"class": "axis", "x": middle, "y": HEIGHT - 6, "text-anchor": "middle"}, chart.x.label)
     turned = {"x": 12, "y": centre, "text-anchor": "middle", "transform": f"rotate(-90 12 {centre})"}
     yield SvgShape("text", {"class": "axis", **turned}, chart.y.label)
 
 
-def _straight(style: str, x1: float, y1: float, x2: float, y2: float) -> SvgShape:
+def _draw_line(style: str, x1: float, y1: float, x2: float, y2: float) -> SvgShape:
     return SvgShape("line", {"class": style, "x1": x1, "x2": x2, "y1": y1, "y2": y2})
 
 
@@ -150,13 +150,13 @@ def _line(chart: Chart, line: ChartLine, scales: _Scales) -> Iterator[SvgShape]:
         yield SvgShape("path", {"d": f"M{_path(places)}", "class": f"curve {colour}"})
     for point, (x, y) in zip(line.points, places, strict=True):
         if point.banded is not None and (line.whiskers or len(places) == 1 or line.style in ("dots", "star")):
-            yield _straight(f"whisker {colour}", x, scales.up(point.banded[0]), x, scales.up(point.banded[1]))
+            yield _draw_line(f"whisker {colour}", x, scales.up(point.banded[0]), x, scales.up(point.banded[1]))
         said = _point_text(chart, line, point)
         if line.style == "star":
             yield SvgShape("path", {"d": _star(x, y), "class": f"star {colour}"}, title=said)
         elif line.style == "bound":
             ends = [scales.across(point.x + side * chart.width / 2) for side in (-1, 1)]
-            yield SvgShape("line", _straight(f"whisker {colour}", ends[0], y, ends[1], y).attributes, title=said)
+            yield SvgShape("line", _draw_line(f"whisker {colour}", ends[0], y, ends[1], y).attributes, title=said)
         elif line.style in ("line", "dots"):
             yield SvgShape("circle", {"cx": x, "cy": y, "r": 3, "class": f"point {colour}"}, title=said)
 
@@ -177,7 +177,7 @@ def _bar(chart: Chart, bar: StackedBar, place: int, scales: _Scales) -> Iterator
         yield SvgShape("rect", {**at, "class": style}, title=f"{bar.label}: {name} {size:.4g}")
         below += size
     if bar.low < bar.high:
-        yield _straight("reach", middle, scales.up(bar.low), middle, scales.up(bar.high))
+        yield _draw_line("reach", middle, scales.up(bar.low), middle, scales.up(bar.high))
     if bar.reported is not None:
         star = {"d": _star(middle, scales.up(bar.reported)), "class": "star reported"}
         yield SvgShape("path", star, title=f"{bar.label}: reported {bar.reported:.4g}")
@@ -186,10 +186,10 @@ def _bar(chart: Chart, bar: StackedBar, place: int, scales: _Scales) -> Iterator
 def _box(box: BoxBar, place: int, scales: _Scales) -> Iterator[SvgShape]:
     low, lower, median, upper, high = box.spread
     middle, ends = scales.across(place), [scales.across(place + side * _BAR) for side in (-1, 1)]
-    yield _straight("whisker c0", middle, scales.up(low), middle, scales.up(high))
+    yield _draw_line("whisker c0", middle, scales.up(low), middle, scales.up(high))
     said = f"{box.label}: median {median:.4g}, {low:.4g} to {high:.4g}"
     yield SvgShape("rect", {**_box_at(place, lower, upper, scales), "class": "box c0"}, title=said)
-    yield _straight("whisker c0", ends[0], scales.up(median), ends[1], scales.up(median))
+    yield _draw_line("whisker c0", ends[0], scales.up(median), ends[1], scales.up(median))
     if box.best:
         yield SvgShape(
             "path", {"d": _star(middle, scales.up(median)), "class": "star reported"}, title=f"{box.label}: the best"

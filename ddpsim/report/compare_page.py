@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint
-from ddpsim.charts.one_step import of_trace
+from ddpsim.charts.one_step import timeline_from_trace
 from ddpsim.charts.steps import Step, step_charts
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.comparison import Comparison
 from ddpsim.planning.comparison_row import ComparisonRow
-from ddpsim.planning.ranking import unranked, within
-from ddpsim.prediction.document import micro_batches, of_step
+from ddpsim.planning.ranking import describe_overlap, list_unranked
+from ddpsim.prediction.document import micro_batches, scale_to_step
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart
@@ -20,13 +20,13 @@ from ddpsim.report.rows import (
     MOST_TIMELINES,
     Row,
     bar,
+    chart_over_nodes,
     number,
-    over_nodes,
     step_of,
 )
-from ddpsim.report.wording import format_number_band, one_step, step, where
+from ddpsim.report.wording import format_number_band, format_one_step, format_where, step
 from ddpsim.tables import GBPS
-from ddpsim.units import counted
+from ddpsim.units import format_count
 
 _KEYS = (
     "model", "machine", "rate", "nodes", "world_size", "batch_size", "precision", "cap", "scheme", "iteration_s",
@@ -64,8 +64,8 @@ def compare_report(
     """
     rows = comparison.rows
     found: list[Row] = [row.describe() for row in rows]
-    drawn = one_step(max(map(micro_batches, found), default=1))
-    shown = {key for key in _TOLD_APART if _differ(found, key)}
+    drawn = format_one_step(max(map(micro_batches, found), default=1))
+    shown = {key for key in _TOLD_APART if _differs(found, key)}
     shown |= {"tokens_per_s"} if any(row.get("tokens_per_s") for row in found) else set()
     keys = [key for key in _KEYS if key not in _TOLD_APART or key in shown]
     bests = {model: comparison.best_of(model) for model in comparison.models}
@@ -74,14 +74,14 @@ def compare_report(
     kept = sorted(range(len(rows)), key=lambda each: (each != first, each))[:MOST_TIMELINES]
     predictions = [row.prediction for row in rows]
     return Report(
-        title=f"{', '.join(comparison.models)} on {counted(len({row.machine for row in rows}), 'machine')}",
+        title=f"{', '.join(comparison.models)} on {format_count(len({row.machine for row in rows}), 'machine')}",
         verdict=_verdict(comparison, bests),
         paste=tuple(_paste(row) for row in found_best),
         notes=tuple(notes),
         command=command,
         sections=(
             record_table("Machines side by side", found[:MOST_ROWS], keys, note=_note(found)),
-            *_others(comparison),
+            *_list_others(comparison),
             BarChart("Where the time goes", tuple(bar(found[each], _label(found, each)) for each in sorted(kept))),
             *_curves(comparison, found),
             TimelineChart(drawn, tuple(_choice(rows, found, each) for each in kept), f"{drawn} {_TIMELINE_NOTE}"),
@@ -92,23 +92,23 @@ def compare_report(
                 calibration,
                 [p.options.backend_for(p.workload) for p in predictions],
             ),
-            record_table("All values", [of_step(row.record()) for row in rows[:MOST_ROWS]], folded=True),
+            record_table("All values", [scale_to_step(row.record()) for row in rows[:MOST_ROWS]], folded=True),
         ),
     )
 
 
-def _differ(rows: Sequence[Row], key: str) -> bool:
+def _differs(rows: Sequence[Row], key: str) -> bool:
     return len({str(row.get(key)) for row in rows}) > 1
 
 
 def _note(rows: Sequence[Row]) -> str:
     paid = next((row for row in rows if row.get("cost_currency")), None)
-    cost = "" if paid is None else f" Costs are in {paid['cost_currency']}{_dated(rows)}."
+    cost = "" if paid is None else f" Costs are in {paid['cost_currency']}{_format_dates(rows)}."
     left = f" The first {MOST_ROWS} of {len(rows)} rows." if len(rows) > MOST_ROWS else ""
     return f"In brackets the 80 % band: from the 10th to the 90th percentile.{cost}{left}"
 
 
-def _dated(rows: Sequence[Row]) -> str:
+def _format_dates(rows: Sequence[Row]) -> str:
     dates = sorted({str(row["cost_date"]) for row in rows if row.get("cost_date")})
     return f", prices of {' and '.join(dates)}" if dates else ", prices as given, without a date"
 
@@ -116,10 +116,10 @@ def _dated(rows: Sequence[Row]) -> str:
 def _label(rows: Sequence[Row], each: int) -> str:
     """Return what names a row among all: machine and nodes, and what else rows differ in."""
     row = rows[each]
-    parts = [str(row[key]) for key in ("rate", "precision", "cap", "scheme") if _differ(rows, key)]
-    batch = [f"batch {row['batch_size']}"] if _differ(rows, "batch_size") else []
-    model = [str(row["model"])] if _differ(rows, "model") else []
-    return ", ".join([*model, f"{counted(int(number(row, 'nodes')), 'node')} of {row['machine']}", *parts, *batch])
+    parts = [str(row[key]) for key in ("rate", "precision", "cap", "scheme") if _differs(rows, key)]
+    batch = [f"batch {row['batch_size']}"] if _differs(rows, "batch_size") else []
+    model = [str(row["model"])] if _differs(rows, "model") else []
+    return ", ".join([*model, f"{format_count(int(number(row, 'nodes')), 'node')} of {row['machine']}", *parts, *batch])
 
 
 def _verdict(comparison: Comparison, bests: Mapping[str, ComparisonRow | None]) -> tuple[str, str]:
@@ -128,18 +128,18 @@ def _verdict(comparison: Comparison, bests: Mapping[str, ComparisonRow | None]) 
     first = ["; ".join(said) + "."]
     for model in bests:
         if names := comparison.rivals(model):
-            near = within(names)
+            near = describe_overlap(names)
             first.append(f"{f'{model}: {near}' if len(bests) > 1 else near[0].upper() + near[1:]}.")
     best = next((row for row in bests.values() if row is not None), None)
     second = [] if best is None else [_bound(best, comparison)]
-    for why, kept in unranked(row.prediction for row in comparison.rows):
-        second.append(f"Not ranked: {', '.join(dict.fromkeys(map(where, kept)))}: {why}.")
+    for why, kept in list_unranked(row.prediction for row in comparison.rows):
+        second.append(f"Not ranked: {', '.join(dict.fromkeys(map(format_where, kept)))}: {why}.")
     return " ".join(first), " ".join(second)
 
 
 def _best(row: ComparisonRow) -> str:
     scheme = row.prediction.options.scheme
-    place = f"{counted(row.nodes, 'node')} of {row.machine}" + (f" by {scheme}" if scheme != "ddp" else "")
+    place = f"{format_count(row.nodes, 'node')} of {row.machine}" + (f" by {scheme}" if scheme != "ddp" else "")
     rate = f"{format_number_band(*row.samples_per_s)} samples a second"
     cost = row.per_million_samples
     if cost is None or row.price is None:
@@ -155,7 +155,7 @@ def _bound(best: ComparisonRow, comparison: Comparison) -> str:
     exposed = f"{100 * bound.exposed_share:.1f} % of its step waits for communication"
     it = "It does not fit its GPUs, as nothing here does; it" if best.fits is False else "It"
     said = f"{it} is bound by {bound.by}{over}, and {exposed}"
-    ranked = comparison.ranked(best.model)
+    ranked = comparison.list_ranked(best.model)
     rows = [row for row in ranked if row.fits is not False]
     fastest = max(rows or ranked, key=lambda row: row.samples_per_s[0])
     if fastest.samples_per_s[0] <= best.samples_per_s[0]:
@@ -163,11 +163,11 @@ def _bound(best: ComparisonRow, comparison: Comparison) -> str:
     cost = fastest.per_million_samples
     price = "" if cost is None or fastest.price is None else f" for {cost[0]:.4g} {fastest.price.currency} a million"
     rate = f"{fastest.samples_per_s[0]:,.0f} samples a second"
-    return f"{said}; fastest is {counted(fastest.nodes, 'node')} of {fastest.machine}, {rate}{price}."
+    return f"{said}; fastest is {format_count(fastest.nodes, 'node')} of {fastest.machine}, {rate}{price}."
 
 
 def _paste(row: ComparisonRow) -> tuple[str, str]:
-    return f"On {counted(row.nodes, 'node')} of {row.machine}:", row.prediction.plan.torch
+    return f"On {format_count(row.nodes, 'node')} of {row.machine}:", row.prediction.plan.torch
 
 
 _TITLES = {
@@ -177,7 +177,7 @@ _TITLES = {
 }
 
 
-def _others(comparison: Comparison) -> list[Table]:
+def _list_others(comparison: Comparison) -> list[Table]:
     """Return what else the document lists, e.g. break-even points, a table a list."""
     found = []
     for key, value in comparison.document().items():
@@ -187,7 +187,7 @@ def _others(comparison: Comparison) -> list[Table]:
 
 
 def _curves(comparison: Comparison, rows: Sequence[Row]) -> tuple[Charts, ...]:
-    scheme = _differ(rows, "scheme")
+    scheme = _differs(rows, "scheme")
     named = [
         {
             **row,
@@ -196,11 +196,11 @@ def _curves(comparison: Comparison, rows: Sequence[Row]) -> tuple[Charts, ...]:
         }
         for row in rows
     ]
-    charts = (*over_nodes(named), *_over_rates(comparison, rows), *_costs(comparison, rows))
+    charts = (*chart_over_nodes(named), *_chart_over_rates(comparison, rows), *_costs(comparison, rows))
     return (Charts("Curves", charts, _CURVES_NOTE),) if charts else ()
 
 
-def _over_rates(comparison: Comparison, rows: Sequence[Row]) -> tuple[Chart, ...]:
+def _chart_over_rates(comparison: Comparison, rows: Sequence[Row]) -> tuple[Chart, ...]:
     """Return the step over each rate that was set, a chart a link, a line a model and machine at its most nodes."""
     pairs = [(row, own) for row, own in zip(comparison.rows, rows, strict=True) if row.link_rate is not None]
     charts: list[Chart] = []
@@ -211,7 +211,7 @@ def _over_rates(comparison: Comparison, rows: Sequence[Row]) -> tuple[Chart, ...
         for row, own in sorted(of_link, key=lambda pair: pair[0].prediction.iteration_s):
             if row.nodes == most[row.model, row.machine]:
                 model = f"{row.model}, " if len(comparison.models) > 1 else ""
-                label = f"{model}{counted(row.nodes, 'node')} of {row.machine}"
+                label = f"{model}{format_count(row.nodes, 'node')} of {row.machine}"
                 rate = f"{(row.link_rate or 0.0) * GBPS:g}"
                 lines.setdefault(label, {}).setdefault(rate, (rate, step_of(own)))
         if len({rate for steps in lines.values() for rate in steps}) > 1:
@@ -249,5 +249,5 @@ def _cost(row: ComparisonRow, label: str) -> ChartPoint:
 
 def _choice(rows: Sequence[ComparisonRow], found: Sequence[Row], each: int) -> StepsChart:
     prediction = rows[each].prediction
-    step = of_trace(prediction.trace, prediction.iteration_s, prediction.plan.torch)
+    step = timeline_from_trace(prediction.trace, prediction.iteration_s, prediction.plan.torch)
     return StepsChart(_label(found, each), (step,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddpsim.charts.model import StackedBar
-from ddpsim.charts.one_step import BROADCAST, of_document
+from ddpsim.charts.one_step import BROADCAST, timeline_from_document
 from ddpsim.charts.timeline import BucketSpan, TimelineStep
 from ddpsim.explaining.against import RunComparison
 from ddpsim.explaining.explanation import Explanation
@@ -15,10 +15,10 @@ from ddpsim.explaining.tables import CHANGES, COLLECTIVES, PARTS, RANKS
 from ddpsim.report.assumptions import doubt_tables
 from ddpsim.report.model import BarChart, Report, StepsChart, Table, TimelineChart
 from ddpsim.report.rows import MOST_ROWS, PART_NAMES
-from ddpsim.report.wording import signed
+from ddpsim.report.wording import format_signed
 from ddpsim.tables import ResultTable
 from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT
-from ddpsim.units import counted, format_time
+from ddpsim.units import format_count, format_time
 
 _INPUT = "input"
 _NAMES = {**PART_NAMES, "input_s": _INPUT}
@@ -48,12 +48,12 @@ def explain_report(
     """
     return Report(
         title=f"Where the step goes: {title}",
-        verdict=(_verdict_since(since) + _step(found), _who(found)),
+        verdict=(_verdict_since(since) + _step(found), _format_rank(found)),
         paste=_paste(found),
         notes=found.notes,
         command=command,
         sections=(
-            *_since(since),
+            *_list_since(since),
             *_advice(found),
             BarChart("Where the time goes", _bars(found), _BARS_NOTE),
             _terms(found),
@@ -77,7 +77,7 @@ def _verdict_since(since: RunComparison | None) -> str:
     return f"{said[:1].upper()}{said[1:]}. "
 
 
-def _since(since: RunComparison | None) -> tuple[Table, ...]:
+def _list_since(since: RunComparison | None) -> tuple[Table, ...]:
     if since is None:
         return ()
     note = "A change with a ? may be chance: it is no larger than steps of either run differ by, or 1.5 % of the step."
@@ -97,16 +97,18 @@ def _step(found: Explanation) -> str:
     if told is None:
         return f"{said}."
     inside = "inside" if told.holds else "outside"
-    return f"{said}; predicted are {format_time(told.step_s)} ({signed(told.error)}), the trace {inside} the band."
+    return (
+        f"{said}; predicted are {format_time(told.step_s)} ({format_signed(told.error)}), the trace {inside} the band."
+    )
 
 
-def _who(found: Explanation) -> str:
+def _format_rank(found: Explanation) -> str:
     said = []
     if found.late is not None:
         late = found.late
         said.append(
             f"Rank {late.rank} is {format_time(late.seconds)} late a step in {late.phase} ({late.cause})"
-            f"{late.elsewhere()}."
+            f"{late.describe_elsewhere()}."
         )
     if found.link is not None:
         said.append(f"A link is slow: {found.link.text()}.")
@@ -116,7 +118,7 @@ def _who(found: Explanation) -> str:
         none = "None of the traced ranks is late." if found.ranks.missing else "No rank is late."
         said.append(none if len(found.ranks.ranks) > 1 else "One rank alone is traced: none can be late.")
     if found.ranks.missing:
-        said.append(f"{counted(len(found.ranks.missing), 'rank')} of {found.ranks.world_size} left no trace.")
+        said.append(f"{format_count(len(found.ranks.missing), 'rank')} of {found.ranks.world_size} left no trace.")
     return " ".join(said)
 
 
@@ -136,15 +138,17 @@ def _advice(found: Explanation) -> tuple[Table, ...]:
 
 def _bars(found: Explanation) -> tuple[StackedBar, ...]:
     traced, told = found.traced, found.foretold
-    bars = [StackedBar("traced", _drawn(list(traced.parts.items())), traced.low_s, traced.high_s)]
+    bars = [StackedBar("traced", _select_drawn(list(traced.parts.items())), traced.low_s, traced.high_s)]
     if told is not None:
         bars.append(
-            StackedBar("predicted", _drawn([(t.name, t.predicted_s) for t in told.terms]), told.low_s, told.high_s)
+            StackedBar(
+                "predicted", _select_drawn([(t.name, t.predicted_s) for t in told.terms]), told.low_s, told.high_s
+            )
         )
     return tuple(bars)
 
 
-def _drawn(parts: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+def _select_drawn(parts: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
     return tuple((_name(name), max(0.0, seconds)) for name, seconds in parts)
 
 
@@ -170,7 +174,7 @@ def _timeline(found: Explanation) -> tuple[TimelineChart, ...]:
     steps = [TimelineStep("traced", found.traced.step_s, _phases(found), tuple(_life(split) for split in found.splits))]
     if found.foretold is not None:
         prediction = found.foretold.prediction
-        steps.append(of_document(prediction.document(), "predicted", prediction.critical_path.spans))
+        steps.append(timeline_from_document(prediction.document(), "predicted", prediction.critical_path.spans))
     note = "Parts one after another, and each collective's times, medians of the traced steps, on the lowest rank."
     return (TimelineChart("One step", (StepsChart("the run", tuple(steps)),), note),) if found.splits else ()
 

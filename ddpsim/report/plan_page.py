@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpsim.charts.model import StackedBar
-from ddpsim.charts.one_step import of_trace
+from ddpsim.charts.one_step import timeline_from_trace
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.cap_curves import charts_of
-from ddpsim.planning.ranking import unranked
+from ddpsim.planning.ranking import list_unranked
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.savings import WHERE
-from ddpsim.prediction.document import of_step
+from ddpsim.prediction.document import scale_to_step
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart
-from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, over_nodes
-from ddpsim.report.wording import format_share_band, one_step, rate, step, where
+from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, chart_over_nodes
+from ddpsim.report.wording import format_one_step, format_share_band, format_where, rate, step
 from ddpsim.tables import ResultTable
 from ddpsim.tables.cells import ms
-from ddpsim.units import counted
+from ddpsim.units import format_count
 
 _KEYS = (
     "topology", "nodes", "world_size", "iteration_s", "buckets", "gain", "default_iteration_s", "samples_per_s",
@@ -54,11 +54,11 @@ def plan_report(
     named = _Places(len(reports) > 1)
     changed_first = sorted(range(len(rows)), key=lambda each: rows[each].keep_default)
     shown = [rows[each] for each in sorted(changed_first[:MOST_TIMELINES])]
-    drawn = one_step(max(p.options.accumulate for p in chosen))
+    drawn = format_one_step(max(p.options.accumulate for p in chosen))
     bands = "In brackets the 80 % band: from the 10th to the 90th percentile."
     return Report(
         title=f"Plan for {', '.join(report.name for report in reports)}",
-        verdict=("; ".join(map(_fastest, reports)) + ".", " ".join((_advice(rows), *_unranked(chosen)))),
+        verdict=("; ".join(map(_fastest, reports)) + ".", " ".join((_advice(rows), *_format_unranked(chosen)))),
         paste=_paste(rows, named),
         notes=tuple(notes),
         command=command,
@@ -68,14 +68,14 @@ def plan_report(
             BarChart("Where the time goes", tuple(b for row in shown for b in _bars(row, named))),
             Charts(
                 "Curves",
-                (*charts_of(rows), *over_nodes(list(map(of_step, documents)))),
+                (*charts_of(rows), *chart_over_nodes(list(map(scale_to_step, documents)))),
                 _CURVES_NOTE,
             ),
             TimelineChart(
                 drawn,
                 tuple(_choice(row, named) for row in shown),
                 f"{drawn} {_TIMELINE_NOTE}",
-                _most_telling(shown),
+                _choose_row(shown),
             ),
             *assumptions(documents, workloads, machines, calibration, backends),
             record_table("All values", records[:MOST_ROWS], folded=True),
@@ -96,7 +96,7 @@ class _Places:
 
     def of(self, row: PlanRow) -> str:
         """Return where a row is."""
-        return f"{row.chosen.workload.name} on {where(row.chosen)}" if self.several else where(row.chosen)
+        return f"{row.chosen.workload.name} on {format_where(row.chosen)}" if self.several else format_where(row.chosen)
 
 
 _CURVES_NOTE = (
@@ -119,13 +119,14 @@ def _fastest(report: PlanReport) -> str:
         )
     best = report.best.chosen
     unfit = ", though it does not fit its GPUs, as nothing here does" if report.best.fits is False else ""
-    return f"{best.workload.name} trains fastest on {where(best)}{unfit}: {rate(best)}, a step of {step(best)}"
+    return f"{best.workload.name} trains fastest on {format_where(best)}{unfit}: {rate(best)}, a step of {step(best)}"
 
 
-def _unranked(predictions: Sequence[Prediction]) -> list[str]:
+def _format_unranked(predictions: Sequence[Prediction]) -> list[str]:
     """Return which rows no verdict ranks, a sentence a reason."""
     return [
-        f"Not ranked: {', '.join(dict.fromkeys(map(where, found)))}: {why}." for why, found in unranked(predictions)
+        f"Not ranked: {', '.join(dict.fromkeys(map(format_where, found)))}: {why}."
+        for why, found in list_unranked(predictions)
     ]
 
 
@@ -134,14 +135,16 @@ def _advice(rows: Sequence[PlanRow]) -> str:
     changed = sorted((row for row in rows if not row.keep_default), key=lambda row: row.gain, reverse=True)
     if not changed:
         most = max(row.most for row in rows)
-        return f"Keep torch's default buckets{_everywhere(rows)}: of those tried the best saves {100 * most:.1f} %."
+        return (
+            f"Keep torch's default buckets{_format_everywhere(rows)}: of those tried the best saves {100 * most:.1f} %."
+        )
     gain = format_share_band(changed[0].gain, changed[0].gain_low, changed[0].gain_high)
     kept = "; elsewhere torch's default stays" if len(rows) > len(changed) else ""
-    more = f", and pay in {counted(len(changed) - 1, 'more row')} below" if len(changed) > 1 else ""
-    return f"Other buckets than torch's save {gain} of a step on {where(changed[0].chosen)}{more}{kept}."
+    more = f", and pay in {format_count(len(changed) - 1, 'more row')} below" if len(changed) > 1 else ""
+    return f"Other buckets than torch's save {gain} of a step on {format_where(changed[0].chosen)}{more}{kept}."
 
 
-def _everywhere(rows: Sequence[PlanRow]) -> str:
+def _format_everywhere(rows: Sequence[PlanRow]) -> str:
     return "" if len(rows) == 1 else f" in all {len(rows)} rows"
 
 
@@ -168,20 +171,22 @@ def _savings(rows: Sequence[PlanRow], named: _Places) -> tuple[Table, ...]:
 
 
 def _bars(row: PlanRow, named: _Places) -> list[StackedBar]:
-    default = bar(of_step(row.default.document()), f"{named.of(row)}: torch's default")
-    return [default] if row.keep_default else [default, bar(of_step(row.best.document()), f"{named.of(row)}: plan")]
+    default = bar(scale_to_step(row.default.document()), f"{named.of(row)}: torch's default")
+    return (
+        [default] if row.keep_default else [default, bar(scale_to_step(row.best.document()), f"{named.of(row)}: plan")]
+    )
 
 
 def _choice(row: PlanRow, named: _Places) -> StepsChart:
     """Return the default's step, and under it the plan's; the best that was found where it is not advised."""
-    default = of_trace(row.default.trace, row.default.iteration_s, "torch's default")
+    default = timeline_from_trace(row.default.trace, row.default.iteration_s, "torch's default")
     if row.best is row.default or row.best.plan.groups() == row.default.plan.groups():
         return StepsChart(named.of(row), (default,))
     label = "best found, not advised" if row.keep_default else "plan"
-    best = of_trace(row.best.trace, row.best.iteration_s, f"{label}: {row.best.plan.torch}")
+    best = timeline_from_trace(row.best.trace, row.best.iteration_s, f"{label}: {row.best.plan.torch}")
     return StepsChart(named.of(row), (default, best))
 
 
-def _most_telling(rows: Sequence[PlanRow]) -> int:
+def _choose_row(rows: Sequence[PlanRow]) -> int:
     """Return the number of the row whose timeline is shown first: of the largest gain that is advised or was found."""
     return max(range(len(rows)), key=lambda number: (not rows[number].keep_default, rows[number].gain))

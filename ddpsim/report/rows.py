@@ -40,7 +40,7 @@ def step_of(row: Row) -> tuple[float, float, float]:
     return middle, number(row, "iteration_low_s") or middle, number(row, "iteration_high_s") or middle
 
 
-def over_nodes(rows: Sequence[Row]) -> tuple[Chart, ...]:
+def chart_over_nodes(rows: Sequence[Row]) -> tuple[Chart, ...]:
     """Return the step over node counts, a line a machine and a chart a workload; nothing of one node count.
 
     Where a machine has several rows of a node count, the fastest stands for them.
@@ -49,13 +49,13 @@ def over_nodes(rows: Sequence[Row]) -> tuple[Chart, ...]:
         return ()
     names = dict.fromkeys(str(row["workload"]) for row in rows)
     panels = {
-        f"{name}: step over nodes, with its band": _by_machine([row for row in rows if row["workload"] == name])
+        f"{name}: step over nodes, with its band": _group_by_machine([row for row in rows if row["workload"] == name])
         for name in names
     }
     return step_charts(panels, Axis("nodes"))
 
 
-def _by_machine(rows: Sequence[Row]) -> dict[str, list[Step]]:
+def _group_by_machine(rows: Sequence[Row]) -> dict[str, list[Step]]:
     lines: dict[str, dict[str, Step]] = {str(row["topology"]): {} for row in rows}
     for row in sorted(rows, key=lambda row: number(row, "iteration_s")):
         nodes = str(int(number(row, "nodes")))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint, categories
-from ddpsim.charts.one_step import of_document
+from ddpsim.charts.one_step import timeline_from_document
 from ddpsim.charts.steps import step_charts
 from ddpsim.charts.timeline import TimelineStep
 from ddpsim.planning.sweep import SweepRequest
-from ddpsim.prediction.document import flat, micro_batches, of_step
+from ddpsim.prediction.document import flat, micro_batches, scale_to_step
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, TimelineChart
@@ -18,12 +18,12 @@ from ddpsim.report.rows import (
     MOST_TIMELINES,
     Row,
     bar,
+    chart_over_nodes,
     number,
-    over_nodes,
     step_of,
 )
-from ddpsim.report.wording import each, format_time_band, one_step
-from ddpsim.units import counted, format_time
+from ddpsim.report.wording import format_each, format_one_step, format_time_band
+from ddpsim.units import format_count, format_time
 
 _KEYS = (
     "cap", "nodes", "world_size", "iteration_s", "samples_per_s", "scaling_efficiency", "exposed_comm_s",
@@ -53,14 +53,15 @@ def sweep_report(
     """
     workload, machine = asked.workload, asked.topology
     rows = [
-        of_step(document) | {"cap": cap, "document": document} for document, cap in zip(documents, caps, strict=True)
+        scale_to_step(document) | {"cap": cap, "document": document}
+        for document, cap in zip(documents, caps, strict=True)
     ]
-    groups = _by_nodes(rows)
+    groups = _group_by_nodes(rows)
     told = sorted(groups, key=_spread, reverse=True)[:MOST_TIMELINES]
     told = [group for group in groups if group in told]
     shown = sorted(rows, key=lambda row: -number(row, "samples_per_s"))[:MOST_ROWS] if len(rows) > MOST_ROWS else rows
     left = f" The fastest {MOST_ROWS} of {len(rows)} rows; the file of -o has all." if len(rows) > MOST_ROWS else ""
-    drawn = one_step(micro_batches(rows[0]))
+    drawn = format_one_step(micro_batches(rows[0]))
     note = f"In brackets the 80 % band: from the 10th to the 90th percentile.{left}"
     return Report(
         title=f"Sweep of {workload.name} on {machine.name}",
@@ -75,7 +76,7 @@ def sweep_report(
                 drawn,
                 tuple(_choice(group) for group in told),
                 f"{drawn} {_TIMELINE_NOTE}",
-                told.index(_widest(groups)),
+                told.index(_find_widest(groups)),
             ),
             *assumptions(documents, [workload], [machine], asked.calibration, [backend]),
             record_table("All values", [flat(row) for row in shown], folded=True),
@@ -90,7 +91,7 @@ _TIMELINE_NOTE = (
 )
 
 
-def _by_nodes(rows: Sequence[Row]) -> list[list[Row]]:
+def _group_by_nodes(rows: Sequence[Row]) -> list[list[Row]]:
     groups: dict[float, list[Row]] = {}
     for row in rows:
         groups.setdefault(number(row, "nodes"), []).append(row)
@@ -102,7 +103,7 @@ def _fastest(rows: Sequence[Row]) -> Row:
 
 
 def _place(row: Row) -> str:
-    return f"{counted(int(number(row, 'nodes')), 'node')}, {_cap(row)}"
+    return f"{format_count(int(number(row, 'nodes')), 'node')}, {_cap(row)}"
 
 
 def _cap(row: Row) -> str:
@@ -118,52 +119,54 @@ def _best(rows: Sequence[Row]) -> str:
         return f"{kept}: its steps say what that device would do there."
     step = format_time_band(*(number(best, key) for key in ("iteration_s", "iteration_low_s", "iteration_high_s")))
     rate = f"{number(best, 'samples_per_s'):,.0f} samples a second"
-    step += each(micro_batches(best), number(best, "micro_batch_s"))
-    return f"{best['workload']} trains fastest on {_where(best)} with {_cap(best)}: {rate}, a step of {step}."
+    step += format_each(micro_batches(best), number(best, "micro_batch_s"))
+    return f"{best['workload']} trains fastest on {_format_where(best)} with {_cap(best)}: {rate}, a step of {step}."
 
 
-def _where(row: Row) -> str:
-    return f"{counted(int(number(row, 'nodes')), 'node')} of {row['topology']}"
+def _format_where(row: Row) -> str:
+    return f"{format_count(int(number(row, 'nodes')), 'node')} of {row['topology']}"
 
 
 def _change_text(groups: Sequence[list[Row]]) -> str:
     """Return what the swept quantity changes, in one sentence: the cap where several were tried, else the nodes."""
-    slow, fast = _slowest(_widest(groups)), _fastest(_widest(groups))
+    slow, fast = _find_slowest(_find_widest(groups)), _fastest(_find_widest(groups))
     if slow is not fast:
         share = number(slow, "iteration_s") / number(fast, "iteration_s") - 1
         times = (
             f"{format_time(number(fast, 'iteration_s'))} with {_cap(fast)}, {format_time(number(slow, 'iteration_s'))}"
         )
-        return f"The cap moves a step by at most {100 * share:.1f} %, on {_where(fast)}: {times} with {_cap(slow)}."
+        return (
+            f"The cap moves a step by at most {100 * share:.1f} %, on {_format_where(fast)}: {times} with {_cap(slow)}."
+        )
     if len(groups) > 1:
         ends = [_fastest(group) for group in (groups[0], groups[-1])]
-        efficient = " and ".join(f"{100 * number(r, 'scaling_efficiency'):.1f} % on {_where(r)}" for r in ends)
+        efficient = " and ".join(f"{100 * number(r, 'scaling_efficiency'):.1f} % on {_format_where(r)}" for r in ends)
         return f"A rank keeps {efficient} of its speed without DDP."
     exposed, step = number(fast, "exposed_comm_s"), number(fast, "iteration_s")
     return f"Waiting for communication takes {format_time(exposed)} of it, {100 * exposed / step:.1f} %."
 
 
 def _spread(rows: Sequence[Row]) -> float:
-    return number(_slowest(rows), "iteration_s") / number(_fastest(rows), "iteration_s")
+    return number(_find_slowest(rows), "iteration_s") / number(_fastest(rows), "iteration_s")
 
 
-def _widest(groups: Sequence[list[Row]]) -> list[Row]:
+def _find_widest(groups: Sequence[list[Row]]) -> list[Row]:
     """Return the node count at which the cap changes a step most."""
     return max(groups, key=_spread)
 
 
-def _slowest(rows: Sequence[Row]) -> Row:
+def _find_slowest(rows: Sequence[Row]) -> Row:
     return max(rows, key=lambda row: number(row, "iteration_s"))
 
 
 def _curves(rows: Sequence[Row], groups: Sequence[list[Row]]) -> tuple[Charts, ...]:
     """Return the step over node counts and over caps, as far as there are several."""
-    charts = (*over_nodes(rows), *_over_caps(groups))
+    charts = (*chart_over_nodes(rows), *_chart_over_caps(groups))
     note = "Whiskers are the 80 % band; where steps are shown beside the fastest, the table has their bands."
     return (Charts("Curves", charts, note),) if charts else ()
 
 
-def _over_caps(groups: Sequence[list[Row]]) -> tuple[Chart, ...]:
+def _chart_over_caps(groups: Sequence[list[Row]]) -> tuple[Chart, ...]:
     """Return the step over the cap: with its band of one node count, of several each beside its fastest."""
     ticks = tuple(dict.fromkeys(str(row["cap"]) for group in groups for row in group))
     if len(ticks) < 2:
@@ -171,12 +174,14 @@ def _over_caps(groups: Sequence[list[Row]]) -> tuple[Chart, ...]:
     if len(groups) == 1:
         steps = [(str(row["cap"]), step_of(row)) for row in groups[0]]
         return step_charts({"Step over caps, with its band": {"step": steps}}, Axis("cap", "MiB"))
-    lines = tuple(ChartLine(counted(int(number(g[0], "nodes")), "node"), _beside_fastest(g, ticks)) for g in groups)
+    lines = tuple(
+        ChartLine(format_count(int(number(g[0], "nodes")), "node"), _compare_to_fastest(g, ticks)) for g in groups
+    )
     x, y = Axis("cap", "MiB", ticks=categories(ticks)), Axis("step over the fastest", level=1.0)
     return (Chart("Step over caps, beside the fastest", x, y, lines),)
 
 
-def _beside_fastest(rows: Sequence[Row], ticks: Sequence[str]) -> tuple[ChartPoint, ...]:
+def _compare_to_fastest(rows: Sequence[Row], ticks: Sequence[str]) -> tuple[ChartPoint, ...]:
     base = number(_fastest(rows), "iteration_s")
     return tuple(ChartPoint(ticks.index(str(row["cap"])), number(row, "iteration_s") / base) for row in rows)
 
@@ -187,9 +192,9 @@ def _document(row: Row) -> Mapping[str, object]:
 
 
 def _choice(rows: Sequence[Row]) -> StepsChart:
-    slow, fast = _slowest(rows), _fastest(rows)
+    slow, fast = _find_slowest(rows), _fastest(rows)
     # One micro-batch is drawn, whose buckets are launched in it.
     steps: list[TimelineStep] = [
-        of_document(_document(row), _cap(row)) for row in ([fast] if slow is fast else [slow, fast])
+        timeline_from_document(_document(row), _cap(row)) for row in ([fast] if slow is fast else [slow, fast])
     ]
-    return StepsChart(_where(fast), tuple(steps))
+    return StepsChart(_format_where(fast), tuple(steps))

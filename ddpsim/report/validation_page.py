@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from ddpsim.charts.measured import measured_chart
 from ddpsim.charts.model import StackedBar
-from ddpsim.charts.one_step import of_document, of_trace
+from ddpsim.charts.one_step import timeline_from_document, timeline_from_trace
 from ddpsim.prediction.document import flat
 from ddpsim.report.assumptions import doubt_tables
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart
 from ddpsim.report.rows import bar, number
-from ddpsim.report.wording import format_time_band, signed
+from ddpsim.report.wording import format_signed, format_time_band
 from ddpsim.tables import ResultTable
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.trace.records import Trace
@@ -39,12 +39,12 @@ def validation_report(
     """
     summary = summarise(measured)
     steps = (
-        of_trace(measured, summary.iteration_s, "measured"),
-        of_document(prediction, "predicted", () if result.path is None else result.path.spans),
+        timeline_from_trace(measured, summary.iteration_s, "measured"),
+        timeline_from_document(prediction, "predicted", () if result.path is None else result.path.spans),
     )
     return Report(
-        title=f"Validation: {_of(prediction)}",
-        verdict=(_step(result, prediction), _largest(result)),
+        title=f"Validation: {_format_subject(prediction)}",
+        verdict=(_step(result, prediction), _format_largest(result)),
         notes=(*notes, *([] if result.other_work is None else result.other_work.notes())),
         command=command,
         sections=(
@@ -66,7 +66,7 @@ _TIMELINE_NOTE = (
 )
 
 
-def _of(prediction: Mapping[str, object]) -> str:
+def _format_subject(prediction: Mapping[str, object]) -> str:
     named = [str(prediction[key]) for key in ("workload", "topology") if key in prediction]
     return " on ".join(named) or "prediction and run"
 
@@ -78,15 +78,17 @@ def _step(result: Validation, prediction: Mapping[str, object]) -> str:
     if low is not None and high is not None and low < high:
         inside = ", inside the band" if low <= step.measured_s <= high else ", outside the band"
     told, measured = format_time_band(step.predicted_s, low, high), format_time(step.measured_s)
-    return f"A step of {told} was predicted and {measured} measured{inside}: an error of {signed(step.error)}."
+    return f"A step of {told} was predicted and {measured} measured{inside}: an error of {format_signed(step.error)}."
 
 
-def _largest(result: Validation) -> str:
+def _format_largest(result: Validation) -> str:
     term = result.largest_term
     name = term.name.replace("_", " ")
     best = min(result.baselines.items(), key=lambda item: abs(item[1]["error"] or 0.0))
-    trivial = f"the best of the trivial predictors, {best[0].replace('_', ' ')}, errs by {signed(best[1]['error'])}"
-    return f"Of its parts {name} errs most, by {signed(term.share_of_step)} of the step; {trivial}."
+    trivial = (
+        f"the best of the trivial predictors, {best[0].replace('_', ' ')}, errs by {format_signed(best[1]['error'])}"
+    )
+    return f"Of its parts {name} errs most, by {format_signed(term.share_of_step)} of the step; {trivial}."
 
 
 def _tables(result: Validation) -> tuple[Table, ...]:

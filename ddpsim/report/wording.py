@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.units import counted, format_time
+from ddpsim.units import format_count, format_time
 
 
 def step(prediction: Prediction) -> str:
     """Return the optimizer's step with its band, `178.5 ms (80 % band 135.8 to 253.6 ms)`, and its micro-batches."""
-    return format_time_band(*prediction.step_s) + each(prediction.options.accumulate, prediction.iteration_s)
+    return format_time_band(*prediction.step_s) + format_each(prediction.options.accumulate, prediction.iteration_s)
 
 
-def each(micro_batches: int, one_s: float) -> str:
+def format_each(micro_batches: int, one_s: float) -> str:
     """Return what stands behind a step's time where it has several micro-batches: ` of 4 micro-batches, 45 ms each`."""
     return "" if micro_batches == 1 else f" of {micro_batches} micro-batches, {format_time(one_s)} each"
 
 
-def one_step(micro_batches: int) -> str:
+def format_one_step(micro_batches: int) -> str:
     """Return what a timeline draws, as its title and the first words of its note."""
     return "One step" if micro_batches == 1 else "One micro-batch of a step"
 
@@ -42,12 +42,12 @@ def rate(prediction: Prediction) -> str:
     return f"{prediction.samples_per_s:,.0f} samples a second"
 
 
-def where(prediction: Prediction) -> str:
+def format_where(prediction: Prediction) -> str:
     """Return machine and nodes: `2 nodes of dgx-1v`."""
-    return f"{counted(prediction.nodes, 'node')} of {prediction.topology.name}"
+    return f"{format_count(prediction.nodes, 'node')} of {prediction.topology.name}"
 
 
-def signed(share: float | None) -> str:
+def format_signed(share: float | None) -> str:
     """Return a signed share: `+1.6 %`."""
     return "–" if share is None else f"{100 * share:+.1f} %"
 

@@ -52,7 +52,7 @@ class Chunks:
     momentum: float = 0.0
 
 
-def some_share(text: str, place: str) -> float:
+def parse_share(text: str, place: str) -> float:
     """Return a share above 0, at most 1.
 
     Raises:
@@ -65,7 +65,7 @@ def some_share(text: str, place: str) -> float:
     return share
 
 
-def below_one(text: str, place: str) -> float:
+def parse_below_one(text: str, place: str) -> float:
     """Return a number from 0, below 1.
 
     Raises:
@@ -87,14 +87,14 @@ class GradientFlow:
         momentum: that is corrected, in place of the optimizer's; 0 corrects none.
     """
 
-    density: float = value(some_share, 0.1)
+    density: float = value(parse_share, 0.1)
     chunk: int = value(count, 32768)
-    momentum: float = value(below_one, 0.0)
+    momentum: float = value(parse_below_one, 0.0)
 
     def chunks(self, elements: int) -> int:
         """Return the chunks of a bucket of so many elements."""
         return math.ceil(elements / self.chunk)
 
-    def chosen(self, elements: int) -> int:
+    def count_chosen(self, elements: int) -> int:
         """Return how many of them are summed: one at least."""
         return max(1, math.ceil(self.density * self.chunks(elements)))

@@ -186,18 +186,18 @@ class _Fetching:
         lacking = tuple(index for index in step.module if index not in self._available)
         if lacking:
             gather = self.gather(f"gather {number}", lacking)
-            found.append(replace(gather, after=self._launched(number), blocks=points(step.kind, step.module)))
+            found.append(replace(gather, after=self._find_launch_points(number), blocks=points(step.kind, step.module)))
         self._available |= set(lacking)
         expected = {index for index in step.module if self._fetched_for[index] < number}
         while expected:
             index, used = self._queue.popleft()
             self._fetched_for[index] = used
             expected.discard(index)
-        if ahead := self._prefetched():
+        if ahead := self._list_prefetched():
             following = self._trace[number + 1]
             gather = self.gather(f"prefetch {number}", ahead)
             blocks = points(following.kind, following.module)
-            found.append(replace(gather, after=self._launched(number), blocks=blocks))
+            found.append(replace(gather, after=self._find_launch_points(number), blocks=blocks))
         live = sum(self._setup.parameters[index].size_bytes for index in self._available.difference(self.kept))
         self.most_bytes = max(self.most_bytes, live)
         self._release(number)
@@ -208,11 +208,11 @@ class _Fetching:
         size = self._setup.size_bytes(parameters)
         return Message(id=name, op=Operation.ALL_GATHER, size_bytes=size, parameters=parameters)
 
-    def _launched(self, number: int) -> tuple[Point, ...]:
+    def _find_launch_points(self, number: int) -> tuple[Point, ...]:
         """Return what the device has passed when the host is at step `number`, ahead of it."""
         return (self._trace[number - _AHEAD].point,) if number >= _AHEAD else ()
 
-    def _prefetched(self) -> tuple[int, ...]:
+    def _list_prefetched(self) -> tuple[int, ...]:
         live = _elements(self._setup, self._available.difference(self.kept))
         most = min(self._config.max_live_parameters - live, self._config.prefetch_bucket_size)
         found: dict[int, None] = {}

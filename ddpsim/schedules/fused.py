@@ -105,14 +105,14 @@ def horovod(setup: SchemeInputs, given: Horovod) -> Schedule:
 def multiworker_mirrored(setup: SchemeInputs, given: MultiWorkerOptions) -> Schedule:
     """Reduce packs of gradients, each when its last is there; the optimizer waits for all."""
     order = tuple(range(len(setup.parameters)))[::-1]
-    packs = [order] if given.pack is None else packed(setup, order, given.pack)
-    groups = (group for pack in packs for group in _by_dtype(setup, pack))
+    packs = [order] if given.pack is None else pack_gradients(setup, order, given.pack)
+    groups = (group for pack in packs for group in _group_by_dtype(setup, pack))
     blocks = points(PointKind.OPTIMIZER, order[::-1])
     messages = [replace(message, blocks=blocks) for message in sums(setup, groups, "pack")]
     return Schedule(scheme="multiworker-mirrored", messages=tuple(messages))
 
 
-def packed(setup: SchemeInputs, order: Sequence[int], pack_bytes: int) -> list[tuple[int, ...]]:
+def pack_gradients(setup: SchemeInputs, order: Sequence[int], pack_bytes: int) -> list[tuple[int, ...]]:
     """Return `order` in packs, each of which ends with the parameter that makes it larger than `pack_bytes`."""
     packs: list[list[int]] = []
     size = 0
@@ -125,13 +125,13 @@ def packed(setup: SchemeInputs, order: Sequence[int], pack_bytes: int) -> list[t
     return [tuple(pack) for pack in packs]
 
 
-def fused(setup: SchemeInputs, ready: Sequence[int], fusion_bytes: int) -> list[tuple[int, ...]]:
+def fuse_gradients(setup: SchemeInputs, ready: Sequence[int], fusion_bytes: int) -> list[tuple[int, ...]]:
     """Return gradients that are ready in buffers: in their order, each of one type and of what fits.
 
     One that is larger than a buffer goes alone.
     """
     buffers: list[list[int]] = []
-    for group in _by_dtype(setup, ready):
+    for group in _group_by_dtype(setup, ready):
         size = fusion_bytes + 1
         for index in group:
             if size + setup.parameters[index].size_bytes > fusion_bytes:
@@ -147,25 +147,25 @@ def _cycles(setup: SchemeInputs, given: Horovod) -> list[tuple[tuple[int, ...], 
     left, agree_s = setup.arrivals(), given.agreement_s(setup)
     missing = sorted(set(range(len(setup.parameters))).difference(left))
     if not setup.ready_s:
-        return [(buffer, agree_s) for buffer in fused(setup, [*left, *missing], given.fusion)]
+        return [(buffer, agree_s) for buffer in fuse_gradients(setup, [*left, *missing], given.fusion)]
     found: list[tuple[tuple[int, ...], float]] = []
     now_s, left = 0.0, [*missing, *left]
     while left:
         ready = [index for index in left if setup.ready_s.get(index, 0.0) <= now_s]
         begin_s, agreed_s = now_s, now_s + agree_s
         now_s = agreed_s
-        for buffer in fused(setup, ready, given.fusion):
+        for buffer in fuse_gradients(setup, ready, given.fusion):
             found.append((buffer, max(0.0, agreed_s - setup.last_ready(buffer))))
             if setup.blocking and setup.time_s is not None:
                 now_s += setup.time_s(Operation.ALLREDUCE, setup.size_bytes(buffer))
         taken = set(ready)
         left = [index for index in left if index not in taken]
         cycle_s = max(given.cycle, agree_s)
-        now_s = _next_cycle(begin_s, now_s, cycle_s, min((setup.ready_s.get(i, 0.0) for i in left), default=0.0))
+        now_s = _find_next_cycle(begin_s, now_s, cycle_s, min((setup.ready_s.get(i, 0.0) for i in left), default=0.0))
     return found
 
 
-def _next_cycle(begin_s: float, end_s: float, cycle_s: float, wanted_s: float) -> float:
+def _find_next_cycle(begin_s: float, end_s: float, cycle_s: float, wanted_s: float) -> float:
     """Return when the next cycle begins that finds something: after whole cycles, or when the last one's work ends."""
     after_s = max(begin_s + cycle_s, end_s)
     if after_s >= wanted_s or cycle_s == 0:
@@ -173,7 +173,7 @@ def _next_cycle(begin_s: float, end_s: float, cycle_s: float, wanted_s: float) -
     return after_s + math.ceil((wanted_s - after_s) / cycle_s) * cycle_s
 
 
-def _by_dtype(setup: SchemeInputs, order: Sequence[int]) -> list[tuple[int, ...]]:
+def _group_by_dtype(setup: SchemeInputs, order: Sequence[int]) -> list[tuple[int, ...]]:
     groups: dict[str, list[int]] = {}
     for index in order:
         groups.setdefault(setup.parameters[index].dtype, []).append(index)

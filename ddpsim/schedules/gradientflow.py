@@ -21,7 +21,7 @@ def gradientflow(setup: SchemeInputs, given: GradientFlow) -> Schedule:
     passes = SUMMING_PASSES + (MOMENTUM_PASSES if given.momentum else 0.0)
     for place, bucket in enumerate(setup.buckets):
         size, elements = setup.size_bytes(bucket), sum(setup.parameters[index].numel for index in bucket)
-        chosen = given.chosen(elements)
+        chosen = given.count_chosen(elements)
         norms.append(
             Message(
                 id=f"norms {place}",

@@ -14,14 +14,14 @@ from typing import Literal, NoReturn, TypeVar
 
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.options.asked import count, parse_options
-from ddpsim.options.own import can_be_imported, exits_as, imported
+from ddpsim.options.own import can_be_imported, convert_exit, import_object
 from ddpsim.schedules import schemes, servers, sharded
 from ddpsim.schedules.outer import OuterStep
 from ddpsim.schedules.schedule import Schedule, check
 from ddpsim.schedules.servers import ServerPlaces, Servers
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.sharded import FullyShard
-from ddpsim.strict import whole_number
+from ddpsim.strict import parse_whole_number
 from ddpsim.units import parse_size
 
 Make = Callable[[SchemeInputs], Schedule]
@@ -111,16 +111,16 @@ class _Text:
     def place(self) -> str:
         return f"scheme {self.name!r}"
 
-    def first(self) -> tuple[str, _Text]:
+    def split_first(self) -> tuple[str, _Text]:
         """Return the first option, and the text without it."""
         first, _, rest = self.options.partition(",")
         return first, replace(self, options=rest)
 
-    def asks(self, kind: type[T]) -> T:
+    def parse_as(self, kind: type[T]) -> T:
         """Return the options as a `kind`."""
         return parse_options(kind, self.options, self.place)
 
-    def ends(self, remedy: str) -> None:
+    def refuse_rest(self, remedy: str) -> None:
         """Refuse options that are left."""
         if self.options:
             self.refuse(f"it takes no option {self.options!r}", remedy)
@@ -147,34 +147,34 @@ def _with(kind: type[T], make: Callable[[SchemeInputs, T], Schedule], runner: Ru
     """Return what reads the options of a scheme as a `kind`."""
 
     def read(text: _Text) -> Scheme:
-        given = text.asks(kind)
+        given = text.parse_as(kind)
         return Scheme(text.whole, lambda setup: make(setup, given), runner=runner)
 
     return read
 
 
 def _priority(text: _Text) -> Scheme:
-    first, rest = text.first()
+    first, rest = text.split_first()
     if "=" in first:
         first, rest = "", text
     segment = round(parse_size(first, text.place)) if first else None
     if segment is not None and segment < 1:
         text.refuse("a segment of 0 bytes", "write e.g. priority:4MiB")
-    credit = rest.asks(schemes.PriorityOptions).credit
+    credit = rest.parse_as(schemes.PriorityOptions).credit
     return Scheme(text.whole, lambda setup: schemes.priority(setup, segment, credit))
 
 
 def _fsdp2(text: _Text) -> Scheme:
-    return _fully_sharded(text.whole, text.asks(FullyShard))
+    return _fully_sharded(text.whole, text.parse_as(FullyShard))
 
 
 def _hsdp(text: _Text) -> Scheme:
-    given, rest = text.first()
-    shards = whole_number(given)
+    given, rest = text.split_first()
+    shards = parse_whole_number(given)
     if not shards:
         what = f"{given!r} is no number of ranks that share a copy" if given else "needs how many ranks share a copy"
         text.refuse(what, "write e.g. hsdp:8")
-    return _fully_sharded(text.whole, replace(rest.asks(FullyShard), shards=shards))
+    return _fully_sharded(text.whole, replace(rest.parse_as(FullyShard), shards=shards))
 
 
 def _fully_sharded(name: str, given: FullyShard) -> Scheme:
@@ -185,10 +185,10 @@ def _zero(ours: Make) -> Read:
     """Return what reads `zero1`, or `zero1:deepspeed` with DeepSpeed's options behind."""
 
     def read(text: _Text) -> Scheme:
-        word, rest = text.first()
+        word, rest = text.split_first()
         if word == "deepspeed":
             return _deepspeed(rest)
-        text.ends(f"write {text.name}, or {text.name}:deepspeed with its options behind")
+        text.refuse_rest(f"write {text.name}, or {text.name}:deepspeed with its options behind")
         return Scheme(text.whole, ours)
 
     return read
@@ -230,7 +230,7 @@ def _gradientflow(text: _Text) -> Scheme:
 
 
 def _parameter_server(text: _Text) -> Scheme:
-    given = text.asks(Servers)
+    given = text.parse_as(Servers)
     return Scheme(
         text.whole,
         lambda setup: servers.parameter_server(setup, given),
@@ -244,7 +244,7 @@ def _parameter_server(text: _Text) -> Scheme:
 def _parallax(text: _Text) -> Scheme:
     from ddpsim.schedules.parallax import Parallax, parallax
 
-    given = text.asks(Parallax)
+    given = text.parse_as(Parallax)
     return Scheme(text.whole, lambda setup: parallax(setup, given), servers=ServerPlaces(servers=given.servers))
 
 
@@ -252,7 +252,7 @@ def _averaging(text: _Text) -> Scheme:
     from ddpsim.schedules.averaging import averaging
 
     steps, rest = _steps(text)
-    rest.ends(f"write {text.name}:{steps}")
+    rest.refuse_rest(f"write {text.name}:{steps}")
     return Scheme(text.whole, lambda setup: averaging(setup, steps), steps, apart=True)
 
 
@@ -260,7 +260,7 @@ def _slowmo(text: _Text) -> Scheme:
     from ddpsim.schedules.averaging import slowmo
 
     steps, rest = _steps(text)
-    outer = rest.asks(OuterStep)
+    outer = rest.parse_as(OuterStep)
     return Scheme(text.whole, lambda setup: slowmo(setup, steps, outer), steps, apart=True)
 
 
@@ -268,13 +268,13 @@ def _local_sgd(text: _Text) -> Scheme:
     from ddpsim.schedules.averaging import LocalSgd, local_sgd
 
     steps, rest = _steps(text)
-    given = rest.asks(LocalSgd)
+    given = rest.parse_as(LocalSgd)
     return Scheme(text.whole, lambda setup: local_sgd(setup, steps, given), steps)
 
 
 def _steps(text: _Text) -> tuple[int, _Text]:
     """Return the steps from average to average, and the text behind them."""
-    steps, rest = text.first()
+    steps, rest = text.split_first()
     if not steps:
         text.refuse("needs how many steps are between averages", f"write e.g. {text.name}:8")
     return count(steps, text.place), rest
@@ -321,7 +321,7 @@ def scheme_named(text: str) -> Scheme:
     if given.name in _SCHEMES:
         return _SCHEMES[given.name](given)
     if names_code(text):
-        return own_scheme(text)
+        return load_own_scheme(text)
     raise UnknownNameError.among("scheme", given.name, list(_SCHEMES), place="scheme")
 
 
@@ -356,7 +356,7 @@ def is_own(text: str) -> bool:
     return bool(inner) or (bool(colon) and can_be_imported(module))
 
 
-def own_scheme(path: str) -> Scheme:
+def load_own_scheme(path: str) -> Scheme:
     """Return the scheme that the function at `path` makes.
 
     Raises:
@@ -364,7 +364,7 @@ def own_scheme(path: str) -> Scheme:
     """
     place = f"scheme {path!r}"
     try:
-        found = imported(path)
+        found = import_object(path)
     except Exception as error:  # whatever a module of somebody else's raises when it is imported
         what = f"cannot be imported: {type(error).__name__}: {error}"
         raise InputError(what, place=place, remedy="name package.module:function") from error
@@ -376,7 +376,7 @@ def own_scheme(path: str) -> Scheme:
 def _call_own(function: Make, place: str, setup: SchemeInputs) -> Schedule:
     """Return what a scheme of one's own makes of `setup`; what it raises says at which of its lines."""
     try:
-        with exits_as(RuntimeError):
+        with convert_exit(RuntimeError):
             return function(setup)
     except InputError:
         raise

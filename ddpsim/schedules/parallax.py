@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.options.asked import count, value
-from ddpsim.schedules.chunks import some_share
+from ddpsim.schedules.chunks import parse_share
 from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import TRAINERS, Schedule, Sharding
@@ -37,7 +37,7 @@ class Parallax:
     """
 
     servers: int = value(count, 1)
-    density: float = value(some_share, 0.1)
+    density: float = value(parse_share, 0.1)
     sparse: str | None = value(lambda text, place: text)
 
 
@@ -61,11 +61,11 @@ def parallax(setup: SchemeInputs, given: Parallax) -> Schedule:
     for number, bucket in enumerate(setup.buckets):
         dense = tuple(index for index in bucket if index not in sparse)
         if dense:
-            messages.append(_summed(setup, number, dense))
+            messages.append(_make_sum(setup, number, dense))
     order = [index for index in setup.arrivals() if index in sparse]
-    messages += [_pushed(setup, index, given) for index in order]
+    messages += [_make_push(setup, index, given) for index in order]
     places = setup.in_forward_order([(index,) for index in order])
-    messages += [_pulled(setup, order[place], given, workers) for place in places]
+    messages += [_make_pull(setup, order[place], given, workers) for place in places]
     return Schedule(
         scheme="parallax",
         messages=tuple(messages),
@@ -88,7 +88,7 @@ def _rows_bytes(setup: SchemeInputs, index: int, share: float) -> int:
     return round(share * (parameter.size_bytes + rows * INDEX_BYTES))
 
 
-def _summed(setup: SchemeInputs, number: int, dense: tuple[int, ...]) -> Message:
+def _make_sum(setup: SchemeInputs, number: int, dense: tuple[int, ...]) -> Message:
     return Message(
         id=f"bucket {number}",
         op=Operation.ALLREDUCE,
@@ -101,7 +101,7 @@ def _summed(setup: SchemeInputs, number: int, dense: tuple[int, ...]) -> Message
     )
 
 
-def _pushed(setup: SchemeInputs, index: int, given: Parallax) -> Message:
+def _make_push(setup: SchemeInputs, index: int, given: Parallax) -> Message:
     return Message(
         id=f"push {index}",
         op=Operation.REDUCE,
@@ -115,7 +115,7 @@ def _pushed(setup: SchemeInputs, index: int, given: Parallax) -> Message:
     )
 
 
-def _pulled(setup: SchemeInputs, index: int, given: Parallax, workers: int) -> Message:
+def _make_pull(setup: SchemeInputs, index: int, given: Parallax, workers: int) -> Message:
     touched = 1 - (1 - given.density) ** workers
     whole = setup.size_bytes(range(len(setup.parameters)))
     updated = touched * setup.size_bytes((index,)) / given.servers

@@ -51,14 +51,14 @@ def works_of(order: Order, ranks: int, micro_batches: int, stages_per_rank: int 
     [[('forward', 0, 0), ('backward', 0, 0)], [('forward', 1, 0), ('backward', 1, 0)]]
     """
     if order == "interleaved":
-        return [_interleaved(rank, ranks, micro_batches, stages_per_rank) for rank in range(ranks)]
+        return [_interleave(rank, ranks, micro_batches, stages_per_rank) for rank in range(ranks)]
     return [
         [(kind, stage, number) for kind, number in work_of(order, stage, ranks, micro_batches)]
         for stage in range(ranks)
     ]
 
 
-def _interleaved(rank: int, ranks: int, micro_batches: int, stages: int) -> list[StageWork]:
+def _interleave(rank: int, ranks: int, micro_batches: int, stages: int) -> list[StageWork]:
     """Return what a rank computes: as many micro-batches of a stage as there are ranks, then of its next stage.
 
     Forwards run ahead of backwards by those of all but its last stage, and two for each rank behind it.
@@ -85,7 +85,7 @@ def _interleaved(rank: int, ranks: int, micro_batches: int, stages: int) -> list
     return found
 
 
-def most_under_way(works: Sequence[StageWork]) -> int:
+def count_most_under_way(works: Sequence[StageWork]) -> int:
     """Return the micro-batches whose activations a rank keeps at once, at most, counted by stage."""
     now = most = 0
     for kind, _, _ in works:
@@ -94,7 +94,7 @@ def most_under_way(works: Sequence[StageWork]) -> int:
     return most
 
 
-def under_way(order: Order, stage: int, stages: int, micro_batches: int) -> int:
+def count_under_way(order: Order, stage: int, stages: int, micro_batches: int) -> int:
     """Return the micro-batches whose activations a stage keeps at once, at most."""
     return micro_batches if order == "gpipe" else min(stages - stage, micro_batches)
 
@@ -104,7 +104,7 @@ def weight_versions(order: Order, stage: int, stages: int) -> int:
     return stages - stage if order == "pipedream" else 1
 
 
-def carried_out_s(
+def find_end_times(
     works: Sequence[Sequence[StageWork]],
     forward_s: Sequence[float],
     backward_s: Sequence[float],
@@ -130,7 +130,7 @@ def carried_out_s(
         for rank, work in enumerate(works):
             while places[rank] < len(work):
                 kind, stage, number = work[places[rank]]
-                before = _before(kind, number, stage, last)
+                before = _find_before(kind, number, stage, last)
                 if before is not None and before not in ended:
                     break
                 after_s = 0.0 if before is None else ended[before]
@@ -144,14 +144,14 @@ def carried_out_s(
     return free
 
 
-def _before(kind: str, number: int, stage: int, last: int) -> tuple[str, int, int] | None:
+def _find_before(kind: str, number: int, stage: int, last: int) -> tuple[str, int, int] | None:
     """Return what another stage computes before this one can, or the last stage before it turns round."""
     if kind == "forward":
         return ("forward", stage - 1, number) if stage else None
     return ("backward", stage + 1, number) if stage < last else ("forward", stage, number)
 
 
-def divided(costs: Sequence[float], stages: int) -> list[int]:
+def divide_stages(costs: Sequence[float], stages: int) -> list[int]:
     """Return where each stage begins, so that the longest takes the least: consecutive parts, none empty.
 
     >>> divided([1, 1, 1, 3], 2)
@@ -164,7 +164,7 @@ def divided(costs: Sequence[float], stages: int) -> list[int]:
     best: list[list[tuple[float, int]]] = [[(sums[end], 0) for end in range(count + 1)]]
     for stage in range(1, stages):
         before = best[-1]
-        best.append([_least(before, sums, stage, end) for end in range(count + 1)])
+        best.append([_find_least(before, sums, stage, end) for end in range(count + 1)])
     begins, end = [], count
     for stage in range(stages - 1, -1, -1):
         begin = best[stage][end][1] if stage else 0
@@ -173,7 +173,7 @@ def divided(costs: Sequence[float], stages: int) -> list[int]:
     return begins[::-1]
 
 
-def _least(before: Sequence[tuple[float, int]], sums: Sequence[float], stage: int, end: int) -> tuple[float, int]:
+def _find_least(before: Sequence[tuple[float, int]], sums: Sequence[float], stage: int, end: int) -> tuple[float, int]:
     """Return the longest of the stages up to `stage` that end at `end`, at its least, and where the last begins."""
     choices = ((max(before[begin][0], sums[end] - sums[begin]), begin) for begin in range(stage, end))
     return min(choices, default=(float("inf"), 0))

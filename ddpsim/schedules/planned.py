@@ -40,7 +40,7 @@ def urgent_first(
     return order
 
 
-def by_credit(
+def sort_by_credit(
     messages: Sequence[Message],
     ready_s: Callable[[Message], float],
     time_s: Callable[[Message], float],

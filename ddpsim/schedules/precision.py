@@ -25,11 +25,11 @@ class Precision:
 
     def gathered_bytes(self, parameter: Parameter, ranks: int = 1) -> int:
         """Return the bytes of a gathered parameter, with its rows filled up to a multiple of `ranks`."""
-        return _filled(parameter, ranks) * DTYPE_BYTES[self.gather or parameter.dtype]
+        return _pad_elements(parameter, ranks) * DTYPE_BYTES[self.gather or parameter.dtype]
 
     def reduced_bytes(self, parameter: Parameter, ranks: int = 1) -> int:
         """Return the bytes of a parameter's gradient as it is reduced, likewise."""
-        return _filled(parameter, ranks) * DTYPE_BYTES[self.reduce or self.gather or parameter.dtype]
+        return _pad_elements(parameter, ranks) * DTYPE_BYTES[self.reduce or self.gather or parameter.dtype]
 
 
 def dtype_named(text: str, place: str) -> str:
@@ -44,7 +44,7 @@ def dtype_named(text: str, place: str) -> str:
     return name
 
 
-def _filled(parameter: Parameter, ranks: int) -> int:
+def _pad_elements(parameter: Parameter, ranks: int) -> int:
     """Return the elements of all ranks' shards, each of as many whole rows (`_get_dim0_padded_size`, torch 2.13)."""
     rows = parameter.shape[0] if parameter.shape else 1
     return math.ceil(rows / ranks) * ranks * (parameter.numel // max(rows, 1))

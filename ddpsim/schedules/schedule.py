@@ -164,7 +164,7 @@ def check(schedule: Schedule, parameters: Sequence[Parameter], world_size: int) 
             that two do, parameters beyond the model, shards that do not divide the world; it names the message or the
             parameter.
     """
-    known = _known(schedule)
+    known = _index_messages(schedule)
     for message in schedule:
         _check_names(message, known, schedule, len(parameters))
     _check_circles(known)
@@ -177,7 +177,7 @@ def check(schedule: Schedule, parameters: Sequence[Parameter], world_size: int) 
         _check_cover(schedule, parameters)
 
 
-def _known(schedule: Schedule) -> dict[str, Message]:
+def _index_messages(schedule: Schedule) -> dict[str, Message]:
     known: dict[str, Message] = {}
     for message in schedule:
         if known.setdefault(message.id, message) is not message:

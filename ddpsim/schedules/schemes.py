@@ -8,7 +8,7 @@ from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.options.asked import some_bytes, value
 from ddpsim.schedules.message import Message
-from ddpsim.schedules.planned import by_credit, urgent_first
+from ddpsim.schedules.planned import sort_by_credit, urgent_first
 from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import Schedule, Sharding, Update, averages
 from ddpsim.schedules.setup import SchemeInputs
@@ -32,7 +32,7 @@ def naive(setup: SchemeInputs) -> Schedule:
     """An allreduce a gradient, after backward, in registration order; the optimizer waits for all."""
     alone = [(index,) for index in range(len(setup.parameters))]
     messages = tuple(sums(setup, alone, "p"))
-    return _after_backward(Schedule(scheme="naive", messages=messages, sharding=Sharding(staging_bytes=0)))
+    return _move_after_backward(Schedule(scheme="naive", messages=messages, sharding=Sharding(staging_bytes=0)))
 
 
 def flat(setup: SchemeInputs) -> Schedule:
@@ -41,7 +41,7 @@ def flat(setup: SchemeInputs) -> Schedule:
     for index, parameter in enumerate(setup.parameters):
         by_dtype.setdefault(parameter.dtype, []).append(index)
     groups = [tuple(group) for group in by_dtype.values()]
-    return _after_backward(Schedule(scheme="flat", messages=tuple(sums(setup, groups, "all"))))
+    return _move_after_backward(Schedule(scheme="flat", messages=tuple(sums(setup, groups, "all"))))
 
 
 def without_overlap(schedule: Schedule) -> Schedule:
@@ -58,7 +58,7 @@ def without_overlap(schedule: Schedule) -> Schedule:
             place = f"scheme {schedule.scheme!r}, message {message.id!r}"
             raise PlanError(what, place=place, remedy="leave `overlap=off` out")
     update: Update = "elsewhere" if schedule.update == "elsewhere" else "after_backward"
-    return replace(_after_backward(schedule), overlap=False, update=update)
+    return replace(_move_after_backward(schedule), overlap=False, update=update)
 
 
 def priority(setup: SchemeInputs, segment_bytes: int | None = None, credit_bytes: int | None = None) -> Schedule:
@@ -92,7 +92,7 @@ def priority(setup: SchemeInputs, segment_bytes: int | None = None, credit_bytes
             return time_s(piece.op, piece.size_bytes)
 
         ahead = credit_bytes is not None
-        pieces = by_credit(pieces, ready, wire, credit_bytes or 0) if ahead else urgent_first(pieces, ready, wire)
+        pieces = sort_by_credit(pieces, ready, wire, credit_bytes or 0) if ahead else urgent_first(pieces, ready, wire)
     name = "priority" if segment_bytes is None else f"priority:{segment_bytes}"
     return Schedule(scheme=name, messages=tuple(pieces), update="before_use")
 
@@ -164,7 +164,7 @@ def _zero(setup: SchemeInputs) -> Schedule:
     return Schedule(scheme="zero", messages=(*halves, *gathers))
 
 
-def _after_backward(schedule: Schedule) -> Schedule:
+def _move_after_backward(schedule: Schedule) -> Schedule:
     """Return `schedule` with its sums after backward, awaited by the optimizer; what it gathers stays where it is."""
     late = []
     for message in schedule:

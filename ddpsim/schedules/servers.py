@@ -21,7 +21,7 @@ from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import Schedule, Sharding
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.sums import sums
-from ddpsim.units import counted
+from ddpsim.units import format_count
 
 SERVERS = "servers"
 """Name of the group of training ranks and servers together."""
@@ -93,7 +93,7 @@ class ServerPlaces:
             raise PlanError(what, place=place, remedy=remedy)
         if (on_one := self.each or self.beside or 0) > per_node:
             name = "each" if self.each else "beside"
-            what = f"{on_one} servers on a node of {counted(per_node, 'rank')}"
+            what = f"{on_one} servers on a node of {format_count(per_node, 'rank')}"
             raise PlanError(what, place=place, remedy=f"give {name}={per_node} at most")
         if self.in_the_last_ranks:
             check_servers(self.servers or 1, world_size, scheme)
@@ -172,7 +172,7 @@ def check_servers(servers: int, world_size: int, scheme: str) -> None:
         raise PlanError(what, place=f"scheme {scheme!r}", remedy=remedy)
 
 
-def sendable(order: Sequence[int]) -> list[int]:
+def count_sendable(order: Sequence[int]) -> list[int]:
     """Return how many pulls, in their order, may leave once each push, in theirs, has been updated by.
 
     >>> sendable([0, 1, 2]), sendable([2, 1, 0])

@@ -34,7 +34,7 @@ from ddpsim.schedules.points import BACKWARD_END, Point, PointKind, points
 from ddpsim.schedules.precision import Precision, dtype_named
 from ddpsim.schedules.schedule import Schedule, Sharding
 from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.schedules.units import Wrapped, below, blocks_of, units_of
+from ddpsim.schedules.units import Wrapped, blocks_of, list_below, units_of
 
 SHARD, REPLICA = "shard", "replica"
 """Names of the groups: ranks that share one copy, and the ranks of one place in each copy."""
@@ -63,12 +63,12 @@ def fully_shard(setup: SchemeInputs, given: FullyShard) -> Schedule:
         raise PlanError(f"{shards} shards do not divide a world of {world}", place=f"scheme {name!r}", remedy=remedy)
     setup.check_parameters(name)
     units = _Units(setup, shards, given)
-    messages = [] if shards == 1 else units.gathered()
-    messages += units.in_backward()
+    messages = [] if shards == 1 else units.unshard_forward()
+    messages += units.list_backward()
     return Schedule(
         scheme=name,
         messages=tuple(messages),
-        sharding=Sharding(shards, shards, shards, units.most_gathered() if shards > 1 else 0, staging_bytes=0),
+        sharding=Sharding(shards, shards, shards, units.find_most_gathered() if shards > 1 else 0, staging_bytes=0),
         broadcasts_buffers=False,
         groups={} if shards in (1, world) else {SHARD: shards, REPLICA: world // shards},
     )
@@ -129,17 +129,20 @@ class _Units:
         self._uses = sorted(range(len(setup.parameters)), key=lambda index: (setup.first_use((index,)), index))
         self.root, blocks = units_of(setup.parameters, given.wrap)
         names = [] if given.wrap is None else list(blocks_of(setup.parameters, given.wrap))
-        self._below = {unit: below(setup.parameters, unit, names) for unit in blocks}
+        self._below = {unit: list_below(setup.parameters, unit, names) for unit in blocks}
         first = [self.root] if self.root else []
         self.forward = first + sorted(blocks, key=lambda unit: setup.first_use(self._below[unit]))
         self._came = {index: place for place, index in enumerate(setup.arrivals())}
-        self.backward = first + sorted(blocks, key=lambda unit: self._entered(self._entry(unit)))
+        self.backward = first + sorted(blocks, key=lambda unit: self._find_entered(self._entry(unit)))
 
-    def gathered(self) -> list[Message]:
+    def unshard_forward(self) -> list[Message]:
         """Return the all-gathers of forward: of the two first units as it begins, or one by one where a host waits."""
-        return [self._gather(f"gather {place}", unit, self._behind(place)) for place, unit in enumerate(self.forward)]
+        return [
+            self._gather(f"gather {place}", unit, self._find_point_before(place))
+            for place, unit in enumerate(self.forward)
+        ]
 
-    def gathered_again(self, place: int) -> list[Message]:
+    def unshard_backward(self, place: int) -> list[Message]:
         """Return the all-gathers launched on entering backward's unit `place`: of those ahead, and of the very first.
 
         That of the very first may begin once forward has copied out its last block: the host, which runs ahead of the
@@ -151,7 +154,7 @@ class _Units:
         numbers = range(self._starts if place == 0 else max(last, self._starts + 1), last + 1)
         return [self._gather_again(number) for number in numbers if number < len(self.backward)]
 
-    def in_backward(self) -> list[Message]:
+    def list_backward(self) -> list[Message]:
         """Return the messages of backward, in the order of their launch.
 
         A unit's sums are launched when its module's backward is over: of a module inside another before the outer's.
@@ -161,19 +164,19 @@ class _Units:
         steps: list[tuple[tuple[int, int], list[Message]]] = []
         last = [self.root] if self.root else []
         for place, unit in enumerate(self.backward):
-            entered = -1 if place == 0 else self._entered(self._entry(unit))
-            steps.append(((entered, 0), self.gathered_again(place)))
+            entered = -1 if place == 0 else self._find_entered(self._entry(unit))
+            steps.append(((entered, 0), self.unshard_backward(place)))
             if unit != self.root and self._uses[0] in unit:
                 last.append(unit)
             elif unit != self.root:
-                over = max(map(self._entered, self._below[unit]))
-                steps.append(((over, 1), self.reduced(unit, self.backward[place + 2 : place + 3])))
+                over = max(map(self._find_entered, self._below[unit]))
+                steps.append(((over, 1), self.reduce_unit(unit, self.backward[place + 2 : place + 3])))
         if any(self._below[unit] != unit for unit in self._below):
             steps.sort(key=lambda step: step[0])
         launched = [message for _, messages in steps for message in messages]
-        return launched + [message for unit in last for message in self.reduced(unit, ())]
+        return launched + [message for unit in last for message in self.reduce_unit(unit, ())]
 
-    def reduced(self, unit: Unit, held_up: Sequence[Unit]) -> list[Message]:
+    def reduce_unit(self, unit: Unit, held_up: Sequence[Unit]) -> list[Message]:
         """Return what sums the gradients of `unit`; reduce-scattering them holds up the backward of `held_up`."""
         setup, copies, name = self._setup, self._setup.world_size // self._shards, self._name(unit)
         size = sum(self._precision.reduced_bytes(setup.parameters[index], self._shards) for index in unit)
@@ -193,7 +196,7 @@ class _Units:
         )  # fmt: skip
         return [scatter, summed]
 
-    def most_gathered(self) -> int:
+    def find_most_gathered(self) -> int:
         """Return the bytes that are gathered as backward begins, when a rank holds most.
 
         Of a unit that is under way, there is what the all-gather writes (`all_gather_output`), and from its copy-out on
@@ -216,9 +219,9 @@ class _Units:
 
     def _entry(self, unit: Unit) -> int:
         """Return the parameter whose gradient is ready first where backward enters `unit`: of all for the root."""
-        return min(self._uses if unit == self.root else self._below[unit], key=self._entered)
+        return min(self._uses if unit == self.root else self._below[unit], key=self._find_entered)
 
-    def _entered(self, index: int) -> int:
+    def _find_entered(self, index: int) -> int:
         return self._came.get(index, len(self._came))
 
     def _gathered_bytes(self, unit: Unit) -> int:
@@ -229,7 +232,7 @@ class _Units:
         """Which unit of backward is the first to be gathered again: the root is still there, unless it was given up."""
         return 1 if self.root and self._reshard == "blocks" else 0
 
-    def _behind(self, place: int) -> Point | None:
+    def _find_point_before(self, place: int) -> Point | None:
         """Return the point of forward behind which its unit `place` is gathered; None is as it begins.
 
         A host that runs ahead is held up by the copy-out of the unit before the last, or where units are prefetched
@@ -242,7 +245,7 @@ class _Units:
             entry = min(map(self._uses.index, self._below.get(unit, unit)))
             return Point(PointKind.FORWARD, self._uses[entry - 1]) if place and entry else None
         behind = place - 1 - (self._forward_ahead or 1)
-        return self._first_used(self.forward[behind]) if behind >= 0 else None
+        return self._find_first_use(self.forward[behind]) if behind >= 0 else None
 
     def _gather(self, name: str, unit: Unit, behind: Point | None) -> Message:
         return Message(
@@ -260,10 +263,10 @@ class _Units:
         unit, before = self.backward[number], self.backward[max(0, number - self._backward_ahead)]
         kept_root = self._starts == 1 and number <= self._backward_ahead
         ahead = (number == self._starts or kept_root) and not (self._setup.blocking and number)
-        after = self._first_used(self.forward[-1]) if ahead else Point(PointKind.BACKWARD, self._entry(before))
+        after = self._find_first_use(self.forward[-1]) if ahead else Point(PointKind.BACKWARD, self._entry(before))
         again = self._gather(f"gather {self._name(unit)} again", unit, after)
         return replace(again, blocks=points(PointKind.BACKWARD, unit))
 
-    def _first_used(self, unit: Unit) -> Point:
+    def _find_first_use(self, unit: Unit) -> Point:
         inside = self._below.get(unit, unit)
         return Point(PointKind.FORWARD, min(inside, key=lambda index: self._setup.first_use((index,))))

@@ -57,7 +57,7 @@ def blocks_of(parameters: Sequence[Parameter], wrap: Wrapped | None = None) -> d
     {'h.0': (1, 2), 'h.1': (3,)}
     """
     if wrap is not None:
-        return _wrapped(parameters, wrap)
+        return _group_wrapped(parameters, wrap)
     blocks: dict[str, list[int]] = {}
     lists: dict[str, set[str]] = {}
     for index, parameter in enumerate(parameters):
@@ -68,7 +68,7 @@ def blocks_of(parameters: Sequence[Parameter], wrap: Wrapped | None = None) -> d
     return {name: tuple(members) for name, members in blocks.items() if len(lists[_list(name)]) > 1}
 
 
-def _wrapped(parameters: Sequence[Parameter], wrap: Wrapped) -> dict[str, tuple[int, ...]]:
+def _group_wrapped(parameters: Sequence[Parameter], wrap: Wrapped) -> dict[str, tuple[int, ...]]:
     """Return the parameters of each module that one of `wrap` names, those of modules inside it left out."""
     found: dict[str, list[int]] = {}
     met: set[str] = set()
@@ -91,7 +91,7 @@ def _fits(modules: Sequence[str], pattern: Sequence[str]) -> bool:
     return len(modules) == len(pattern) and all(map(fnmatchcase, modules, pattern))
 
 
-def below(parameters: Sequence[Parameter], unit: tuple[int, ...], blocks: Sequence[str]) -> tuple[int, ...]:
+def list_below(parameters: Sequence[Parameter], unit: tuple[int, ...], blocks: Sequence[str]) -> tuple[int, ...]:
     """Return all parameters of the module whose unit this is, those of wrapped modules inside it too.
 
     Args:

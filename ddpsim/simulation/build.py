@@ -75,7 +75,7 @@ class IterationBuilder:
             # Gradients are added and the optimizer runs once a cycle, with DDP or without.
             cycle = setting.options.accumulate
             adds, stepped = index % cycle != 0, (index + 1) % cycle == 0
-            nodes = IterationNodes(index, to.event(), setting.synced(index), adds, stepped)
+            nodes = IterationNodes(index, to.event(), setting.is_synced(index), adds, stepped)
             if rank.iterations:
                 rank.iterations[-1].end = nodes.start
             rank.iterations.append(nodes)
@@ -126,7 +126,7 @@ class IterationBuilder:
             return self._scheduled
         dropped, plan = setting.dropped(index), setting.plan(index)
         remaps = setting.remaps(dropped)
-        buckets = setting.remapped(plan, dropped) if remaps else plan.buckets
+        buckets = setting.remap(plan, dropped) if remaps else plan.buckets
         groups = [bucket.parameters for bucket in buckets]
         if self._buckets is None or self._buckets[0] != groups:
             planned = [
@@ -159,18 +159,18 @@ class IterationBuilder:
             nodes.input = (begun, to.moment())
             return
         if stage.pipelined:
-            batch = self._fetched() if self._batch is None else self._batch
-            to.on_stream(NodeKind.WAIT, after=(batch,))
-            self._batch = self._fetched()
+            batch = self._fetch_batch() if self._batch is None else self._batch
+            to.add_on_stream(NodeKind.WAIT, after=(batch,))
+            self._batch = self._fetch_batch()
         else:
             to.on_host(NodeKind.LOAD)
             if stage.copy_bytes > 0:
-                to.on_stream(NodeKind.COPY)
+                to.add_on_stream(NodeKind.COPY)
                 if not stage.queued:
                     to.synchronise()
         nodes.input = (nodes.start, to.event())
 
-    def _fetched(self) -> int:
+    def _fetch_batch(self) -> int:
         """Load a batch on the host and launch its copy; return the copy."""
         self._to.on_host(NodeKind.LOAD)
         return self._to.copy()
@@ -184,10 +184,10 @@ class IterationBuilder:
         to.host(host_s) if self._device else to.serve(host_s)
         launched = to.collective(conferring.size_bytes, (to.event(),), conferring.operation, 0)
         if self._device:
-            to.on_stream(NodeKind.WAIT, after=(launched,))
+            to.add_on_stream(NodeKind.WAIT, after=(launched,))
             to.synchronise()
             to.host(conferring.rebuild_s)
-            to.on_stream(NodeKind.NOT_BEFORE)
+            to.add_on_stream(NodeKind.NOT_BEFORE)
         else:
             to.on_host(NodeKind.WAIT, after=(launched,))
             to.serve(conferring.rebuild_s)
@@ -208,7 +208,7 @@ class IterationBuilder:
             for size in sizes:
                 to.host(launch_s)
                 launched = to.collective(size, (to.event(),), BUFFERS, lane)
-                to.on_stream(NodeKind.WAIT, after=(launched,))
+                to.add_on_stream(NodeKind.WAIT, after=(launched,))
             to.copies(copies_s)
             begun = nodes.start if nodes.input is None else nodes.input[1]
             if nodes.held_up:
@@ -265,12 +265,12 @@ class IterationBuilder:
         since = to.moment()
         optimizer = OptimizerBuilder(to, nodes, launches, self._setting.pace(nodes.index))
         for update in stop.updates if self._owes_update else ():
-            to.take_in(nodes, launches.waits(*update.before))
-            optimizer.before_use(update)
-        to.take_in(nodes, launches.waits(*stop.points))
+            to.take_in(nodes, launches.take_waits(*update.before))
+            optimizer.add_before_use(update)
+        to.take_in(nodes, launches.take_waits(*stop.points))
         to.resume(since)
         nodes.held_up.append((since, to.moment()))
-        to.launch_all(nodes, launches.passed(*stop.points))
+        to.launch_all(nodes, launches.mark_passed(*stop.points))
 
     def _layers_wait(
         self, nodes: IterationNodes, messages: Sequence[LayerMessage], host_s: float, work_s: float
@@ -289,7 +289,7 @@ class IterationBuilder:
             host, work = message.host, message.device
         return host_s * (1.0 - (host if self._device else work)), work_s * (1.0 - work)
 
-    def _unused(self, pace: IterationProfile, index: int) -> list[int]:
+    def _find_unused(self, pace: IterationProfile, index: int) -> list[int]:
         """Return the parameters of buckets that get no gradient in iteration `index`, at `pace`."""
         used, dropped = set(pace.order), self._setting.dropped(index)
         if self._setting.remaps(dropped):
@@ -305,7 +305,7 @@ class IterationBuilder:
         scheduled = setting.scheduled
         everything = range(len(setting.workload.parameters)) if scheduled is None else scheduled.filled
         announced = nodes.synced or scheduled is not None
-        unused = self._unused(setting.pace(nodes.index), nodes.index) if announced else ()
+        unused = self._find_unused(setting.pace(nodes.index), nodes.index) if announced else ()
         return everything if nodes.synced else (), unused, announced
 
     def _backward_on_thread(self, nodes: IterationNodes, launches: Launches) -> None:
@@ -316,9 +316,9 @@ class IterationBuilder:
         for parameter, host_s in zip(pace.order, pace.host.tolist(), strict=True):
             if scheduled is not None and (needed := scheduled.needed[parameter]):
                 since = to.moment()
-                to.take_in(nodes, launches.waits(*needed))
+                to.take_in(nodes, launches.take_waits(*needed))
                 to.resume(since)
-                to.launch_all(nodes, launches.passed(*needed))
+                to.launch_all(nodes, launches.mark_passed(*needed))
             if messages := self._layers.get(parameter):
                 host_s, _ = self._layers_wait(nodes, messages, host_s, host_s)
             begun = to.moment()
@@ -346,8 +346,8 @@ class IterationBuilder:
         gradients = zip(pace.order, pace.host.tolist(), pace.work.tolist(), pace.lag.tolist(), strict=True)
         for parameter, host_s, work_s, lag_s in gradients:
             if scheduled is not None and (needed := scheduled.needed[parameter]):
-                to.take_in(nodes, launches.waits(*needed))
-                to.launch_all(nodes, launches.passed(*needed))
+                to.take_in(nodes, launches.take_waits(*needed))
+                to.launch_all(nodes, launches.mark_passed(*needed))
             if messages := self._layers.get(parameter):
                 host_s, work_s = self._layers_wait(nodes, messages, host_s, work_s)
             fills = parameter in filled
@@ -359,7 +359,7 @@ class IterationBuilder:
                 to.device(work_s)
                 to.host(host_s + (owed_s + hook_s if adds else owed_s))
                 if lag_s > 0:
-                    to.on_stream(NodeKind.NOT_BEFORE, lag_s)
+                    to.add_on_stream(NodeKind.NOT_BEFORE, lag_s)
                 if adds:
                     to.copies(setting.add_s(parameter))
                 ready = to.moment()
@@ -386,7 +386,7 @@ class IterationBuilder:
         On a device the bitmap of unused parameters is read where some rank may have had no gradient.
         """
         to, setting = self._to, self._setting
-        waited, bitmap = to.outstanding(launches.waits(BACKWARD_END)), None
+        waited, bitmap = to.outstanding(launches.take_waits(BACKWARD_END)), None
         costs, searched = setting.costs, setting.options.find_unused_parameters
         if waited and searched:
             to.host(costs.launch_s) if self._device else to.on_host(NodeKind.DELAY, costs.launch_s)
@@ -394,7 +394,7 @@ class IterationBuilder:
         missing: frozenset[int] = frozenset()
         if bitmap is not None and self._device:
             pace = setting.pace(nodes.index)
-            missing = pace.missed.union(self._unused(pace, nodes.index))
+            missing = pace.missed.union(self._find_unused(pace, nodes.index))
         for sent in waited:
             if self._device:
                 to.host(costs.finish_s)
@@ -406,7 +406,7 @@ class IterationBuilder:
             to.write_back(nodes, sent)
         if bitmap is not None:
             to.expose(nodes, bitmap)
-        to.launch_all(nodes, launches.passed(BACKWARD_END))
+        to.launch_all(nodes, launches.mark_passed(BACKWARD_END))
         if self._device and "after_backward" in setting.workload.synchronises:
             to.synchronise()
 
@@ -415,5 +415,5 @@ class IterationBuilder:
         scheduled, pace = self._setting.scheduled, self._setting.pace(nodes.index)
         updates = (WHOLE_UPDATE,) if scheduled is None else scheduled.updates
         synchronises = "after_optimizer" in self._setting.workload.synchronises
-        OptimizerBuilder(self._to, nodes, launches, pace, synchronises=synchronises).after_backward(updates)
+        OptimizerBuilder(self._to, nodes, launches, pace, synchronises=synchronises).add_after_backward(updates)
         self._owes_update = nodes.stepped and not updates

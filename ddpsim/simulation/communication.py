@@ -12,8 +12,8 @@ from functools import partial
 import simpy
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import Collectives, make_transport, scaled_transport, ways_of
-from ddpsim.collectives.gloo.groups import among
+from ddpsim.collectives.execute import Collectives, find_rank_paths, make_transport, scale_transport
+from ddpsim.collectives.gloo.groups import adapt_to_group
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.transport import Transport
 from ddpsim.jobs.simulated import Options
@@ -21,10 +21,10 @@ from ddpsim.network.fairness import Demand, LinkId, alone_s
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
-from ddpsim.simulation.contention import ComputeSlowdown, ConcurrentCollectives, OnBusy, Processor, slowing
+from ddpsim.simulation.contention import ComputeSlowdown, ConcurrentCollectives, OnBusy, Processor, slow_messages
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import BUFFERS, Collective
-from ddpsim.simulation.messages import in_rings
+from ddpsim.simulation.messages import runs_in_rings
 from ddpsim.simulation.record import BETWEEN_NODES, ENDS, INSIDE_NODE, LATENCY
 from ddpsim.simulation.run import Copy
 from ddpsim.simulation.scheduling import Scheduled
@@ -93,7 +93,7 @@ def copies_of(placement: Placement, ranks: Sequence[int], stage: InputStage) -> 
     paths = find_paths(template)
     loads: dict[LinkId, float] = {}
     capacities: dict[LinkId, float] = {}
-    gpus = _on_node(placement, ranks, node)
+    gpus = _list_on_node(placement, ranks, node)
     for gpu in gpus:
         for placed in wiring.at(node, paths.from_host(names[gpu])):
             loads[placed.name] = loads.get(placed.name, 0.0) + 1.0
@@ -105,7 +105,7 @@ def copies_of(placement: Placement, ranks: Sequence[int], stage: InputStage) -> 
     return Demand(0.0, stage.copy_bytes, loads, rate_limit=stage.limit_Bps, weight=count), capacities
 
 
-def _on_node(placement: Placement, ranks: Iterable[int], node: int) -> list[int]:
+def _list_on_node(placement: Placement, ranks: Iterable[int], node: int) -> list[int]:
     """Return the GPUs of `node` that `ranks` run on, numbered in the node."""
     each = placement.gpus_per_node
     return [rank % each for rank in ranks if rank // each == node]
@@ -133,7 +133,7 @@ class Communication:
         Ranks meet for all of them, of whatever group, so that whichever is busy slows each.
         """
         groups = dict.fromkeys([self.collectives, *(() if self.lanes is None else self.lanes.groups)])
-        told = [slowing(each.network, self.costs, each.transport.hops, each.sender) for each in groups]
+        told = [slow_messages(each.network, self.costs, each.transport.hops, each.sender) for each in groups]
 
         def on_busy(busy: bool) -> None:
             for tell in told:
@@ -151,7 +151,7 @@ class Communication:
             sent = self.lanes.run(collective)
         else:
             sent = self.collectives.run(Operation(operation), size_bytes, collective.lane)
-        return self.concurrent.around(collective, sent)
+        return self.concurrent.wait_for_end(collective, sent)
 
     def shares(self, collective: Collective) -> list[tuple[str, float]]:
         """Return what the time of a collective with nothing beside it is of, as shares that sum to 1."""
@@ -167,7 +167,7 @@ class Communication:
         full = {str(link): load / transport.capacities[link] for link, load in demand.loads.items()}
         most = max(full, key=lambda link: full[link], default=None)
         # NCCL's rate is that of its slowest hop; over gloo threads that add and step may be slower than any link.
-        if most is None or (transport.backend == "gloo" and demand.limit < demand.alone(transport.capacities)):
+        if most is None or (transport.backend == "gloo" and demand.limit < demand.alone_rate(transport.capacities)):
             by = ENDS
         else:
             by = BETWEEN_NODES if NETWORK in most else INSIDE_NODE
@@ -196,7 +196,7 @@ class JobResources:
     staleness: Staleness | None = None
     transports: dict[Hashable, Transport] = field(default_factory=dict, repr=False)
 
-    def under(self, assumed: Assumptions, costs: Costs) -> JobResources:
+    def with_assumptions(self, assumed: Assumptions, costs: Costs) -> JobResources:
         """Return what the ranks compute and communicate on under other assumptions, with those costs of DDP.
 
         Transports that stay are not made again.
@@ -231,7 +231,7 @@ class JobResources:
         Args:
             network: that another job is on too, as `sender` says whose messages are whose; None is the job's own.
         """
-        rings = scheduled is not None and in_rings(scheduled.schedule)
+        rings = scheduled is not None and runs_in_rings(scheduled.schedule)
         collectives, lanes = self._collectives(env, rings, self.placement, network=network, sender=sender), None
         if scheduled is not None:
             made = partial(self._collectives, env, rings)
@@ -271,7 +271,7 @@ class JobResources:
             [message.parameters for message in scheduled.schedule if (message.group, message.stream) == lane]
             for lane in scheduled.lanes
         ]
-        ways = ways_of(self.placement, self.backend, self.calibration)
+        ways = find_rank_paths(self.placement, self.backend, self.calibration)
         links = ServerLinks(
             env, self.placement, ways, self.costs, hosts, buckets, latency_s, self.wire_factor, self.latency
         )
@@ -294,12 +294,12 @@ class JobResources:
         options = options if pattern is None else replace(options, algorithm=pattern)
         calibration = self.calibration
         if calibration is not None and self.backend == "gloo":
-            calibration = among(calibration, self.placement.world_size, placement.world_size)
+            calibration = adapt_to_group(calibration, self.placement.world_size, placement.world_size)
         key = (placement.nodes, placement.gpus_per_node, options)
         if key not in self.transports:
             self.transports[key] = make_transport(placement, self.backend, calibration, options)
         factor = self.wire_factor if share == 1 else _times(share, self.wire_factor)
-        transport = scaled_transport(self.transports[key], factor, self.latency)
+        transport = scale_transport(self.transports[key], factor, self.latency)
         return Collectives.over(transport, env, fidelity=options.fidelity, network=network, sender=sender)
 
 

@@ -102,11 +102,13 @@ def construct(job: ResolvedJob) -> Construction:
     for rank in graph.ranks:
         run.add(rank, Processor(env, UNDISTURBED, lambda busy: None))
     times = run.run()
-    done = [_finished(message, [of_rank[place] for of_rank in ends], times) for place, message in enumerate(planned)]
+    done = [
+        _finish_message(message, [of_rank[place] for of_rank in ends], times) for place, message in enumerate(planned)
+    ]
     return Construction(max(times.end[rank.last] for rank in graph.ranks), tuple(done))
 
 
-def _finished(message: ConstructionMessage, nodes: list[int], times: NodeTimes) -> ConstructionMessage:
+def _finish_message(message: ConstructionMessage, nodes: list[int], times: NodeTimes) -> ConstructionMessage:
     last_s = max(times.end[node] for node in nodes)
     return ConstructionMessage(message.operation, message.size_bytes, message.tensors, last_s)
 
@@ -150,5 +152,5 @@ class _Constructor:
             to.on_host(NodeKind.WAIT, after=(node,))
             to.serve(copies_s)
         else:
-            to.on_stream(NodeKind.WAIT, after=(node,))
+            to.add_on_stream(NodeKind.WAIT, after=(node,))
             to.copies(copies_s)

@@ -114,14 +114,14 @@ class ComputeSlowdown:
             return self.fixed
         tail = self.tail_share if taken.multiprocessors > 0 else 0.0
         multiprocessors, bandwidth = min(taken.multiprocessors, MOST), min(taken.bandwidth, MOST)
-        return slower(self.arithmetic_share, tail, multiprocessors, bandwidth)
+        return slowdown_factor(self.arithmetic_share, tail, multiprocessors, bandwidth)
 
 
 Amount = TypeVar("Amount", float, NDArray[np.float64])
 """One number, or several at once."""
 
 
-def slower(arithmetic_share: float, tail: Amount, multiprocessors: Amount, bandwidth: Amount) -> Amount:
+def slowdown_factor(arithmetic_share: float, tail: Amount, multiprocessors: Amount, bandwidth: Amount) -> Amount:
     """Return the factor on the time of computation from which collectives take so much, `MOST` at most.
 
     Args:
@@ -163,7 +163,7 @@ OnBusy = Callable[[bool], None]
 """Called with True when a rank's processor becomes busy and with False when it is idle again."""
 
 
-def slowing(network: Network, costs: Costs, hops: Collection[str], sender: Hashable = None) -> OnBusy:
+def slow_messages(network: Network, costs: Costs, hops: Collection[str], sender: Hashable = None) -> OnBusy:
     """Return what slows the messages of a sender while any rank that sends as it is busy.
 
     A message as a whole, as `communication_slowdown` says of its hops; the steps of its threads, where that is more,
@@ -172,7 +172,7 @@ def slowing(network: Network, costs: Costs, hops: Collection[str], sender: Hasha
     Args:
         sender: a rank that sends for itself, or a job beside another; None is those that send together.
     """
-    slowdown = costs.slowed_by(hops)
+    slowdown = costs.slowdown_of(hops)
     slowed = Speed(1 / slowdown, 1 / max(costs.step_slowdown / slowdown, 1.0))
     busy_count = 0
 
@@ -312,7 +312,7 @@ class ConcurrentCollectives:
         self._in_flight: dict[Collective, float] = {}
         self._matters = ranks > 1 and max(costs.pair_s, costs.behind_s) > 0
 
-    def around(self, collective: Collective, ended: simpy.Event) -> simpy.Event:
+    def wait_for_end(self, collective: Collective, ended: simpy.Event) -> simpy.Event:
         """Return when `collective`, whose bytes have `ended` as they would if wires alone counted, has ended."""
         if not self._matters:
             return ended

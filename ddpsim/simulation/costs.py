@@ -35,7 +35,7 @@ _NEUTRAL = {"compute_slowdown": 1.0, "enter_s": 0.0, "communication_slowdown": 1
 """With these given, computing and communicating at once costs no more than each by itself."""
 
 
-def undisturbed(backend: str, calibration: Calibration | None) -> Calibration:
+def remove_overlap_costs(backend: str, calibration: Calibration | None) -> Calibration:
     """Return `calibration`, or the priors, with what computing and communicating at once costs left out."""
     priors = Calibration.priors(backend)
     start = replace(calibration or priors, constants={**priors.constants, **(calibration or priors).constants})
@@ -172,7 +172,7 @@ class Costs:
         """
         return self.enter_s if "enter_s" in self.given else self.tail_share * kernel_s
 
-    def slowed_by(self, groups: Collection[str]) -> float:
+    def slowdown_of(self, groups: Collection[str]) -> float:
         """Return the factor on the time of a collective over hops of `groups` while some rank computes."""
         if "communication_slowdown" in self.given:
             return self.communication_slowdown

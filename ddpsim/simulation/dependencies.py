@@ -139,7 +139,7 @@ class Dependencies:
         while going:
             going = False
             for number, cursor in enumerate(self._cursors):
-                for operation in self._of_rank(number, cursor):
+                for operation in self._list_operations(number, cursor):
                     going = True
                     yield operation
             for lane in range(len(self._at_lane)):
@@ -156,7 +156,7 @@ class Dependencies:
     def _end(self, first: int, stop: int) -> None:
         self._known[first:stop] = b"\1" * (stop - first)
 
-    def _of_rank(self, number: int, cursor: _Cursor) -> Iterator[Operation]:
+    def _list_operations(self, number: int, cursor: _Cursor) -> Iterator[Operation]:
         going = True
         while going:
             going = False
@@ -190,7 +190,11 @@ class Dependencies:
         cursor.at_host = stop
         first, last = row[node], row[node] + stop - at
         self._end(first, last)
-        return _paced(first, last, before, paced, number) if any(paced) else _in_turn(first, last, [before, *after])
+        return (
+            _run_paced(first, last, before, paced, number)
+            if any(paced)
+            else _run_in_turn(first, last, [before, *after])
+        )
 
     def _next_of_compute(self, number: int, cursor: _Cursor) -> Operation | None:
         compute, at, graph, row = cursor.rank.compute, cursor.at_compute, self.graph, self.rows.of
@@ -204,7 +208,7 @@ class Dependencies:
         if kind is NodeKind.COPY:
             cursor.at_compute += 1
             self._end(row[node], row[node] + 1)
-            return _lasting(row[node], [before, row[graph.queued[node]], *after])
+            return _run_lasting(row[node], [before, row[graph.queued[node]], *after])
         stops = cursor.compute_stops
         stop = stops[found] if (found := bisect_right(stops, at)) < len(stops) else len(compute)
         stop = bisect_left(cursor.queued, cursor.at_host, at, stop)
@@ -212,7 +216,7 @@ class Dependencies:
         first, last = row[node], row[node] + stop - at
         self._end(first, last)
         released, lags_s = cursor.released
-        return _queued_work(first, last, [before, *after], released[at:stop], lags_s[at:stop])
+        return _run_queued(first, last, [before, *after], released[at:stop], lags_s[at:stop])
 
     def _next_copy(self, number: int, cursor: _Cursor) -> Operation | None:
         at, copies, row = cursor.at_copies, cursor.rank.copies, self.rows.of
@@ -224,7 +228,7 @@ class Dependencies:
             return None
         cursor.at_copies += 1
         self._end(row[node], row[node] + 1)
-        return _lasting(row[node], [row[copies[at - 1]] if at else 0, row[queued]])
+        return _run_lasting(row[node], [row[copies[at - 1]] if at else 0, row[queued]])
 
     def _next_delay(self, number: int, cursor: _Cursor) -> Operation | None:
         for place, node in enumerate(cursor.delays):
@@ -232,7 +236,7 @@ class Dependencies:
                 del cursor.delays[place]
                 row = self.rows.of
                 self._end(row[node], row[node] + 1)
-                return _lasting(row[node], [row[each] for each in after])
+                return _run_lasting(row[node], [row[each] for each in after])
         return None
 
     def _meeting(self, lane: int) -> Operation | None:
@@ -253,24 +257,24 @@ class Dependencies:
                 after.append(row[lanes[number][at - 1]])
             arrivals.append((row[node], after))
         if run.job.options.comm != "real":
-            return _apart(arrivals)
+            return _meet_apart(arrivals)
         streams = run.shared.lanes
         in_line = streams is not None and streams.lines[lane] is not None
         return _meet(arrivals, lane, in_line=in_line)
 
 
-def _in_turn(first: int, stop: int, begin: Sequence[int]) -> Operation:
+def _run_in_turn(first: int, stop: int, begin: Sequence[int]) -> Operation:
     """One after the other, the first when the last of others has ended."""
 
     def done(now: Moments) -> None:
         ends = now.end[first:stop]
         np.cumsum(now.lasts[first:stop], axis=0, out=ends)
-        ends += _last(now.end, begin)
+        ends += _find_last(now.end, begin)
 
     return done
 
 
-def _queued_work(first: int, stop: int, after: Sequence[int], released: NDArray[np.intp], lags_s: Columns) -> Operation:
+def _run_queued(first: int, stop: int, after: Sequence[int], released: NDArray[np.intp], lags_s: Columns) -> Operation:
     """One after the other, none before the host has queued it, the first when the last of others has ended."""
     places = np.flatnonzero(lags_s)
     seconds = lags_s[places, None]
@@ -282,14 +286,14 @@ def _queued_work(first: int, stop: int, after: Sequence[int], released: NDArray[
         worked = np.cumsum(lasts, axis=0)
         begin -= worked
         begin += lasts
-        np.maximum(begin[0], _last(now.end, after), out=begin[0])
+        np.maximum(begin[0], _find_last(now.end, after), out=begin[0])
         np.maximum.accumulate(begin, axis=0, out=begin)
         np.add(begin, worked, out=now.end[first:stop])
 
     return done
 
 
-def _paced(first: int, stop: int, before: int, paced: Sequence[bool], number: int) -> Operation:
+def _run_paced(first: int, stop: int, before: int, paced: Sequence[bool], number: int) -> Operation:
     """One after the other, layers that sleep no sooner than they are due."""
     sleeps = np.array(paced)[:, None]
 
@@ -315,11 +319,11 @@ def _resume(row: int, before: int, after: Sequence[int], number: int) -> Operati
     return done
 
 
-def _lasting(row: int, begin: Sequence[int]) -> Operation:
+def _run_lasting(row: int, begin: Sequence[int]) -> Operation:
     """So long after the last of others has ended."""
 
     def done(now: Moments) -> None:
-        now.end[row] = _last(now.end, begin) + now.lasts[row]
+        now.end[row] = _find_last(now.end, begin) + now.lasts[row]
 
     return done
 
@@ -342,7 +346,7 @@ def _meet(arrivals: Sequence[Arrival], lane: int, *, in_line: bool) -> Operation
     def done(now: Moments) -> None:
         free, wire = now.free[lane], None
         for row, after in arrivals:
-            begin = now.begin[row] = np.maximum(_last(now.end, after), free[0]) + now.late[row]
+            begin = now.begin[row] = np.maximum(_find_last(now.end, after), free[0]) + now.late[row]
             wire = begin if wire is None else np.maximum(wire, begin)
         assert wire is not None
         sent = np.maximum(wire + now.line[lane][0], now.line[lane][1]) if in_line else wire
@@ -359,17 +363,17 @@ def _meet(arrivals: Sequence[Arrival], lane: int, *, in_line: bool) -> Operation
     return done
 
 
-def _apart(arrivals: Sequence[Arrival]) -> Operation:
+def _meet_apart(arrivals: Sequence[Arrival]) -> Operation:
     """Collectives that take no time, each rank by itself."""
 
     def done(now: Moments) -> None:
         for row, after in arrivals:
-            now.begin[row] = now.wire[row] = now.end[row] = _last(now.end, after)
+            now.begin[row] = now.wire[row] = now.end[row] = _find_last(now.end, after)
 
     return done
 
 
-def _last(end: Columns, rows: Sequence[int]) -> Columns:
+def _find_last(end: Columns, rows: Sequence[int]) -> Columns:
     found: Columns = end[rows[0]]
     for row in rows[1:]:
         found = np.maximum(found, end[row])

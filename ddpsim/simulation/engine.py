@@ -19,14 +19,14 @@ from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.graph import StepGraph
-from ddpsim.simulation.job_run import BesideRun, JobRun, OtherJob, on_resources, period_of, start
+from ddpsim.simulation.job_run import BesideRun, JobRun, OtherJob, make_graph_run, period_of, start
 from ddpsim.simulation.prices import Prices, has_prices
 from ddpsim.simulation.record import critical_path, iterations_of
 from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, SimulatedIterations, resolve, resolve_alone
 from ddpsim.simulation.run import GraphRun, Progress, report
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.servers import Staleness
-from ddpsim.topology.beside import placed_beside
+from ddpsim.topology.beside import place_beside
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.records import Iteration, PathSpan, Trace, spans_of
 from ddpsim.workload import Workload
@@ -89,7 +89,7 @@ def run_job(
     """
     beside, other = None, options.beside
     if other is not None:
-        placement, others = placed_beside(placement, other.nodes, other.gpus_per_node, alternate=other.alternate)
+        placement, others = place_beside(placement, other.nodes, other.gpus_per_node, alternate=other.alternate)
         if options.disturbed and options.comm == "real":
             beside = BesideRun(other, others, calibration, given.get("workloads", {}))
     resolved = resolve(workload, placement, options, calibration, **given)
@@ -146,7 +146,7 @@ def _period_again(run: JobRun, graph: StepGraph, extent: SimulatedIterations, pr
     graph = replace(graph, seconds=prices.seconds[:, column].tolist())
     costs, late_s = zip(*((each.costs[column], float(each.late_s[column])) for each in prices.ranks), strict=True)
     shared = job.communication(simpy.Environment(), run.settings[0].scheduled)
-    again = on_resources(job, shared, graph, run.draws, run.settings, costs, late_s)
+    again = make_graph_run(job, shared, graph, run.draws, run.settings, costs, late_s)
     end = again.run().end
     return float(period_of(run, extent, lambda node: np.array(end[node])))
 

@@ -101,7 +101,7 @@ def start(
     for draw, setting in zip(job.draws, settings, strict=True):
         build_rank(graph, setting, draw.rank, lanes)
     late_s = [setting.late_s for setting in settings]
-    run = on_resources(job.job, shared, graph, job.draws, settings, [setting.costs for setting in settings], late_s)
+    run = make_graph_run(job.job, shared, graph, job.draws, settings, [setting.costs for setting in settings], late_s)
     report(run, graph.ranks[0], progress)
     return JobRun(
         job.job, job.workload, job.kinds, job.draws, settings, job.schedule, job.extent,
@@ -109,7 +109,7 @@ def start(
     )  # fmt: skip
 
 
-def on_resources(
+def make_graph_run(
     job: JobResources,
     shared: Communication,
     graph: StepGraph,
@@ -217,7 +217,7 @@ class BesideRun:
                 what = f"the job beside makes more than {most} steps in {resolved.extent.total} of this one's"
                 remedy = "ask for fewer `iterations`, or write a job whose step is longer"
                 raise InputError(what, place="beside", remedy=remedy)
-            found = self._together(resolved, self._job_of(steps), other_s, progress)
+            found = self._run_together(resolved, self._job_of(steps), other_s, progress)
             if isinstance(found, JobRun):
                 return found
             steps = math.ceil(steps * _ROOM / max(found, _LEAST_SHARE))
@@ -240,7 +240,7 @@ class BesideRun:
         _refuse_groups(found, "the job beside it")
         return found
 
-    def _together(
+    def _run_together(
         self, own: ResolvedJob, other: ResolvedJob, other_s: float, progress: Progress | None
     ) -> JobRun | float:
         """Return the run of both; where the other has ended first, which share of the job asked about is done."""
@@ -249,7 +249,7 @@ class BesideRun:
         started = start(own, env, progress, network, "own")
         begun: list[JobRun] = []
         done, ended = started.run.done(), env.event()
-        env.process(self._later(env, other, network, other_s, begun, ended))
+        env.process(self._run_later(env, other, network, other_s, begun, ended))
         env.run(done | ended)
         if ended.triggered and not done.triggered:
             iterations = started.graph.ranks[0].iterations
@@ -262,7 +262,7 @@ class BesideRun:
         step_s = median(steps[len(steps) // 2 :]) if steps else None
         return replace(started, beside=OtherJob(other.workload.name, self.placement, step_s))
 
-    def _later(
+    def _run_later(
         self,
         env: simpy.Environment,
         other: ResolvedJob,

@@ -129,7 +129,7 @@ def messages_of(
         view: whether gradients live in what is sent.
         gloo: whether it is carried out over gloo, whose messages start when the host launches them.
     """
-    rung = {(each.group, each.stream) for each in schedule if in_rings(schedule) and each.op.in_parts}
+    rung = {(each.group, each.stream) for each in schedule if runs_in_rings(schedule) and each.op.in_parts}
     numbers = {message.id: number for number, message in enumerate(schedule)}
     found = []
     for number, message in enumerate(schedule):
@@ -143,11 +143,11 @@ def messages_of(
                 message.size_bytes,
                 message.parameters,
                 Encoding(0.0, ((0.0, message.size_bytes),), 0.0, 0.0),
-                (message.passes or float(_copied_out(message, schedule, view=view))) * copy_s,
+                (message.passes or float(_is_copied_out(message, schedule, view=view))) * copy_s,
                 message.op,
                 lanes.index((message.group, message.stream)),
                 tuple(numbers[name] for name in message.after_messages),
-                (message.launch_passes + _filled_at_launch(message, schedule, gloo=gloo)) * copy_s
+                (message.launch_passes + _share_filled_at_launch(message, schedule, gloo=gloo)) * copy_s
                 + _unit_s(message, costs),
                 _host_awaits(message, gloo=gloo) and (message.group, message.stream) not in rung,
                 message.delay_s,
@@ -162,7 +162,7 @@ def _host_awaits(message: Message, *, gloo: bool) -> bool:
     return gloo and bool(message.after_messages) and message.group != SERVERS
 
 
-def _in_place(message: Message) -> bool:
+def _is_in_place(message: Message) -> bool:
     """Whether a message is sent from where its tensors lie: it says so, or is a late allreduce of one gradient."""
     if message.in_place:
         return True
@@ -170,13 +170,13 @@ def _in_place(message: Message) -> bool:
     return message.op is Operation.ALLREDUCE and len(message.parameters) == 1 and message.part is None and late
 
 
-def filled_by_hooks(message: Message) -> bool:
+def is_filled_by_hooks(message: Message) -> bool:
     """Whether gradients are copied into it as they come, as DDP does; rows, and what a host waits for, go at once."""
     late = BACKWARD_END in message.after or message.blocking or message.sparse
     return message.op.reduces and not late and not averages(message)
 
 
-def _filled_at_launch(message: Message, schedule: Schedule, *, gloo: bool) -> float:
+def _share_filled_at_launch(message: Message, schedule: Schedule, *, gloo: bool) -> float:
     """Return the share of its bytes that the launch passes over: copies them in, or divides them where they lie.
 
     Gloo has no average, so that gradients are divided by the ranks before it sums them, which reads and writes each as
@@ -191,7 +191,7 @@ def _filled_at_launch(message: Message, schedule: Schedule, *, gloo: bool) -> fl
     if message.blocking:
         return 1 / schedule.sharding.parameters
     late = message.op.reduces and BACKWARD_END in message.after
-    return float(late and not message.in_place and (gloo or not _in_place(message)))
+    return float(late and not message.in_place and (gloo or not _is_in_place(message)))
 
 
 def _unit_s(message: Message, costs: Costs) -> float:
@@ -204,7 +204,7 @@ def _unit_s(message: Message, costs: Costs) -> float:
     return max(0.0, costs.unit_s - costs.launch_s - costs.finish_s)
 
 
-def _copied_out(message: Message, schedule: Schedule, *, view: bool) -> bool:
+def _is_copied_out(message: Message, schedule: Schedule, *, view: bool) -> bool:
     """Whether it is copied out where it has ended.
 
     Sums and gathered gradients are copied where the optimizer updates whole parameters after backward and gradients
@@ -212,14 +212,14 @@ def _copied_out(message: Message, schedule: Schedule, *, view: bool) -> bool:
     out where they are sharded; where only the optimizer is, they lie in what is gathered.
     """
     kept = (Operation.REDUCE_SCATTER, Operation.REDUCE, Operation.SENDRECV, Operation.ALL_TO_ALL)
-    if message.op in kept or _in_place(message):
+    if message.op in kept or _is_in_place(message):
         return False
     if not message.op.reduces and all(point.kind is not PointKind.OPTIMIZER for point in message.blocks):
         return schedule.sharding.parameters > 1
     return not view and schedule.update == "after_backward" and schedule.sharding.optimizer == 1
 
 
-def in_rings(schedule: Schedule) -> bool:
+def runs_in_rings(schedule: Schedule) -> bool:
     """Whether over gloo reduce-scatters and all-gathers are rings of sends, carried out by threads of their own.
 
     They are where this project's executor carries the schedule out; torch's `fully_shard` takes gloo's own operations.
@@ -263,22 +263,22 @@ class Launches:
         Returns:
             What to launch, in order.
         """
-        came = self._queue.passed(*(self._gradients[index] for index in unused)) if unused else []
-        came += self._queue.passed(self._gradients[parameter])
+        came = self._queue.mark_passed(*(self._gradients[index] for index in unused)) if unused else []
+        came += self._queue.mark_passed(self._gradients[parameter])
         return [self._planned[number] for number in came]
 
-    def passed(self, *points: Point) -> list[PlannedMessage]:
+    def mark_passed(self, *points: Point) -> list[PlannedMessage]:
         """Announce points; return what to launch, in order."""
-        return [self._planned[number] for number in self._queue.passed(*points)]
+        return [self._planned[number] for number in self._queue.mark_passed(*points)]
 
-    def waits(self, *points: Point) -> list[PlannedMessage]:
+    def take_waits(self, *points: Point) -> list[PlannedMessage]:
         """Return what must have ended before `points` are passed, in order.
 
         Raises:
             PlanError: a message that stands behind another which is not possible yet: a rank would wait for ever.
         """
-        waited = self._queue.waits(*points)
-        if held := [number for number in waited if self._queue.held(number)]:
+        waited = self._queue.take_waits(*points)
+        if held := [number for number in waited if self._queue.is_held(number)]:
             before = self._ids[self._queue.next_of(held[0])]
             what = f"{points[0]} waits for it, and it for {before!r} before it, which is not possible yet"
             place = f"message {self._ids[held[0]]!r}"

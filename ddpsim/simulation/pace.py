@@ -76,9 +76,9 @@ class IterationProfile:
         Args:
             shares: of forward that are over then, `Workload.forward_shares()`.
         """
-        return shares.scaled(self.forward_host, self.forward_work)
+        return shares.scale(self.forward_host, self.forward_work)
 
-    def phased(self, phases: Mapping[str, float], *, one_clock: bool) -> IterationProfile:
+    def scale_phases(self, phases: Mapping[str, float], *, one_clock: bool) -> IterationProfile:
         """Return this pace with the device work of each phase times its factor in `phases`, 1 where it has none.
 
         Args:
@@ -100,7 +100,7 @@ class IterationProfile:
         )
         return replace(phased, idle_s=self._idle_of(phased))
 
-    def scaled(self, compute: float, host: float) -> IterationProfile:
+    def scale(self, compute: float, host: float) -> IterationProfile:
         """Return this pace with device work times `compute` and host time times `host`."""
         scaled = IterationProfile(
             self.forward_host * host,
@@ -149,8 +149,8 @@ def paces(
     `scale_compute` and by the factors of `phases`.
     """
     host = scale_compute if workload.one_clock else scale_host
-    found = [_pace(workload, iteration).scaled(scale_compute, host) for iteration in range(workload.iterations)]
-    return [each.phased(phases, one_clock=workload.one_clock) for each in found] if phases else found
+    found = [_pace(workload, iteration).scale(scale_compute, host) for iteration in range(workload.iterations)]
+    return [each.scale_phases(phases, one_clock=workload.one_clock) for each in found] if phases else found
 
 
 def _pace(workload: Workload, iteration: int) -> IterationProfile:
@@ -161,7 +161,7 @@ def _pace(workload: Workload, iteration: int) -> IterationProfile:
     backward_host = float(workload.backward.host_s[iteration])
     backward_busy = float(workload.backward.device_s[iteration])
     wall = float(ready[-1]) if len(order) else 0.0
-    busy = _busy(hooks, ready, backward_busy)
+    busy = _find_busy(hooks, ready, backward_busy)
     left, idled = backward_busy - float(intervals[busy].sum()), float(intervals[~busy].sum())
     share = min(max(left / idled, 0.0), 1.0) if idled > 0 else 1.0
     work, lag = np.where(busy, intervals, intervals * share), np.where(busy, 0.0, np.maximum(ready - hooks, 0.0))
@@ -180,7 +180,7 @@ def _pace(workload: Workload, iteration: int) -> IterationProfile:
     )
 
 
-def _busy(hooks: Seconds, ready: Seconds, busy_s: float) -> NDArray[np.bool_]:
+def _find_busy(hooks: Seconds, ready: Seconds, busy_s: float) -> NDArray[np.bool_]:
     """Return for each gradient whether the device was busy from the completion before to its own.
 
     It was where the host had queued all that the gradient needs when the one before was complete.
@@ -192,7 +192,7 @@ def _busy(hooks: Seconds, ready: Seconds, busy_s: float) -> NDArray[np.bool_]:
     return np.asarray(before >= hooks)
 
 
-def latest(drawn: list[IterationProfile], since: list[float], *, local: bool = False) -> IterationProfile:
+def merge_latest(drawn: list[IterationProfile], since: list[float], *, local: bool = False) -> IterationProfile:
     """Return the pace of the last of several ranks at every point, as one pace.
 
     Ranks that leave a collective together drift apart over optimizer, local steps, forward and backward until the next
@@ -242,7 +242,7 @@ def latest(drawn: list[IterationProfile], since: list[float], *, local: bool = F
     )
 
 
-def dropped_by(plan: DropPlan | None, cycle: int) -> Callable[[int], frozenset[int]]:
+def find_dropped(plan: DropPlan | None, cycle: int) -> Callable[[int], frozenset[int]]:
     """Return, by iteration, the parameters of the layers it leaves out.
 
     Args:
@@ -271,7 +271,7 @@ def check_left(plan: DropPlan | None, paces: Iterable[IterationProfile], paramet
             raise WorkloadError(what, place="drop", remedy="name fewer layers, or record other iterations")
 
 
-def leaving_out(
+def leave_out(
     pace: Callable[[int], IterationProfile], dropped: Callable[[int], Collection[int]], parameters: Sequence[Parameter]
 ) -> Callable[[int], IterationProfile]:
     """Return `pace` without what `dropped` names in each iteration."""
@@ -308,7 +308,7 @@ def without(pace: IterationProfile, dropped: Collection[int], parameters: Sequen
     )
 
 
-def not_using(
+def leave_unused(
     pace: IterationProfile, own: Collection[int], everybodys: Collection[int], parameters: Sequence[Parameter]
 ) -> IterationProfile:
     """Return the pace of a rank that does not use `own` parameters, of which no rank uses `everybodys`.

@@ -87,8 +87,8 @@ class Prices:
         self._costs_of: dict[tuple[int, int], Costs] = {}
         job = run.job
         self.costs = [self._costs(each.calibration, job.gpu) for each in assumed]
-        self.ranks = [self._of_rank(draw, setting) for draw, setting in zip(run.draws, run.settings, strict=True)]
-        self.jobs = [job, *map(job.under, assumed[1:], self.costs[1:])]
+        self.ranks = [self._price_rank(draw, setting) for draw, setting in zip(run.draws, run.settings, strict=True)]
+        self.jobs = [job, *map(job.with_assumptions, assumed[1:], self.costs[1:])]
         self.another = np.zeros(len(assumed), dtype=bool)
         for draw in run.draws:
             kind = self._kind(draw)
@@ -137,7 +137,7 @@ class Prices:
                 of_transports[key] = plain.communication(simpy.Environment(), scheduled)
         return [of_transports[id(job.transports), job.latency] for job in self.jobs]
 
-    def _of_rank(self, draw: SimulatedRank, setting: RankConfiguration) -> RankPrices:
+    def _price_rank(self, draw: SimulatedRank, setting: RankConfiguration) -> RankPrices:
         options, kind = self._run.job.options, self._kind(draw)
         costs = [self._costs(each.calibration, setting.gpu) for each in self.assumed]
         device, host = (np.array([getattr(each, name) for each in self.assumed]) for name in ("compute", "host"))
@@ -213,7 +213,7 @@ class CollectiveTimes:
         self.rows = {collective.key: row for row, collective in enumerate(collectives)}
         costs, shared = prices.costs, prices.shared
         hops = [tuple(self._group(each, run.shared).transport.hops) for each in collectives]
-        known = {each: [cost.slowed_by(each) for cost in costs] for each in dict.fromkeys(hops)}
+        known = {each: [cost.slowdown_of(each) for cost in costs] for each in dict.fromkeys(hops)}
         slowed = np.array([known[each] for each in hops])
         steps = np.maximum(np.array([each.step_slowdown for each in costs]) / slowed, 1.0)
         distinct = list({id(each): each for each in shared}.values())
@@ -270,7 +270,7 @@ class CollectiveTimes:
         operation = Operation.BROADCAST if buffers else Operation(collective.operation)
         demand, capacities = group.transport.demand(operation, self._sized(collective)), group.transport.capacities
         size_bytes, latency_s = demand.size_bytes, demand.latency_s
-        links_s = size_bytes / min(demand.alone(capacities), demand.rate_limit)
+        links_s = size_bytes / min(demand.alone_rate(capacities), demand.rate_limit)
         threads_s = size_bytes / demand.host_limit
         slowed = self._run.job.options.fidelity != "closed" and bool(demand.loads) and size_bytes > 0
         if lanes is not None and not buffers and lanes.lines[collective.lane] is not None:
@@ -293,11 +293,11 @@ class CollectiveTimes:
             others = [other for other in order[:at] if end[other] > wire[place]]
             if not others:
                 continue
-            longest = np.max([self._by_itself(collectives[other]) for other in others], axis=0)
+            longest = np.max([self._time_alone(collectives[other]) for other in others], axis=0)
             least[place] = np.maximum(pair, np.minimum(behind, longest)) * self._steps(collectives[place], ranks)
         return least
 
-    def _by_itself(self, collective: Collective) -> Columns:
+    def _time_alone(self, collective: Collective) -> Columns:
         operation = Operation.BROADCAST if collective.operation == BUFFERS else Operation(collective.operation)
         shared = self._prices.shared
         alone_s = np.array([each.collectives.estimate_s(collective.size_bytes, operation) for each in shared])

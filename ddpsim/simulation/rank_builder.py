@@ -81,7 +81,7 @@ class RankBuilder:
     def device(self, seconds: float) -> None:
         """Let the computing stream work for `seconds`."""
         if seconds > 0:
-            self.on_stream(NodeKind.COMPUTE, seconds)
+            self.add_on_stream(NodeKind.COMPUTE, seconds)
 
     def gradient(self, work_s: float, host_s: float, owed_s: float, copy_s: float) -> int:
         """Let the device work and its host launch that, then the device copy the gradient; return where that was there.
@@ -123,9 +123,9 @@ class RankBuilder:
     def copies(self, seconds: float) -> None:
         """Let the computing stream work for `seconds` on DDP's behalf: copies, codecs, what a collective takes."""
         if seconds > 0:
-            self.graph.cause[self.on_stream(NodeKind.COMPUTE, seconds)] = Cause.DDP
+            self.graph.cause[self.add_on_stream(NodeKind.COMPUTE, seconds)] = Cause.DDP
 
-    def on_stream(self, kind: NodeKind, seconds: float = 0.0, after: tuple[int, ...] = ()) -> int:
+    def add_on_stream(self, kind: NodeKind, seconds: float = 0.0, after: tuple[int, ...] = ()) -> int:
         """Queue a node on the computing stream, as of now on the host."""
         node = self.graph.add(kind, seconds, self._host, after)
         self.rank.compute.append(node)
@@ -162,11 +162,11 @@ class RankBuilder:
 
     def moment(self) -> int:
         """Return a node that ends here: on the stream of a device, else on the thread. Nothing may wait for it."""
-        return self._host if self.one_thread else self.on_stream(NodeKind.MARK)
+        return self._host if self.one_thread else self.add_on_stream(NodeKind.MARK)
 
     def event(self) -> int:
         """Return a node that ends here, and that others wait for."""
-        return self._host if self.one_thread else self.on_stream(NodeKind.EVENT)
+        return self._host if self.one_thread else self.add_on_stream(NodeKind.EVENT)
 
     # Messages.
 
@@ -244,7 +244,7 @@ class RankBuilder:
             self.host(self._costs.launch_s)
         sent = self.collective(message.size_bytes, (self.event(),), message.operation, lane)
         begun = since if self.one_thread else self.moment()
-        (self.on_host if self.one_thread else self.on_stream)(NodeKind.WAIT, after=(sent,))
+        (self.on_host if self.one_thread else self.add_on_stream)(NodeKind.WAIT, after=(sent,))
         self.resume(since)
         iteration.layers.append(LayerNodes(sent, begun, self.moment(), message.before is None))
 
@@ -273,10 +273,10 @@ class RankBuilder:
 
     def expose(self, iteration: IterationNodes, done: int) -> None:
         """Wait where it counts as exposed: on the stream of a device, else on the thread."""
-        wait = self.on_host if self.one_thread else self.on_stream
+        wait = self.on_host if self.one_thread else self.add_on_stream
         iteration.exposed.append(wait(NodeKind.WAIT, after=(done,)))
 
-    def later(self, after: tuple[int, ...], seconds: float, cause: Cause = Cause.DDP) -> int:
+    def add_delay(self, after: tuple[int, ...], seconds: float, cause: Cause = Cause.DDP) -> int:
         """Return a node that ends `seconds` after all of `after`, of which there is one where that is no time."""
         if seconds <= 0 and len(after) == 1:
             return after[0]
@@ -288,13 +288,13 @@ class RankBuilder:
     def _send(self, iteration: IterationNodes, message: PlannedMessage, ready: int, after: tuple[int, ...]) -> None:
         encoding = message.encoding
         if message.delay_s > 0:
-            after = (self.later(after, message.delay_s, Cause.OTHER),)
+            after = (self.add_delay(after, message.delay_s, Cause.OTHER),)
         nodes: list[int] = []
         for pause_s, size_bytes in encoding.messages:
             if nodes:
-                after = (self.later((nodes[-1],), pause_s),)
+                after = (self.add_delay((nodes[-1],), pause_s),)
             nodes.append(self.collective(size_bytes, after, message.operation, message.lane))
-        done = self.later((nodes[-1],), encoding.decode_s)
+        done = self.add_delay((nodes[-1],), encoding.decode_s)
         sent = MessageNodes(
             message.number, message.size_bytes, message.parameters, message.operation,
             ready, self._host, nodes[0], nodes[-1], done, float(encoding.decode_s), message.write_back_s,
@@ -321,7 +321,7 @@ class OptimizerBuilder:
     pace: IterationProfile
     synchronises: bool = False
 
-    def after_backward(self, updates: Sequence[OptimizerUpdate]) -> None:
+    def add_after_backward(self, updates: Sequence[OptimizerUpdate]) -> None:
         """Write the optimizer that follows backward: its `updates`, in order, where the iteration ends a step of it.
 
         That a device waits between two of them is no time of the optimizer's.
@@ -331,7 +331,7 @@ class OptimizerBuilder:
             for update in updates:
                 if nodes.stepped:
                     self._take_in(update)
-                    self.before_use(update)
+                    self.add_before_use(update)
                 else:
                     self._launch_after(update)
             return
@@ -347,19 +347,19 @@ class OptimizerBuilder:
                 self._compute(update.share)
             if number + 1 < len(updates):
                 self._launch_after(update)
-        to.on_stream(NodeKind.NOT_BEFORE)
+        to.add_on_stream(NodeKind.NOT_BEFORE)
         if updates:
             self._launch_after(updates[-1])
         if self.synchronises:
             to.synchronise()
 
-    def before_use(self, update: OptimizerUpdate) -> None:
+    def add_before_use(self, update: OptimizerUpdate) -> None:
         """Let the device, or the only thread, update parameters before forward needs them."""
         to, host_s = self.to, self.pace.optimizer_host * update.share
         begun, writing, to.graph.writing = to.moment(), to.graph.writing, Cause.OPTIMIZER
         if not to.one_thread:
             self._compute(update.share)
-            to.on_stream(NodeKind.NOT_BEFORE)
+            to.add_on_stream(NodeKind.NOT_BEFORE)
         elif to.sleeps:
             # It sleeps so long, wherever in a phase that is.
             to.graph.cause[to.on_host(NodeKind.DELAY, host_s)] = Cause.OPTIMIZER
@@ -375,7 +375,7 @@ class OptimizerBuilder:
         self.to.host(self.pace.optimizer_host * share)
 
     def _take_in(self, update: OptimizerUpdate) -> None:
-        self.to.take_in(self.nodes, self.launches.waits(*update.before))
+        self.to.take_in(self.nodes, self.launches.take_waits(*update.before))
 
     def _launch_after(self, update: OptimizerUpdate) -> None:
-        self.to.launch_all(self.nodes, self.launches.passed(*update.after))
+        self.to.launch_all(self.nodes, self.launches.mark_passed(*update.after))

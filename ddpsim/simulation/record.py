@@ -51,7 +51,7 @@ def _iteration(graph: StepGraph, rank: RankGraph, nodes: IterationNodes, times: 
     if not rank.one_thread:
         in_forward_s = total((each.begun, each.ended) for each in nodes.layers if each.forward)
         forward_s -= (input_s or 0.0) + broadcast_s + held_up_s + in_forward_s
-        backward_s -= nodes.copied_s + _stood_s(nodes, times)
+        backward_s -= nodes.copied_s + _idle_s(nodes, times)
         optimizer_s += 0.0 if nodes.optimizer_begun is None else end[nodes.end] - end[nodes.optimizer_begun]
     return Iteration(
         rank=rank.number,
@@ -85,7 +85,7 @@ def _iteration(graph: StepGraph, rank: RankGraph, nodes: IterationNodes, times: 
     )
 
 
-def _stood_s(nodes: IterationNodes, times: NodeTimes) -> float:
+def _idle_s(nodes: IterationNodes, times: NodeTimes) -> float:
     """Return for how long a device stood in backward on account of DDP: what it idled more, and waited."""
     [(begun, ended)] = nodes.backward
     idled_s, waited_s = (after - before for before, after in zip(times.stood[begun], times.stood[ended], strict=True))
@@ -141,7 +141,7 @@ def critical_path(graph: StepGraph, times: NodeTimes, begin: int, last: int, sha
 
     Where two could have held a node up, the one that ended later did; of two that ended at once, the resource's own.
     """
-    before = _before(graph)
+    before = _find_before(graph)
     found: list[tuple[int, str, float, float]] = []
     begin_s, node, now_s = times.end[begin], last, times.end[last]
 
@@ -163,7 +163,7 @@ def critical_path(graph: StepGraph, times: NodeTimes, begin: int, last: int, sha
                 came = [each for each in meetings[collective.lane, collective.number] if times.begin[each] <= wire_s]
                 node = max(came, key=times.begin.__getitem__)
         place = (node, *before.get(node, ()))
-        held_up = _latest(graph, times, place, now_s)
+        held_up = _find_latest(graph, times, place, now_s)
         # The node's own time, after all that it comes after.
         cause, kind = CAUSES[graph.cause[node]], graph.kind[node]
         if kind is NodeKind.COLLECTIVE:
@@ -200,7 +200,7 @@ def _streams(graph: StepGraph, nodes: set[int]) -> dict[int, str]:
     return found
 
 
-def _before(graph: StepGraph) -> dict[int, tuple[int, ...]]:
+def _find_before(graph: StepGraph) -> dict[int, tuple[int, ...]]:
     """Return the nodes before each on its resource: of a lane all, for several are in flight."""
     found: dict[int, tuple[int, ...]] = {}
     for rank in graph.ranks:
@@ -219,7 +219,7 @@ def _meetings(graph: StepGraph) -> dict[tuple[int, int], list[int]]:
     return found
 
 
-def _latest(graph: StepGraph, times: NodeTimes, place: Sequence[int], now_s: float) -> int:
+def _find_latest(graph: StepGraph, times: NodeTimes, place: Sequence[int], now_s: float) -> int:
     """Return which of what a node comes after ended last, no later than `now_s`."""
     node, *before = place
     candidates = (*before, *graph.after[node], graph.queued[node])

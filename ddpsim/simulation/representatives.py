@@ -19,7 +19,7 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation.graph import ExecutionModel
-from ddpsim.simulation.pace import IterationProfile, latest
+from ddpsim.simulation.pace import IterationProfile, merge_latest
 from ddpsim.simulation.setting import PolicyView
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import AchievedGpu
@@ -103,13 +103,13 @@ class RankKind:
         return math.exp(self.jitter * (expected_largest(others) - float(np.diff(reached) @ known)))
 
 
-def own_draw(kind: RankKind, seed: int, iterations: int) -> Callable[[int], IterationProfile]:
+def draw_own(kind: RankKind, seed: int, iterations: int) -> Callable[[int], IterationProfile]:
     """Return the pace of rank `kind.first` by iteration: recorded iterations, drawn with replacement."""
     drawn = _draw(kind, seed, kind.first, iterations)
     return lambda iteration: kind.paces[drawn[iteration]]
 
 
-def latest_draw(
+def draw_latest(
     kind: RankKind, seed: int, iterations: int, cycle: int = 1, accumulate: int = 1
 ) -> Callable[[int], IterationProfile] | None:
     """Return the pace of the latest of the kind's other ranks by iteration; None where they cannot differ.
@@ -124,21 +124,21 @@ def latest_draw(
     slower = kind.slowest() * (kind.beyond_record() if cycle == 1 else 1.0)
     others = kind.ranks[1 : 1 + DRAWS_PER_RECORD * len(kind.paces) * cycle]
     drawn = np.stack([_draw(kind, seed, rank, iterations) for rank in others])
-    since = _since_together(kind, drawn, cycle, accumulate)
+    since = _time_since_sync(kind, drawn, cycle, accumulate)
     cache: dict[int, IterationProfile] = {}
 
     def pace(iteration: int) -> IterationProfile:
         if iteration not in cache:
             pairs = sorted(set(zip(drawn[:, iteration].tolist(), since[:, iteration].tolist(), strict=True)))
             local = (iteration + 1) % cycle != 0
-            last = latest([kind.paces[record] for record, _ in pairs], [begun for _, begun in pairs], local=local)
-            cache[iteration] = last.scaled(slower, slower if kind.execution.one_thread else 1.0)
+            last = merge_latest([kind.paces[record] for record, _ in pairs], [begun for _, begun in pairs], local=local)
+            cache[iteration] = last.scale(slower, slower if kind.execution.one_thread else 1.0)
         return cache[iteration]
 
     return pace
 
 
-def _since_together(kind: RankKind, drawn: Draws, cycle: int, accumulate: int) -> Seconds:
+def _time_since_sync(kind: RankKind, drawn: Draws, cycle: int, accumulate: int) -> Seconds:
     """Return by rank and iteration the rank's time, on its longer clock, since the last synchronised iteration."""
     optimizer = np.array([max(pace.optimizer_host, pace.optimizer_work) for pace in kind.paces])
     step = np.array([max(pace.host_s, pace.work_s) for pace in kind.paces])
@@ -184,7 +184,7 @@ def factors_of(options: Options, ranks: Sequence[int], world_size: int, iteratio
     return factors
 
 
-def varied(
+def vary(
     pace: Callable[[int], IterationProfile], factors: Factors, *, one_thread: bool
 ) -> Callable[[int], IterationProfile]:
     """Return `pace` times the largest of the ranks' factors in each iteration.
@@ -200,7 +200,7 @@ def varied(
 
     def scaled(iteration: int) -> IterationProfile:
         factor = float(most[iteration])
-        return pace(iteration).scaled(factor, factor if one_thread else 1.0)
+        return pace(iteration).scale(factor, factor if one_thread else 1.0)
 
     return scaled
 
@@ -236,16 +236,16 @@ def draws_of(kind: RankKind, options: Options, total: int, world_size: int = 0) 
     """
     factors = factors_of(options, kind.ranks, world_size, total) if world_size else None
     one_thread = kind.execution.one_thread
-    alone = own_draw(kind, options.seed, total)
+    alone = draw_own(kind, options.seed, total)
     scheme = scheme_named(options.scheme)
     together = options.sync_every * (scheme.steps if scheme.apart else 1)
-    latest = latest_draw(kind, options.seed, total, together, options.accumulate)
+    latest = draw_latest(kind, options.seed, total, together, options.accumulate)
     if latest is None and factors is not None and len(kind.ranks) > 1:
         latest = alone
     alike, first = kind.ranks if latest is None else kind.ranks[:1], alone
     if factors is not None:
-        first = varied(alone, factors[:1], one_thread=one_thread)
-        latest = None if latest is None else varied(latest, factors[1:], one_thread=one_thread)
+        first = vary(alone, factors[:1], one_thread=one_thread)
+        latest = None if latest is None else vary(latest, factors[1:], one_thread=one_thread)
     yield SimulatedRank(kind.first, alike, kind.workload, first, kind.paces, (PolicyView(first),))
     if latest is not None:
         yield SimulatedRank(LATEST, kind.ranks[1:], kind.workload, latest, kind.paces, (PolicyView(latest),))
@@ -283,7 +283,7 @@ def cuts_s(workload: Workload, graphs: Sequence[tuple[int, ...]], gpu: AchievedG
     return [EDGE_PASSES * width * edge / gpu.achieved_Bps for edge in edges[:-1]] + [0.0] * bool(graphs)
 
 
-def in_graphs(
+def group_by_graphs(
     pace: IterationProfile, graphs: Sequence[tuple[int, ...]], graph_s: float, edges_s: Sequence[float]
 ) -> IterationProfile:
     """Return `pace` with the gradients of each graph at its end, and the time of each graph but the first.
@@ -308,13 +308,13 @@ def in_graphs(
         forward_host=pace.forward_host + more,
         forward_work=pace.forward_work + sum(edges_s),
         order=tuple(pace.order[place] for place in places),
-        host=_at_ends(pace.host, places, of_place) + extra_s,
-        work=_at_ends(pace.work, places, of_place) + edges,
+        host=_move_to_ends(pace.host, places, of_place) + extra_s,
+        work=_move_to_ends(pace.work, places, of_place) + edges,
         lag=_longest(pace.lag, places, of_place),
     )
 
 
-def _at_ends(intervals: Seconds, places: Sequence[int], graphs: Sequence[int]) -> Seconds:
+def _move_to_ends(intervals: Seconds, places: Sequence[int], graphs: Sequence[int]) -> Seconds:
     """Return the intervals from one gradient to the next where each graph's come together, at the last of them."""
     moments = np.cumsum(intervals)[list(places)]
     ends = np.zeros(max(graphs) + 1)

@@ -27,10 +27,10 @@ from ddpsim.simulation.contention import GpuCapacity
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
-from ddpsim.simulation.pace import check_left, dropped_by, leaving_out, not_using, paces
-from ddpsim.simulation.representatives import RankKind, SimulatedRank, cuts_s, draws_of, graphs_of, in_graphs
+from ddpsim.simulation.pace import check_left, find_dropped, leave_out, leave_unused, paces
+from ddpsim.simulation.representatives import RankKind, SimulatedRank, cuts_s, draws_of, graphs_of, group_by_graphs
 from ddpsim.simulation.scheduling import schedule_of
-from ddpsim.simulation.setting import Plans, PolicyView, RankConfiguration, carrying_out, plans_of
+from ddpsim.simulation.setting import Plans, PolicyView, RankConfiguration, carry_out, plans_of
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
@@ -173,7 +173,7 @@ def resolve(
     drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
     settings = list(_settings_of(drawn, ranks, options, backend, calibration, extent.total, planned=planned))
     if schedule is not None:
-        settings = carrying_out(schedule, settings, ranks, backend)
+        settings = carry_out(schedule, settings, ranks, backend)
     job = JobResources(
         placement, options, calibration, backend, costs, gpu, given.get("wire_factor"), given.get("latency", 1.0)
     )
@@ -271,8 +271,8 @@ def _kinds_of(
         graphs = graphs_of(source, options)
         cut_s = cuts_s(source, graphs, gpu_of(source.gpu, source.provenance)) if graphs else []
         edges_s = [edge_s * options.scale_compute * factor for edge_s in cut_s]
-        used = [not_using(each, unused_here, nobody, source.parameters) for each in scaled]
-        split = tuple(in_graphs(each, graphs, costs.graph_s, edges_s) for each in used)
+        used = [leave_unused(each, unused_here, nobody, source.parameters) for each in scaled]
+        split = tuple(group_by_graphs(each, graphs, costs.graph_s, edges_s) for each in used)
         spread, of_nodes = (0.0, 0.0) if execution.sleeps else (costs.pace_spread, costs.node_spread)
         nodes = len({rank // placement.gpus_per_node for rank in ranks})
         jitter = jitter_of(source)
@@ -354,11 +354,11 @@ def _settings_of(
     """Yield what each simulated rank runs."""
     cycle, first = options.sync_every, draws[0].workload
     drop_plan = options.drop_plan(first.parameters)
-    dropped = dropped_by(drop_plan, cycle)
+    dropped = find_dropped(drop_plan, cycle)
     for draw in draws:
         check_left(drop_plan, draw.records, first.parameters)
     if drop_plan is not None:
-        left = partial(leaving_out, dropped=dropped, parameters=first.parameters)
+        left = partial(leave_out, dropped=dropped, parameters=first.parameters)
         seen = [[PolicyView(left(each.pace), each.context) for each in draw.seen] for draw in draws]
         draws = [replace(draw, pace=left(draw.pace), seen=own) for draw, own in zip(draws, seen, strict=True)]
     plans = planned
@@ -378,7 +378,7 @@ def _settings_of(
             copies_s = [costs.copies_s(1, each.size_bytes) for each in own.parameters] if ddp else []
             known[id(own)] = execution, gpu, costs, codec, copies_s
         execution, gpu, costs, codec, copies_s = known[id(own)]
-        confers = partial(plans.conferring, options=options, costs=costs, ranks=world_size)
+        confers = partial(plans.agreement_costs, options=options, costs=costs, ranks=world_size)
         yield RankConfiguration(
             own, execution, gpu, GpuCapacity.of(gpu), plans.plan, options, costs, draw.pace, dropped, codec, copies_s,
             total, ddp=ddp, alone=alone, input_stage=options.input_of(own), confers=confers,

@@ -21,7 +21,7 @@ from ddpsim.simulation.graph import BUFFERS
 from ddpsim.simulation.job_run import Columns, JobRun, period_of
 from ddpsim.simulation.prices import CollectiveTimes, Prices, has_prices
 from ddpsim.simulation.resolve import SimulatedIterations
-from ddpsim.simulation.retimed_work import RankWork, RetimedRun, busy_until, fair_rates, narrow, share
+from ddpsim.simulation.retimed_work import RankWork, RetimedRun, fair_rates, integrate_busy, narrow, share
 from ddpsim.simulation.servers import send_s
 
 # All chosen by hand: `python -m studies.retiming` prints how far what is told is off, and what it costs.
@@ -56,7 +56,7 @@ FAITHFUL = 2e-4
 """Share of the period by which the run's own assumptions, retimed, may miss it."""
 
 
-def retimable(run: JobRun) -> bool:
+def is_retimable(run: JobRun) -> bool:
     """Whether a run has a graph that other constants keep.
 
     Asynchronous servers' ranks go on as messages come.
@@ -77,7 +77,7 @@ def periods_s(
         extent: which iterations count.
         order: of the run's nodes until `extent.end`; None finds it.
     """
-    if not assumed or not retimable(run):
+    if not assumed or not is_retimable(run):
         return [None] * len(assumed)
     retiming = _Retiming(run, extent, assumed, order)
     told = zip(*retiming.effects(), strict=True)
@@ -142,7 +142,7 @@ class _Retiming:
             more_s[columns] = np.where(np.isfinite(limit), limit, found)
             told[columns] = settled
             if self._messages is not None:
-                told[columns] &= self._messages.changed_overlap() <= MET_OTHERS
+                told[columns] &= self._messages.measure_changed_overlap() <= MET_OTHERS
             if settled.all():
                 break
             left = np.flatnonzero(~settled | (columns == 0))
@@ -151,7 +151,7 @@ class _Retiming:
                 narrow(now, ("end", "begin", "wire"), left)
                 columns, found, moved = columns[left], found[left], moved[left]
         faithful = abs(self._period_of(now.end)[0] - self.simulated_s) <= FAITHFUL * self.simulated_s
-        return more_s, told & faithful & ~self._another()
+        return more_s, told & faithful & ~self._find_changed_columns()
 
     def _leave_out_but(self, columns: NDArray[np.intp]) -> None:
         self._columns = len(columns)
@@ -166,7 +166,7 @@ class _Retiming:
         more_s: Columns = periods - periods[0]
         return more_s
 
-    def _another(self) -> NDArray[np.bool_]:
+    def _find_changed_columns(self) -> NDArray[np.bool_]:
         """Return which columns have other nodes than the run, or collectives that are carried out otherwise."""
         found: NDArray[np.bool_] = self.prices.another | np.array([each.silent for each in self.prices.assumed])
         met = any(rank.copies.met for rank in self._ranks)
@@ -238,10 +238,10 @@ class RetimedCollectives:
         self._copies = [rank.copies for rank in ranks] if met else []
         least_s = self._times.beside_others_s(self._collectives, wire, seen.end_s[self._all[0]])
         self._floor = np.maximum(self._times.floor_s[self._kind], least_s)
-        self._links = self._shared_links()
+        self._links = self._list_shared_links()
         self._ratio, self._seen_busy, seen_rates = self._seen_ratio(wire)
         self._part, self._seen_rates, self._rates_now = self._parts(seen_rates), seen_rates, seen_rates
-        self._set(self._alone(self._seen_busy), seen_rates)
+        self._set_lasts(self._time_alone(self._seen_busy), seen_rates)
 
     def relax(self, now: Moments, horizon_s: float) -> bool:
         """Let collectives take what the computation beside them costs at these moments; return whether it does."""
@@ -249,11 +249,11 @@ class RetimedCollectives:
             return False
         rows = self._all[0]
         begin, end = now.wire[rows] + self._times.latency_s[self._kind], now.end[rows]
-        busy = self._busy(now.end, begin, end, horizon_s) if self._times.busy_matters else np.zeros_like(begin)
+        busy = self._measure_busy(now.end, begin, end, horizon_s) if self._times.busy_matters else np.zeros_like(begin)
         begin = np.concatenate([begin, *(copies.begin(now.end) for copies in self._copies)])
         end = np.concatenate([end, *(now.end[copies.rows] for copies in self._copies)])
         self._rates_now = self._rates(begin, end, horizon_s)
-        self._set(self._alone(busy), self._rates_now)
+        self._set_lasts(self._time_alone(busy), self._rates_now)
         return True
 
     def leave_out_but(self, columns: NDArray[np.intp]) -> None:
@@ -273,13 +273,13 @@ class RetimedCollectives:
         found: NDArray[np.bool_] = self._times.another_choice | np.array(others)
         return found
 
-    def changed_overlap(self) -> Columns:
+    def measure_changed_overlap(self) -> Columns:
         """Return for which share of their time collectives share links otherwise than the run saw, or with copies."""
         lasts, count = self._seen.lasts[self._all[0]], len(self._collectives)
         moved = np.abs(self._part * (self._rates_now - self._seen_rates))[:count] * lasts
         return np.asarray(moved.sum(axis=0) / np.maximum(lasts.sum(axis=0), _ROUNDING))
 
-    def _shared_links(self) -> list[Columns]:
+    def _list_shared_links(self) -> list[Columns]:
         """Return the places of what may be on links at once: of each network where it has several; copies come last."""
         run = self._seen.run
         lanes, world = run.shared.lanes, run.shared.collectives
@@ -318,7 +318,7 @@ class RetimedCollectives:
         self._ratio = self._ratio * (1 - found * (1 - seen_rates))
         return found
 
-    def _set(self, alone_s: Columns, rates: Columns) -> None:
+    def _set_lasts(self, alone_s: Columns, rates: Columns) -> None:
         lasts = self._ratio * alone_s / (1 - self._part * (1 - rates))
         count = len(self._collectives)
         found = np.maximum(lasts[:count], self._floor)
@@ -328,18 +328,18 @@ class RetimedCollectives:
             self._seen.lasts[copies.rows] = lasts[count : count + len(copies.rows)]
             count += len(copies.rows)
 
-    def _alone(self, busy: Columns) -> Columns:
+    def _time_alone(self, busy: Columns) -> Columns:
         """Return what messages take with no others beside them, where computation goes on for the share `busy`."""
         alone_s = self._times.latency_s[self._kind] + self._times.bytes_s(self._kind, busy)
         return np.concatenate([alone_s, *(copies.alone_s for copies in self._copies)])
 
-    def _busy(self, ends: Columns, begin: Columns, end: Columns, horizon_s: float) -> Columns:
+    def _measure_busy(self, ends: Columns, begin: Columns, end: Columns, horizon_s: float) -> Columns:
         """Return for which share of intervals a rank is busy: of the rank that is so most."""
         most = np.zeros_like(begin)
         for rank in self._ranks:
-            began, over = rank.busy(ends)
+            began, over = rank.find_busy(ends)
             if len(began):
-                until = busy_until(began, over, horizon_s)
+                until = integrate_busy(began, over, horizon_s)
                 most = np.maximum(most, share(until(end) - until(begin), end - begin))
         return most
 
@@ -351,7 +351,7 @@ class RetimedCollectives:
         end = self._seen.end_s[self._all[0]]
         begin, took_s = wire, end - wire
         if self.line_s.any():
-            begin = self._sent(wire, end)
+            begin = self._find_sent(wire, end)
             took_s = end - begin
         begun = (begin + self._times.latency_s[self._kind][:, 0])[:, None]
         busy = np.zeros((len(wire), 1))
@@ -361,8 +361,8 @@ class RetimedCollectives:
         known = np.isfinite(took_s)
         begun, over = np.where(known[:, None], begun, 0.0), np.where(known[:, None], over, 0.0)
         if self._times.busy_matters:
-            busy = self._busy(ends, begun, over, horizon_s)
-        alone_s = self._alone(busy)[:, 0]
+            busy = self._measure_busy(ends, begun, over, horizon_s)
+        alone_s = self._time_alone(busy)[:, 0]
         for copies in self._copies:
             began, ended = (np.where(np.isfinite(copies.seen[1]), each, 0.0) for each in copies.seen)
             begun, over = np.concatenate([begun, began]), np.concatenate([over, ended])
@@ -373,7 +373,7 @@ class RetimedCollectives:
             ratio = np.where(np.isfinite(took_s) & ~bound & (alone_s > 0), took_s / alone_s, 1.0)
         return ratio[:, None], busy, self._rates(begun, over, horizon_s)
 
-    def _sent(self, wire: Columns, end: Columns) -> Columns:
+    def _find_sent(self, wire: Columns, end: Columns) -> Columns:
         """Return when each message in line left: after its latency, and the one before it."""
         lanes = self._seen.run.shared.lanes
         sent = wire.copy()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ddpsim.network.fairness import alone_s
 from ddpsim.simulation.communication import Communication, copies_of
-from ddpsim.simulation.contention import MOST, ComputeSlowdown, slower
+from ddpsim.simulation.contention import MOST, ComputeSlowdown, slowdown_factor
 from ddpsim.simulation.dependencies import Dependencies, Moments
 from ddpsim.simulation.graph import NodeKind
 from ddpsim.simulation.job_run import Columns, JobRun
@@ -50,7 +50,7 @@ class Integral:
         return np.interp(asked.ravel(), self._at, self._grown).reshape(asked.shape).T
 
 
-def sorted_changes(begin: Columns, end: Columns, *taken: Columns) -> tuple[Columns, ...]:
+def sort_changes(begin: Columns, end: Columns, *taken: Columns) -> tuple[Columns, ...]:
     """Return the moments at which something begins or ends, ascending, and after each how many go on and take how much.
 
     Args:
@@ -73,7 +73,7 @@ def mean_factors(begin: Columns, end: Columns, moments: Columns, factors: Column
         return np.where((took_s > _SHORT_S) & (work_s > 0), took_s / work_s, 1.0)
 
 
-def in_flight_at(
+def is_in_flight(
     moments: Columns, begin: Columns, end: Columns, horizon_s: float, side: Literal["left", "right"] = "left"
 ) -> NDArray[np.bool_]:
     """Return whether something is in flight at `moments`: it has begun before and ends after.
@@ -90,7 +90,7 @@ def in_flight_at(
     return found
 
 
-def busy_until(begin: Columns, end: Columns, horizon_s: float) -> Callable[[Columns], Columns]:
+def integrate_busy(begin: Columns, end: Columns, horizon_s: float) -> Callable[[Columns], Columns]:
     """Return what tells until a moment how long one after another of some intervals has lasted."""
     moments = np.empty((2 * len(begin), begin.shape[1]))
     moments[0::2], moments[1::2] = begin, end
@@ -101,7 +101,7 @@ def busy_until(begin: Columns, end: Columns, horizon_s: float) -> Callable[[Colu
 
 def fair_rates(begin: Columns, end: Columns, horizon_s: float) -> Columns:
     """Return at what rate, in the mean, each of some intervals goes on where all that go on have equal parts of it."""
-    moments, count = sorted_changes(begin, end)
+    moments, count = sort_changes(begin, end)
     rates = 1 / np.maximum(count, 1.0)
     until = Integral(moments, rates, horizon_s).until
     return 1 - share((end - begin) - (until(end) - until(begin)), end - begin)
@@ -248,7 +248,7 @@ class RankWork:
         self._slowdown(number, collectives)
         self._late_s = prices.late_s
         self._known: tuple[Columns, Columns, Columns] | None = None
-        self._as_seen(collectives)
+        self._scale_to_seen(collectives)
 
     def leave_out_but(self, columns: NDArray[np.intp]) -> None:
         """Go on with some columns only."""
@@ -282,8 +282,8 @@ class RankWork:
         bandwidth /= np.array([prices.wire(each.size_bytes) for _, each in rows.values()])
         each_row = [rows[each.key][0] for each in found]
         self._taken = (
-            (many * _over_first([each.channel_multiprocessors for each in costs]))[each_row],
-            (bandwidth * _over_first([each.memory_passes for each in costs]))[each_row],
+            (many * _divide_by_first([each.channel_multiprocessors for each in costs]))[each_row],
+            (bandwidth * _divide_by_first([each.memory_passes for each in costs]))[each_row],
         )
 
     def _slowdown_by(self, shared: Communication, setting: RankConfiguration) -> ComputeSlowdown:
@@ -292,7 +292,7 @@ class RankWork:
         ranks, transport = self._seen.run.job.placement.world_size, shared.collectives.transport
         return ComputeSlowdown.of(setting.costs, self._share, setting.capacity, transport, ranks, lanes)
 
-    def _as_seen(self, collectives: Sequence[int]) -> None:
+    def _scale_to_seen(self, collectives: Sequence[int]) -> None:
         """Let work take as many times its own seconds as it did in the run, and collectives be late that were."""
         times, own_late_s = self._seen.run.times, self._late_s[0]
         if own_late_s > 0:
@@ -312,7 +312,7 @@ class RankWork:
         """Return when work began, where what is before it has ended at `end`."""
         return end[self._before] if self._thread else np.maximum(end[self._before], end[self._queued])
 
-    def busy(self, end: Columns) -> tuple[Columns, Columns]:
+    def find_busy(self, end: Columns) -> tuple[Columns, Columns]:
         """Return when the rank's processor began and ended to be busy, one time after the other."""
         return self._work_at(end)[0][self._busy], self._work_at(end)[1][self._busy]
 
@@ -324,7 +324,7 @@ class RankWork:
     def relax(self, now: Moments, horizon_s: float) -> bool:
         """Let work take what the collectives in flight at these moments cost it; return whether they cost anything."""
         if self._late_s.any() and len(self._flights) and len(self._work):
-            self._be_late(now, horizon_s)
+            self._delay_late(now, horizon_s)
         disturbed = bool((self._fixed != 1).any())
         served = bool(self._serves.any() and (self._copy_slowdown != 1).any())
         if not len(self._work) or not len(self._flights) or not (disturbed or served):
@@ -336,28 +336,28 @@ class RankWork:
             found = found * mean_factors(begin, end, moments, factors, horizon_s)
         if self._serves.any():
             begun, over = (np.sort(each, axis=0) for each in flights)
-            flying = in_flight_at(begin[self._serves], begun, over, horizon_s)
+            flying = is_in_flight(begin[self._serves], begun, over, horizon_s)
             slowed = np.where(flying, self._copy_slowdown, 1.0)
             found = found.copy()
             found[self._serves] = self._seconds[self._serves] * slowed
         self._seen.lasts[self._work] = found
         return True
 
-    def _be_late(self, now: Moments, horizon_s: float) -> None:
+    def _delay_late(self, now: Moments, horizon_s: float) -> None:
         """Let those collectives wait for multiprocessors that come upon computation."""
         ready = now.begin[self._flights] - self._seen.late[self._flights]
-        computed = in_flight_at(ready, *self.busy(now.end), horizon_s, "right")
+        computed = is_in_flight(ready, *self.find_busy(now.end), horizon_s, "right")
         self._seen.late[self._flights] = np.where(computed, self._late_s, 0.0)
 
     def _factors(self, begin: Columns, end: Columns) -> tuple[Columns, Columns]:
         """Return the moments at which collectives begin and end, and the factor on computing time from each on."""
-        moments, count, multiprocessors, bandwidth = sorted_changes(begin, end, *self._taken)
+        moments, count, multiprocessors, bandwidth = sort_changes(begin, end, *self._taken)
         tail = np.where(multiprocessors > _NOTHING_S, self._tail, 0.0)
-        derived = slower(self._share, tail, np.minimum(multiprocessors, MOST), np.minimum(bandwidth, MOST))
+        derived = slowdown_factor(self._share, tail, np.minimum(multiprocessors, MOST), np.minimum(bandwidth, MOST))
         beside = np.where(np.isnan(self._fixed), derived, self._fixed)
         return moments, np.where(count > 0.5, beside, 1.0)
 
 
-def _over_first(values: Sequence[float]) -> Columns:
+def _divide_by_first(values: Sequence[float]) -> Columns:
     """Return values over the first of them; 0 where that is none."""
     return np.array(values) / values[0] if values[0] else np.zeros(len(values))

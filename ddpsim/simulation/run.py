@@ -129,7 +129,7 @@ class GraphRun:
                 self._events[node].succeed()
         return self._events[node]
 
-    def ended(self, node: int) -> None:
+    def mark_ended(self, node: int) -> None:
         """Note that a node ends now."""
         self.times.end[node] = self.env.now
         event = self._events.get(node)
@@ -161,7 +161,7 @@ class GraphRun:
         yield from self.all_ended(self.graph.after[node])
         self.times.begin[node] = self.env.now
         yield self.env.timeout(self.graph.seconds[node])
-        self.ended(node)
+        self.mark_ended(node)
 
 
 @dataclass(slots=True)
@@ -224,7 +224,7 @@ class _Resources:
                 ready_s = self.loader.take(env.now)
                 if ready_s > env.now:
                     yield env.timeout(ready_s - env.now)
-            run.ended(node)
+            run.mark_ended(node)
 
     def compute(self) -> Process:
         """Let a device's computing stream do what its host has queued, in order."""
@@ -235,13 +235,13 @@ class _Resources:
         while place < count:
             node, came_s = nodes[place], env.now
             if end[queued[node]] > came_s:
-                yield from self._when_queued(queued[node])
+                yield from self._wait_queued(queued[node])
             begin[node] = now = env.now
             idle_s += now - came_s
             kind = kinds[node]
             place += 1
             if kind is NodeKind.COMPUTE:
-                place, seconds, parts = self._queued_work(place, max(now, end[queued[node]]))
+                place, seconds, parts = self._find_queued_work(place, max(now, end[queued[node]]))
                 yield from self.processor.work(seconds, parts, end)
                 continue
             if kind is NodeKind.WAIT:
@@ -257,7 +257,7 @@ class _Resources:
                     yield env.timeout(moment_s - now)
             elif kind is NodeKind.EVENT:
                 run.times.stood[node] = idle_s, waited_s
-            run.ended(node)
+            run.mark_ended(node)
 
     def communicate(self, queue: Iterator[int]) -> Process:
         """Carry out collectives of one lane, each when it may begin and this stream is free."""
@@ -279,18 +279,18 @@ class _Resources:
                 yield run.meet(node)
             processor.collective_ends(collective)
             times.wire.setdefault(node, env.now)
-            run.ended(node)
+            run.mark_ended(node)
 
     def copy_batches(self) -> Process:
         """Copy batches to the device, one after the other, each when its host has launched it."""
         assert self.copy is not None
         for node in self.rank.copies:
-            yield from self._when_queued(self.run.graph.queued[node])
+            yield from self._wait_queued(self.run.graph.queued[node])
             self.run.times.begin[node] = self.run.env.now
             yield self.copy()
-            self.run.ended(node)
+            self.run.mark_ended(node)
 
-    def _when_queued(self, host: int) -> Process:
+    def _wait_queued(self, host: int) -> Process:
         """Wait until the host has come to a node, and until its end."""
         env, end = self.run.env, self.run.times.end
         while end[host] == _NEVER:
@@ -300,7 +300,7 @@ class _Resources:
         if end[host] > env.now:
             yield env.timeout(end[host] - env.now)
 
-    def _queued_work(self, place: int, now_s: float) -> tuple[int, float, list[tuple[float, int]]]:
+    def _find_queued_work(self, place: int, now_s: float) -> tuple[int, float, list[tuple[float, int]]]:
         """Return the work that nothing holds up any more from the node before `place` on, and where each part ends."""
         graph, nodes, end = self.run.graph, self.rank.compute, self.run.times.end
         compute, mark, not_before = NodeKind.COMPUTE, NodeKind.MARK, NodeKind.NOT_BEFORE

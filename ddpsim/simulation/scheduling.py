@@ -24,7 +24,7 @@ from ddpsim.schedules.servers import SERVERS
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.groups import part_of, share_of_together
-from ddpsim.simulation.messages import Launches, PlannedMessage, filled_by_hooks, messages_of
+from ddpsim.simulation.messages import Launches, PlannedMessage, is_filled_by_hooks, messages_of
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 
@@ -32,7 +32,7 @@ When = Callable[[int], float]
 """When a rank comes to a parameter's point, in any unit."""
 
 
-def at_first_points(schedule: Schedule, workload: Workload) -> Schedule:
+def block_first_points(schedule: Schedule, workload: Workload) -> Schedule:
     """Return `schedule` with each message blocking only the first of the points that it blocks in forward and backward.
 
     A rank that has waited at the first passes the others of the same message, so that nothing changes but what it costs
@@ -45,18 +45,18 @@ def at_first_points(schedule: Schedule, workload: Workload) -> Schedule:
         places = np.empty(len(workload.parameters))
         places[orders[0]] = np.arange(len(places))
         firsts[PointKind.BACKWARD] = lambda index: float(places[index])
-    return replace(schedule, messages=tuple(_trimmed(message, firsts) for message in schedule))
+    return replace(schedule, messages=tuple(_trim_message(message, firsts) for message in schedule))
 
 
-def _trimmed(message: Message, firsts: dict[PointKind, When]) -> Message:
+def _trim_message(message: Message, firsts: dict[PointKind, When]) -> Message:
     kept: list[Point] = [point for point in message.blocks if point.kind not in firsts]
     for kind, when in firsts.items():
         found = [point for point in message.blocks if point.kind is kind and point.parameter is not None]
-        kept += _first(found, when)
+        kept += _find_first(found, when)
     return message if len(kept) == len(message.blocks) else replace(message, blocks=tuple(kept))
 
 
-def _first(found: list[Point], when: When) -> list[Point]:
+def _find_first(found: list[Point], when: When) -> list[Point]:
     if len(found) < 2:
         return found
     times = [when(point.parameter) for point in found if point.parameter is not None]
@@ -139,13 +139,13 @@ class Scheduled:
         Args:
             gloo: whether it is carried out over gloo, whose messages start when the host launches them.
         """
-        schedule = at_first_points(schedule, workload)
+        schedule = block_first_points(schedule, workload)
         count = len(workload.parameters)
         layers = [LAYERS] if TENSOR in schedule.groups else []
         sent = [(message.group, message.stream) for message in schedule]
         lanes = tuple(dict.fromkeys([BUFFERS_LANE, *sent, *layers]))
         backward = parameters_at(schedule, PointKind.BACKWARD)
-        filled = (index for each in schedule if filled_by_hooks(each) for index in each.parameters)
+        filled = (index for each in schedule if is_filled_by_hooks(each) for index in each.parameters)
         late = schedule.update == "before_use"
         groups = _groups(schedule, count, clipping=options.clip_gradients)
         if not late and not _updates_apart(schedule, count):
@@ -156,7 +156,7 @@ class Scheduled:
             schedule,
             messages_of(schedule, workload, costs, lanes, view=options.gradient_as_bucket_view, gloo=gloo),
             lanes,
-            _stops(schedule, workload, groups if late else []),
+            _find_waits(schedule, workload, groups if late else []),
             () if late else tuple(_update(schedule, workload, group) for group in groups),
             tuple((Point(PointKind.BACKWARD, index),) if index in backward else () for index in range(count)),
             frozenset(filled),
@@ -214,7 +214,7 @@ def _update(schedule: Schedule, workload: Workload, parameters: Iterable[int]) -
     )
 
 
-def _stops(schedule: Schedule, workload: Workload, groups: Sequence[Sequence[int]]) -> tuple[ForwardWait, ...]:
+def _find_waits(schedule: Schedule, workload: Workload, groups: Sequence[Sequence[int]]) -> tuple[ForwardWait, ...]:
     use = workload.forward_shares()
     device = np.nan_to_num(use.device_s, nan=1.0)
     host = np.nan_to_num(use.host_s, nan=1.0)

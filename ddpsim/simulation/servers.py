@@ -9,7 +9,7 @@ import simpy
 
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.rank_ways import RankPaths
-from ddpsim.collectives.scaled import scaled
+from ddpsim.collectives.scaled import scale_demand
 from ddpsim.collectives.transport import Transport
 from ddpsim.network.fairness import LinkId
 from ddpsim.network.fluid import Demand, Network
@@ -17,8 +17,8 @@ from ddpsim.operations import Operation
 from ddpsim.schedules.mesh import DATA
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Lane
-from ddpsim.schedules.servers import sendable
-from ddpsim.simulation.contention import OnBusy, Process, slowing
+from ddpsim.schedules.servers import count_sendable
+from ddpsim.simulation.contention import OnBusy, Process, slow_messages
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import Collective
 from ddpsim.simulation.groups import part_of, share_of_together
@@ -40,10 +40,10 @@ class StreamQueue:
 
     def send(self, demand: Demand) -> simpy.Event:
         """Send a message behind those before it; return the event of its end."""
-        self._last = self._network.env.process(self._sent(demand, self._last))
+        self._last = self._network.env.process(self._send(demand, self._last))
         return self._last
 
-    def _sent(self, demand: Demand, before: simpy.Event | None) -> Process:
+    def _send(self, demand: Demand, before: simpy.Event | None) -> Process:
         if self._latency_s > 0:
             yield self._network.env.timeout(self._latency_s)
         if before is not None and not before.processed:
@@ -202,7 +202,7 @@ class ServerLinks:
     def on_busy(self, rank: int) -> OnBusy:
         """Return what is told when a rank becomes busy or idle, and slows its messages; of no kind of hops, as those
         of a pattern are."""
-        return slowing(self.network, self._costs, (), rank)
+        return slow_messages(self.network, self._costs, (), rank)
 
     def demand(self, rank: int, collective: Collective) -> Demand:
         """Return what a rank's push or pull asks of the network."""
@@ -219,16 +219,16 @@ class ServerLinks:
         self.network.add(self._ways.capacities)
         latency_s = (self._ways.start_s(collective.size_bytes) + latency_s) * self._latency
         demand = Demand(latency_s, collective.size_bytes if loads else 0, loads)
-        return demand if self._factor is None else scaled(demand, self._factor(collective.size_bytes))
+        return demand if self._factor is None else scale_demand(demand, self._factor(collective.size_bytes))
 
-    def pushed(self, rank: int, bucket: Bucket) -> None:
+    def count_push(self, rank: int, bucket: Bucket) -> None:
         """Count a rank's gradient of a bucket, which the servers now update by."""
         now = self._versions.get(bucket, 0)
         if (rank, bucket) in self._seen:
             self.staleness.note(now - self._seen[rank, bucket])
         self._versions[bucket] = now + 1
 
-    def pulled(self, rank: int, bucket: Bucket) -> None:
+    def note_pull(self, rank: int, bucket: Bucket) -> None:
         """Note which update of a bucket a rank has pulled."""
         self._seen[rank, bucket] = self._versions.get(bucket, 0)
 
@@ -246,7 +246,7 @@ class ServerConnection:
         self._lines = None if latency_s is None else [StreamQueue(links.network, latency_s, rank) for _ in buckets]
         pushes, pulls = [lane for lane in buckets if lane]
         self._pulls = pulls
-        self._sendable = dict(zip(pushes, sendable([pushes.index(bucket) for bucket in pulls]), strict=True))
+        self._sendable = dict(zip(pushes, count_sendable([pushes.index(bucket) for bucket in pulls]), strict=True))
         self._taken = 0
 
     def attend(self, collective: Collective) -> simpy.Event:
@@ -261,11 +261,11 @@ class ServerConnection:
         line = None if self._lines is None else self._lines[collective.lane]
         yield links.network.transfer(demand, self._rank) if line is None else line.send(demand)
         if collective.operation is Operation.REDUCE:
-            links.pushed(self._rank, bucket)
+            links.count_push(self._rank, bucket)
             self._take(bucket)
 
     def _take(self, pushed: Bucket) -> None:
         """Note which update of each bucket is sent back, now that the servers have updated by `pushed`."""
         for bucket in self._pulls[self._taken : self._sendable[pushed]]:
-            self._links.pulled(self._rank, bucket)
+            self._links.note_pull(self._rank, bucket)
         self._taken = self._sendable[pushed] % len(self._pulls)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ddpsim.bucketing import Bucket, BucketPlan, rebuilt_plan
-from ddpsim.bucketing.drop import remapped
+from ddpsim.bucketing.drop import remap_gradients
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
@@ -85,7 +85,7 @@ class Plans:
         """How many conferences built anew."""
         return sum(held.decision.order is not None for held in self.held.values())
 
-    def conferring(self, iteration: int, options: Options, costs: Costs, ranks: int) -> OrderAgreement | None:
+    def agreement_costs(self, iteration: int, options: Options, costs: Costs, ranks: int) -> OrderAgreement | None:
         """Return what conferring before an iteration takes of each rank; None where nobody confers.
 
         Rank 0 tells the others where its word is law; else every rank tells every other. The executor does it so
@@ -236,7 +236,7 @@ class RankConfiguration:
         """How long a collective's blocks wait for those of the computation beside it."""
         return 0.0 if self.alone or self.options.comm == "noop" else self.costs.late_kernels * self.kernel_s
 
-    def synced(self, iteration: int) -> bool:
+    def is_synced(self, iteration: int) -> bool:
         """Whether gradients are reduced in `iteration`."""
         return self.ddp and (iteration + 1) % self.options.sync_every == 0
 
@@ -253,17 +253,17 @@ class RankConfiguration:
             and (self.scheduled is None or self.scheduled.schedule.broadcasts_buffers)
             and self.options.comm == "real"
             and bool(self.workload.buffers)
-            and (iteration == 0 or self.synced(iteration - 1))
+            and (iteration == 0 or self.is_synced(iteration - 1))
         )
 
     def remaps(self, dropped: Collection[int]) -> bool:
         """Whether what is left of an iteration without `dropped` moves up into the memory of the first buckets."""
         return bool(dropped) and self.options.drop_buckets == "remapped"
 
-    def remapped(self, plan: BucketPlan, dropped: Collection[int]) -> list[Bucket]:
+    def remap(self, plan: BucketPlan, dropped: Collection[int]) -> list[Bucket]:
         """Return the buckets of an iteration without `dropped`, in launch order, whose memory is that of `plan`."""
         parameters = self.workload.parameters
-        groups = remapped(parameters, plan.groups(), dropped)
+        groups = remap_gradients(parameters, plan.groups(), dropped)
         return [Bucket(group, sum(parameters[i].size_bytes for i in group), None) for group in groups if group]
 
     def forward_host_s(self, iteration: int) -> float:
@@ -317,7 +317,7 @@ REPLICATE_S = 27e-6
 """
 
 
-def in_one_process(setting: RankConfiguration, ranks: int) -> RankConfiguration:
+def merge_ranks(setting: RankConfiguration, ranks: int) -> RankConfiguration:
     """Return `setting` where `ranks` of them are threads of one process.
 
     Their forwards launch through one interpreter, whose lock one thread has at a time, so that the host's time is all
@@ -331,14 +331,14 @@ def in_one_process(setting: RankConfiguration, ranks: int) -> RankConfiguration:
         own = alone(iteration)
         return replace(own, forward_host=ranks * (own.forward_host + copied_s))
 
-    return replace(setting, pace=pace, input_stage=None if stage is None else stage.in_one_process(ranks))
+    return replace(setting, pace=pace, input_stage=None if stage is None else stage.merge_ranks(ranks))
 
 
-def carrying_out(
+def carry_out(
     schedule: Schedule, settings: Sequence[RankConfiguration], world_size: int, backend: str
 ) -> list[RankConfiguration]:
     """Return `settings` of ranks that carry out `schedule`, made ready once for all that compute alike."""
-    found = [in_one_process(each, world_size) for each in settings] if schedule.one_process else settings
+    found = [merge_ranks(each, world_size) for each in settings] if schedule.one_process else settings
     carried: list[RankConfiguration] = []
     for each in found:
         alike = (one.scheduled for one in carried if one.workload is each.workload and one.costs == each.costs)

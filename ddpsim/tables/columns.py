@@ -45,12 +45,12 @@ def column(key: str, heading: str | None = None, *, words: bool = False, bands: 
     """
     return Column(
         heading_of(key) if heading is None else heading,
-        lambda record: _banded(key, record) if bands else cell(key, record.get(key)),
+        lambda record: _format_band(key, record) if bands else cell(key, record.get(key)),
         words,
     )
 
 
-def keyed(records: Sequence[Record], keys: Sequence[str] = ()) -> ResultTable:
+def table_from_records(records: Sequence[Record], keys: Sequence[str] = ()) -> ResultTable:
     """Return the table of records, a row a record, with the bands of its cells.
 
     Args:
@@ -110,7 +110,7 @@ def band_keys(key: str, present: Container[str]) -> tuple[str, str] | None:
     return None
 
 
-def _banded(key: str, record: Record) -> str | None:
+def _format_band(key: str, record: Record) -> str | None:
     value = cell(key, record.get(key))
     low, high = (record.get(end) for end in band_keys(key, record) or (key, key))
     if value is None or low is None or high is None or low == high:

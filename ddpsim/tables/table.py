@@ -73,7 +73,7 @@ class ResultTable:
 
         Where lines would be longer than `WIDEST`, cells of words take several.
         """
-        cells = [self.header, *self._marked("-")]
+        cells = [self.header, *self._mark_cells("-")]
         widths = self._narrowed([max(map(len, column)) for column in zip(*cells, strict=True)])
         lines = [line for row in cells for line in _broken(row, widths)]
         return "\n".join(
@@ -88,17 +88,17 @@ class ResultTable:
     def markdown(self) -> str:
         """Return the lines of a Markdown table; a cell of nothing is a hyphen."""
         ends = ("---" if number in self.words else "--:" for number in range(len(self.header)))
-        lines = (self.header, *self._marked("-"))
+        lines = (self.header, *self._mark_cells("-"))
         head, *body = (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
         return "\n".join([head, f"|{'|'.join(ends)}|", *body])
 
     def html(self, most: int | None = None) -> Markup:
         """Return an HTML table of `most` rows, below them how many more there are; a cell of nothing is a dash."""
-        return html_table(self.header, self._marked("–"), words=self.words, most=most)
+        return html_table(self.header, self._mark_cells("–"), words=self.words, most=most)
 
     def document(self) -> dict[str, object]:
         """Return the headings and cells as JSON values."""
-        return {"header": list(self.header), "rows": [list(row) for row in self._marked("–")]}
+        return {"header": list(self.header), "rows": [list(row) for row in self._mark_cells("–")]}
 
     def _narrowed(self, widths: list[int]) -> list[int]:
         """Return the widths of columns in which the widest of words are as narrow as they must be."""
@@ -109,7 +109,7 @@ class ResultTable:
             most -= 1
         return [min(width, most) if n in self.words else width for n, width in enumerate(widths)]
 
-    def _marked(self, nothing: str) -> list[tuple[str, ...]]:
+    def _mark_cells(self, nothing: str) -> list[tuple[str, ...]]:
         return [tuple(nothing if cell is None else cell for cell in row) for row in self.rows]
 
 

@@ -16,7 +16,7 @@ _MOST_NUMBERED = 8 * MOST_BESIDE
 """Nodes of the machine up to the last that either job has, at most."""
 
 
-def placed_beside(
+def place_beside(
     own: Placement, nodes: int | Sequence[int], gpus_per_node: int | None = None, *, alternate: bool = False
 ) -> tuple[Placement, Placement]:
     """Return the placement of a job and that of another beside it, on the machine that the first is placed on.
@@ -49,9 +49,9 @@ def placed_beside(
         remedy = "ask for fewer, or raise a count under `nodes` in its file"
         raise TopologyError(what, place="beside: nodes", remedy=remedy)
     ports = tuple(topology.ports(in_all).items())
-    first = _on(topology, mine, ports, own.gpus_per_node)
+    first = _place_on(topology, mine, ports, own.gpus_per_node)
     try:
-        return first, _on(topology, others, ports, gpus_per_node)
+        return first, _place_on(topology, others, ports, gpus_per_node)
     except TopologyError as error:
         error.at("beside" if error.place is None else f"beside: {error.place}")
 
@@ -68,7 +68,7 @@ def _numbers(own: int, nodes: int | Sequence[int], *, alternate: bool) -> tuple[
     return (*mine, *(rest if own > nodes else ())), (*others, *(rest if nodes > own else ()))
 
 
-def _on(
+def _place_on(
     topology: Cluster, numbers: tuple[int, ...], ports: tuple[tuple[str, float], ...], gpus_per_node: int | None
 ) -> Placement:
     """Return a placement on these nodes of a machine."""

@@ -10,7 +10,7 @@ from ddpsim.topology.hardware import (
     PCIE_X16_BANDWIDTH,
     gcn_of,
     gpu_facts,
-    known_models,
+    list_known_models,
     nic_kind,
     nvlink_bandwidth,
     socket_bandwidth,
@@ -27,9 +27,9 @@ from ddpsim.topology.node import (
     NodeTemplate,
     Vertex,
     VertexKind,
-    both_ways,
     check_reachable,
     check_ring,
+    make_both_ways,
 )
 from ddpsim.topology.schema import BranchSpec, NodeSpec, PcieSpec, ProcessesSpec, RootBranchSpec, XgmiSpec
 
@@ -53,20 +53,22 @@ def gpu_links(spec: NodeSpec, gpus: Sequence[Gpu], place: str) -> Iterator[Link]
             raise TopologyError(what, place=f"{place}.{key}", remedy=f"write `{other}`, or leave it out")
     one = nvlink_bandwidth(gpus[0].sm)
     if spec.nvlink is not None:
-        for first, second, links in _checked(spec.nvlink.pairs, gpus, f"{place}.nvlink.pairs"):
+        for first, second, links in _check_pairs(spec.nvlink.pairs, gpus, f"{place}.nvlink.pairs"):
             bandwidth = links * (spec.nvlink.bandwidth or one)
-            yield from both_ways(gpus[first].vertex, gpus[second].vertex, "nvlink", bandwidth, spec.nvlink.delay, links)
+            yield from make_both_ways(
+                gpus[first].vertex, gpus[second].vertex, "nvlink", bandwidth, spec.nvlink.delay, links
+            )
     if spec.nvswitch is not None:
         links = spec.nvswitch.links_per_gpu
         bandwidth = links * (spec.nvswitch.bandwidth or one)
         switch = Vertex.numbered(VertexKind.NVSWITCH, 0)
         for gpu in gpus:
-            yield from both_ways(gpu.vertex, switch, "nvlink", bandwidth, spec.nvswitch.delay, links)
+            yield from make_both_ways(gpu.vertex, switch, "nvlink", bandwidth, spec.nvswitch.delay, links)
     if spec.xgmi is not None:
         bandwidth = spec.xgmi.bandwidth or xgmi_bandwidth(gcn)
         for first, second, links in _xgmi_pairs(spec.xgmi, gpus, gcn, f"{place}.xgmi"):
             ends = gpus[first].vertex, gpus[second].vertex
-            yield from both_ways(*ends, "xgmi", links * bandwidth, spec.xgmi.delay, links)
+            yield from make_both_ways(*ends, "xgmi", links * bandwidth, spec.xgmi.delay, links)
 
 
 def is_mesh(template: NodeTemplate) -> bool:
@@ -75,7 +77,7 @@ def is_mesh(template: NodeTemplate) -> bool:
     return len(template.gpus) == MESHED and len(joined) == MESHED * (MESHED - 1)
 
 
-def _checked(pairs: Sequence[Sequence[int]], gpus: Sequence[Gpu], place: str) -> Iterator[tuple[int, int, int]]:
+def _check_pairs(pairs: Sequence[Sequence[int]], gpus: Sequence[Gpu], place: str) -> Iterator[tuple[int, int, int]]:
     seen: set[frozenset[int]] = set()
     for number, (first, second, links) in enumerate(pairs):
         pair = frozenset((first, second))
@@ -96,7 +98,7 @@ def _xgmi_pairs(spec: XgmiSpec, gpus: Sequence[Gpu], gcn: str, place: str) -> li
         raise TopologyError(what, place=place, remedy="write `mesh: 1`, or `pairs` of [first, second, links]")
     if spec.pairs is None:
         return [(first, second, spec.mesh or 1) for first, second in every]
-    found = list(_checked(spec.pairs, gpus, f"{place}.pairs"))
+    found = list(_check_pairs(spec.pairs, gpus, f"{place}.pairs"))
     joined = {frozenset(pair[:2]) for pair in found}
     missing = [pair for pair in every if frozenset(pair) not in joined]
     if missing and gcn.startswith(_MESHED) and len(gpus) == MESHED:
@@ -139,7 +141,7 @@ def build_node(name: str, spec: NodeSpec, place: str) -> NodeTemplate:
         gpus=gpus,
         nics=nics,
         cpu=cpu,
-        links=tuple(sorted(links, key=_natural)),
+        links=tuple(sorted(links, key=_natural_key)),
         peer_to_peer=reach,
         workload=spec.workload,
         rings=tuple(map(tuple, spec.rings)),
@@ -150,7 +152,7 @@ def build_node(name: str, spec: NodeSpec, place: str) -> NodeTemplate:
     )
 
 
-def _natural(link: Link) -> tuple[tuple[str, int], tuple[str, int]]:
+def _natural_key(link: Link) -> tuple[tuple[str, int], tuple[str, int]]:
     source, target = (
         (vertex.rstrip("0123456789"), int(vertex.lstrip("abcdefghijklmnopqrstuvwxyz_") or 0))
         for vertex in (link.source, link.target)
@@ -168,7 +170,7 @@ def _devices(spec: NodeSpec, place: str) -> tuple[Gpu, ...]:
     model = spec.gpus.model
     facts = gpu_facts(model)
     if spec.gpus.sm is None and facts is None:
-        error = UnknownNameError.among("GPU model", model, known_models(), place=f"{place}.gpus.model")
+        error = UnknownNameError.among("GPU model", model, list_known_models(), place=f"{place}.gpus.model")
         raise TopologyError(error.message, place=error.place, remedy=f"{error.remedy} Or state its `sm`")
     sm = facts.sm if spec.gpus.sm is None and facts is not None else spec.gpus.sm
     assert sm is not None
@@ -211,7 +213,7 @@ def _check_stated(spec: NodeSpec, place: str) -> None:
 def _ports(spec: NodeSpec, nics: tuple[Nic, ...]) -> Iterator[Link]:
     delays = [each.delay for each in spec.nics for _ in range(each.count)]
     for nic, delay in zip(nics, delays, strict=True):
-        yield from both_ways(nic.vertex, OUTSIDE, "nic", nic.bandwidth, delay)
+        yield from make_both_ways(nic.vertex, OUTSIDE, "nic", nic.bandwidth, delay)
 
 
 def _loopback(processes: ProcessesSpec, nics: tuple[Nic, ...]) -> Iterator[Link]:
@@ -229,7 +231,7 @@ def _sockets(spec: NodeSpec) -> Iterator[Link]:
     bandwidth = spec.cpu.bandwidth or socket_bandwidth(spec.cpu.vendor, spec.cpu.model)
     sockets = (Vertex.numbered(VertexKind.CPU, number) for number in range(spec.cpu.sockets))
     for ends in combinations(sockets, 2):
-        yield from both_ways(*ends, "socket", bandwidth, spec.cpu.delay)
+        yield from make_both_ways(*ends, "socket", bandwidth, spec.cpu.delay)
 
 
 class _PcieWalk:
@@ -274,7 +276,7 @@ class _PcieWalk:
 
     def _switch(self, spec: BranchSpec, parent: Vertex) -> Iterator[Link]:
         switch = Vertex.numbered(VertexKind.PCIE, next(self._switches))
-        yield from both_ways(switch, parent, _kind(parent), spec.bandwidth or self._slot)
+        yield from make_both_ways(switch, parent, _kind(parent), spec.bandwidth or self._slot)
         yield from self._devices(spec, switch, None)
         for inner in spec.switches:
             yield from self._switch(inner, switch)
@@ -286,7 +288,7 @@ class _PcieWalk:
             above, width = parent, self._width(f"nic{ports[0]}", bandwidth)
             if len(ports) > 1:
                 above = Vertex.numbered(VertexKind.ADAPTER, next(self._adapters))
-                yield from both_ways(above, parent, _kind(parent), width)
+                yield from make_both_ways(above, parent, _kind(parent), width)
             for port in ports:
                 yield from self._device(f"nic{port}", above, width)
 
@@ -294,7 +296,7 @@ class _PcieWalk:
         if name not in self._missing:
             problem = "stands in two places" if name in self._all else "is not on this node"
             raise TopologyError(f"{name} {problem}", place=self._place, remedy="name each device once, from 0")
-        return both_ways(self._missing.pop(name), parent, _kind(parent), width)
+        return make_both_ways(self._missing.pop(name), parent, _kind(parent), width)
 
     def _width(self, name: str, bandwidth: float | None) -> float:
         return self._pcie.devices.get(name) or bandwidth or self._slot

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ddpsim.strict import whole_number
+from ddpsim.strict import parse_whole_number
 from ddpsim.topology.bounds import MOST_GPUS, MOST_SOCKETS
 from ddpsim.topology.node import GPU_LINKS
 
@@ -13,7 +13,7 @@ _PLACED = ("switches", "slots")
 _STATED = ("rings", "trees", "ring_bandwidth", "tree_bandwidth")
 
 
-def changed(machine: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def change_node(machine: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the node of `machine` with `changes`, both as the YAML has them.
 
     A `pcie` without switches and slots changes its other keys alone. Where GPUs or NICs are fewer, those that are
@@ -40,7 +40,7 @@ def changed(machine: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
             node[key] = {**joined, "pairs": pairs} if pairs else None
     placed = not isinstance(node.get("pcie"), dict) or (isinstance(pcie, dict) and any(key in pcie for key in _PLACED))
     if isinstance(own, dict) and not placed:
-        node["pcie"] = _placed(node["pcie"], gpus, nics, _sockets(node))
+        node["pcie"] = _place_devices(node["pcie"], gpus, nics, _sockets(node))
     return node
 
 
@@ -59,7 +59,7 @@ def _sockets(node: Mapping[str, Any]) -> int:
     return sockets if isinstance(sockets, int) and 0 < sockets <= MOST_SOCKETS else 1
 
 
-def _placed(pcie: Mapping[str, Any], gpus: int, nics: int, sockets: int) -> dict[str, Any]:
+def _place_devices(pcie: Mapping[str, Any], gpus: int, nics: int, sockets: int) -> dict[str, Any]:
     """Return a PCIe tree of so many devices: those of `pcie`, and the others in slots."""
     tree = {key: [_without_absent(branch, gpus, nics) for branch in pcie.get(key, ())] for key in _PLACED}
     placed = [_numbers(branch) for key in _PLACED for branch in tree[key]]
@@ -73,13 +73,13 @@ def _placed(pcie: Mapping[str, Any], gpus: int, nics: int, sockets: int) -> dict
             tree["slots"].append({"socket": socket, **left})
     devices = pcie.get("devices", {})
     if isinstance(devices, dict):
-        devices = {name: width for name, width in devices.items() if not _beyond(str(name), gpus=gpus, nics=nics)}
+        devices = {name: width for name, width in devices.items() if not _is_beyond(str(name), gpus=gpus, nics=nics)}
     return {**pcie, **tree, "devices": devices}
 
 
-def _beyond(name: str, *, gpus: int, nics: int) -> bool:
+def _is_beyond(name: str, *, gpus: int, nics: int) -> bool:
     """Whether `gpu7`, or `nic7`, is more than there are; what is no device's name is not."""
-    most, number = {"gpu": gpus, "nic": nics}.get(name[:3]), whole_number(name[3:])
+    most, number = {"gpu": gpus, "nic": nics}.get(name[:3]), parse_whole_number(name[3:])
     return most is not None and number is not None and number >= most
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ddpsim.topology.declared import Cluster, on_node, port_link, rejoined
+from ddpsim.topology.declared import Cluster, move_to_node, port_link, rejoin
 from ddpsim.topology.node import Link, VertexKind
 from ddpsim.topology.placement import Placement, place
 
@@ -39,20 +39,20 @@ class Topology(Cluster):
         import networkx as nx
 
         graph = nx.DiGraph()
-        for link in self._expanded(self.nodes if nodes is None else nodes):
+        for link in self._expand(self.nodes if nodes is None else nodes):
             graph.add_edge(link.source, link.target, link=link)
             for vertex in link.ends():
                 graph.nodes[vertex.name]["kind"] = vertex.kind
         return graph
 
-    def _expanded(self, nodes: int) -> Iterator[Link]:
+    def _expand(self, nodes: int) -> Iterator[Link]:
         placement = self.place(nodes)
         for node in range(nodes):
             template = placement.class_of(node).template
             leaves = self.fabric.leaves(node, template)
             for link in template.links:
                 if not link.at(VertexKind.NETWORK):
-                    yield rejoined(link, *(on_node(vertex, node) for vertex in link.ends()))
+                    yield rejoin(link, *(move_to_node(vertex, node) for vertex in link.ends()))
                 elif self.fabric.kind != "none":
                     yield port_link(link, node, leaves)
         yield from self.trunks(nodes).values()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ddpsim.errors import TopologyError
 from ddpsim.topology.hardware import gcn_of
-from ddpsim.topology.node import SPINE, Degradation, Link, NodeTemplate, Vertex, VertexKind, both_ways
+from ddpsim.topology.node import SPINE, Degradation, Link, NodeTemplate, Vertex, VertexKind, make_both_ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class Cluster:
         for entry in self.degraded:
             for name in _directions(entry.link) if entry.in_fabric else ():
                 if name in links:
-                    links[name] = entry.change.applied(links[name])
+                    links[name] = entry.change.apply(links[name])
         return links
 
     def ports(self, nodes: int) -> dict[str, float]:
@@ -241,14 +241,14 @@ class Cluster:
         found: dict[str, float] = {}
         node = 0
         while node < nodes:
-            alike = self._alike(node, nodes)
+            alike = self._count_alike(node, nodes)
             for index, nic in enumerate(self.template_of(node).nics):
                 leaf = self.fabric.leaf(node, index)
                 found[leaf] = found.get(leaf, 0.0) + alike * nic.bandwidth
             node += alike
         return found
 
-    def _alike(self, node: int, nodes: int) -> int:
+    def _count_alike(self, node: int, nodes: int) -> int:
         """Return how many of `nodes` nodes from `node` on have its template, and their NICs under its switches."""
         fabric, end = self.fabric, 0
         if fabric.fused is not None or fabric.shared is not None:
@@ -264,23 +264,23 @@ class Cluster:
 
     def _trunk(self, leaf: str, ports: float) -> tuple[Link, Link]:
         bandwidth = self.fabric.trunk_bandwidth or ports / self.fabric.oversubscription
-        return both_ways(self.fabric.switch(leaf), SPINE, "network", bandwidth, self.fabric.trunk_latency_s)
+        return make_both_ways(self.fabric.switch(leaf), SPINE, "network", bandwidth, self.fabric.trunk_latency_s)
 
 
 def port_link(link: Link, node: int, leaves: Mapping[str, Vertex]) -> Link:
     """Return the template's link between a NIC and `network` as the link of `node` to the NIC's leaf switch."""
     source, target = link.ends()
     if target.kind == VertexKind.NETWORK:
-        return rejoined(link, on_node(source, node), leaves[source.name])
-    return rejoined(link, leaves[target.name], on_node(target, node))
+        return rejoin(link, move_to_node(source, node), leaves[source.name])
+    return rejoin(link, leaves[target.name], move_to_node(target, node))
 
 
-def on_node(vertex: Vertex, node: int) -> Vertex:
+def move_to_node(vertex: Vertex, node: int) -> Vertex:
     """Return a template's vertex as the one of `node`."""
     return Vertex(f"node{node}/{vertex.name}", vertex.kind)
 
 
-def rejoined(link: Link, source: Vertex, target: Vertex) -> Link:
+def rejoin(link: Link, source: Vertex, target: Vertex) -> Link:
     """Return `link` between `source` and `target`."""
     return Link.between(source, target, link.kind, link.bandwidth, link.latency_s, link.count)
 

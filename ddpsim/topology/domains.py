@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from ddpsim.errors import TopologyError
 from ddpsim.topology.bounds import MOST_GPUS
-from ddpsim.topology.declared import Cluster, NodeGroup, rejoined
+from ddpsim.topology.declared import Cluster, NodeGroup, rejoin
 from ddpsim.topology.node import Cpu, Link, NodeTemplate, Vertex, VertexKind
 from ddpsim.topology.placement import NodeClass, Placement
 
@@ -40,14 +40,14 @@ class _Numbered:
                     counts[vertex.kind] = max(counts.get(vertex.kind, 0), _number(vertex) + 1)
         return cls(counts)
 
-    def moved(self, vertex: Vertex, position: int) -> Vertex:
+    def move(self, vertex: Vertex, position: int) -> Vertex:
         """Return a vertex of a node's template as the one of the node at `position`."""
         if vertex.kind in _SHARED:
             return vertex
         return Vertex.numbered(vertex.kind, position * self.counts[vertex.kind] + _number(vertex))
 
 
-def by_domain(placement: Placement) -> Placement:
+def group_by_domain(placement: Placement) -> Placement:
     """Return the placement as NCCL sees it: the nodes of an NVLink domain as one node, ranks in the same order.
 
     The placement itself without a domain, on one node, or where the domain's NVLinks are not used between nodes.
@@ -55,11 +55,11 @@ def by_domain(placement: Placement) -> Placement:
     domain = placement.topology.nvlink_domain
     if domain is None or not domain.mnnvl or placement.nodes == 1:
         return placement
-    return _fused(placement, domain.share(placement.nodes))
+    return _fuse(placement, domain.share(placement.nodes))
 
 
 @lru_cache(maxsize=64)
-def _fused(placement: Placement, size: int) -> Placement:
+def _fuse(placement: Placement, size: int) -> Placement:
     classes: dict[tuple[NodeTemplate, ...], list[int]] = {}
     for number in range(placement.nodes // size):
         nodes = range(number * size, (number + 1) * size)
@@ -67,7 +67,7 @@ def _fused(placement: Placement, size: int) -> Placement:
     first = placement.topology.groups[0].template
     gpus, nics = len(first.gpus), len(first.nics)
     visible = placement.topology.visible_devices
-    templates = {nodes: fused_template(nodes) for nodes in classes}
+    templates = {nodes: fuse_template(nodes) for nodes in classes}
     topology = replace(
         placement.topology,
         groups=tuple(NodeGroup(templates[nodes], len(numbers)) for nodes, numbers in classes.items()),
@@ -81,17 +81,17 @@ def _fused(placement: Placement, size: int) -> Placement:
     return Placement(topology, placement.nodes // size, size * placement.gpus_per_node, found, placement.trunks)
 
 
-def fused_template(nodes: tuple[NodeTemplate, ...]) -> NodeTemplate:
+def fuse_template(nodes: tuple[NodeTemplate, ...]) -> NodeTemplate:
     """Return the node that NCCL makes of a domain's: all their devices, around one switch."""
     first = nodes[0]
     numbered = _Numbered.of(first)
 
     def moved(link: Link, position: int) -> Link:
-        source, target = (numbered.moved(vertex, position) for vertex in link.ends())
-        return rejoined(link, source, target)
+        source, target = (numbered.move(vertex, position) for vertex in link.ends())
+        return rejoin(link, source, target)
 
     def named(vertex: Vertex, position: int) -> str:
-        return numbered.moved(vertex, position).name
+        return numbered.move(vertex, position).name
 
     every = list(enumerate(nodes))
     cpu = first.cpu
@@ -115,7 +115,7 @@ def check_domain(topology: Cluster, place: str) -> None:
     template = topology.groups[0].template
     if len(topology.groups) > 1:
         raise TopologyError("nodes of a domain are alike", place=where, remedy="write one `node`, not `templates`")
-    if not all(_switched(template, gpu.name) for gpu in template.gpus):
+    if not all(_is_switched(template, gpu.name) for gpu in template.gpus):
         raise TopologyError(f"{template.name} has no NVSwitch", place=where, remedy="give its node `nvswitch`")
     if domain.nodes > topology.nodes:
         what = f"a domain of {domain.nodes} nodes is larger than the cluster, which has {topology.nodes}"
@@ -131,7 +131,7 @@ def check_domain(topology: Cluster, place: str) -> None:
         raise TopologyError(what, place=f"{place}: gpus_per_node", remedy="leave it out, and ask for fewer `nodes`")
 
 
-def _switched(template: NodeTemplate, gpu: str) -> bool:
+def _is_switched(template: NodeTemplate, gpu: str) -> bool:
     return any(link.source == gpu and link.target_kind == VertexKind.NVSWITCH for link in template.links)
 
 

@@ -40,7 +40,7 @@ def document_of(topology: Topology) -> dict[str, object]:
         document["nvlink_domain"] = {"nodes": domain.nodes, **partition, "mnnvl": domain.mnnvl}
     document["fabric"] = _fabric(topology.fabric)
     if topology.degraded:
-        document["degraded"] = [_degraded(entry) for entry in topology.degraded]
+        document["degraded"] = [_describe_degraded(entry) for entry in topology.degraded]
     return document
 
 
@@ -208,7 +208,7 @@ def _fabric(fabric: Fabric) -> dict[str, object]:
     return document
 
 
-def _degraded(entry: DegradedLink) -> dict[str, object]:
+def _describe_degraded(entry: DegradedLink) -> dict[str, object]:
     document: dict[str, object] = {"link": entry.link}
     if entry.node is not None:
         document["node"] = entry.node

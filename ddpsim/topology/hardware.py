@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from ddpsim.gpus.table import names, shipped_gpu
+from ddpsim.gpus.table import find_shipped_gpu, names
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ IMPORTED_MODELS = (
 @cache
 def gpu_facts(model: str) -> GpuModel | None:
     """Return what a GPU model implies, by its file in `gpus/`; None for one that has none."""
-    spec = shipped_gpu(model)
+    spec = find_shipped_gpu(model)
     if spec is None or spec.name != model or (spec.sm is None and spec.gcn is None):
         return _WITHOUT_DATA_SHEET.get(model)
     sm = spec.sm or int(str(spec.gcn)[3:5])
@@ -167,7 +167,7 @@ def gcn_of(model: str) -> str:
     return "" if facts is None else facts.gcn
 
 
-def known_models() -> set[str]:
+def list_known_models() -> set[str]:
     """Return the GPUs of which something is known by their name."""
     return {*_WITHOUT_DATA_SHEET, *names()}
 

@@ -52,7 +52,7 @@ def has_link(topology: Cluster, link: str) -> bool:
     if link in link_names_of(topology):
         return True
     try:
-        link_names(link, _directed(topology))
+        link_names(link, _list_directed(topology))
     except UnknownNameError:
         return False
     return True
@@ -63,11 +63,11 @@ def link_names_of(topology: Cluster) -> list[str]:
     templates = [group.template for group in topology.groups]
     kinds = {link.kind for template in templates for link in template.links}
     nics = dict.fromkeys(nic.name for template in templates for nic in template.nics)
-    links = dict.fromkeys("-".join(sorted(name.split(">"))) for name in _directed(topology))
+    links = dict.fromkeys("-".join(sorted(name.split(">"))) for name in _list_directed(topology))
     return [*([NIC] if nics else []), *(kind for kind in KINDS if kind in kinds), *nics, *links]
 
 
-def _directed(topology: Cluster) -> Mapping[str, None]:
+def _list_directed(topology: Cluster) -> Mapping[str, None]:
     inside = (link.name for group in topology.groups for link in group.template.links)
     return dict.fromkeys([*inside, *topology.trunks(topology.nodes)])
 

@@ -70,7 +70,7 @@ def _is_tree(graph: Element) -> bool:
 
 def _channels(graph: Element | None, place: str) -> tuple[tuple[str, ...], ...]:
     children = graph.children if graph is not None else []
-    return tuple(_stops(channel, place) for channel in children if channel.tag == "channel")
+    return tuple(_parse_stops(channel, place) for channel in children if channel.tag == "channel")
 
 
 def _speed(graph: Element, place: str) -> float | None:
@@ -89,7 +89,7 @@ def _speed(graph: Element, place: str) -> float | None:
     return speed * _GB
 
 
-def _stops(channel: Element, place: str) -> tuple[str, ...]:
+def _parse_stops(channel: Element, place: str) -> tuple[str, ...]:
     stops = []
     for stop in channel.children:
         device = _device(stop.attributes.get("dev", ""))

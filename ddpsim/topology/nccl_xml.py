@@ -17,7 +17,7 @@ from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH
 from ddpsim.topology.layouts import gpu_model, nvlink_layout
 from ddpsim.topology.spec import topology_from_document
 from ddpsim.topology.xml_text import Element, read_xml
-from ddpsim.units import counted, format_bandwidth
+from ddpsim.units import format_bandwidth, format_count
 
 UNKNOWN_NIC_MBPS = 10_000
 """What NCCL takes for a NIC of unknown speed."""
@@ -75,7 +75,7 @@ class _System:
         unknown = [net for net in self._nets if not xml_devices.integer(net, "speed", 0)]
         notes = [source] + (["NIC speeds are not in the file: 10 Gb/s, as NCCL takes them"] if unknown else [])
         if self._unknown:
-            notes.append(f"{counted(self._unknown, 'PCI device')} of no stated class left out")
+            notes.append(f"{format_count(self._unknown, 'PCI device')} of no stated class left out")
         node = {"gpus": gpus, **links, "pcie": self._pcie(), "cpu": self._cpu()}
         if self._nets:
             node["nics"] = [self._nic(net) for net in self._nets]
@@ -92,7 +92,7 @@ class _System:
         if self._choice is not None:
             chosen = gpu_model(self._choice, "gpu")
             gpus: dict[str, object] = {"count": count, "model": chosen}
-            stated = self._stated_model(described[0] if described else None)
+            stated = self._find_model(described[0] if described else None)
             doubt = f"; {chosen} by --gpu, {stated} by the file" if stated not in (None, chosen) else ""
             links = self._nvlinks(described)
             if links:
@@ -102,12 +102,12 @@ class _System:
         first = described[0]
         sm = xml_devices.integer(first, "sm", 0)
         if "gcn" in first.attributes:
-            return {"count": count, "model": self._stated_model(first), "sm": 0}, {}, "an AMD GPU; PCIe only"
+            return {"count": count, "model": self._find_model(first), "sm": 0}, {}, "an AMD GPU; PCIe only"
         links = self._nvlinks(described)
         source = "NVLinks from the file" if links else "no NVLinks in the file; --gpu adds them"
-        return {"count": count, "model": self._stated_model(first) or f"sm{sm}", "sm": sm}, links, source
+        return {"count": count, "model": self._find_model(first) or f"sm{sm}", "sm": sm}, links, source
 
-    def _stated_model(self, gpu: Element | None) -> str | None:
+    def _find_model(self, gpu: Element | None) -> str | None:
         """Return which GPU it is by what the file says of the first: its PCI device, else its architecture."""
         stated = {} if gpu is None else gpu.attributes
         if "gcn" in stated:
@@ -118,7 +118,7 @@ class _System:
     def _ask_for_gpu(self) -> None:
         if self._choice is not None:
             return
-        device = self._stated_model(None)
+        device = self._find_model(None)
         hint = f"its PCI device is an {device}'s: `gpu={device.lower()}`" if device else "say `gpu=v100|a100|h100|...`"
         raise TopologyError(
             "its GPUs have no <gpu> lines, so their NVLinks are not in the file (NCCL adds them on the machine)",
@@ -145,10 +145,10 @@ class _System:
         pairs = [[a, b, max(directed[a, b], directed[b, a])] for a, b in joined]
         links: dict[str, object] = {"nvlink": {"pairs": pairs}} if pairs else {}
         if switched:
-            links["nvswitch"] = {"links_per_gpu": self._even(switched)}
+            links["nvswitch"] = {"links_per_gpu": self._check_even(switched)}
         return links
 
-    def _even(self, switched: Counter[int]) -> int:
+    def _check_even(self, switched: Counter[int]) -> int:
         counts = [switched[gpu] for gpu in range(len(self._gpus))]
         if len(set(counts)) > 1:
             raise TopologyError(f"GPUs have {counts} NVLinks to switches", place=self._place, remedy="make them equal")
@@ -172,7 +172,7 @@ class _System:
         gpus: list[int] = []
         nics: list[object] = []
         switches: list[dict[str, object]] = []
-        for child in xml_devices.flattened(parent):
+        for child in xml_devices.flatten(parent):
             if child in self._gpus:
                 gpus.append(self._gpus.index(child))
                 self._width(f"gpu{gpus[-1]}", child, devices)

@@ -213,7 +213,7 @@ class NodeTemplate:
         """Return the NIC `name`."""
         return {nic.name: nic for nic in self.nics}[name]
 
-    def only(self, gpus: Iterable[str]) -> NodeTemplate:
+    def select_gpus(self, gpus: Iterable[str]) -> NodeTemplate:
         """Return the template without its other GPUs and their links, as NCCL sees it when they take no part."""
         kept = set(gpus)
         others = {gpu.name for gpu in self.gpus} - kept
@@ -226,7 +226,7 @@ class NodeTemplate:
         """Return the link from each device or switch towards its host bridge, by source."""
         return {link.source: link for link in self.links if link.kind in ("pcie", "host_bridge") and _is_upward(link)}
 
-    def degraded(self, changes: Mapping[str, Degradation]) -> NodeTemplate:
+    def degrade(self, changes: Mapping[str, Degradation]) -> NodeTemplate:
         """Return the template with the links named in `changes` altered.
 
         Args:
@@ -238,7 +238,7 @@ class NodeTemplate:
         links = {link.name: link for link in self.links}
         for name, change in changes.items():
             for directed in link_names(name, links):
-                links[directed] = change.applied(links[directed])
+                links[directed] = change.apply(links[directed])
         return replace(self, links=tuple(links.values()))
 
     def graph(self) -> nx.DiGraph:
@@ -260,7 +260,7 @@ class Degradation:
     bandwidth: float | None = None
     latency_s: float | None = None
 
-    def applied(self, link: Link) -> Link:
+    def apply(self, link: Link) -> Link:
         """Return `link` with this change."""
         return replace(
             link,
@@ -269,7 +269,7 @@ class Degradation:
         )
 
 
-def both_ways(
+def make_both_ways(
     first: Vertex, second: Vertex, kind: str, bandwidth: float, latency_s: float = 0.0, count: int = 1
 ) -> tuple[Link, Link]:
     """Return the link between two vertices in both directions."""

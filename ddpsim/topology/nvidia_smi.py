@@ -77,7 +77,7 @@ def _read(text: str, place: str) -> _Matrix:
     words, rest = _WORDS.read(lines, start, devices, place)
     gpus = [device for device in devices if device.startswith("GPU")]
     check_rows(gpus, words, list(rest), place)
-    nics = sorted((device for device in devices if device not in gpus), key=_natural)
+    nics = sorted((device for device in devices if device not in gpus), key=_natural_key)
     return _Matrix(gpus, nics, words, {device: cells[0] if cells else "" for device, cells in rest.items()})
 
 
@@ -110,7 +110,7 @@ def _nvlinks(matrix: _Matrix) -> dict[str, object]:
     counts = _counts(matrix)
     if not counts:
         return {}
-    if _switched(matrix):
+    if _is_switched(matrix):
         return {"nvswitch": {"links_per_gpu": next(iter(counts.values()))}}
     pairs = [[matrix.gpus.index(a), matrix.gpus.index(b), n] for (a, b), n in counts.items()]
     return {"nvlink": {"pairs": [pair for pair in pairs if pair[0] < pair[1]]}}
@@ -124,7 +124,7 @@ def _counts(matrix: _Matrix) -> dict[tuple[str, str], int]:
     }
 
 
-def _switched(matrix: _Matrix) -> bool:
+def _is_switched(matrix: _Matrix) -> bool:
     """Return whether a switch joins them: every pair has the same links, more in all than a GPU has."""
     counts = _counts(matrix)
     every_pair = len(counts) == len(matrix.gpus) * (len(matrix.gpus) - 1)
@@ -137,7 +137,7 @@ def _model(matrix: _Matrix, place: str, gpu: str | None) -> str:
         return gpu_model(gpu, "gpu")
     counts = _counts(matrix)
     totals = [sum(n for (first, _), n in counts.items() if first == device) for device in matrix.gpus]
-    links = max(counts.values(), default=0) if _switched(matrix) else max(totals)
+    links = max(counts.values(), default=0) if _is_switched(matrix) else max(totals)
     fitting = [number for number in _MOST_LINKS if 0 < links <= number]
     if not fitting:
         raise TopologyError(
@@ -168,15 +168,15 @@ def _pcie(matrix: _Matrix, sockets: list[list[str]]) -> dict[str, object]:
             if len(group) == 1:
                 loose += group
             elif len(parts) == 1:
-                switches.append({"socket": number, **_listed(matrix, group)})
+                switches.append({"socket": number, **_number_devices(matrix, group)})
             else:
-                switches.append({"socket": number, "switches": [_listed(matrix, part) for part in parts]})
+                switches.append({"socket": number, "switches": [_number_devices(matrix, part) for part in parts]})
         if loose:
-            slots.append({"socket": number, **_listed(matrix, loose)})
+            slots.append({"socket": number, **_number_devices(matrix, loose)})
     return {key: value for key, value in (("switches", switches), ("slots", slots)) if value}
 
 
-def _listed(matrix: _Matrix, devices: list[str]) -> dict[str, object]:
+def _number_devices(matrix: _Matrix, devices: list[str]) -> dict[str, object]:
     listed: dict[str, object] = {}
     for key, names in (("gpus", matrix.gpus), ("nics", matrix.nics)):
         if numbers := [number for number, device in enumerate(names) if device in devices]:
@@ -184,6 +184,6 @@ def _listed(matrix: _Matrix, devices: list[str]) -> dict[str, object]:
     return listed
 
 
-def _natural(name: str) -> tuple[str, int]:
+def _natural_key(name: str) -> tuple[str, int]:
     match = re.fullmatch(r"(.*?)(\d{1,9})", name)
     return (match[1], int(match[2])) if match else (name, 0)

@@ -89,11 +89,11 @@ class Paths:
         if ends not in self._routes:
             source, target = ends
             if target in self._nics:
-                self._routes[ends] = self._to_nic(source, target)
+                self._routes[ends] = self._route_to_nic(source, target)
             elif source in self._nics:
                 self._routes[ends] = self._from_nic(source, target)
             else:
-                self._routes[ends] = self._between_gpus(source, target)
+                self._routes[ends] = self._route_between_gpus(source, target)
         return self._routes[ends]
 
     def distance(self, source: str, target: str) -> int:
@@ -101,7 +101,7 @@ class Paths:
 
         DIS where no link leads there: in an NVLink domain to the NICs of other nodes.
         """
-        return KINDS.index(self[source, target].kind) if target in self._reached(source) else _APART
+        return KINDS.index(self[source, target].kind) if target in self._search_from(source) else _APART
 
     def from_host(self, gpu: str) -> tuple[Link, ...]:
         """Return the links from the host memory that is nearest to `gpu` into it.
@@ -123,52 +123,52 @@ class Paths:
             device, kind = link.target, link.target_kind
         return device if kind == VertexKind.CPU else None
 
-    def _between_gpus(self, source: str, target: str) -> Route:
+    def _route_between_gpus(self, source: str, target: str) -> Route:
         direct = self._direct(source, target)
         if KINDS.index(direct.kind) > KINDS.index(self._reach):
-            direct = self._staged(source, target, self.socket(source)) or direct
+            direct = self._route_staged(source, target, self.socket(source)) or direct
         intel = self._template.cpu.vendor == "intel" and self._template.cpu.arch == "x86_64"
         return replace(direct, pcie_overhead=INTEL_P2P_OVERHEAD) if intel and direct.kind == "PHB" else direct
 
     def _from_nic(self, nic: str, gpu: str) -> Route:
         direct = self._direct(nic, gpu)
-        return direct if self._directly(nic, direct) else self._staged(nic, gpu, self.socket(gpu)) or direct
+        return direct if self._is_direct(nic, direct) else self._route_staged(nic, gpu, self.socket(gpu)) or direct
 
-    def _to_nic(self, gpu: str, nic: str) -> Route:
+    def _route_to_nic(self, gpu: str, nic: str) -> Route:
         direct = self._direct(gpu, nic)
-        if self._directly(nic, direct):
+        if self._is_direct(nic, direct):
             return direct
-        if self._pxn and (through := self._near(gpu, nic)) is not None:
+        if self._pxn and (through := self._find_near(gpu, nic)) is not None:
             first, second = self._direct(gpu, through), self._direct(through, nic)
             return Route(gpu, nic, first.links + second.links, "PXN")
-        return self._staged(gpu, nic, self.socket(gpu)) or direct
+        return self._route_staged(gpu, nic, self.socket(gpu)) or direct
 
-    def _near(self, gpu: str, nic: str) -> str | None:
+    def _find_near(self, gpu: str, nic: str) -> str | None:
         """Return the first GPU that reaches `nic` directly, and `gpu` by NVLink."""
         if nic not in self._near_peers:
             peers = [gpu.name for gpu in self._template.gpus]
-            beside = [peer for peer in peers if nic in self._reached(peer)]
-            self._near_peers[nic] = [peer for peer in beside if self._directly(nic, self._direct(peer, nic))]
+            beside = [peer for peer in peers if nic in self._search_from(peer)]
+            self._near_peers[nic] = [peer for peer in beside if self._is_direct(nic, self._direct(peer, nic))]
         near = (peer for peer in self._near_peers[nic] if peer != gpu)
         return next((peer for peer in near if self._direct(gpu, peer).kind == "NVL"), None)
 
-    def _directly(self, nic: str, route: Route) -> bool:
+    def _is_direct(self, nic: str, route: Route) -> bool:
         allowed = self._nics[nic].gpudirect if self._gpudirect is None else self._gpudirect
         near = KINDS.index(route.kind) <= KINDS.index("PXB")
         return route.kind == "LOC" or (allowed and near)
 
     def _direct(self, source: str, target: str) -> Route:
-        links = self._reached(source).get(target)
+        links = self._search_from(source).get(target)
         if links is None:
             raise TopologyError(f"{self._template.name}: {source} cannot reach {target}", remedy="link the two")
         return Route(source, target, links, _kind(links))
 
-    def _reached(self, source: str) -> dict[str, tuple[Link, ...]]:
+    def _search_from(self, source: str) -> dict[str, tuple[Link, ...]]:
         if source not in self._nearest:
             self._nearest[source] = self._search(source)
         return self._nearest[source]
 
-    def _staged(self, source: str, target: str, socket: str | None) -> Route | None:
+    def _route_staged(self, source: str, target: str, socket: str | None) -> Route | None:
         if socket is None:
             return None
         links = self._direct(source, socket).links + self._direct(socket, target).links

@@ -147,17 +147,17 @@ def _classes(topology: Cluster, nodes: int) -> tuple[NodeClass, ...]:
     found: dict[NodeTemplate, list[int]] = {}
     plain: list[NodeClass] = []
     for template, indices in _ranges(topology, nodes):
-        base = template.degraded({e.link: e.change for e in everywhere if _has(template, e.link)})
+        base = template.degrade({e.link: e.change for e in everywhere if _has(template, e.link)})
         regular: Sequence[int] = indices
         odd = [node for node in indices if node in special]
         for node in odd:
-            found.setdefault(base.degraded(special[node]), []).append(node)
+            found.setdefault(base.degrade(special[node]), []).append(node)
         if odd:
             regular = tuple(node for node in indices if node not in special)
         if regular:
-            plain.append(NodeClass(base, regular, _changed(template, base)))
+            plain.append(NodeClass(base, regular, _find_changed(template, base)))
     odd_classes = (
-        NodeClass(template, tuple(indices), _changed(topology.template_of(indices[0]), template))
+        NodeClass(template, tuple(indices), _find_changed(topology.template_of(indices[0]), template))
         for template, indices in found.items()
     )
     return tuple(sorted((*plain, *odd_classes), key=lambda each: each.node_indices[0]))
@@ -177,7 +177,7 @@ def _has(template: NodeTemplate, name: str) -> bool:
     return name.replace("-", ">") in {link.name for link in template.links}
 
 
-def _changed(declared: NodeTemplate, actual: NodeTemplate) -> tuple[Link, ...]:
+def _find_changed(declared: NodeTemplate, actual: NodeTemplate) -> tuple[Link, ...]:
     before = set(declared.links)
     return tuple(link for link in actual.links if link not in before)
 

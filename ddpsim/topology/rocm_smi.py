@@ -49,7 +49,7 @@ def read_showtopo(text: str, place: str, *, gpu: str | None = None, name: str = 
         for first, second in combinations(range(len(gpus)), 2)
         if types[gpus[first], gpus[second]] == "XGMI" and hops.get((gpus[first], gpus[second]), "1") == "1"
     ]
-    boards = _of_boards(pairs, len(gpus))
+    boards = _find_boards(pairs, len(gpus))
     model = _model(gpu, pairs, len(gpus), boards=boards is not None, place=place)
     node: dict[str, object] = {"gpus": {"count": len(gpus), "model": model}}
     links = boards if boards is not None and model == "MI250X" else [[*pair, 1] for pair in pairs]
@@ -83,7 +83,7 @@ def _part(
     return gpus, read
 
 
-def _of_boards(pairs: Sequence[tuple[int, int]], count: int) -> list[list[int]] | None:
+def _find_boards(pairs: Sequence[tuple[int, int]], count: int) -> list[list[int]] | None:
     """Return the pairs of the shipped machine of boards with their links, where they are these; None where not."""
     node = read_mapping(shipped.find("topology", _BOARDS).read_text(encoding="utf-8"), _BOARDS)["node"]
     assert isinstance(node, dict)

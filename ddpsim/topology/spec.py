@@ -9,13 +9,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from ddpsim import shipped
-from ddpsim.documents import problems, raised
+from ddpsim.documents import join_errors, problems
 from ddpsim.documents.yaml_reading import line_of, read_mapping
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.files import display_name, read_text
 from ddpsim.topology.bounds import MOST_PAIRS
 from ddpsim.topology.build import build_node
-from ddpsim.topology.changes import changed
+from ddpsim.topology.changes import change_node
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import DegradedLink, Fabric, NodeGroup, NvlinkDomain
 from ddpsim.topology.domains import check_domain
@@ -38,13 +38,13 @@ def load_topology(name_or_path: str) -> Topology:
 def parse_topology(text: str, place: str) -> Topology:
     """Return the topology that YAML `text` describes; `place` names it in errors."""
     document = read_mapping(text, place)
-    spec = _validated(_with_machines(document, place), text, place)
+    spec = _validate(_with_machines(document, place), text, place)
     return _build(spec, place)
 
 
 def topology_from_document(document: Mapping[str, object], place: str) -> Topology:
     """Return the topology that an importer's `document`, of the YAML's shape, describes."""
-    return _build(_validated(dict(document), "", place), place)
+    return _build(_validate(dict(document), "", place), place)
 
 
 def _with_machines(document: dict[str, Any], place: str) -> dict[str, Any]:
@@ -70,15 +70,15 @@ def _machine(node: object, place: str) -> object:
     inner = read_mapping(path.read_text(encoding="utf-8"), str(path)).get("node")
     if not isinstance(inner, dict):
         raise TopologyError(f"machine {changes['machine']!r} has no single `node`", place=place)
-    return changed(inner, {key: value for key, value in changes.items() if key != "machine"})
+    return change_node(inner, {key: value for key, value in changes.items() if key != "machine"})
 
 
-def _validated(document: dict[str, Any], text: str, place: str) -> TopologySpec:
+def _validate(document: dict[str, Any], text: str, place: str) -> TopologySpec:
     try:
         return TopologySpec.model_validate(document)
     except ValidationError as error:
         found = problems(error, TopologySpec, line=(lambda path: line_of(text, path)) if text else None)
-    raise raised(found, place, TopologyError)
+    raise join_errors(found, place, TopologyError)
 
 
 def _build(spec: TopologySpec, place: str) -> Topology:
@@ -88,7 +88,7 @@ def _build(spec: TopologySpec, place: str) -> Topology:
     )
     _check_kinds(groups, place)
     domain = spec.nvlink_domain
-    degraded = tuple(_degraded(entry, f"{place}: degraded.{n}") for n, entry in enumerate(spec.degraded))
+    degraded = tuple(_build_degraded(entry, f"{place}: degraded.{n}") for n, entry in enumerate(spec.degraded))
     topology = Topology(
         name=spec.name,
         groups=groups,
@@ -146,7 +146,7 @@ def _fabric(spec: FabricSpec | None, groups: tuple[NodeGroup, ...]) -> Fabric:
     )
 
 
-def _degraded(spec: DegradedSpec, place: str) -> DegradedLink:
+def _build_degraded(spec: DegradedSpec, place: str) -> DegradedLink:
     if spec.bandwidth is None and spec.delay is None:
         raise TopologyError(f"{spec.link} is not changed", place=place, remedy="give `bandwidth`, `delay` or both")
     return DegradedLink(spec.link, spec.node, Degradation(spec.bandwidth, spec.delay))

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from ddpsim.gpus.table import shipped_gpu
+from ddpsim.gpus.table import find_shipped_gpu
 from ddpsim.topology.declared import Cluster
 from ddpsim.topology.hardware import RDMA_FROM, gpu_facts, nic_kind
 from ddpsim.topology.node import Nic, NodeTemplate
 from ddpsim.topology.paths import KINDS, Paths, Route, find_paths
-from ddpsim.units import counted, format_bandwidth
+from ddpsim.units import format_bandwidth, format_count
 
 NVLINK, XGMI, PCIE, HOST, NET = "P2P over NVLink", "P2P over xGMI", "P2P over PCIe", "host memory (SHM)", "NET"
 NETWORK = "another node"
@@ -44,24 +44,24 @@ class PairTransport:
 
 def pair_transports(template: NodeTemplate, gpus: Sequence[str], network: bool) -> list[PairTransport]:
     """Return the transport of each pair of `gpus`, and with `network` of each to the NIC nearest to it."""
-    paths = find_paths(template.only(gpus))
-    inside = [_between(template, paths[pair]) for pair in combinations(gpus, 2)]
+    paths = find_paths(template.select_gpus(gpus))
+    inside = [_find_transport(template, paths[pair]) for pair in combinations(gpus, 2)]
     return inside + (list(_outwards(template, paths, gpus)) if network else [])
 
 
-def _between(template: NodeTemplate, route: Route) -> PairTransport:
+def _find_transport(template: NodeTemplate, route: Route) -> PairTransport:
     kinds = {link.kind for link in route.links}
     name = HOST if route.staged else NVLINK if kinds == {"nvlink"} else XGMI if kinds == {"xgmi"} else PCIE
-    why = _refused(template) if route.staged else ""
+    why = _explain_refusal(template) if route.staged else ""
     return PairTransport(route.source, route.target, name, route.kind, route.bandwidth, why)
 
 
-def _refused(template: NodeTemplate) -> str:
+def _explain_refusal(template: NodeTemplate) -> str:
     """Return why GPUs of `template` that no NVLink joins do not reach each other's memory."""
     model = template.gpus[0].model
     if template.peer_to_peer is not None:
         return f"peer_to_peer: {template.peer_to_peer} in its file"
-    facts, spec = gpu_facts(model), shipped_gpu(model)
+    facts, spec = gpu_facts(model), find_shipped_gpu(model)
     if facts is not None and not facts.peer_to_peer:
         known = [line.removeprefix("P2P: ") for line in (spec.sources if spec else ()) if line.startswith("P2P: ")]
         source = f" ({known[0]})" if known else ""
@@ -78,11 +78,11 @@ def _outwards(template: NodeTemplate, paths: Paths, gpus: Sequence[str]) -> Iter
         kind = nic_kind(nic.kind)
         how = "through host memory" if route.staged else "with GPUDirect"
         way = f"{kind.transport} {how}{' by PXN' if route.kind == 'PXN' else ''}"
-        why = _staged(template, nic.kind) if route.staged else ""
+        why = _explain_staging(template, nic.kind) if route.staged else ""
         yield PairTransport(gpu, NETWORK, way, route.kind, min(route.bandwidth, nic.bandwidth), why)
 
 
-def _staged(template: NodeTemplate, kind: str) -> str:
+def _explain_staging(template: NodeTemplate, kind: str) -> str:
     facts = gpu_facts(template.gpus[0].model)
     if facts is not None and not facts.peer_to_peer:
         return f"{template.gpus[0].model}'s driver has no GPUDirect"
@@ -93,7 +93,7 @@ def _staged(template: NodeTemplate, kind: str) -> str:
     return "NCCL goes past one root port through host memory (NCCL_NET_GDR_LEVEL=PXB)"
 
 
-def grouped(pairs: Sequence[PairTransport]) -> list[list[PairTransport]]:
+def group_pairs(pairs: Sequence[PairTransport]) -> list[list[PairTransport]]:
     """Return pairs in groups that differ in nothing but their GPUs."""
     groups: dict[tuple[object, ...], list[PairTransport]] = {}
     for pair in pairs:
@@ -112,7 +112,7 @@ def groups_document(pairs: Sequence[PairTransport]) -> list[dict[str, object]]:
             "bandwidth_Bps": group[0].bandwidth,
             "why": group[0].why or None,
         }
-        for group in grouped(pairs)
+        for group in group_pairs(pairs)
     ]
 
 
@@ -124,16 +124,16 @@ def nic_advice(cluster: Cluster) -> list[str]:
 def _advice(template: NodeTemplate) -> Iterator[str]:
     if template.gpus[0].model == "cpu":
         return
-    for nics in _alike(nic for nic in template.nics if nic.kind == "ethernet" and nic.bandwidth >= RDMA_FROM):
+    for nics in _group_alike(nic for nic in template.nics if nic.kind == "ethernet" and nic.bandwidth >= RDMA_FROM):
         rate = format_bandwidth(nics[0].bandwidth)
-        cards = f"{counted(len(nics), 'card')} of {rate}"
+        cards = f"{format_count(len(nics), 'card')} of {rate}"
         yield (
             f"{template.name} has {cards} of kind `ethernet`, taken as TCP through host memory, but most that fast do "
             "RDMA: write `kind: roce` if NCCL's log says NET/IB, `kind: tcp` if it says NET/Socket"
         )
 
 
-def _alike(nics: Iterable[Nic]) -> Iterator[list[Nic]]:
+def _group_alike(nics: Iterable[Nic]) -> Iterator[list[Nic]]:
     by_rate: dict[float, list[Nic]] = {}
     for nic in nics:
         by_rate.setdefault(nic.bandwidth, []).append(nic)

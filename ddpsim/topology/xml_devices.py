@@ -42,17 +42,17 @@ def gpus_in_order(pcis: list[Element], place: str) -> list[Element]:
     for several in (gpus for gpus in described if len(gpus) > 1):
         what = f"{len(several)} <gpu> lines in one <pci>"
         raise TopologyError(what, place=f"{place}: line {several[1].line}", remedy="give each GPU its <pci>")
-    found = _by_number(pcis, [inner for gpus in described for inner in gpus])
+    found = _sort_by_number(pcis, [inner for gpus in described for inner in gpus])
     return sorted(pcis, key=lambda pci: pci.attributes["busid"]) if found is None else found
 
 
 def nets_in_order(root: Element) -> list[Element]:
     """Return the ports of all cards by their device number, or in the file's order where it has none."""
     found = [net for child in (*root.all("pci"), *root.all("cpu")) for net in nets_of(child)]
-    return _by_number(found, found) or found
+    return _sort_by_number(found, found) or found
 
 
-def _by_number(elements: list[Element], stating: list[Element]) -> list[Element] | None:
+def _sort_by_number(elements: list[Element], stating: list[Element]) -> list[Element] | None:
     """Return `elements` by the `dev` that `stating` has of each; None where not all have one of their own."""
     numbers = [integer(element, "dev", -1) for element in stating]
     if len(set(numbers)) != len(elements) or min(numbers, default=-1) < 0:
@@ -80,14 +80,14 @@ def _nic_kind(pci: Element, net: Element) -> str:
     return "roce" if net.attributes.get("gdr") == "1" else "ethernet"
 
 
-def flattened(parent: Element) -> Iterator[Element]:
+def flatten(parent: Element) -> Iterator[Element]:
     """Yield what hangs under `parent`, with the inner half of a two-level Broadcom switch left out, as NCCL does."""
     for child in parent.children:
         if child.tag == "nic" and parent.tag == "cpu" and any(net.tag == "net" for net in child.children):
             yield Element("pci", {"busid": "", "class": "0x020000"}, child.line, [child])
         elif child.tag == "pci":
             if _broadcom_level(parent) == "0" and _broadcom_level(child) == "1":
-                yield from flattened(child)
+                yield from flatten(child)
             else:
                 yield child
 

@@ -30,18 +30,18 @@ _Dumper.add_representer(
 
 def write_mapping(document: dict[str, object]) -> str:
     """Return `document` as YAML, keys in their order, short inner values on one line."""
-    flowed = {key: _flowed(value) for key, value in document.items()}
+    flowed = {key: _write_flow(value) for key, value in document.items()}
     return yaml.dump(flowed, Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True)
 
 
-def _flowed(value: object) -> object:
+def _write_flow(value: object) -> object:
     if isinstance(value, dict):
-        inner = {key: _flowed(item) for key, item in value.items()}
+        inner = {key: _write_flow(item) for key, item in value.items()}
         short = len(repr(value)) < _SHORT and not any(_has_text(item) for item in value.values())
         return _FlowMapping(inner) if short else inner
     if isinstance(value, list):
         if any(isinstance(item, dict) or _has_text(item) for item in value):
-            return [_flowed(item) for item in value]
+            return [_write_flow(item) for item in value]
         return _FlowStyle([_FlowStyle(item) if isinstance(item, list) else item for item in value])
     return value
 

@@ -16,9 +16,9 @@ from ddpsim.trace.records import (
     Iteration,
     Span,
     Trace,
-    by_schedule,
     cycle_length,
     cycles,
+    follows_schedule,
     leaves_layers_out,
     period_steps,
 )
@@ -218,7 +218,7 @@ def summarise(trace: Trace) -> Summary:
     longer, (middle_one, mean, of_cycles) = cycle_length(trace) > 1 or steps > 1, STATISTICS
     parts, scale = _breakdown(middle, iteration_s)
     arrived = arrivals(trace)
-    skews = [] if by_schedule(trace) else [s for it in middle if (s := exposed_skew_s(it, arrived)) is not None]
+    skews = [] if follows_schedule(trace) else [s for it in middle if (s := exposed_skew_s(it, arrived)) is not None]
     return Summary(
         iteration_s=iteration_s,
         iteration_statistic=mean if drops else of_cycles if longer else middle_one,

@@ -332,7 +332,7 @@ def leaves_layers_out(trace: Trace) -> bool:
     return isinstance(drop, Mapping) and any(drop.values())
 
 
-def by_schedule(trace: Trace) -> bool:
+def follows_schedule(trace: Trace) -> bool:
     """Return whether a schedule took DDP's place, as the provenance of `trace` says: ranks then wait in its order."""
     options = trace.provenance.get("options")
     if not isinstance(options, Mapping):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddpsim.validation.result import Validation
 
 
-def signed_percent(error: float | None) -> str:
+def format_signed_percent(error: float | None) -> str:
     """Return a signed error for a cell."""
     return "-" if error is None else f"{error * 100:+.1f} %"
 
@@ -23,10 +23,10 @@ def validation_row(label: str, validation: Validation) -> tuple[str, ...]:
         label,
         f"{step.measured_s * 1e3:.1f}",
         f"{step.predicted_s * 1e3:.1f}",
-        signed_percent(step.error),
+        format_signed_percent(step.error),
         f"{overhead.measured_s * 1e3:.1f}",
         f"{overhead.predicted_s * 1e3:.1f}",
-        signed_percent(overhead.error),
-        signed_percent(baselines["one_process"]["error"]),
-        signed_percent(baselines["one_process_plus_communication"]["error"]),
+        format_signed_percent(overhead.error),
+        format_signed_percent(baselines["one_process"]["error"]),
+        format_signed_percent(baselines["one_process_plus_communication"]["error"]),
     )

@@ -12,7 +12,7 @@ from ddpsim.errors import InputError, TraceError
 from ddpsim.prediction.document import BUCKET_TIMES
 from ddpsim.prediction.path import CriticalPath, Sensitivity
 from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, length, summarise, union
-from ddpsim.trace.records import Trace, by_schedule, fused_by_times, sync_length
+from ddpsim.trace.records import Trace, follows_schedule, fused_by_times, sync_length
 from ddpsim.validation.baselines import baselines
 from ddpsim.validation.result import BucketError, ComparedQuantity, ErrorTerm, Validation
 
@@ -30,10 +30,10 @@ def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:
     """
     summary = summarise(measured)
     predicted = _dicts(prediction["buckets"])
-    alike = _of_like_content(predicted, summary.buckets) if by_schedule(measured) else []
+    alike = _pair_like_content(predicted, summary.buckets) if follows_schedule(measured) else []
     # Where cycles fused other gradients on either side, what carries the same is compared, and the step.
     apart = len(alike) < max(len(predicted), len(summary.buckets)) and not fused_by_times(measured)
-    pairs = _paired(predicted, summary.buckets) if apart else alike
+    pairs = _pair_buckets(predicted, summary.buckets) if apart else alike
     _check_same(prediction, pairs, summary)
     own = measured.provenance.get("local_s")
     known = isinstance(own, float) and math.isfinite(own)
@@ -49,12 +49,12 @@ def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:
         baselines=_baselines(prediction, step, measured_local_s, sync_length(measured)),
         path=CriticalPath.read(prediction),
         helps=Sensitivity.read(prediction),
-        first=_first(prediction.get("first"), measured.provenance.get("first")),
+        first=_compare_first(prediction.get("first"), measured.provenance.get("first")),
         other_work=OtherWork.read(measured.provenance),
     )
 
 
-def _first(predicted: object, measured: object) -> dict[str, ComparedQuantity]:
+def _compare_first(predicted: object, measured: object) -> dict[str, ComparedQuantity]:
     """Return the construction and the first iterations that both sides tell; a run tells as many as it discards."""
     if not isinstance(predicted, Mapping) or not isinstance(measured, Mapping):
         return {}
@@ -70,13 +70,13 @@ def _first(predicted: object, measured: object) -> dict[str, ComparedQuantity]:
     return found
 
 
-def _paired(predicted: Sequence[Mapping[str, object]], measured: Sequence[BucketSummary]) -> list[Pair]:
+def _pair_buckets(predicted: Sequence[Mapping[str, object]], measured: Sequence[BucketSummary]) -> list[Pair]:
     """Return the buckets of either side by index: where layers are left out, one side may not have met all of them."""
     ours = {bucket["index"]: bucket for bucket in predicted}
     return [(ours[theirs.index], theirs) for theirs in measured if theirs.index in ours]
 
 
-def _of_like_content(predicted: Sequence[Mapping[str, object]], measured: Sequence[BucketSummary]) -> list[Pair]:
+def _pair_like_content(predicted: Sequence[Mapping[str, object]], measured: Sequence[BucketSummary]) -> list[Pair]:
     """Return the messages of either side that carry the same, the n-th of the same beside the n-th.
 
     A schedule that plans its order by the times it knows may have messages in another order on either side.

@@ -10,7 +10,7 @@ from multiprocessing import current_process
 from typing import Annotated
 
 from ddpsim.errors import InputError
-from ddpsim.options.option import Option, Section, at_least_one
+from ddpsim.options.option import Option, Section, check_at_least_one
 from ddpsim.workers.crew import WorkerPool
 
 MOST = 1024
@@ -45,7 +45,7 @@ class Workers:
 
     def __post_init__(self) -> None:
         if self.workers is not None:
-            at_least_one("workers", self.workers, MOST)
+            check_at_least_one("workers", self.workers, MOST)
         if self.workers is not None and self.scheduler is not None:
             raise InputError("`workers` and `scheduler` are both given", remedy="keep one")
 
@@ -56,14 +56,14 @@ class Workers:
         Raises:
             WorkersError: a scheduler that cannot be used, as `ddpsim.workers.cluster.DaskPool` says.
         """
-        crew = self._made(points)
+        crew = self._make_pool(points)
         try:
             yield crew
         finally:
             if crew is not None:
                 crew.dismiss()
 
-    def _made(self, points: int) -> WorkerPool | None:
+    def _make_pool(self, points: int) -> WorkerPool | None:
         from ddpsim.workers.cluster import DaskPool
         from ddpsim.workers.processes import Processes
 

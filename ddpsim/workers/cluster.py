@@ -46,7 +46,7 @@ class DaskPool:
             log.setLevel(logging.CRITICAL + 1)
         self._client: Any = None
         try:
-            self._client = self._reached(Client)
+            self._client = self._connect(Client)
             self._check_workers()
         except BaseException:
             self.dismiss()
@@ -59,20 +59,20 @@ class DaskPool:
         future: Future[Any] = self._executor.submit(function, *arguments)
         return future
 
-    def lost(self, error: BaseException) -> bool:
+    def is_lost(self, error: BaseException) -> bool:
         """Whether Dask gave a point up, having lost every worker that it gave it to."""
         return isinstance(error, self._killed)
 
-    def told(self, error: BaseException) -> BaseException:
+    def convert_error(self, error: BaseException) -> BaseException:
         """Return the error of a connection that broke in words; any other as it is."""
-        return self._gone() if isinstance(error, CancelledError | OSError) else error
+        return self._make_lost_error() if isinstance(error, CancelledError | OSError) else error
 
     def check(self) -> None:
         """Refuse to wait for a scheduler that is gone: not every future of Dask's is told of it."""
         if self._client.status != "running":
-            raise self._gone()
+            raise self._make_lost_error()
 
-    def renewed(self) -> bool:
+    def renew(self) -> bool:
         """Say that there is nothing to renew: Dask gave the points to other workers already."""
         return False
 
@@ -83,11 +83,11 @@ class DaskPool:
         for log, level in self._levels.items():
             log.setLevel(level)
 
-    def _gone(self) -> WorkersError:
+    def _make_lost_error(self) -> WorkersError:
         remedy = "see that it runs, and give the same command again: it goes on from what is kept"
         return WorkersError(f"{self.address} is gone, or gave the points up", place=_PLACE, remedy=remedy)
 
-    def _reached(self, client: Callable[..., Any]) -> Any:
+    def _connect(self, client: Callable[..., Any]) -> Any:
         try:
             _check_answers(self.address)
             return client(self.address, timeout=REACH_S, set_as_default=False)

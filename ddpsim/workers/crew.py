@@ -28,16 +28,16 @@ class WorkerPool(Protocol):
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Return the future of one call."""
 
-    def lost(self, error: BaseException) -> bool:
+    def is_lost(self, error: BaseException) -> bool:
         """Whether `error` of a future says that the worker which had the point is gone."""
 
-    def told(self, error: BaseException) -> BaseException:
+    def convert_error(self, error: BaseException) -> BaseException:
         """Return what to raise of any other `error` of a future: one of the crew's own in words of this project."""
 
     def check(self) -> None:
         """Raise what ends the wait for points that nobody will answer any more."""
 
-    def renewed(self) -> bool:
+    def renew(self) -> bool:
         """Whether there are workers again, and points that were lost are to be given to them once more."""
 
     def dismiss(self) -> None:
@@ -59,18 +59,18 @@ class BorrowedPool:
         """Return the future of one call."""
         return self._executor.submit(function, *arguments)
 
-    def lost(self, error: BaseException) -> bool:
+    def is_lost(self, error: BaseException) -> bool:
         """Say of no error that a worker is gone: each is raised as the executor raises it."""
         return False
 
-    def told(self, error: BaseException) -> BaseException:
+    def convert_error(self, error: BaseException) -> BaseException:
         """Return the error as it is."""
         return error
 
     def check(self) -> None:
         """Wait on: the executor is its owner's to watch."""
 
-    def renewed(self) -> bool:
+    def renew(self) -> bool:
         """Say that there are no others."""
         return False
 

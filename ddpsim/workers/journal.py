@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ddpsim.errors import InputError
 from ddpsim.files import BoundedFile, is_regular, open_regular
-from ddpsim.units import counted
+from ddpsim.units import format_count
 
 ENDING = ".partial"
 """What a journal's name adds to that of the file beside which it lies."""
@@ -65,7 +65,7 @@ class JournalEntry:
         return isinstance(other, JournalEntry) and (self.document, self.notes) == (other.document, other.notes)
 
     def __repr__(self) -> str:
-        return f"<Entry: {self.document[:40]!r}, {counted(len(self.notes), 'note')}>"
+        return f"<Entry: {self.document[:40]!r}, {format_count(len(self.notes), 'note')}>"
 
     def _decode(self) -> None:
         if self._body is not None:
@@ -93,7 +93,7 @@ class Journal:
             self._lock()
             content = self._content()
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise self._make_write_error(error) from error
         self.entries |= _read(content)
         self._torn = not content.endswith(b"\n") and content != b""
 
@@ -107,7 +107,7 @@ class Journal:
                 self._torn = True
                 line = line[os.write(self._file, line) :]
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise self._make_write_error(error) from error
         self._torn = False
         self.entries[key] = entry
 
@@ -134,7 +134,7 @@ class Journal:
             if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
                 raise
 
-    def _unwritable(self, error: OSError) -> InputError:
+    def _make_write_error(self, error: OSError) -> InputError:
         remedy = "name a file in a folder you may write to, with room for it"
         return InputError(f"cannot be written: {error.strerror}", place=str(self.path), remedy=remedy)
 

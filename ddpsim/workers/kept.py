@@ -66,7 +66,7 @@ def compute(
     keys, known = task.keys, {} if journal is None else journal.entries
     found |= {position: known[key] for position, key in enumerate(keys) if key in known}
     left = [position for position in range(len(keys)) if position not in found]
-    show = progress or silent
+    show = progress or show_nothing
     function = task.function
     if crew is None:
         function = partial(function, progress=lambda *_: show(len(found), len(keys)))
@@ -120,5 +120,5 @@ def _holds(task: Task[Item], item: Item, entry: JournalEntry) -> bool:
     return True
 
 
-def silent(done: int, total: int) -> None:
+def show_nothing(done: int, total: int) -> None:
     """Show nothing."""

@@ -106,10 +106,10 @@ class Points(Generic[Item, Result]):
         error = CancelledError() if future.cancelled() else future.exception()
         if error is None:
             self._landed.append((position, future.result()))
-        elif crew.lost(error):
+        elif crew.is_lost(error):
             return position
         else:
-            self._fail(position, crew.told(error))
+            self._fail(position, crew.convert_error(error))
         return None
 
     def _fail(self, position: int, error: BaseException) -> None:
@@ -118,27 +118,27 @@ class Points(Generic[Item, Result]):
 
     def _redo(self, crew: WorkerPool, lost: list[int]) -> None:
         """Give out what was lost once more, one at a time, so that a point which ends its worker is told apart."""
-        again = crew.renewed()
+        again = crew.renew()
         if again:
             # A pool that breaks takes with it what its other processes had.
             done, _ = wait(self._flying)
             lost += [position for future in done if (position := self._take(crew, future)) is not None]
         for position in sorted(lost):
             if not again:
-                self._fail(position, self._named(position, "was lost with every worker that it was given to"))
+                self._fail(position, self._make_error(position, "was lost with every worker that it was given to"))
                 continue
             self._give(crew, position)
             [future] = wait(self._flying).done
             if self._take(crew, future) is not None:
-                crew.renewed()
-                self._fail(position, self._named(position, "was lost with its worker twice"))
+                crew.renew()
+                self._fail(position, self._make_error(position, "was lost with its worker twice"))
 
-    def _named(self, position: int, what: str) -> WorkersError:
+    def _make_error(self, position: int, what: str) -> WorkersError:
         remedy = "leave it out, or see that a worker has the memory for it (fewer workers); the others are kept"
         return WorkersError(what, place=self._name(self._items[position]), remedy=remedy)
 
 
-def in_order(found: Iterator[tuple[int, Result]]) -> Iterator[Result]:
+def sort_results(found: Iterator[tuple[int, Result]]) -> Iterator[Result]:
     """Yield the results by position, each as soon as all before it are there.
 
     >>> list(in_order(iter([(1, "b"), (0, "a"), (2, "c")])))

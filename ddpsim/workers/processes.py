@@ -34,18 +34,18 @@ class Processes:
             broken.set_exception(error)
             return broken
 
-    def lost(self, error: BaseException) -> bool:
+    def is_lost(self, error: BaseException) -> bool:
         """Whether the pool is broken, which one process that dies is enough for."""
         return isinstance(error, BrokenExecutor)
 
-    def told(self, error: BaseException) -> BaseException:
+    def convert_error(self, error: BaseException) -> BaseException:
         """Return the error as it is."""
         return error
 
     def check(self) -> None:
         """Wait on: processes that end are told of by their futures."""
 
-    def renewed(self) -> bool:
+    def renew(self) -> bool:
         """Start as many processes anew."""
         self.dismiss()
         self._start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ddpsim.errors import InputError, WorkloadError, shortened
+from ddpsim.errors import InputError, WorkloadError, shorten
 from ddpsim.options.text import percentage
 from ddpsim.units import format_time, parse_time
 
@@ -42,7 +42,7 @@ class Anchor:
     source: str = GIVEN
     repeats: float | None = None
 
-    def of_step(self, micro_batches: int, added_s: float) -> Anchor:
+    def scale_to_step(self, micro_batches: int, added_s: float) -> Anchor:
         """Return this anchor as one of all forwards and backwards of a step, without the addition of gradients.
 
         Args:
@@ -59,7 +59,7 @@ class Anchor:
         return replace(self, seconds=by_phase.get(self.phase, micro_batches * self.seconds))
 
 
-def of_step(phases_s: Sequence[float], micro_batches: int) -> list[float]:
+def sum_to_step(phases_s: Sequence[float], micro_batches: int) -> list[float]:
     """Return the times of forward, backward and optimizer in a step of several micro-batches, from those of one."""
     forward, backward, optimizer = phases_s
     return [micro_batches * forward, micro_batches * backward, optimizer]
@@ -96,7 +96,7 @@ class RooflineFactors:
         try:
             return cls.of(provenance, place)
         except WorkloadError as error:
-            what = f"was scaled to a measured time, and its pace cannot be read: {shortened(repr(pace), 80)}"
+            what = f"was scaled to a measured time, and its pace cannot be read: {shorten(repr(pace), 80)}"
             remedy = "make the file again with `python -m ddpexec estimate --one-gpu-step ...`"
             raise WorkloadError(what, place=f"{place}: provenance.pace", remedy=remedy) from error
 
@@ -145,7 +145,7 @@ def parse_anchor(text: str, place: str) -> Anchor:
     return Anchor(phase, seconds, repeats=repeats)
 
 
-def repeats_of(anchors: Sequence[Anchor]) -> float | None:
+def find_repeat_spread(anchors: Sequence[Anchor]) -> float | None:
     """Return how well a step that was given repeats; None where that is not known."""
     return next((anchor.repeats for anchor in anchors if anchor.repeats is not None), None)
 
@@ -190,7 +190,7 @@ def pace_of(
         what = f"a step of {format_time(step_s)} leaves nothing beside the {format_time(known_s)} of its other phases"
         raise WorkloadError(what, place=place, remedy="give the whole step's time, or that of each phase")
     rest = (step_s - known_s) / open_s if open_s else 1.0
-    repeats = repeats_of(anchors)
+    repeats = find_repeat_spread(anchors)
     by_device = repeats is not None and repeats <= DEVICE_REPEATS
     if host_s > whole_s and step_s < host_s and not by_device:
         return _pace(fixed, min(rest, 1.0), step_s / host_s, step_s / host_s)
@@ -214,7 +214,7 @@ def check_floor(anchors: Sequence[Anchor], floors_s: Sequence[float], place: str
     Raises:
         WorkloadError: an anchor below its floor.
     """
-    floors = dict(zip(PHASES, floors_s, strict=True)) | {"step": sum(of_step(floors_s, micro_batches))}
+    floors = dict(zip(PHASES, floors_s, strict=True)) | {"step": sum(sum_to_step(floors_s, micro_batches))}
     for anchor in anchors:
         if anchor.seconds < floors[anchor.phase]:
             raise WorkloadError(

@@ -15,8 +15,8 @@ import numpy as np
 
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import WorkloadError
-from ddpsim.workload.anchors import Anchor, RooflineFactors, check_floor, of_step, pace_of, repeats_of
-from ddpsim.workload.fusing import COMPILED_AS, INDUCTOR_GRAPHS, CompiledAs, fused
+from ddpsim.workload.anchors import Anchor, RooflineFactors, check_floor, find_repeat_spread, pace_of, sum_to_step
+from ddpsim.workload.fusing import COMPILED_AS, INDUCTOR_GRAPHS, CompiledAs, fuse_operators
 from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.layer_messages import TensorParallel, in_backward, in_forward
 from ddpsim.workload.operators import Activations, Operator, PhasesUnderAutocast, StepOperators
@@ -156,7 +156,11 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
         raise WorkloadError(f"{gpu.name} has no figures for precision {precision!r}", place=shape.name, remedy=remedy)
     own = optimizer_of_kind(shape.optimizer_kind)
     used, targets = optimizer or OPTIMIZER, list(options.anchors)
-    counted, shape, gpu = shape, as_run(shape, gpu, precision), gpu if shape.compiler is None else gpu.fused()
+    counted, shape, gpu = (
+        shape,
+        convert_to_run(shape, gpu, precision),
+        gpu if shape.compiler is None else gpu.with_fused(),
+    )
     part = None if options.tensor_parallel == 1 else _part_of(shape, options.tensor_parallel, precision)
     if part is not None:
         activations = part.activations(shape.activations, options.tensor_parallel)
@@ -179,9 +183,9 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
         timeline.launch_s = (EAGER_LAUNCH_S, EAGER_LAUNCH_S)
     added_s = (accumulate - 1) * sum(ADDITION.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s))
     pace = options.pace or pace_of(
-        of_step(list(map(sum, works)), accumulate),
-        sum(of_step(timeline.host_s, accumulate)),
-        [anchor.of_step(accumulate, added_s) for anchor in targets],
+        sum_to_step(list(map(sum, works)), accumulate),
+        sum(sum_to_step(timeline.host_s, accumulate)),
+        [anchor.scale_to_step(accumulate, added_s) for anchor in targets],
         keep_optimizer=optimizer is not None,
         place=shape.name,
     )
@@ -190,7 +194,7 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
     workload = _workload(shape, gpu, precision, parameters, timeline, targets)
     provenance = _provenance(shape, gpu, precision, targets, pace, optimizer)
     if shape.compiler is not None:
-        provenance = {**provenance, COMPILED_AS: _compiled_as(counted, gpu, precision, timeline, pace).document()}
+        provenance = {**provenance, COMPILED_AS: _compare_compiled(counted, gpu, precision, timeline, pace).document()}
     if gpu.achieved.eager:
         provenance[TERM_SHARES] = shares_of_terms(phases, gpu, precision, works, without)
     if without:
@@ -219,19 +223,19 @@ def _messages(part: RankStep, ranks: int, timeline: Timeline) -> TensorParallel:
     return TensorParallel(ranks, (*forward, *backward))
 
 
-def as_run(shape: ModelShape, gpu: AchievedGpu, precision: str) -> ModelShape:
+def convert_to_run(shape: ModelShape, gpu: AchievedGpu, precision: str) -> ModelShape:
     """Return `shape` with the kernels that run in `precision`: its compiler's, or those that autocast dispatches."""
     if shape.compiler is None:
         if shape.amp is None or precision != "amp" or not gpu.achieved.eager:
             return shape
         amp = shape.amp
         return replace(shape, forward=amp.forward, backward=amp.backward, forward_use=amp.forward_use)
-    forward, backward = fused(shape.forward, precision), fused(shape.backward, precision)
+    forward, backward = fuse_operators(shape.forward, precision), fuse_operators(shape.backward, precision)
     uses = shape.forward_use and tuple(None if use is None else forward.launch_of[use] for use in shape.forward_use)
     return replace(shape, forward=forward.operators, backward=backward.operators, forward_use=uses)
 
 
-def _compiled_as(
+def _compare_compiled(
     counted: ModelShape, gpu: AchievedGpu, precision: str, priced: Timeline, pace: RooflineFactors
 ) -> CompiledAs:
     """Return how the step that was `priced` differs from the one that was `counted`, at the same shares and pace."""
@@ -318,7 +322,7 @@ def _provenance(
         "shares_source": gpu.achieved.source,
         "scaled_to": "; ".join(anchor.source for anchor in anchors) or None,
         "scale": round(pace.scale, 4),
-        **({} if (repeats := repeats_of(anchors)) is None else {"repeats": repeats}),
+        **({} if (repeats := find_repeat_spread(anchors)) is None else {"repeats": repeats}),
         "sample": shape.sample,
         "host": "prior: eager mode, a fixed launch cost an operator"
         if shape.compiler is None

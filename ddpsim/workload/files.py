@@ -11,10 +11,10 @@ from ddpsim import shipped
 from ddpsim.bucketing import Parameter
 from ddpsim.documents import read_as
 from ddpsim.errors import UnknownNameError, WorkloadError
-from ddpsim.files import display_name, encoded, json_text, read_json, write_whole
+from ddpsim.files import display_name, encode_text, json_text, read_json, write_whole
 from ddpsim.options.input_stage import InputStage
 from ddpsim.workload.gpus import gpu_named
-from ddpsim.workload.on_gpu import on_gpu
+from ddpsim.workload.on_gpu import estimate_on_gpu
 from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Seconds, Workload
 from ddpsim.workload.schema import WorkloadFile, operators_document, operators_from
 
@@ -40,7 +40,7 @@ def load_workload(name_or_path: str | Path) -> Workload:
     """
     path, where = locate_workload(name_or_path)
     workload = read_workload(path, name_or_path)
-    return workload if where in (None, RECORDED) else on_gpu(with_operators(workload), gpu_named(str(where)))
+    return workload if where in (None, RECORDED) else estimate_on_gpu(with_operators(workload), gpu_named(str(where)))
 
 
 def locate_workload(name_or_path: str | Path) -> tuple[Path, str | None]:
@@ -85,12 +85,12 @@ def with_operators(workload: Workload) -> Workload:
     if model.operators is None or ours != theirs:
         return workload
     dtypes = model.operators.dtypes or tuple(parameter.dtype for parameter in model.parameters)
-    return replace(workload, operators=replace(model.operators.of_batch(workload.batch_size), dtypes=dtypes))
+    return replace(workload, operators=replace(model.operators.with_batch(workload.batch_size), dtypes=dtypes))
 
 
 def save_workload(workload: Workload, path: str | Path) -> None:
     """Write `workload` to `path`, gzipped where it ends in `.gz`; the same workload gives the same bytes."""
-    write_whole(path, encoded(json_text(workload_document(workload)), path))
+    write_whole(path, encode_text(json_text(workload_document(workload)), path))
 
 
 def workload_document(workload: Workload) -> dict[str, object]:

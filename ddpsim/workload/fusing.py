@@ -101,13 +101,13 @@ class Fused:
     launch_of: tuple[int, ...]
 
 
-def fused(operators: Sequence[Operator], precision: str) -> Fused:
+def fuse_operators(operators: Sequence[Operator], precision: str) -> Fused:
     """Return `operators` with each run of consecutive memory-bound ones as one; the rest stay as they are."""
     made: list[Operator] = []
     launch_of: list[int] = []
     for run in _runs(operators):
         launch_of += [len(made)] * len(run)
-        made.append(run[0] if len(run) == 1 else _one(run, precision))
+        made.append(run[0] if len(run) == 1 else _fuse_run(run, precision))
     return Fused(tuple(made), tuple(launch_of))
 
 
@@ -119,7 +119,7 @@ def _runs(operators: Sequence[Operator]) -> Iterator[list[Operator]]:
             yield from ([operator] for operator in group)
 
 
-def _one(run: Sequence[Operator], precision: str) -> Operator:
+def _fuse_run(run: Sequence[Operator], precision: str) -> Operator:
     """Return a run as one operator, whose bytes are those of `precision` already: it mixes widths."""
 
     def width(operator: Operator) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.gpus.table import PRECISIONS, GpuSpec, gpu_from, read_gpu, shipped_gpu
+from ddpsim.gpus.table import PRECISIONS, GpuSpec, find_shipped_gpu, gpu_from, read_gpu
 from ddpsim.units import parse_arithmetic, parse_bandwidth, parse_size
 
 UNNAMED = "GPU"
@@ -35,7 +35,7 @@ def gpu_with(
         InputError: a new GPU without bandwidth or without any peak, a precision that does not exist, a quantity
             without its unit.
     """
-    base = read_gpu(file) if file is not None else None if name is None else shipped_gpu(name)
+    base = read_gpu(file) if file is not None else None if name is None else find_shipped_gpu(name)
     known = dict(_peak(text) for text in peaks)
     figures: dict[str, object] = {}
     if memory_bandwidth is not None:

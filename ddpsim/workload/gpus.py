@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ddpsim.errors import UnknownNameError, WorkloadError
-from ddpsim.gpus.table import GpuSpec, gpu_from, named_by_driver, names, shipped_gpu
+from ddpsim.gpus.table import GpuSpec, find_by_driver_name, find_shipped_gpu, gpu_from, names
 from ddpsim.units import format_bandwidth
 
 _GROUPED_SHARE = 0.1
@@ -108,20 +108,23 @@ class AchievedPeaks:
         return self.layout if kind in ("conv", "grouped_conv") and precision != "fp32" else 1.0
 
 
-def fitted(spec: GpuSpec, shares: PeakShares = EAGER) -> AchievedPeaks:
+def fitted_peaks(spec: GpuSpec, shares: PeakShares = EAGER) -> AchievedPeaks:
     """Return what published steps in eager mode reach on GPUs such as that of `spec`."""
     return replace(
-        _of(spec, shares), multiprocessors=spec.multiprocessors, eager=True, source=f"{_STEPS}, those in eager mode"
+        _make_peaks(spec, shares),
+        multiprocessors=spec.multiprocessors,
+        eager=True,
+        source=f"{_STEPS}, those in eager mode",
     )
 
 
-def fused(spec: GpuSpec, shares: PeakShares = FUSED) -> AchievedPeaks:
+def fused_peaks(spec: GpuSpec, shares: PeakShares = FUSED) -> AchievedPeaks:
     """Return what published steps of fused kernels reach on GPUs such as that of `spec`."""
-    return _of(spec, shares)
+    return _make_peaks(spec, shares)
 
 
-def _of(spec: GpuSpec, shares: PeakShares) -> AchievedPeaks:
-    conv, capped = (shares.conv_capped, True) if _capped(spec) else (shares.conv, False)
+def _make_peaks(spec: GpuSpec, shares: PeakShares) -> AchievedPeaks:
+    conv, capped = (shares.conv_capped, True) if _is_capped(spec) else (shares.conv, False)
     wide = spec.sm in _WIDE
     found = {("conv", "fp32"): shares.conv_fp32, ("gemm", "fp32"): shares.gemm_fp32_wide if wide else shares.gemm_fp32}
     for precision in ("tf32", "amp", "bf16"):
@@ -129,15 +132,15 @@ def _of(spec: GpuSpec, shares: PeakShares) -> AchievedPeaks:
         found |= {("conv", precision): conv, ("gemm", precision): shares.gemm_capped if capped else gemm}
     if shares.attention is not None:
         found |= {("attention", precision): shares.attention for precision in ("fp32", "tf32", "amp", "bf16")}
-    return AchievedPeaks(found, shares.memory, as_shipped(spec).kernel_s, _STEPS, shares.layout)
+    return AchievedPeaks(found, shares.memory, shipped_peaks(spec).kernel_s, _STEPS, shares.layout)
 
 
-def _capped(spec: GpuSpec) -> bool:
+def _is_capped(spec: GpuSpec) -> bool:
     """Return whether the matrix units do no more in tf32 than plain ones do in fp32."""
     return spec.peaks.get("tf32", float("inf")) <= 1.01 * spec.peaks.get("fp32", 0.0)
 
 
-def as_shipped(spec: GpuSpec) -> AchievedPeaks:
+def shipped_peaks(spec: GpuSpec) -> AchievedPeaks:
     """Return the shares that the shipped workloads were estimated with, on a GPU without `sm` as on the newest.
 
     They stay as they are, for the shipped workloads do; what DDP copies goes by their share of the bandwidth.
@@ -163,15 +166,15 @@ class AchievedGpu:
     @classmethod
     def of(cls, spec: GpuSpec) -> AchievedGpu:
         """Return the GPU of `spec` with the shares of the shipped workloads."""
-        return cls(spec, as_shipped(spec))
+        return cls(spec, shipped_peaks(spec))
 
-    def fitted(self) -> AchievedGpu:
+    def with_fitted(self) -> AchievedGpu:
         """Return this GPU with the shares that published steps in eager mode reach, for an estimate of today."""
-        return AchievedGpu(self.spec, fitted(self.spec))
+        return AchievedGpu(self.spec, fitted_peaks(self.spec))
 
-    def fused(self) -> AchievedGpu:
+    def with_fused(self) -> AchievedGpu:
         """Return this GPU with the shares of fused kernels; one with the shares of shipped workloads keeps them."""
-        return AchievedGpu(self.spec, fused(self.spec)) if self.achieved.eager else self
+        return AchievedGpu(self.spec, fused_peaks(self.spec)) if self.achieved.eager else self
 
     @property
     def name(self) -> str:
@@ -201,7 +204,7 @@ class AchievedGpu:
     @property
     def shipped(self) -> bool:
         """Whether it is in the table, rather than described by a user."""
-        return shipped_gpu(self.name) == self.spec
+        return find_shipped_gpu(self.name) == self.spec
 
     def figures(self) -> Mapping[str, object]:
         """Return its figures as a GPU's file states them, for a workload that is to be read without that file."""
@@ -222,7 +225,7 @@ class _GpuTable(Mapping[str, AchievedGpu]):
     """The shipped GPUs by name; each is read when it is asked for."""
 
     def __getitem__(self, name: str) -> AchievedGpu:
-        spec = shipped_gpu(name) if name in names() else None
+        spec = find_shipped_gpu(name) if name in names() else None
         if spec is None:
             raise KeyError(name)
         return AchievedGpu.of(spec)
@@ -244,13 +247,13 @@ def gpu_model(driver_name: str) -> str:
     >>> gpu_model("NVIDIA A100-PG509-200")
     'A100'
     """
-    spec = named_by_driver(driver_name)
+    spec = find_by_driver_name(driver_name)
     return driver_name.removeprefix("NVIDIA ").replace(" ", "-") if spec is None else spec.name
 
 
 def kind_of(device: str) -> str:
     """Return what topologies call a device's kind: `A100` for each form of an A100; others are their own."""
-    spec = shipped_gpu(device)
+    spec = find_shipped_gpu(device)
     return device if spec is None else spec.kind
 
 
@@ -260,7 +263,7 @@ def gpu_named(name: str) -> AchievedGpu:
     Raises:
         UnknownNameError: not in the table.
     """
-    spec = shipped_gpu(name)
+    spec = find_shipped_gpu(name)
     if spec is None:
         error = UnknownNameError.among("GPU", name, GPUS)
         known = str(error.remedy).rstrip("?")
@@ -283,5 +286,5 @@ def gpu_of(device: str | None, provenance: Mapping[str, object]) -> AchievedGpu 
             what, remedy = f"{described!r} is no GPU's figures", "estimate the workload again, or leave the key out"
             raise WorkloadError(what, place=f"workload of {device}: provenance.gpu_figures", remedy=remedy)
         return AchievedGpu.of(gpu_from(described, f"workload of {device}: provenance.gpu_figures"))
-    spec = shipped_gpu(device)
+    spec = find_shipped_gpu(device)
     return None if spec is None else AchievedGpu.of(spec)

@@ -15,7 +15,7 @@ REMEDY = "make the file with `python -m ddpexec estimate --step ...` or `--model
 _CLIPPED = " with gradient clipping"
 
 
-def on_gpu(
+def estimate_on_gpu(
     source: Workload,
     gpu: AchievedGpu,
     *,
@@ -49,9 +49,9 @@ def on_gpu(
     # Another batch on the file's own GPU keeps the shares that it was estimated with: its pace is relative to them.
     same_pace = same_gpu and wanted == source.precision
     as_shipped = same_pace and source.provenance.get("shares_source") == gpu.achieved.source
-    target = gpu if as_shipped else gpu.fitted()
+    target = gpu if as_shipped else gpu.with_fitted()
     pace = RooflineFactors.if_scaled(source.provenance, source.name) if same_pace else None
-    shape = ModelShape.of(source, source.operators.of_batch(batch))
+    shape = ModelShape.of(source, source.operators.with_batch(batch))
     options = EstimateOptions(optimizer=_optimizer(source), pace=pace, tensor_parallel=tensor_parallel)
     made = estimate(shape, target, wanted, options)
     return replace(made, sequence_length=source.sequence_length)

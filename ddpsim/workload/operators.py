@@ -53,11 +53,11 @@ class Operator:
             traffic_bytes=self.fixed_bytes + grown,
             fused_bytes=fused,
             edge_bytes=self.edge_bytes * factor,
-            product=self.product and _grown(self.product, factor, self.fixed_bytes),
+            product=self.product and _grow(self.product, factor, self.fixed_bytes),
         )
 
 
-def _grown(product: Product, factor: float, fixed_bytes: float) -> Product:
+def _grow(product: Product, factor: float, fixed_bytes: float) -> Product:
     """Return a product of a larger batch: what is fixed of it, its result or an operand, keeps its two dimensions."""
     many, rows, columns, depth = product
     if not fixed_bytes:
@@ -173,7 +173,7 @@ class StepOperators:
     def __repr__(self) -> str:
         return f"<StepOperators: {len(self.forward)} forward, {len(self.backward)} backward, batch {self.batch_size}>"
 
-    def of_batch(self, batch_size: int) -> StepOperators:
+    def with_batch(self, batch_size: int) -> StepOperators:
         """Return the operators of the same step with another batch.
 
         Arithmetic and activations go with the batch; of the traffic, what is not of parameters.

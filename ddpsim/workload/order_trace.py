@@ -16,7 +16,7 @@ from pydantic import Field
 from ddpsim.bucketing import Parameter
 from ddpsim.documents import Count, Document, File, Index, Text, read_as
 from ddpsim.errors import WorkloadError
-from ddpsim.files import display_name, encoded, json_text, read_json, write_whole
+from ddpsim.files import display_name, encode_text, json_text, read_json, write_whole
 from ddpsim.workload.profile import Phase, Seconds, Workload
 from ddpsim.workload.schema import ParameterEntry
 
@@ -140,7 +140,7 @@ def load_order_trace(path: str | Path) -> OrderTrace:
 
 def save_order_trace(trace: OrderTrace, path: str | Path) -> None:
     """Write `trace` to `path`, gzipped where it ends in `.gz`; the same trace gives the same bytes."""
-    write_whole(path, encoded(json_text(order_trace_document(trace)), path))
+    write_whole(path, encode_text(json_text(order_trace_document(trace)), path))
 
 
 def order_trace_document(trace: OrderTrace) -> dict[str, object]:
@@ -174,19 +174,19 @@ def _rank_document(
     for iteration, row in enumerate(hooks):
         order = tuple(index for index in workload.arrival_order(iteration) if not np.isnan(row[index]))
         numbers.append(orders.setdefault(order, len(orders)))
-        gaps.append(_whole(np.diff(row[list(order)], prepend=0.0)))
+        gaps.append(_round_up(np.diff(row[list(order)], prepend=0.0)))
         tails.append(max(0, round(float(workload.backward.host_s[iteration]) / _UNIT_S - sum(gaps[-1]))))
     return {
-        "forward": _whole(workload.forward.host_s / _UNIT_S),
+        "forward": _round_up(workload.forward.host_s / _UNIT_S),
         "tail": tails,
-        "optimizer": _whole(workload.optimizer.host_s / _UNIT_S),
+        "optimizer": _round_up(workload.optimizer.host_s / _UNIT_S),
         "order": numbers,
         "gaps": gaps,
         "context": list(contexts),
     }
 
 
-def _whole(times: Seconds) -> list[int]:
+def _round_up(times: Seconds) -> list[int]:
     """Return times rounded to at least one unit, so that no two gradients come at once."""
     return [max(1, round(time)) for time in times.tolist()]
 

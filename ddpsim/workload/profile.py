@@ -50,7 +50,7 @@ class ForwardUse:
         """Return that of a forward which needs all of so many parameters when it starts."""
         return cls(np.zeros(parameters), np.zeros(parameters))
 
-    def scaled(self, host: float, device: float) -> ForwardUse:
+    def scale(self, host: float, device: float) -> ForwardUse:
         """Return this with the host's times multiplied by `host` and the device's by `device`."""
         return ForwardUse(self.host_s * host, self.device_s * device)
 
@@ -61,7 +61,7 @@ class ForwardUse:
         """
         return ForwardUse(_shares(self.host_s, host_s), _shares(self.device_s, device_s))
 
-    def repaced(self, device: float) -> ForwardUse:
+    def scale_device(self, device: float) -> ForwardUse:
         """Return this with the device's work multiplied by `device`; no operator begins before it is launched.
 
         The two clocks start apart, so that an operator may begin before its launch on the other: it did then too.
@@ -69,7 +69,7 @@ class ForwardUse:
         launched_s = np.minimum(self.host_s, self.device_s)
         return ForwardUse(self.host_s, np.maximum(self.device_s * device, launched_s))
 
-    def on_one_clock(self) -> ForwardUse:
+    def merge_clocks(self) -> ForwardUse:
         """Return this with host and device as one clock: the later of the two."""
         seconds = np.maximum(self.host_s, self.device_s)
         return ForwardUse(seconds, seconds)
@@ -132,7 +132,7 @@ class Phase:
         return Phase(self.host_s[:iterations], self.device_s[:iterations])
 
     def __eq__(self, other: object) -> bool:
-        return _equal(self, other) if isinstance(other, Phase) else NotImplemented
+        return _are_equal(self, other) if isinstance(other, Phase) else NotImplemented
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ class Workload:
                 if times.shape != (self.iterations,):
                     what = f"{len(times)} iterations, forward has {self.iterations}"
                     raise WorkloadError(what, place=f"{name}.{clock}")
-                if bad := _first(~(times <= MOST_S) | (times < 0)):
+                if bad := _find_first(~(times <= MOST_S) | (times < 0)):
                     raise WorkloadError(f"{times[bad]} is not a time in seconds", place=f"{name}.{clock}.{bad[0]}")
 
     def _check_gradients(self) -> None:
@@ -251,17 +251,17 @@ class Workload:
             times = getattr(self, name)
             if times.shape != shape:
                 raise WorkloadError(f"shape {times.shape}, expected (iterations, parameters) = {shape}", place=name)
-            if bad := _first((times > MOST_S) | (times < 0)):
+            if bad := _find_first((times > MOST_S) | (times < 0)):
                 raise WorkloadError(f"{times[bad]} is not a time in seconds", place=f"{name}.{bad[0]}.{bad[1]}")
-        if bad := _first(np.isnan(self.gradient_hook_s) != np.isnan(self.gradient_ready_s)):
+        if bad := _find_first(np.isnan(self.gradient_hook_s) != np.isnan(self.gradient_ready_s)):
             place = f"gradient_ready_s.{bad[0]}.{bad[1]}"
             raise WorkloadError("a gradient has one of its two times only", place=place, remedy="give both or neither")
-        if bad := _first(np.isnan(np.fmax.reduce(self.gradient_hook_s, axis=1))):
+        if bad := _find_first(np.isnan(np.fmax.reduce(self.gradient_hook_s, axis=1))):
             what, remedy = "an iteration without any gradient", "record steps whose backward reaches a parameter"
             raise WorkloadError(what, place=f"gradient_hook_s.{bad[0]}", remedy=remedy)
 
     def __eq__(self, other: object) -> bool:
-        return _equal(self, other) if isinstance(other, Workload) else NotImplemented
+        return _are_equal(self, other) if isinstance(other, Workload) else NotImplemented
 
     def __repr__(self) -> str:
         what = f"{len(self.parameters)} parameters, {self.iterations} iterations"
@@ -365,7 +365,7 @@ def tokens_of(sample: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-def _equal(one: Phase | Workload, other: Phase | Workload) -> bool:
+def _are_equal(one: Phase | Workload, other: Phase | Workload) -> bool:
     """Return whether all fields are equal, arrays by their values, and gradients that are missing in both."""
     pairs = ((getattr(one, each.name), getattr(other, each.name)) for each in fields(one))
     return all(
@@ -374,6 +374,6 @@ def _equal(one: Phase | Workload, other: Phase | Workload) -> bool:
     )
 
 
-def _first(mask: NDArray[np.bool_]) -> tuple[int, ...] | None:
+def _find_first(mask: NDArray[np.bool_]) -> tuple[int, ...] | None:
     found = np.argwhere(mask)
     return tuple(int(i) for i in found[0]) if len(found) else None

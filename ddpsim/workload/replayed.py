@@ -67,7 +67,7 @@ def jitter_of(workload: Workload) -> float:
     return float(std) if isinstance(std, int | float) and math.isfinite(std) and workload.iterations > 1 else 0.0
 
 
-def jittered(workload: Workload, jitter: float, seed: int = 0) -> Workload:
+def add_jitter(workload: Workload, jitter: float, seed: int = 0) -> Workload:
     """Return `workload` with iterations whose device times are its own times lognormal factors of median 1.
 
     The factors are the distribution's quantiles in an order that is drawn, so that no file lacks its tail. The host
@@ -118,27 +118,27 @@ def single_clock(workload: Workload, scale_compute: float = 1.0) -> Workload:
     Each phase takes the longer of its host and device times; a gradient is there when the device has made it, never
     before one whose hook fired earlier. The result is marked as `timed`.
     """
-    ready = _in_hook_order(workload) * scale_compute
+    ready = _sort_by_hook(workload) * scale_compute
     use = workload.forward_use_s
     last = np.nanmax(np.where(np.isnan(ready), 0.0, ready), axis=1)
     return replace(
         workload,
         timed=True,
-        forward=_merged(workload.forward, scale_compute),
-        backward=_merged(workload.backward, scale_compute, last),
-        optimizer=_merged(workload.optimizer, scale_compute),
+        forward=_merge_phase(workload.forward, scale_compute),
+        backward=_merge_phase(workload.backward, scale_compute, last),
+        optimizer=_merge_phase(workload.optimizer, scale_compute),
         gradient_hook_s=ready,
         gradient_ready_s=ready,
-        forward_use_s=use and use.on_one_clock().scaled(scale_compute, scale_compute),
+        forward_use_s=use and use.merge_clocks().scale(scale_compute, scale_compute),
     )
 
 
-def _merged(phase: Phase, scale: float, at_least: Seconds | float = 0.0) -> Phase:
+def _merge_phase(phase: Phase, scale: float, at_least: Seconds | float = 0.0) -> Phase:
     seconds = np.maximum(np.maximum(phase.host_s, phase.device_s) * scale, at_least)
     return Phase(seconds, seconds)
 
 
-def _in_hook_order(workload: Workload) -> Seconds:
+def _sort_by_hook(workload: Workload) -> Seconds:
     ready = workload.gradient_ready_s.copy()
     for iteration in range(workload.iterations):
         order = [i for i in workload.arrival_order(iteration) if not np.isnan(ready[iteration, i])]
@@ -173,7 +173,7 @@ def with_optimizer(workload: Workload, name: str | None, *, clipping: bool) -> W
     wanted = chosen.with_clipping() if clipping else chosen
     if workload.provenance.get("optimizer") == wanted.name:
         return workload
-    return _updated(workload, wanted, _gpu(workload, place))
+    return _replace_optimizer(workload, wanted, _gpu(workload, place))
 
 
 def clipping_share(workload: Workload) -> float | None:
@@ -187,10 +187,10 @@ def clipping_share(workload: Workload) -> float | None:
     if not clipped.clips:
         return 0.0
     plain = optimizer_named(clipped.kind.removesuffix("+clip"))
-    return 1 - _device_s(workload, plain, gpu.fitted()) / _device_s(workload, clipped, gpu.fitted())
+    return 1 - _device_s(workload, plain, gpu.with_fitted()) / _device_s(workload, clipped, gpu.with_fitted())
 
 
-def _updated(workload: Workload, optimizer: Optimizer, gpu: AchievedGpu) -> Workload:
+def _replace_optimizer(workload: Workload, optimizer: Optimizer, gpu: AchievedGpu) -> Workload:
     pace = workload.provenance.get("pace")
     host = float(pace["host"]) if isinstance(pace, Mapping) else 1.0
     one = np.ones(workload.iterations)
@@ -212,4 +212,4 @@ def _gpu(workload: Workload, place: str) -> AchievedGpu:
     if gpu is None:
         what = f"the memory bandwidth of {workload.device}, which an optimizer's time goes by, is not known"
         raise InputError(what, place=place, remedy="estimate the step for a GPU of the table, or describe it")
-    return gpu.fitted()
+    return gpu.with_fitted()

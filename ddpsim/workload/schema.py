@@ -103,7 +103,7 @@ def operators_from(read: OperatorsEntry | None, parameters: int) -> StepOperator
         return None
     phases = _phases_from(read, parameters, "operators")
     if read.dtypes is not None and len(read.dtypes) != parameters:
-        raise _wrong(f"{len(read.dtypes)} entries for {parameters} parameters", "operators.dtypes")
+        raise _make_error(f"{len(read.dtypes)} entries for {parameters} parameters", "operators.dtypes")
     kept = read.activations
     return StepOperators(
         read.batch_size,
@@ -123,11 +123,11 @@ def _phases_from(read: OperatorsEntry | AutocastEntry, parameters: int, place: s
     forward, backward = (_operators(getattr(read, name), f"{place}.{name}") for name in ("forward", "backward"))
     used = None if read.forward_use is None else tuple(read.forward_use)
     if used is not None and len(used) != parameters:
-        raise _wrong(f"{len(used)} entries for {parameters} parameters", f"{place}.forward_use")
+        raise _make_error(f"{len(used)} entries for {parameters} parameters", f"{place}.forward_use")
     if any(number is not None and number >= len(forward) for number in used or ()):
-        raise _wrong("a parameter is first used by an operator that is not there", f"{place}.forward_use")
+        raise _make_error("a parameter is first used by an operator that is not there", f"{place}.forward_use")
     if any(index >= parameters for operator in backward for index in operator.gradients):
-        raise _wrong(f"a gradient of a parameter beyond the {parameters} there are", f"{place}.backward.gradients")
+        raise _make_error(f"a gradient of a parameter beyond the {parameters} there are", f"{place}.backward.gradients")
     return PhasesUnderAutocast(forward, backward, used)
 
 
@@ -146,7 +146,7 @@ def _operators(read: PhaseOperators, place: str) -> tuple[Operator, ...]:
     more = [getattr(read, name) or [none] * len(read.kind) for name, none in _WHERE_ANY.items()]
     columns = (read.kind, read.flops, read.traffic_bytes, read.fp32, gradients, read.fixed_bytes, *more)
     if len({len(column) for column in columns}) > 1:
-        raise _wrong(f"columns of {', '.join(str(len(column)) for column in columns)} entries", place)
+        raise _make_error(f"columns of {', '.join(str(len(column)) for column in columns)} entries", place)
     return tuple(
         Operator(
             kind,
@@ -164,7 +164,7 @@ def _operators(read: PhaseOperators, place: str) -> tuple[Operator, ...]:
     )
 
 
-def _wrong(what: str, place: str) -> WorkloadError:
+def _make_error(what: str, place: str) -> WorkloadError:
     return WorkloadError(what, place=place, remedy=_REMEDY)
 
 
@@ -268,7 +268,7 @@ class InputStageEntry(Document):
     pipelined: bool = False
 
     @model_validator(mode="after")
-    def _one_way(self) -> InputStageEntry:
+    def _check_one_way(self) -> InputStageEntry:
         if self.queued and self.pipelined:
             raise document_error("`queued` and `pipelined` are two ways of copying", "queued")
         return self

@@ -135,11 +135,11 @@ class _Cutter:
             self._cut_vocabulary(vocabulary, width, sent, activation_bytes)
         for span in forward_spans(self.blocks):
             self._cut_forward(span, 0)
-            sent[0].append(self._summed(span, width * activation_bytes))
+            sent[0].append(self._sum_over_ranks(span, width * activation_bytes))
         for span in backward_spans(self.blocks, self.backward):
             (self._cut_forward if span.again else self._cut_backward)(span, 1)
             if not span.again or span.products[-1][1] == span.block.row:
-                sent[1].append(self._summed(span, width * activation_bytes))
+                sent[1].append(self._sum_over_ranks(span, width * activation_bytes))
         self._cut_gradients()
         forward, backward = (
             tuple(changed.get(at, each) for at, each in enumerate(phase))
@@ -150,7 +150,7 @@ class _Cutter:
         parameters = tuple(self.cut.get(index, each) for index, each in enumerate(self.parameters))
         return RankStep(parameters, forward, backward, forward_sent, backward_sent, moved[0] / moved[1])
 
-    def _summed(self, span: Span, row_bytes: int) -> OperatorMessage:
+    def _sum_over_ranks(self, span: Span, row_bytes: int) -> OperatorMessage:
         return OperatorMessage(span.last, span.block.row.rows * row_bytes)
 
     # Parameters.

@@ -44,7 +44,7 @@ def held(module: ModuleType, name: str, factor: float) -> Iterator[None]:
 
 def errors(samples: list[Sample]) -> str:
     """Return the mean error of the shipped priors over all rows, and over those of 1 MiB and more."""
-    off = np.concatenate([np.abs(each.predicted(_SHIPPED) / each.measured - 1) for each in samples])
+    off = np.concatenate([np.abs(each.predict(_SHIPPED) / each.measured - 1) for each in samples])
     large = np.concatenate([np.array(each.sizes) >= MIB for each in samples])
     return f"{off.mean():6.1%} {off[large].mean():6.1%}"
 
@@ -54,7 +54,7 @@ def width(samples: list[Sample]) -> str:
     residuals, doubts = [], []
     for each in samples:
         known, asked = (
-            each.only([n for n in range(len(each.sizes)) if (n % 4 == 0) is kept]) for kept in (True, False)
+            each.select_rows([n for n in range(len(each.sizes)) if (n % 4 == 0) is kept]) for kept in (True, False)
         )
         corrected = asked.transport(replace(_SHIPPED, curves=(known.curve(),)))
         assert isinstance(corrected, CurveTransport)

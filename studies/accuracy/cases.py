@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddpsim.calibrating.calibrate import fit_samples, with_residuals, with_versions
-from ddpsim.calibrating.documented import documented
+from ddpsim.calibrating.documented import make_documented_calibration
 from ddpsim.calibrating.fitting import Vector
 from ddpsim.calibrating.pooled import Pool, fit_pooled, thin_rows
 from ddpsim.calibrating.samples import Sample
@@ -57,13 +57,13 @@ class Errors:
 def site_priors(sites: Iterable[str]) -> dict[str, Calibration]:
     """Return for each site the documented constants fitted without it, free to be fitted again: one of eight fits."""
     folds = constants()
-    return {site: _free(folds[site], documented()) for site in dict.fromkeys(sites)}
+    return {site: _free(folds[site], make_documented_calibration()) for site in dict.fromkeys(sites)}
 
 
 def without(site: str, samples: Mapping[System, Sample]) -> Calibration:
     """Return the documented constants fitted to every table but those of `site`, free to be fitted again."""
     others = [thin_rows(sample) for system, sample in samples.items() if system.site != site]
-    return _free(fit_pooled(others).calibration(), documented())
+    return _free(fit_pooled(others).calibration(), make_documented_calibration())
 
 
 def all_sites(samples: Mapping[System, Sample]) -> Pool:
@@ -75,8 +75,8 @@ def uncalibrated(samples: Mapping[System, Sample], priors: Mapping[str, Calibrat
     """Return errors at 1 MiB and more from the topology and other sites' constants."""
     rows = []
     for system, sample in samples.items():
-        large = sample.only([row for row, size in enumerate(sample.sizes) if size >= MIB])
-        ours = large.predicted(priors[system.site])
+        large = sample.select_rows([row for row, size in enumerate(sample.sizes) if size >= MIB])
+        ours = large.predict(priors[system.site])
         columns = {"ddpsim": ours, "NCCL's model": baselines.nccl_model(large)}
         rows.append(_errors(system, large, {**columns, "torch comm_analysis": baselines.comm_analysis(large)}))
     return rows
@@ -89,9 +89,9 @@ def every_fourth(samples: Mapping[System, Sample], priors: Mapping[str, Calibrat
         if system.site == "vtrain" or len(sample.sizes) < _FEWEST_ROWS:
             continue
         numbers = range(len(sample.sizes))
-        known, asked = (sample.only([n for n in numbers if (n % nth == 0) is kept]) for kept in (True, False))
+        known, asked = (sample.select_rows([n for n in numbers if (n % nth == 0) is kept]) for kept in (True, False))
         calibration, version = _fitted([known], priors[system.site])
-        transport = asked.at_version(version).transport(calibration)
+        transport = asked.with_version(version).transport(calibration)
         assert isinstance(transport, CurveTransport)
         ours = np.array([transport.allreduce_s(size) for size in asked.sizes])
         columns = {"ddpsim": ours, "log-log": baselines.log_log(known, asked)}
@@ -106,8 +106,8 @@ def eight_rows(samples: Mapping[System, Sample], priors: Mapping[str, Calibratio
     for system, sample in samples.items():
         if system.site != "vtrain":
             continue
-        known = sample.only([n for n, size in enumerate(sample.sizes) if size in [m * MIB for m in _VTRAIN_MIB]])
-        asked = sample.only([n for n, s in enumerate(sample.sizes) if s <= 32 * MIB and s not in known.sizes])
+        known = sample.select_rows([n for n, size in enumerate(sample.sizes) if size in [m * MIB for m in _VTRAIN_MIB]])
+        asked = sample.select_rows([n for n, s in enumerate(sample.sizes) if s <= 32 * MIB and s not in known.sizes])
         ours = _calibrated([known], [asked], priors[system.site])
         rows.append(_errors(system, asked, {"ddpsim": ours, "alpha-beta": baselines.alpha_beta(sample, asked)}))
     return rows
@@ -121,10 +121,10 @@ def more_nodes(
     rows = []
     for known_names, asked_name in [each for each in _MORE_NODES if not only or each[1] in only]:
         system, sample = by_name[asked_name]
-        asked = sample.only([n for n, size in enumerate(sample.sizes) if size >= MIB])
+        asked = sample.select_rows([n for n, size in enumerate(sample.sizes) if size >= MIB])
         known = [by_name[name][1] for name in known_names]
         calibration, version = _fitted(known, priors[system.site])
-        ours = asked.at_version(version).predicted(calibration)
+        ours = asked.with_version(version).predict(calibration)
         factors = band_factors(
             asked.placement,
             with_residuals(with_versions(known, calibration), priors[system.site], calibration),
@@ -141,7 +141,7 @@ def more_nodes(
 
 def _calibrated(known: list[Sample], asked: list[Sample], priors: Calibration) -> Vector:
     calibration, version = _fitted(known, priors)
-    return np.concatenate([sample.at_version(version).predicted(calibration) for sample in asked])
+    return np.concatenate([sample.with_version(version).predict(calibration) for sample in asked])
 
 
 def _fitted(known: list[Sample], priors: Calibration) -> tuple[Calibration, int]:

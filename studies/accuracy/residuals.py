@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ddpsim.calibrating.documented import documented
+from ddpsim.calibrating.documented import make_documented_calibration
 from ddpsim.calibrating.pooled import fit_pooled, thin_rows
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
@@ -47,7 +47,7 @@ def systems() -> list[System]:
 
 def constants() -> dict[str, Calibration]:
     """Return by site the constants that were fitted without it."""
-    start = documented()
+    start = make_documented_calibration()
     folds = json.loads(FOLDS.read_text())
     return {site: start.with_values(fold["constants"], source="fold") for fold in folds for site in fold["left_out"]}
 
@@ -63,7 +63,7 @@ def rows(chosen: Sequence[System] | None = None) -> list[Row]:
 
 def _rows(system: System, sample: Sample, calibration: Calibration) -> list[Row]:
     transport = sample.transport(calibration)
-    errors = np.log(sample.measured / sample.predicted(calibration)).tolist()
+    errors = np.log(sample.measured / sample.predict(calibration)).tolist()
     name = family(sample.placement, "nccl")
     return [
         Row(system.name, system.site, name, size, latency_share(transport, size), error)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from ddpsim.calibrating.documented import documented
+from ddpsim.calibrating.documented import make_documented_calibration
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
 from studies.accuracy import bands, cases
@@ -35,8 +35,8 @@ TABLES = [
 @pytest.mark.parametrize("system", TABLES)
 def test_every_table_fits_its_machine_and_shipped_constants_are_within_a_factor(system: System) -> None:
     sample = load(system)
-    large = sample.only([row for row, size in enumerate(sample.sizes) if size >= cases.MIB])
-    assert np.abs(np.log(large.predicted(SHIPPED) / large.measured)).mean() < np.log(1.6)
+    large = sample.select_rows([row for row, size in enumerate(sample.sizes) if size >= cases.MIB])
+    assert np.abs(np.log(large.predict(SHIPPED) / large.measured)).mean() < np.log(1.6)
 
 
 @pytest.mark.timeout(300)
@@ -56,6 +56,6 @@ def test_one_and_two_nodes_predict_four_within_ten_percent() -> None:
 
 
 def test_documented_constants_are_nccls_own() -> None:
-    start = documented()
+    start = make_documented_calibration()
     assert start["nccl.ring.hop.nvlink.simple_s"] == 3.4e-6
     assert set(start.constants) == set(SHIPPED.constants)

@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 from ddpexec.campaign.predicting import options
 from ddpexec.campaign.spec import network_topology
-from ddpexec.campaign.stages import scaled, wire_s
+from ddpexec.campaign.stages import stretch_workload, wire_s
 from ddpsim.prediction.predict import predict
 from ddpsim.workload.files import load_workload
 from studies.benchmarks.schemes import gain, parsed, written
@@ -17,7 +17,7 @@ from studies.benchmarks.schemes import gain, parsed, written
 def test_the_gap_to_torch_is_predicted_for_the_layers_that_are_run(tmp_path: Path) -> None:
     asked = ["--out", str(tmp_path), "--ranks", "2", "--ratios", "1.5", "--caps", "4", "--schemes", "priority"]
     default, capped, scheduled = written(parsed(asked)).configurations
-    workload = scaled(default, load_workload(str(default.run.workload)))
+    workload = stretch_workload(default, load_workload(str(default.run.workload)))
     backward_s = float(workload.backward.device_s.mean())
     assert wire_s(default, workload) / backward_s == pytest.approx(1.5)
     assert float(workload.forward.device_s.mean()) == pytest.approx(backward_s / 2)

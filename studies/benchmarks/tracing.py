@@ -95,7 +95,7 @@ def training(name: str, rank: int) -> Callable[[], None]:
     """Return a step of stock DDP."""
     torch.manual_seed(rank)
     if name == "timed":
-        replay = timed.timed_model(layers(), rank=rank)
+        replay = timed.make_timed_model(layers(), rank=rank)
         model = replay.model
         optimizer: Any = Optimizer(list(model.module.parameters()), replay.optimizer)
     elif name == "host":

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ddpexec.ddp.wrapper import DistributedDataParallel
-from ddpexec.groups.launched import launched
+from ddpexec.groups.launched import join_launched
 from ddpsim.files import write_whole
 
 SETTINGS = ((8, 0.02), (256, 0.06))
@@ -144,7 +144,7 @@ def main(output: Path) -> None:
     """Train every setting, every interval and every seed, and write what came of it."""
     torch.set_num_threads(1)
     images, held_out = digits()
-    with launched("convergence", "gloo", "cpu"):
+    with join_launched("convergence", "gloo", "cpu"):
         asked = [(*setting, every, seed) for setting in SETTINGS for every in EVERY for seed in SEEDS]
         runs = []
         for done, (size, rate, every, seed) in enumerate(asked, 1):

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 
 from ddpsim.bucketing import Parameter
-from ddpsim.workload.gpus import EAGER, AchievedGpu, PeakShares, fitted, gpu_named
+from ddpsim.workload.gpus import EAGER, AchievedGpu, PeakShares, fitted_peaks, gpu_named
 from ddpsim.workload.operators import Operator
 from ddpsim.workload.optimizers import Optimizer, optimizer_of_kind
 from ddpsim.workload.roofline import operator_s
@@ -38,8 +38,8 @@ WRITTEN_OUT = Optimizer("adamw-written-out", 33, 14, True, 300e-6, 154e-6)
 
 def gpu_of(step: Step) -> AchievedGpu:
     """Return the GPU of `step` with the shares that its kernels reach."""
-    gpu = gpu_named(step.gpu).fitted()
-    return gpu.fused() if step.fused else gpu
+    gpu = gpu_named(step.gpu).with_fitted()
+    return gpu.with_fused() if step.fused else gpu
 
 
 def optimizer_of(step: Step) -> Optimizer:
@@ -98,7 +98,7 @@ def loss(rows: Sequence[Counted], shares: PeakShares, launch_s: float = EAGER_LA
     errors: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         spec = gpu_named(row.step.gpu).spec
-        predicted = row.seconds(AchievedGpu(spec, fitted(spec, shares)), launch_s)
+        predicted = row.seconds(AchievedGpu(spec, fitted_peaks(spec, shares)), launch_s)
         error = min(abs(math.log(predicted / row.step.seconds)), _MOST)
         errors.setdefault((row.step.source, row.step.gpu), []).append(error)
     return sum(sum(each) / len(each) for each in errors.values()) / len(errors)
@@ -129,7 +129,7 @@ def band(rows: Sequence[Counted], shares: PeakShares, launch_s: float) -> tuple[
     errors = []
     for row in rows:
         spec = gpu_named(row.step.gpu).spec
-        predicted = row.seconds(AchievedGpu(spec, fitted(spec, shares)), launch_s)
+        predicted = row.seconds(AchievedGpu(spec, fitted_peaks(spec, shares)), launch_s)
         weight = 1 / machines[row.step.source, row.step.gpu] / len(machines)
         errors.append((math.log(row.step.seconds / predicted), weight))
     low, high = (_percentile(sorted(errors), share) for share in (0.1, 0.9))

@@ -10,7 +10,7 @@ from torch.utils import _runtime_estimation
 
 from ddpexec.capturing.live import own_bytes
 from ddpexec.capturing.operators import operator_of
-from ddpsim.gpus.table import shipped_gpu
+from ddpsim.gpus.table import find_shipped_gpu
 from ddpsim.workload.gpus import EAGER
 from studies.estimates.estimates import PAGE, _row, judge, torch_s
 from studies.estimates.estimates_fit import Counted, counted, fit, loss
@@ -53,7 +53,7 @@ def test_the_shares_in_force_are_near_the_best():
 
 def test_torchs_roofline_is_torchs_own_functions_given_the_data_sheet(monkeypatch):
     """One product and one sum, on figures of an A100."""
-    a100 = shipped_gpu("A100")
+    a100 = find_shipped_gpu("A100")
     monkeypatch.setattr(_runtime_estimation, "get_device_tflops", lambda dtype: a100.peaks["amp"] / 1e12)
     monkeypatch.setattr(_runtime_estimation, "get_gpu_dram_gbps", lambda: a100.memory_bandwidth / 1e9)
     left, right = (torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta") for _ in range(2))

@@ -1,4 +1,4 @@
-from ddpsim.gpus.table import shipped_gpu
+from ddpsim.gpus.table import find_shipped_gpu
 from studies.estimates.one_gpu_steps import sources, steps
 
 
@@ -6,7 +6,7 @@ def test_each_step_has_a_source_and_a_gpu_in_the_table():
     known = sources()
     for step in steps():
         assert step.source in known
-        assert step.precision in shipped_gpu(step.gpu).peaks
+        assert step.precision in find_shipped_gpu(step.gpu).peaks
         assert step.seconds > 0
 
 

@@ -195,7 +195,7 @@ def _topology(path: Path) -> None:
 
 
 def _gpu(path: Path) -> None:
-    AchievedGpu.of(read_gpu(path)).fitted()
+    AchievedGpu.of(read_gpu(path)).with_fitted()
 
 
 def _imported(path: Path, gpu: str = "v100") -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.files import json_text, write_whole
-from ddpsim.stopping import Stopped, stopping_on_signals
+from ddpsim.stopping import Stopped, stop_on_signals
 from studies.gpu.catalogue import Scope, machine_step, steps
 from studies.gpu.report import report
 from studies.gpu.steps import FAILED, OK, ROOT, SKIPPED, Result, Step, Steps, document
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     code = 0
     try:
-        with stopping_on_signals():
+        with stop_on_signals():
             kept.run(chosen)
     except Stopped as stopped:
         say(f"stopped by {stopped}; the same command goes on from there")

@@ -79,7 +79,7 @@ COMMANDS: dict[str, Command] = {
 @functools.cache
 def possible() -> list[str]:
     """Return the names of the commands that this machine can run: a lab needs root and the kernel's shapers."""
-    return [name for name, command in COMMANDS.items() if not (command.lab and support.missing())]
+    return [name for name, command in COMMANDS.items() if not (command.lab and support.list_missing())]
 
 
 def alone(marked: str) -> dict[str, str]:

@@ -41,7 +41,7 @@ def chosen_as_for(placement: Placement, choices: Sequence[str], *, per_rank: boo
         if there is None:
             return own
         allreduce = operation is Operation.ALLREDUCE
-        entries = self._entries if allreduce else tuple(self._others(operation, size_bytes))
+        entries = self._entries if allreduce else tuple(self._list_others(operation, size_bytes))
         known = {(entry.algorithm, entry.protocol): entry for entry in entries}
         picked = [
             (known[cost.entry.algorithm, cost.entry.protocol], weight)
@@ -85,7 +85,7 @@ def _there(transport: NcclTransport, other: Placement, *, per_rank: bool) -> Ncc
 
 def _on_links(channels: Channels, template: NodeTemplate, gpus: Sequence[str]) -> Channels:
     """Return channels of one node on the links of another whose links have the same names."""
-    links = {link.name: link for link in template.only(tuple(gpus)).links}
+    links = {link.name: link for link in template.select_gpus(tuple(gpus)).links}
 
     def moved(channel: Channel) -> Channel:
         ends = {name: _moved(end, links) for name in ("entry", "exit") if (end := getattr(channel, name)) is not None}

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ddpexec.compression import hook_for
-from ddpexec.groups.launched import launched
+from ddpexec.groups.launched import join_launched
 from ddpsim.files import json_text, write_whole
 from studies.convergence.convergence import batches, digits, resnet8
 
@@ -148,7 +148,7 @@ def main() -> None:
     torch.set_num_threads(1)
     kept: list[dict[str, object]] = json.loads(KEPT.read_text())["runs"] if KEPT.exists() else []
     done = {(run["task"], run["scheme"], run["feedback"], run["seed"]) for run in kept}
-    with launched("codec-losses", "gloo", "cpu"):
+    with join_launched("codec-losses", "gloo", "cpu"):
         for seed in SEEDS:
             for name, make in TASKS.items():
                 task = make()

@@ -17,7 +17,7 @@ from typing import Any
 from ddpsim import shipped
 from ddpsim.files import json_text, write_whole
 from ddpsim.orderbench import Bench, BenchMachine, bench
-from ddpsim.orderbench.generated import generated, statistics_of
+from ddpsim.orderbench.generated import generate_trace, statistics_of
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
@@ -70,7 +70,9 @@ def of_lab(task: tuple[str, str, float, int]) -> list[dict[str, Any]]:
 
 def of_large(text: str) -> list[dict[str, Any]]:
     """Return the rows of a generated trace, on a machine of eight-GPU nodes' hosts."""
-    rows = rows_of(generated(statistics_of(text)), "p3dn.24xlarge", 1.0, ("once", "drift:1:1"), ("mean", "context"))
+    rows = rows_of(
+        generate_trace(statistics_of(text)), "p3dn.24xlarge", 1.0, ("once", "drift:1:1"), ("mean", "context")
+    )
     return [{**row, "trace": text} for row in rows]
 
 

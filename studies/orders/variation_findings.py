@@ -9,7 +9,7 @@ from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
-from ddpsim.workload.replayed import jittered
+from ddpsim.workload.replayed import add_jitter
 
 WORKLOADS = ("resnet50@v100-fp32-b32", "bert-base")
 MACHINE, NODES = "p3dn.24xlarge", (1, 128)
@@ -32,7 +32,7 @@ def of_case(task: tuple[str, int, int]) -> dict[str, Any]:
     """Return a step with ranks that vary as one case says."""
     name, nodes, number = task
     _, options, in_estimate = CASES[number]
-    workload = jittered(load_workload(name), in_estimate)
+    workload = add_jitter(load_workload(name), in_estimate)
     machine = load_topology(MACHINE)
     made = predict(workload, machine, nodes=nodes, options=Options(**options), band=False)
     return {"workload": name, "nodes": nodes, "case": number, "iteration_s": made.iteration_s}

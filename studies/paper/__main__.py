@@ -14,7 +14,7 @@ import typer
 from ddpsim.cli.app import carry_out
 from ddpsim.cli.destination import check_destination
 from ddpsim.cli.expand import expand
-from ddpsim.cli.keeping import keeping
+from ddpsim.cli.keeping import make_resumable
 from ddpsim.cli.output import Output, note, table
 from ddpsim.workers.asked import Workers
 from studies.paper.assumptions import documents as assumptions
@@ -47,8 +47,8 @@ def paper(
     if out is not None:
         check_destination(Path(out) / _PAGE, option="--out")
     points, task = task_of(asked)
-    with keeping(by, len(points)) as done:
-        answers = answers_of(points, done.computed(task, "predictions"))
+    with make_resumable(by, len(points)) as done:
+        answers = answers_of(points, done.compute(task, "predictions"))
         done.deliver(None, str)
     found = [(each, each.reproduce(answers)) for each in asked]
     if out is not None:

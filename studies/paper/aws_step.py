@@ -100,7 +100,7 @@ def step_of(gpu: str, batch: int, step_s: float | None) -> Workload:
 
     source = load_workload(MODEL)
     assert source.operators is not None
-    shape = ModelShape.of(source, source.operators.of_batch(batch))
+    shape = ModelShape.of(source, source.operators.with_batch(batch))
     anchors = () if step_s is None else (Anchor("step", step_s, RUNNING, "the AWS post"),)
     return estimate(shape, gpu_named(gpu), "fp32", EstimateOptions(anchors=anchors))
 

@@ -122,12 +122,12 @@ class Backward:
 
         from ddpsim.workload.estimate import ModelShape, estimate
         from ddpsim.workload.files import load_workload
-        from ddpsim.workload.gpus import fitted, gpu_named
+        from ddpsim.workload.gpus import fitted_peaks, gpu_named
 
         source, gpu = load_workload("resnet152"), gpu_named("GP100")
         assert source.operators is not None
-        shape = ModelShape.of(source, source.operators.of_batch(self.settings.resnet152_batch))
-        made, by_all = (estimate(shape, each, "fp32") for each in (gpu, replace(gpu, achieved=fitted(gpu.spec))))
+        shape = ModelShape.of(source, source.operators.with_batch(self.settings.resnet152_batch))
+        made, by_all = (estimate(shape, each, "fp32") for each in (gpu, replace(gpu, achieved=fitted_peaks(gpu.spec))))
         ready = sorted((float(second), index) for index, second in enumerate(made.gradient_ready_s[0]))
         done, curve = 0, []
         for second, index in ready:

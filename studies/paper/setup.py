@@ -63,7 +63,7 @@ def _shared(made: Workload) -> Workload:
     source = load_workload(RESNET)
     assert source.operators is not None
     assert made.batch_size is not None
-    shape = ModelShape.of(source, source.operators.of_batch(made.batch_size))
+    shape = ModelShape.of(source, source.operators.with_batch(made.batch_size))
     plain = estimate(shape, gpu_named(GPU), PRECISION)
     whole_s = sum(float(phase.device_s[0]) for phase in (made.forward, made.backward))
     factors = [

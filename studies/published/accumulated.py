@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.simulation.costs import undisturbed
+from ddpsim.simulation.costs import remove_overlap_costs
 from studies.published.gpu_steps import prediction
 from studies.published.gpu_systems import cases, step_s, system_named
 
-UNDISTURBED = undisturbed("nccl", None)
+UNDISTURBED = remove_overlap_costs("nccl", None)
 """Priors but that computing and communicating at once costs nothing."""
 
 ALIKE = UNDISTURBED.with_values(

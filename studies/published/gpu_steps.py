@@ -9,7 +9,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.simulation.costs import undisturbed
+from ddpsim.simulation.costs import remove_overlap_costs
 from studies.accuracy.systems import machine
 from studies.published import gpu_systems
 from studies.published.gpu_systems import Row, System, calibration_of, cases
@@ -101,7 +101,7 @@ def judge(system: System, dtype: str, row: Row, *, band: bool = True, calibratio
     in_force = calibration_of(system, row) or calibration
     banded = band and gpu_systems.matches(row, system.banded)
     predicted = prediction(system, dtype, row, band=banded, calibration=in_force)
-    free = prediction(system, dtype, row, calibration=undisturbed("nccl", in_force))
+    free = prediction(system, dtype, row, calibration=remove_overlap_costs("nccl", in_force))
     if system.base:
         base = gpu_systems.row_beside(system, row, system.base)
         base_s = gpu_systems.step_s(system, base)

@@ -93,7 +93,7 @@ class Series:
         shapes = llama() if model == "8b" else mpt(*WIDTHS[model])
         layers, layer, rest = shapes
         count = layers * sum(map(prod, layer)) + sum(map(prod, rest))
-        update_s = UPDATED_BYTES * count / gpu_named(self.cluster.gpu).fitted().achieved_Bps
+        update_s = UPDATED_BYTES * count / gpu_named(self.cluster.gpu).with_fitted().achieved_Bps
         return transformer(
             one_s=one_s + update_s, dtype="float32", gpu=self.cluster.gpu, layers=layers, layer=layer, before=rest[:-1],
             after=rest[-1:], optimizer=f"{update_s}s", checkpointed=self.name in CHECKPOINTED,

@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from ddpsim.prediction.otherwise import otherwise
+from ddpsim.prediction.otherwise import predict_other_reach
 from studies.published.gpu_page import overhead_error, sweeps
 from studies.published.gpu_steps import Judged, judge
 from studies.published.gpu_systems import System, cases, systems
@@ -72,7 +72,7 @@ def row_of(judged: Judged) -> Row:
     """Return what a judged row says."""
     unit = judged.predicted_s
     low, high = judged.band_s or (unit, unit)
-    case = otherwise(judged.predicted) if judged.band_s else None
+    case = predict_other_reach(judged.predicted) if judged.band_s else None
     return Row(
         judged.system.name, judged.label, judged.measured_s / unit, low / unit, high / unit,
         judged.overhead_s / unit, overhead_error(judged) if judged.overhead_s else 0.0,

@@ -65,7 +65,7 @@ def counted(model: str, group: Mapping[str, str], gpu: str, one_s: float) -> Wor
     from studies.estimates import step_shapes
     from studies.estimates.one_gpu_steps import Step
 
-    on, length = gpu_named(gpu).fitted(), 384 if model.startswith("bert") else 0
+    on, length = gpu_named(gpu).with_fitted(), 384 if model.startswith("bert") else 0
     precision = "tf32" if group["precision"] == "fp32" and "tf32" in on.peak_flops else group["precision"]
     batch = int(group["batch_per_gpu"])
     step = Step("", gpu, model, precision, batch, length, False, "momentum", 1, one_s, "")

@@ -65,7 +65,7 @@ def ends_of(job: Job) -> tuple[Cost, list[Told]]:
     fidelity = "flow" if options.fidelity == "steps" else options.fidelity
     flows = replace(prediction, options=replace(options, fidelity=fidelity))
     now_s = predict.with_assumptions(flows, Assumptions()).iteration_s
-    retimed = prediction.run.retimed([end for _, end in named])
+    retimed = prediction.run.retime([end for _, end in named])
     told = []
     for (name, end), found_s in zip(named, retimed, strict=True):
         moved_s = predict.with_assumptions(flows, end).iteration_s - now_s

@@ -165,7 +165,7 @@ def work(out: Path, listed: Path) -> None:
     """Carry out the listed cases on this rank."""
     import torch
 
-    from ddpexec.groups.launched import launched
+    from ddpexec.groups.launched import join_launched
     from ddpexec.running.run import Run
     from ddpexec.running.settings import RunSettings
     from ddpsim.trace.json import write_rank, write_run
@@ -182,7 +182,7 @@ def work(out: Path, listed: Path) -> None:
                 time.sleep(self.loading_s)
             super()._step(index, model, batch, local=local)
 
-    with launched("run", None, None, 300.0) as rank:
+    with join_launched("run", None, None, 300.0) as rank:
         for case in (Case(**each) for each in json.loads(listed.read_text())):
             number = int(os.environ["RANK"])
             settings = RunSettings(iterations=ITERATIONS, seed=case.number)

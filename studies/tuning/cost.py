@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 import ddpexec
-from ddpexec.groups.launched import launched
-from ddpexec.running.timed import timed_model
+from ddpexec.groups.launched import join_launched
+from ddpexec.running.timed import make_timed_model
 from ddpexec.tuning.tuner import STEPS
 from ddpsim import load_workload
 
@@ -29,8 +29,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    with launched("tuning's cost") as here:
-        timed = timed_model(load_workload(WORKLOAD), device=here.device, scale_compute=SCALE)
+    with join_launched("tuning's cost") as here:
+        timed = make_timed_model(load_workload(WORKLOAD), device=here.device, scale_compute=SCALE)
         ddp = torch.nn.parallel.DistributedDataParallel(timed.model.module)
         batch = timed.model.make_batch(None, here.device, torch.Generator(here.device))
         tuner = ddpexec.Tuner(ddp)

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 import ddpexec
-from ddpexec.groups.launched import launched
+from ddpexec.groups.launched import join_launched
 from ddpexec.netlab.kernel import QUEUE_S, burst_bytes
-from ddpexec.running.timed import timed_model
+from ddpexec.running.timed import make_timed_model
 from ddpexec.tuning.rewrapping import caps_in_force
 from ddpexec.tuning.tuner import STEPS
 from ddpsim import load_workload
@@ -40,10 +40,10 @@ def main() -> None:
     parser.add_argument("--halve", metavar="RATE", help="the network's, that is halved once it is tuned for")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    with launched("tuning") as here:
+    with join_launched("tuning") as here:
         torch.manual_seed(0)
         rank, workload = here.communicator.rank, load_workload(given.workload)
-        timed = timed_model(workload, device=here.device, rank=rank, seed=0, scale_compute=given.scale)
+        timed = make_timed_model(workload, device=here.device, rank=rank, seed=0, scale_compute=given.scale)
         ddp = torch.nn.parallel.DistributedDataParallel(timed.model.module)
         batch = timed.model.make_batch(None, here.device, torch.Generator(here.device))
 

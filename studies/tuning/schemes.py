@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 
 import ddpexec
-from ddpexec.groups.launched import launched
-from ddpexec.running.timed import timed_model
+from ddpexec.groups.launched import join_launched
+from ddpexec.running.timed import make_timed_model
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.tuning.blocks import compare
 from ddpexec.tuning.plan import TrialPlan
@@ -38,9 +38,9 @@ def main() -> None:
     parser.add_argument("--workload", required=True)
     parser.add_argument("--scale", type=float, required=True)
     given = parser.parse_args()
-    with launched("tuning") as here, tempfile.TemporaryDirectory() as folder:
+    with join_launched("tuning") as here, tempfile.TemporaryDirectory() as folder:
         rank = here.communicator.rank
-        timed = timed_model(
+        timed = make_timed_model(
             load_workload(given.workload), device=here.device, rank=rank, seed=0, scale_compute=given.scale
         )
         model = ScheduledDataParallel(timed.model.module, "ddp", timed.make_optimizer, learn=3)

@@ -8,11 +8,18 @@ from pathlib import Path
 from statistics import median
 from textwrap import fill
 
-from ddpexec.campaign.report import compared, measures, one_process, one_process_ms, percent, trivial
-from ddpexec.campaign.results import summarised
+from ddpexec.campaign.report import (
+    format_compared,
+    format_measures,
+    format_one_process,
+    format_one_process_ms,
+    percent,
+    trivial,
+)
+from ddpexec.campaign.results import summarise_results
 from ddpexec.campaign.schema import NetworkSpec
 from ddpsim.plots import plot_validation
-from ddpsim.units import counted
+from ddpsim.units import format_count
 from studies.validation.evidence import Evidence, Recorded
 from studies.validation.factors import by_factor, by_term, factors
 from studies.validation.plot_errors import plot_errors
@@ -32,13 +39,13 @@ def section(evidence: Evidence, pictures: Path, name: str) -> str:
     if not recorded:
         return NOTHING
     columns = {
-        "predicted before the runs": summarised([each.before.result for each in recorded]),
-        "today's code": summarised([each.now.result for each in recorded]),
+        "predicted before the runs": summarise_results([each.before.result for each in recorded]),
+        "today's code": summarise_results([each.now.result for each in recorded]),
     }
     _draw(recorded, pictures, name)
     parts = (
         _provenance(evidence),
-        ["### Measures\n", *measures(columns), "", compared(columns["predicted before the runs"]), ""],
+        ["### Measures\n", *format_measures(columns), "", format_compared(columns["predicted before the runs"]), ""],
         [*trivial({f"error of the overhead, median ({label})": summary for label, summary in columns.items()}), ""],
         [f"![predicted over measured steps, as predicted before the runs]({name}-steps.png)\n"],
         [f"![errors of the step with the noise of repeated runs]({name}-errors.png)\n"],
@@ -64,7 +71,7 @@ def _provenance(evidence: Evidence) -> Iterator[str]:
     agree = sum(each.inputs_agree for each in recorded)
     torch = ", ".join(sorted({each.torch for each in recorded}))
     written = [each.written_at for each in recorded]
-    counts = f"{counted(len(recorded), 'configuration')}, {counted(runs, 'run')}"
+    counts = f"{format_count(len(recorded), 'configuration')}, {format_count(runs, 'run')}"
     yield f"{counts}, torch {torch}. Predictions were written between " + (
         f"{_day(min(written))} and {_day(max(written))}; {early} of {len(recorded)} before the first iteration of "
         f"their configuration's first run. The workload, network and constants kept here give the fingerprint written "
@@ -77,7 +84,7 @@ def _provenance(evidence: Evidence) -> Iterator[str]:
             f"more than 1 % of their time (median over configurations; {percent(max(late))} at worst)."
         )
     if evidence.missing:
-        missing = counted(len(evidence.missing), "configuration")
+        missing = format_count(len(evidence.missing), "configuration")
         yield f"{missing} of the campaign without a run: {', '.join(evidence.missing)}."
     yield "\n### Calibration and evaluation are different runs\n"
     yield "Constants are fitted to microbenchmarks on the same network, in processes of their own, before any"
@@ -116,9 +123,9 @@ def _day(moment: datetime) -> str:
 def _rows(recorded: Sequence[Recorded]) -> Iterator[str]:
     results = [each.before.result for each in recorded]
     told = (
-        f"Times in ms, of several runs their mean; noise is half the range of repeated runs. {one_process(results)}. "
-        "`in` where the measured step lies in the 80 % band; buckets: median absolute error of their finish, of the "
-        "step."
+        "Times in ms, of several runs their mean; noise is half the range of repeated runs. "
+        f"{format_one_process(results)}. `in` where the measured step lies in the 80 % band; buckets: median absolute "
+        "error of their finish, of the step."
     )
     yield f"{fill(told, 110)}\n"
     yield (
@@ -131,7 +138,7 @@ def _rows(recorded: Sequence[Recorded]) -> Iterator[str]:
         finishes = [abs(error) for error in before.bucket_errors]
         cells = (
             before.name,
-            one_process_ms(before, results),
+            format_one_process_ms(before, results),
             f"{before.step_s * 1e3:.1f}",
             percent(before.noise),
             f"{before.predicted_s * 1e3:.1f}",

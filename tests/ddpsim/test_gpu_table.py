@@ -2,12 +2,12 @@ import pytest
 
 from ddpsim import shipped
 from ddpsim.errors import InputError
-from ddpsim.gpus.table import named_by_driver, names, read_gpu, shipped_gpu
+from ddpsim.gpus.table import find_by_driver_name, find_shipped_gpu, names, read_gpu
 from ddpsim.topology.hardware import gpu_facts
 
 
 def test_the_table_spans_volta_to_blackwell():
-    table = [shipped_gpu(name) for name in names()]
+    table = [find_shipped_gpu(name) for name in names()]
     assert len(table) >= 30
     assert {"Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell"} <= {gpu.architecture for gpu in table}
     for gpu in table:
@@ -20,15 +20,15 @@ def test_the_table_spans_volta_to_blackwell():
 
 @pytest.mark.parametrize("name", names())
 def test_a_file_bears_its_gpus_name_and_its_driver_is_recognised(name):
-    spec = shipped_gpu(name)
+    spec = find_shipped_gpu(name)
     assert spec.name == shipped.path("gpu", name).stem
     for words in spec.driver:
-        assert named_by_driver(f"NVIDIA {words}").name == name
+        assert find_by_driver_name(f"NVIDIA {words}").name == name
 
 
 @pytest.mark.parametrize("name", names())
 def test_machines_take_what_a_gpu_implies_from_its_file(name):
-    spec, facts = shipped_gpu(name), gpu_facts(name)
+    spec, facts = find_shipped_gpu(name), gpu_facts(name)
     # HIP calls 94 the compute capability of a gfx942.
     sm = spec.sm if spec.gcn is None else int(spec.gcn[3:5])
     assert (facts.sm, facts.nvlinks, facts.peer_to_peer) == (sm, spec.nvlinks, spec.peer_to_peer)
@@ -37,7 +37,7 @@ def test_machines_take_what_a_gpu_implies_from_its_file(name):
 
 
 def test_a_card_without_peer_to_peer_says_from_where_that_is_known():
-    without = [gpu for gpu in map(shipped_gpu, names()) if not gpu.peer_to_peer]
+    without = [gpu for gpu in map(find_shipped_gpu, names()) if not gpu.peer_to_peer]
     assert {"RTX2080Ti", "RTX3090", "RTX4090", "RTX5090"} <= {gpu.name for gpu in without}
     assert not {"GTX1080Ti", "RTXPRO6000", "L40S", "A40"} & {gpu.name for gpu in without}
     for gpu in without:
@@ -65,12 +65,12 @@ def test_a_card_without_peer_to_peer_says_from_where_that_is_known():
     ],
 )
 def test_drivers_names(driver, name):
-    assert named_by_driver(driver).name == name
+    assert find_by_driver_name(driver).name == name
 
 
 @pytest.mark.parametrize("driver", ["NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "Voodoo"])
 def test_a_part_of_a_gpu_is_not_the_whole(driver):
-    assert named_by_driver(driver) is None
+    assert find_by_driver_name(driver) is None
 
 
 def test_a_file_of_ones_own(tmp_path):

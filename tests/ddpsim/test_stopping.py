@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from ddpsim.stopping import Interrupts, Stopped, stopping_on_signals
+from ddpsim.stopping import Interrupts, Stopped, stop_on_signals
 
 MOST_S = 5.0
 
@@ -27,7 +27,7 @@ def end_in_a_destructor() -> None:
     time.sleep(MOST_S)
 
 
-@pytest.mark.parametrize("block", [stopping_on_signals, lambda: Interrupts().noted()], ids=["stopping", "noted"])
+@pytest.mark.parametrize("block", [stop_on_signals, lambda: Interrupts().note_interrupts()], ids=["stopping", "noted"])
 def test_a_signal_whose_exception_is_dropped_is_sent_again(
     block: Callable[[], AbstractContextManager[None]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -44,7 +44,7 @@ def test_other_dropped_exceptions_are_shown_as_ever(monkeypatch: pytest.MonkeyPa
         def __del__(self) -> None:
             raise ValueError
 
-    with stopping_on_signals():
+    with stop_on_signals():
         failing = Failing()
         del failing
     assert len(shown) == 1

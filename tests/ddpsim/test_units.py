@@ -86,7 +86,7 @@ def test_sizes_rise_by_their_factor_and_end_in_range(begin, doublings, factor):
 
 @pytest.mark.parametrize(("number", "text"), [(25.0, "25"), (0.0, "0"), (25.0390625, "25.0390625"), (0.1, "0.1")])
 def test_exact_numbers_read_back(number, text):
-    assert units.exact(number) == text
+    assert units.format_exact(number) == text
     assert float(text) == number
 
 

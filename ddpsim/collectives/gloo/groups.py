@@ -9,7 +9,7 @@ from ddpsim.operations import Operation
 _LAUNCH = "gloo.launch_s"
 
 
-def among(calibration: Calibration, world: int, ranks: int) -> Calibration:
+def adapt_to_group(calibration: Calibration, world: int, ranks: int) -> Calibration:
     """Return `calibration`, fitted to a ring of `world` ranks, for one of `ranks`.
 
     One table cannot tell a launch from what each step of the ring takes beside its bytes, so that a fitted launch holds

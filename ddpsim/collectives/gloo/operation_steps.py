@@ -24,13 +24,13 @@ def exchange() -> TransferSchedule:
     return TransferSchedule(2, 1, (Transfer(0, 1, 0, 1, False, ()), Transfer(1, 0, 0, 1, False, (0,))))
 
 
-def gathering_pair() -> TransferSchedule:
+def build_pair_all_gather() -> TransferSchedule:
     """Return an all-gather of two ranks, each part in two segments: the first goes alone, the last too."""
     first, back = Transfer(0, 1, 0, 1, False, ()), Transfer(1, 0, 2, 3, False, (0,))
     return TransferSchedule(2, 4, (first, back, Transfer(0, 1, 1, 2, False, ()), Transfer(1, 0, 3, 4, False, ())))
 
 
-def exchanged(*, gather: bool) -> float:
+def count_exchanged(*, gather: bool) -> float:
     """Return what one direction of the connection waits for, in bytes for a byte of the message, of those schedules."""
     return 0.75 if gather else 2.0
 
@@ -68,7 +68,7 @@ def binomial_sent(ranks: int) -> float:
     return max(has.values())
 
 
-def reducing(ranks: int, segments: int) -> TransferSchedule:
+def build_reduce(ranks: int, segments: int) -> TransferSchedule:
     """Return a reduce to rank 0: sums of segments around the ring, then every rank's part straight to rank 0.
 
     All but two of the message's segments go around, (p-1)/p of it only where each part is two of them.

@@ -80,13 +80,13 @@ class GlooTransport(ByOperation):
             return self._tree(size_bytes)
         if operation is Operation.REDUCE:
             return self._reduce(size_bytes)
-        around = self._carried_out(operation)
+        around = self._resolve_operation(operation)
         steps, share = around.steps(self._ranks), around.sent(self._ranks)
         cut = around is Operation.ALLREDUCE or (self._rings and around.in_parts)
         segments = self._segments(size_bytes) / self._ranks if cut else 2
         limit, turns = self._reduced_rate() if around.reduces else math.inf, 1.0
-        if self._one_connection(around):
-            turns = operation_steps.exchanged(gather=around.in_parts) / share
+        if self._uses_one_connection(around):
+            turns = operation_steps.count_exchanged(gather=around.in_parts) / share
             limit = self._hop_rate() / turns
         return Demand(
             start_s,
@@ -139,7 +139,7 @@ class GlooTransport(ByOperation):
         copied = size_bytes * (1 + 1 / self._ranks) if operation.in_parts and not self._rings else 0.0
         return copied / self.calibration["gloo.copy.bandwidth"]
 
-    def _one_connection(self, operation: Operation) -> bool:
+    def _uses_one_connection(self, operation: Operation) -> bool:
         """Whether two ranks send each other messages that are not cut into short segments, on one connection."""
         operations = (Operation.SENDRECV,) if self._rings else (Operation.ALL_GATHER, Operation.SENDRECV)
         return self._ranks == 2 and operation in operations
@@ -159,17 +159,17 @@ class GlooTransport(ByOperation):
         start_s = self._ways.start_s(size_bytes) + self._copies_s(operation, size_bytes)
         if self._ranks == 1 or size_bytes == 0:
             return Steps(start_s, ())
-        around = self._carried_out(operation)
+        around = self._resolve_operation(operation)
         if len(self._hops) < self._ranks and (not self._wiring.uniform or around.rooted or self._ranks == 2):
             return GlooTransport(
                 self._wiring.placement, self.calibration, options=CollectiveOptions(expand=True, rings=self._rings)
             ).steps(operation, size_bytes)
         if around.rooted:
-            return self._rooted(around, size_bytes)
-        if self._one_connection(around):
-            schedule = operation_steps.gathering_pair() if around.in_parts else operation_steps.exchange()
+            return self._build_rooted(around, size_bytes)
+        if self._uses_one_connection(around):
+            schedule = operation_steps.build_pair_all_gather() if around.in_parts else operation_steps.exchange()
         else:
-            schedule = self._around(around, size_bytes)
+            schedule = self._build_ring(around, size_bytes)
         parts = schedule.chunks if len(self._hops) == self._ranks else schedule.chunks * around.parts(self._ranks)
         chunk_bytes = size_bytes / parts
         step_bytes = size_bytes / around.parts(self._ranks)
@@ -179,7 +179,7 @@ class GlooTransport(ByOperation):
             start_s, (ChannelSchedule(schedule, chunk_bytes, lambda source, _: ways[source]),), self.capacities
         )
 
-    def _around(self, operation: Operation, size_bytes: int) -> TransferSchedule:
+    def _build_ring(self, operation: Operation, size_bytes: int) -> TransferSchedule:
         segments = self._segments(size_bytes) // self._ranks if operation is Operation.ALLREDUCE else 2
         positions = len(self._hops)
         if operation is Operation.SENDRECV:
@@ -189,12 +189,12 @@ class GlooTransport(ByOperation):
         make = schedules.ring if operation is Operation.ALLREDUCE else operation_schedules.gathering_ring
         return make(self._ranks, segments)
 
-    def _rooted(self, operation: Operation, size_bytes: int) -> Steps:
+    def _build_rooted(self, operation: Operation, size_bytes: int) -> Steps:
         """Return a broadcast's tree, or a reduce's ring and what it sends to the root."""
         if operation is Operation.BROADCAST:
             schedule, weights = operation_steps.binomial(self._ranks), operation_steps.binomial_weights(self._ranks)
         else:
-            schedule, weights = operation_steps.reducing(self._ranks, self._segments(size_bytes)), {}
+            schedule, weights = operation_steps.build_reduce(self._ranks, self._segments(size_bytes)), {}
         chunk_bytes = size_bytes / schedule.chunks
         ways = {}
         for transfer in schedule.transfers:
@@ -277,6 +277,6 @@ class GlooTransport(ByOperation):
                     inside[link] = inside.get(link, 0.0) + load
         return inside | between
 
-    def _carried_out(self, operation: Operation) -> Operation:
+    def _resolve_operation(self, operation: Operation) -> Operation:
         """Return what moves the bytes of an operation: of torch's own reduce-scatter an allreduce."""
         return Operation.ALLREDUCE if operation is Operation.REDUCE_SCATTER and not self._rings else operation

@@ -37,7 +37,7 @@ _ELEMENT_BYTES = 4
 """Of float32, as gradients are."""
 
 
-def picked(ranks: int, size_bytes: int) -> str:
+def pick_algorithm(ranks: int, size_bytes: int) -> str:
     """Return the algorithm of an allreduce of `size_bytes`, as it is carried out."""
     bounds, algorithms = _RULES[bisect_right(_FROM_RANKS, ranks) - 1]
     algorithm = algorithms[bisect_right(bounds, size_bytes)]

@@ -14,7 +14,7 @@ from functools import cached_property
 from ddpsim.collectives import operation_schedules, schedules
 from ddpsim.collectives.all_to_all import AllToAll
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.mpi.decision import ALGORITHMS, picked
+from ddpsim.collectives.mpi.decision import ALGORITHMS, pick_algorithm
 from ddpsim.collectives.mpi.ways import EAGER_BYTES, MpiPaths
 from ddpsim.collectives.patterns import PatternTransport, refuse_unknown_algorithm
 from ddpsim.collectives.routes import PlacementLinks
@@ -78,7 +78,7 @@ class MpiTransport(ByOperation):
     def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:
         """Return Open MPI's choice, or the algorithm that was forced; of other operations the one modelled."""
         if operation is Operation.ALLREDUCE:
-            chosen = picked(self._ranks, size_bytes) if self._algorithm == "auto" else self._algorithm
+            chosen = pick_algorithm(self._ranks, size_bytes) if self._algorithm == "auto" else self._algorithm
             return AlgorithmChoice(chosen, "tcp")
         if operation.rooted:
             return AlgorithmChoice("binomial", "tcp")

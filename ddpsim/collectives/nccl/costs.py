@@ -117,12 +117,12 @@ half and at double of it, on the tables kept here 21.1 and 20.9 %, beside 20.9 %
 """
 
 
-def least(rates: Iterable[float]) -> float:
+def soft_min(rates: Iterable[float]) -> float:
     """Return the least of some rates, less where others are near it."""
     return float(sum(rate**-_CORNER for rate in rates) ** (-1 / _CORNER))
 
 
-def most(times_s: Iterable[float]) -> float:
+def soft_max(times_s: Iterable[float]) -> float:
     """Return the most of some times, more where others are near it."""
     return float(sum(time_s**_CORNER for time_s in times_s) ** (1 / _CORNER))
 
@@ -202,7 +202,7 @@ class EntryCosts:
         if algorithm == TREE and protocol != LL and self.layout.nodes > 1 and not amd:
             net_ends = tree_max(self.layout.shape, protocol) * 1e9 / sent
             limits.append(net_ends)
-        rate = least(limits)
+        rate = soft_min(limits)
         cost = Cost(entry, channels, latency_s, rate, ends, min(limits) / rate, net_ends=net_ends)
         if operation.rooted:
             cut = chain_pieces(protocol, size_bytes / channels)
@@ -235,7 +235,7 @@ class EntryCosts:
         """Return the message bytes per second that each group of links allows."""
         key = (entry.algorithm, entry.protocol)
         if key not in self._rates:
-            self._rates[key] = {g: rate * self.reached(entry, g) for g, rate in self.pattern(entry).rates.items()}
+            self._rates[key] = {g: rate * self.share_of_rate(entry, g) for g, rate in self.pattern(entry).rates.items()}
         return self._rates[key]
 
     def _cut(self, entry: TuningEntry, channels: int, size_bytes: int) -> int:
@@ -328,7 +328,7 @@ class EntryCosts:
             part *= self._get["nic.lone"]
         return part
 
-    def reached(self, entry: TuningEntry, group: str) -> float:
+    def share_of_rate(self, entry: TuningEntry, group: str) -> float:
         """Return the part of a link's rate that `entry` reaches."""
         in_switch = entry.algorithm in (NVLS, NVLS_TREE) and group == NVSWITCH
         part = self._get["nvls.efficiency"] if in_switch else 1.0

@@ -28,7 +28,7 @@ from ddpsim.collectives.trees import depth_and_fan, double_binary_tree
 from ddpsim.network.fairness import LinkId
 from ddpsim.operations import Operation
 from ddpsim.topology.build import MESHED, is_mesh
-from ddpsim.topology.domains import MNNVL_FROM, by_domain
+from ddpsim.topology.domains import MNNVL_FROM, group_by_domain
 from ddpsim.topology.graph import Link, NodeTemplate, Placement
 from ddpsim.topology.hardware import gcn_of, nic_kind
 from ddpsim.topology.node import VertexKind
@@ -41,9 +41,9 @@ _NVLS_FROM, _NVLS_TREE_FROM = 2017, 2018
 """Releases from which NCCL reduces in switches on one node, and between several."""
 
 
-def joined_by_nvlink(placement: Placement, version: int) -> Placement:
+def join_by_nvlink(placement: Placement, version: int) -> Placement:
     """Return the placement as a release of NCCL sees it: an NVLink domain as one node, from 2.21 on."""
-    return by_domain(placement) if version >= MNNVL_FROM else placement
+    return group_by_domain(placement) if version >= MNNVL_FROM else placement
 
 
 class Layout:
@@ -56,7 +56,7 @@ class Layout:
     """
 
     def __init__(self, placement: Placement, version: int, *, expand: bool = False, simple_only: bool = False) -> None:
-        placement = joined_by_nvlink(placement, version)
+        placement = join_by_nvlink(placement, version)
         self.placement, self.wiring, self._simple_only = placement, PlacementLinks(placement, expand), simple_only
         self.ranks, self.nodes, self.per_node = placement.world_size, placement.nodes, placement.gpus_per_node
         self._channels = [
@@ -64,7 +64,7 @@ class Layout:
             for each in placement.classes
         ]
         self.rings = min(len(channels.rings) for channels in self._channels)
-        self.carried = _most_carried(self.nodes)
+        self.carried = _find_most_carried(self.nodes)
         self.depth, self.fan = depth_and_fan(self.nodes)
         self._links: dict[int, dict[tuple[str, str], Link]] = {}
         self.ring = Pattern.of(self._ring_loads())
@@ -96,7 +96,7 @@ class Layout:
         patterns = (self.ring, self.tree, self.nvls_tree)
         return {load.link.name: load.link.link.bandwidth for pattern in patterns for load in pattern.loads}
 
-    def believed_us(self, size_bytes: int) -> tuple[float, ...]:
+    def estimate_us(self, size_bytes: int) -> tuple[float, ...]:
         """Return what NCCL believes an allreduce of `size_bytes` takes by each of `entries`."""
         if size_bytes not in self._believed:
             self._believed[size_bytes] = tuple(time_us(entry, self.shape, size_bytes) for entry in self.entries)
@@ -124,12 +124,12 @@ class Layout:
         """Yield the way of a ring from a node's last GPU to the next node's first: links, groups, loads."""
         if leaving.exit is None or leaving.nic_out is None or entering.entry is None or entering.nic_in is None:
             return
-        yield from self._to_nic(source, leaving.exit)
+        yield from self._list_links_to_nic(source, leaving.exit)
         yield self.wiring.port_out(source, leaving.nic_out), NET, 1.0
         for placed in self._trunks(source, leaving, target, entering):
             yield placed, NET, 1.0
         yield self.wiring.port_in(target, entering.nic_in), NET, 1.0
-        yield from self._to_nic(target, entering.entry)
+        yield from self._list_links_to_nic(target, entering.entry)
 
     def _trunks(self, source: int, leaving: Channel, target: int, entering: Channel) -> tuple[PlacedLink, ...]:
         """Return the fabric's links from a ring's NIC to the next node's.
@@ -146,7 +146,7 @@ class Layout:
         for link, group, load in route_loads(route):
             yield self.wiring.at(node, [link])[0], group, load
 
-    def _to_nic(self, node: int, route: Route) -> Iterator[tuple[PlacedLink, str, float]]:
+    def _list_links_to_nic(self, node: int, route: Route) -> Iterator[tuple[PlacedLink, str, float]]:
         """Yield the way between a GPU and a NIC: part of the hop between nodes, unless through host memory."""
         for placed, group, load in self.inside(node, route):
             yield placed, HOST if group == HOST else NET, load
@@ -164,7 +164,7 @@ class Layout:
                     for placed, group, load in self.inside(node, route):
                         yield Load(placed, group, load * share / len(rings))
             for ring in rings[: self.rings]:
-                for placed, group, load in self._at_nics(node, ring):
+                for placed, group, load in self._list_links_at_nics(node, ring):
                     yield Load(placed, group, load * share / self.rings)
         for source, target in self.wiring.boundaries:
             leaving, entering = self.channels_of(source).rings, self.channels_of(target).rings
@@ -172,14 +172,14 @@ class Layout:
                 for placed in self._trunks(source, out, target, into):
                     yield Load(placed, NET, share / self.rings)
 
-    def _at_nics(self, node: int, ring: Channel) -> Iterator[tuple[PlacedLink, str, float]]:
+    def _list_links_at_nics(self, node: int, ring: Channel) -> Iterator[tuple[PlacedLink, str, float]]:
         """Yield what a ring loads between a node's GPUs and the network."""
         if ring.exit is None or ring.nic_out is None or ring.entry is None or ring.nic_in is None:
             return
-        yield from self._to_nic(node, ring.exit)
+        yield from self._list_links_to_nic(node, ring.exit)
         yield self.wiring.port_out(node, ring.nic_out), NET, 1.0
         yield self.wiring.port_in(node, ring.nic_in), NET, 1.0
-        yield from self._to_nic(node, ring.entry)
+        yield from self._list_links_to_nic(node, ring.entry)
 
     def _tree_loads(self) -> Iterator[Load]:
         """Yield bytes up and down each chain, and at the NIC those of the node that carries most."""
@@ -189,9 +189,9 @@ class Layout:
             template = self.wiring.template(node)
             for chain in chains:
                 for route in chain.routes:
-                    yield from self._both_ways(node, template, route, 1 / len(chains))
+                    yield from self._load_both_ways(node, template, route, 1 / len(chains))
                 if self.nodes > 1 and chain.entry is not None:
-                    for load in self._both_ways(node, template, chain.entry, carried / len(chains)):
+                    for load in self._load_both_ways(node, template, chain.entry, carried / len(chains)):
                         yield replace(load, group=HOST if load.group == HOST else NET)
             for chain in chains[: self.rings]:
                 if self.nodes > 1 and chain.nic_in is not None:
@@ -224,14 +224,14 @@ class Layout:
             route = self.inside(node, tree.routes[hop])
             yield [Load(placed, group, load / len(trees)) for placed, group, load in route]
 
-    def _both_ways(self, node: int, template: NodeTemplate, route: Route, share: float) -> Iterator[Load]:
-        reverse = self._reversed(template)
+    def _load_both_ways(self, node: int, template: NodeTemplate, route: Route, share: float) -> Iterator[Load]:
+        reverse = self._index_by_ends(template)
         for link, group, load in route_loads(route):
             for each in (link, reverse.get((link.target, link.source))):
                 if each is not None:
                     yield Load(self.wiring.at(node, [each])[0], group, load * share)
 
-    def _reversed(self, template: NodeTemplate) -> Mapping[tuple[str, str], Link]:
+    def _index_by_ends(self, template: NodeTemplate) -> Mapping[tuple[str, str], Link]:
         """Return the links of a template by their ends, built once."""
         if id(template) not in self._links:
             self._links[id(template)] = {(link.source, link.target): link for link in template.links}
@@ -277,7 +277,7 @@ class Layout:
             mixed=len(vendors) > 1,
             ll128=self._ll128(gcn, near and nic_near) if gcn else sm >= 70 and near and nic_near and version >= 2005,
             simple_only=self._simple_only or (self.nodes > 1 and any(map(_keeps_no_order, templates))),
-            nvls=self._in_switch(sm, version),
+            nvls=self._find_in_switch(sm, version),
             x86=all(template.cpu.arch == "x86_64" for template in templates),
             version=version,
             gcn=gcn,
@@ -288,7 +288,7 @@ class Layout:
         """Return whether RCCL runs LL128: between nodes of meshed boards (`ll128Enabled` of its models)."""
         return near and self.nodes > 1 and gcn.startswith(("gfx94", "gfx95"))
 
-    def _in_switch(self, sm: int, version: int) -> InSwitch | None:
+    def _find_in_switch(self, sm: int, version: int) -> InSwitch | None:
         """Return the in-switch reduction of the node whose is slowest; None where some node has none."""
         first = _NVLS_FROM if self.nodes == 1 else _NVLS_TREE_FROM
         if sm < 90 or version < first or self.per_node <= 2 or self.hop != NVSWITCH:
@@ -315,7 +315,7 @@ def _edges(nodes: int) -> Iterator[tuple[int, int]]:
                 yield parent, node
 
 
-def _most_carried(nodes: int) -> float:
+def _find_most_carried(nodes: int) -> float:
     """Return bytes that the busiest node sends, or receives, for a byte of the message, half of it down each tree."""
     trees = double_binary_tree(nodes)
     return max(

@@ -67,15 +67,15 @@ def route_loads(route: Route) -> Iterator[tuple[Link, str, float]]:
         elif link.kind == XGMI:
             yield link, XGMI, load
         else:
-            yield link, _GROUP_OF.get(link.kind, _through_host(link) if route.staged else PCIE), load
+            yield link, _GROUP_OF.get(link.kind, _name_host_hop(link) if route.staged else PCIE), load
 
 
-def _through_host(link: Link) -> str:
+def _name_host_hop(link: Link) -> str:
     """Return the kind of hop of a link through host memory, which a card of the network reads and writes itself."""
     return NET if link.at(VertexKind.NIC) or link.at(VertexKind.ADAPTER) else HOST
 
 
-def reversed_route(template: NodeTemplate, route: Route) -> Route:
+def reverse_route(template: NodeTemplate, route: Route) -> Route:
     """Return the way back over the same links."""
     links = {(link.source, link.target): link for link in template.links}
     back = tuple(links[link.target, link.source] for link in reversed(route.links))

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.nccl.layout import Layout, joined_by_nvlink
+from ddpsim.collectives.nccl.layout import Layout, join_by_nvlink
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.declared import Cluster, NodeGroup
@@ -105,10 +105,10 @@ class ChosenPaths:
         """Return a line on each stretch, with bus bandwidths at 1 GiB, and the advice."""
         found = [(self.in_node, "in a node"), (self.between_nodes, "between nodes")]
         said = [stretch.text(where) for stretch, where in found if stretch is not None]
-        return [f"bus bandwidth by {line}" for line in said] + advised(self.advice)
+        return [f"bus bandwidth by {line}" for line in said] + format_path_advice(self.advice)
 
 
-def advised(advice: Iterable[str]) -> list[str]:
+def format_path_advice(advice: Iterable[str]) -> list[str]:
     """Return what a machine's file leaves open, a line each."""
     return [f"advice: {line}" for line in advice]
 
@@ -118,7 +118,7 @@ def paths_advice(placement: Placement, calibration: Calibration | None = None) -
     if placement.world_size == 1 or placement.topology.compute_device == "cpu":
         return ()
     constants = calibration or Calibration.priors(placement.topology.backend)
-    joined = joined_by_nvlink(placement, int(constants[f"{constants.backend}.version"]))
+    joined = join_by_nvlink(placement, int(constants[f"{constants.backend}.version"]))
     return tuple(nic_advice(joined.topology) if joined.nodes > 1 else ())
 
 
@@ -132,32 +132,32 @@ def paths_taken(placement: Placement, calibration: Calibration | None = None) ->
     if placement.world_size == 1 or placement.topology.compute_device == "cpu":
         return None
     constants = calibration or Calibration.priors(placement.topology.backend)
-    trays, placement = placement, joined_by_nvlink(placement, int(constants[f"{constants.backend}.version"]))
+    trays, placement = placement, join_by_nvlink(placement, int(constants[f"{constants.backend}.version"]))
     several = placement.nodes > 1
     pairs = [
         pair for each in placement.classes for pair in pair_transports(each.template, placement.gpus(each), several)
     ]
     return ChosenPaths(
         tuple(dict.fromkeys(pairs)),
-        _inside(trays, placement, calibration, {pair.name for pair in pairs if pair.second != NETWORK}),
-        _between(placement, calibration, dict.fromkeys(pair.name for pair in pairs if pair.second == NETWORK)),
+        _find_inside(trays, placement, calibration, {pair.name for pair in pairs if pair.second != NETWORK}),
+        _find_between(placement, calibration, dict.fromkeys(pair.name for pair in pairs if pair.second == NETWORK)),
         paths_advice(trays, calibration),
     )
 
 
-def _inside(
+def _find_inside(
     trays: Placement, placement: Placement, calibration: Calibration | None, taken: set[str]
 ) -> PathSegment | None:
     """Return what the bytes take inside a node, or an NVLink domain that `placement` joins `trays` to."""
     if not taken:
         return None
     topology, gpus = placement.topology, placement.gpus_per_node
-    one_node = placement is trays and not _large(placement)
+    one_node = placement is trays and not _is_large(placement)
     others = [
         Alternative(name, setting, _busbw(place(changed, 1, gpus), calibration))
         for name, setting, changed in (_peer_to_peer(topology, taken) if one_node else ())
     ]
-    if placement is not trays and trays.topology.elastic and not _large(placement):
+    if placement is not trays and trays.topology.elastic and not _is_large(placement):
         apart = replace(trays.topology, nvlink_domain=None)
         over_nics = _busbw(place(apart, trays.nodes // placement.nodes, trays.gpus_per_node), calibration)
         others.append(Alternative("NVLink inside a tray alone", "NCCL_MNNVL_ENABLE=0", over_nics))
@@ -168,12 +168,16 @@ def _inside(
 def _peer_to_peer(topology: Cluster, taken: set[str]) -> Iterator[tuple[str, str, Cluster]]:
     """Yield the other choices inside a node: a name, what brings it about, the machine with it."""
     if taken & {NVLINK, XGMI, PCIE}:
-        yield "P2P off", "NCCL_P2P_DISABLE=1", _changed(topology, lambda node: replace(node, peer_to_peer="LOC"))
+        yield "P2P off", "NCCL_P2P_DISABLE=1", _change_reach(topology, lambda node: replace(node, peer_to_peer="LOC"))
     if HOST in taken:
-        yield "P2P everywhere", _allowing(topology), _changed(topology, lambda node: replace(node, peer_to_peer="SYS"))
+        yield (
+            "P2P everywhere",
+            _describe_enabling(topology),
+            _change_reach(topology, lambda node: replace(node, peer_to_peer="SYS")),
+        )
 
 
-def other_reach(placement: Placement) -> tuple[str, str, Cluster] | None:
+def find_other_reach(placement: Placement) -> tuple[str, str, Cluster] | None:
     """Return the other way in which cards without NVLink may reach each other: a condition, its setting, the machine.
 
     None where NVLinks join some, where their driver or the machine's file says, and with one rank a node.
@@ -192,17 +196,17 @@ def other_reach(placement: Placement) -> tuple[str, str, Cluster] | None:
     return f"if peer-to-peer {'does not work' if PCIE in taken else 'is allowed everywhere'}", setting, changed
 
 
-def _allowing(topology: Cluster) -> str:
+def _describe_enabling(topology: Cluster) -> str:
     """Return what brings peer-to-peer about where NCCL does not take it."""
     facts = [gpu_facts(group.template.gpus[0].model) for group in topology.groups]
     refused = any(each is not None and not each.peer_to_peer for each in facts)
     return "a driver that allows it" if refused else "NCCL_P2P_LEVEL=SYS"
 
 
-def _between(placement: Placement, calibration: Calibration | None, taken: dict[str, None]) -> PathSegment | None:
+def _find_between(placement: Placement, calibration: Calibration | None, taken: dict[str, None]) -> PathSegment | None:
     if not taken:
         return None
-    if _large(placement):
+    if _is_large(placement):
         return PathSegment(tuple(taken), _busbw(placement, calibration), ())
     others = [
         Alternative(name, setting, _busbw(place(changed, placement.nodes, placement.gpus_per_node), calibration))
@@ -214,23 +218,27 @@ def _between(placement: Placement, calibration: Calibration | None, taken: dict[
     return PathSegment(tuple(taken), _busbw(placement, calibration), tuple(others))
 
 
-def _large(placement: Placement) -> bool:
+def _is_large(placement: Placement) -> bool:
     return max(len(each.template.gpus) for each in placement.classes) > _MOST_GPUS
 
 
 def _network(topology: Cluster, taken: dict[str, None]) -> Iterator[tuple[str, str, Cluster]]:
     """Yield the other choices between nodes, as `_peer_to_peer` does."""
     if any("GPUDirect" in name for name in taken):
-        yield "GPUDirect off", "NCCL_NET_GDR_LEVEL=LOC", _changed(topology, lambda node: _nics(node, gpudirect=False))
+        yield (
+            "GPUDirect off",
+            "NCCL_NET_GDR_LEVEL=LOC",
+            _change_reach(topology, lambda node: _nics(node, gpudirect=False)),
+        )
     if nic_advice(topology):
-        yield "RoCE", "kind: roce", _changed(topology, lambda node: _nics(node, kind="roce", gpudirect=True))
+        yield "RoCE", "kind: roce", _change_reach(topology, lambda node: _nics(node, kind="roce", gpudirect=True))
 
 
 def _nics(node: NodeTemplate, **changes: Any) -> NodeTemplate:
     return replace(node, nics=tuple(replace(nic, **changes) for nic in node.nics))
 
 
-def _changed(topology: Cluster, change: Callable[[NodeTemplate], NodeTemplate]) -> Cluster:
+def _change_reach(topology: Cluster, change: Callable[[NodeTemplate], NodeTemplate]) -> Cluster:
     groups = tuple(NodeGroup(change(group.template), group.count) for group in topology.groups)
     return replace(topology, groups=groups)
 

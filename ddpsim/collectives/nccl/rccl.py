@@ -189,24 +189,24 @@ def time_us(entry: TuningEntry, shape: Shape, size_bytes: int) -> float:
     size.
     """
     if entry.algorithm == ALL_PAIRS:
-        return _FIRST if size_bytes <= ALL_PAIRS_BYTES else _RULED_OUT * _believed_us(entry, shape, size_bytes)
+        return _FIRST if size_bytes <= ALL_PAIRS_BYTES else _RULED_OUT * _estimate_us(entry, shape, size_bytes)
     known = model(shape)
     if shape.nodes == 1 or not known.ll_bytes:
-        return _believed_us(entry, shape, size_bytes)
+        return _estimate_us(entry, shape, size_bytes)
     believed_us = min(
-        _believed_us(each, shape, size_bytes) for each in _table(shape) if each.algorithm == entry.algorithm
+        _estimate_us(each, shape, size_bytes) for each in _table(shape) if each.algorithm == entry.algorithm
     )
-    return believed_us * (1.0 if entry.protocol == _by_size(known, shape, size_bytes) else _RULED_OUT)
+    return believed_us * (1.0 if entry.protocol == _choose_by_size(known, shape, size_bytes) else _RULED_OUT)
 
 
-def _by_size(known: BoardConstants, shape: Shape, size_bytes: int) -> str:
+def _choose_by_size(known: BoardConstants, shape: Shape, size_bytes: int) -> str:
     ll128_bytes = known.ll128_bytes * (_SEVERAL if shape.nodes > 2 else 1.0)
     if shape.simple_only or size_bytes > max(known.ll_bytes, ll128_bytes if shape.ll128 else 0):
         return SIMPLE
     return LL if size_bytes <= known.ll_bytes else LL128
 
 
-def _believed_us(entry: TuningEntry, shape: Shape, size_bytes: int) -> float:
+def _estimate_us(entry: TuningEntry, shape: Shape, size_bytes: int) -> float:
     tenths = model(shape).tenths.get((entry.algorithm, entry.protocol), ())
     bandwidth = entry.bandwidth
     if tenths and (entry.algorithm == TREE or shape.nodes > 1):

@@ -10,7 +10,7 @@ from ddpsim.collectives.channels import Channel
 from ddpsim.collectives.nccl.costs import window_of
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.versions import SIMPLE
-from ddpsim.collectives.operation_schedules import around
+from ddpsim.collectives.operation_schedules import build_ring
 from ddpsim.collectives.routes import PlacedLink
 from ddpsim.collectives.schedules import refuse_too_many
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
@@ -52,7 +52,7 @@ def ring(timing: Timing, layout: Layout, size_bytes: int, operation: Operation =
     """
     lanes: dict[tuple[tuple[object, ...], ...], tuple[list[_Way], int]] = {}
     for index in range(layout.rings):
-        ways = list(_ways(timing, layout, index))
+        ways = list(_list_hops(timing, layout, index))
         key = tuple(tuple(placed.name for placed, _, _ in links) for _, links in ways)
         lanes[key] = (ways, lanes[key][1] + 1 if key in lanes else 1)
     each = timing.pieces if operation.rooted else max(len(ways) for ways, _ in lanes.values())
@@ -68,7 +68,7 @@ def _lane(
     connections = [connection(timing, latency_s, way, timing.rate * share) for latency_s, way in ways]
     if len(ways) == ranks:
         whole = operation is Operation.ALLREDUCE
-        schedule = schedules.ring(ranks) if whole else around(operation, ranks, timing.pieces)
+        schedule = schedules.ring(ranks) if whole else build_ring(operation, ranks, timing.pieces)
     else:
         schedule = schedules.periodic_ring(len(ways), operation.steps(ranks))
     parts = timing.pieces if operation.rooted else operation.parts(ranks)
@@ -89,7 +89,7 @@ def connection(timing: Timing, latency_s: float, way: list[tuple[PlacedLink, str
     return Connection(latency_s, loads, rate)
 
 
-def _ways(timing: Timing, layout: Layout, index: int) -> Iterator[_Way]:
+def _list_hops(timing: Timing, layout: Layout, index: int) -> Iterator[_Way]:
     """Yield the hop from each GPU of ring `index` to the next, node by node."""
     boundaries = dict(layout.wiring.boundaries)
     for node in layout.wiring.nodes:

@@ -8,7 +8,7 @@ from ddpsim.collectives import tree_schedules
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.loads import NVSWITCH
 from ddpsim.collectives.nccl.steps import Timing, connection
-from ddpsim.collectives.nccl.tree_steps import Way, across
+from ddpsim.collectives.nccl.tree_steps import Way, list_chain_links
 from ddpsim.collectives.schedules import refuse_too_many
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
 from ddpsim.collectives.trees import double_binary_tree
@@ -26,10 +26,10 @@ def in_switch(timing: Timing, layout: Layout, size_bytes: int, pieces: int, wind
     heads = _heads(layout)
     each = 2 * (layout.nodes * (layout.per_node + 1) + layout.nodes - 1)
     refuse_too_many(len(trees) * pieces * len(heads) * each)
-    inside = dict(_switched(layout))
+    inside = dict(_list_switch_links(layout))
     lanes, every = [], dict(inside)
     for parents in trees:
-        between = dict(_between(layout, parents, heads))
+        between = dict(_list_head_links(layout, parents, heads))
         every |= between
         connections: dict[tuple[int, int], Connection] = {
             pair: connection(timing, 0.0, way, timing.rate) for pair, way in inside.items()
@@ -37,12 +37,12 @@ def in_switch(timing: Timing, layout: Layout, size_bytes: int, pieces: int, wind
         connections |= {pair: connection(timing, timing.net_s, way, timing.rate) for pair, way in between.items()}
         schedule = tree_schedules.in_switch(parents, layout.per_node, list(heads), pieces)
         chunk_bytes = size_bytes / len(trees) / schedule.chunks
-        lanes.append(ChannelSchedule(schedule, chunk_bytes, _by_pair(connections), window))
+        lanes.append(ChannelSchedule(schedule, chunk_bytes, _index_connections(connections), window))
     capacities = {placed.name: placed.link.bandwidth for way in every.values() for placed, _, _ in way}
     return Steps(timing.start_s, tuple(lanes), capacities)
 
 
-def _by_pair(connections: dict[tuple[int, int], Connection]) -> Callable[[int, int], Connection]:
+def _index_connections(connections: dict[tuple[int, int], Connection]) -> Callable[[int, int], Connection]:
     """Return what finds the connection from one end to another; bound here, for a loop makes one for each tree."""
     return lambda source, target: connections[source, target]
 
@@ -56,7 +56,7 @@ def _heads(layout: Layout) -> dict[int, int]:
     return {numbers[chain.gpus[0]]: index for index, chain in enumerate(chains)}
 
 
-def _switched(layout: Layout) -> Iterator[tuple[tuple[int, int], Way]]:
+def _list_switch_links(layout: Layout) -> Iterator[tuple[tuple[int, int], Way]]:
     """Yield the links of every GPU to its node's switch and back, for each side of the switch."""
     m = layout.per_node
     for node in range(layout.nodes):
@@ -70,7 +70,7 @@ def _switched(layout: Layout) -> Iterator[tuple[tuple[int, int], Way]]:
                         yield pair, [(layout.wiring.at(node, [link])[0], NVSWITCH, 1.0)]
 
 
-def _between(
+def _list_head_links(
     layout: Layout, parents: tuple[int | None, ...], heads: dict[int, int]
 ) -> Iterator[tuple[tuple[int, int], Way]]:
     """Yield the way of every head to that of its node's parent and back."""
@@ -79,4 +79,7 @@ def _between(
         for node, up in enumerate(parents):
             if up is not None:
                 for source, target in ((node, up), (up, node)):
-                    yield (source * width + head, target * width + head), list(across(layout, source, target, index))
+                    yield (
+                        (source * width + head, target * width + head),
+                        list(list_chain_links(layout, source, target, index)),
+                    )

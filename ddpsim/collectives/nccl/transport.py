@@ -12,8 +12,8 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl import steps as nccl_steps
 from ddpsim.collectives.nccl import switch_steps as nccl_switch_steps
 from ddpsim.collectives.nccl import tree_steps as nccl_tree_steps
-from ddpsim.collectives.nccl.costs import Cost, EntryCosts, ll_pieces, most, window_of
-from ddpsim.collectives.nccl.layout import Layout, joined_by_nvlink
+from ddpsim.collectives.nccl.costs import Cost, EntryCosts, ll_pieces, soft_max, window_of
+from ddpsim.collectives.nccl.layout import Layout, join_by_nvlink
 from ddpsim.collectives.nccl.loads import NET
 from ddpsim.collectives.nccl.operation_tuning import operation_table
 from ddpsim.collectives.nccl.shape import TuningEntry
@@ -126,12 +126,12 @@ class NcclTransport(ByOperation):
             demand = self._all_to_all.demand(size_bytes)
             return replace(demand, latency_s=demand.latency_s + self._isolated_s)
         costs = self._costs(operation, size_bytes)
-        cost, time_s = costs[0][0], self._joined_s(costs, size_bytes)
+        cost, time_s = costs[0][0], self._average_s(costs, size_bytes)
         factor = time_s / cost.time_s(size_bytes)
         pattern, share = self._cost.pattern(cost.entry), self._cost.share(operation)
         loads: dict[LinkId, float] = {}
         for load in pattern.loads:
-            value = load.bytes * share * factor / self._cost.reached(cost.entry, load.group)
+            value = load.bytes * share * factor / self._cost.share_of_rate(cost.entry, load.group)
             loads[load.link.name] = loads.get(load.link.name, 0.0) + value
         # A ring's latencies lie between its steps. Trees and chains are one message, their latency before it.
         stepwise = cost.entry.algorithm == RING and operation.steps(self.layout.ranks) > 1 and not operation.rooted
@@ -162,7 +162,7 @@ class NcclTransport(ByOperation):
             return self._cost.start_s(SIMPLE)
         if operation is Operation.ALL_TO_ALL:
             return alone_s(self.demand(operation, size_bytes), self.capacities)
-        return self._joined_s(self._costs(operation, size_bytes), size_bytes)
+        return self._average_s(self._costs(operation, size_bytes), size_bytes)
 
     def steps(self, operation: Operation, size_bytes: int) -> Steps:
         """Return the chosen pattern transfer by transfer, scaled as `demand` is."""
@@ -173,11 +173,11 @@ class NcclTransport(ByOperation):
             return replace(steps, launch_s=steps.launch_s + self._isolated_s)
         costs = self._costs(operation, size_bytes)
         cost = costs[0][0]
-        factor = self._joined_s(costs, size_bytes) / cost.time_s(size_bytes)
+        factor = self._average_s(costs, size_bytes) / cost.time_s(size_bytes)
         if operation.rooted:
             return self._chain(operation, cost, factor, size_bytes)
         if cost.entry.algorithm in (RING, ALL_PAIRS):
-            return nccl_steps.ring(self._timing(cost, factor, operation), self._stepped(), size_bytes, operation)
+            return nccl_steps.ring(self._timing(cost, factor, operation), self._choose_stepped(), size_bytes, operation)
         timing, cut, window = self._timing(cost, factor), cost.pieces, window_of(cost.entry.protocol)
         if cost.entry.algorithm != TREE:
             return nccl_switch_steps.in_switch(timing, self._expanded, size_bytes, cut, window)
@@ -192,7 +192,7 @@ class NcclTransport(ByOperation):
     @cached_property
     def _all_to_all(self) -> AllToAll:
         placement, version = self.layout.placement, self.layout.shape.version
-        ways = NcclPaths(joined_by_nvlink(placement, version), self.calibration)
+        ways = NcclPaths(join_by_nvlink(placement, version), self.calibration)
         return AllToAll(ways, self.layout.ranks, self.capacities)
 
     @property
@@ -212,7 +212,7 @@ class NcclTransport(ByOperation):
             timing = replace(timing, pieces=cut, window=cut, hop_s=hop_s, net_s=net_s)
         return nccl_steps.ring(timing, self.layout if self.layout.nodes == 1 else self._expanded, size_bytes, operation)
 
-    def _stepped(self) -> Layout:
+    def _choose_stepped(self) -> Layout:
         """Return a layout whose ring can be stepped: one node for all where all are alike, else every node."""
         return self.layout if self.layout.wiring.uniform else self._expanded
 
@@ -234,30 +234,30 @@ class NcclTransport(ByOperation):
             net_s=self._cost.net_s(algorithm, protocol) * factor,
             rate=cost.rate * share / factor if ring else cost.ends / scale,
             net_rate=min(cost.ends, cost.net_ends) / scale,
-            load_factors={group: scale / self._cost.reached(cost.entry, group) for group in self._cost.groups},
+            load_factors={group: scale / self._cost.share_of_rate(cost.entry, group) for group in self._cost.groups},
         )
 
-    def _joined_s(self, costs: list[tuple[Cost, float]], size_bytes: int) -> float:
+    def _average_s(self, costs: list[tuple[Cost, float]], size_bytes: int) -> float:
         """Return the geometric mean of the entries' times, weighted by how likely NCCL takes each."""
         total = sum(weight for _, weight in costs)
         time_s = math.exp(sum(weight * math.log(cost.time_s(size_bytes)) for cost, weight in costs) / total)
         if self._options.isolated:
             return time_s + self._get["isolated_s"]
         floor_s = self._options.gpus_per_process * self._get["launch_s"]
-        return most((time_s, floor_s))
+        return soft_max((time_s, floor_s))
 
     def _costs(self, operation: Operation, size_bytes: int) -> list[tuple[Cost, float]]:
         """Return the entries that may be taken, the cheapest by NCCL's belief first, with weights."""
         key = (operation, size_bytes)
         if key not in self._costs_of:
-            self._costs_of[key] = self._found_costs(operation, size_bytes)
+            self._costs_of[key] = self._find_costs(operation, size_bytes)
         return self._costs_of[key]
 
-    def _found_costs(self, operation: Operation, size_bytes: int) -> list[tuple[Cost, float]]:
+    def _find_costs(self, operation: Operation, size_bytes: int) -> list[tuple[Cost, float]]:
         if operation is Operation.ALLREDUCE:
-            entries, allowed, table = self._entries, self._allowed, self.layout.believed_us(size_bytes)
+            entries, allowed, table = self._entries, self._allowed, self.layout.estimate_us(size_bytes)
         else:
-            entries = tuple(self._others(operation, size_bytes))
+            entries = tuple(self._list_others(operation, size_bytes))
             allowed = list(range(len(entries)))
             table = tuple(entry.latency_us + size_bytes / (1000 * entry.bandwidth) for entry in entries)
         believed = sorted((table[index] * self._crossover(entries[index]), index) for index in allowed)
@@ -267,7 +267,7 @@ class NcclTransport(ByOperation):
             (self._cost.of(entries[index], size_bytes, operation), weight) for weight, index in weights if weight > 0
         ]
 
-    def _others(self, operation: Operation, size_bytes: int) -> Iterator[TuningEntry]:
+    def _list_others(self, operation: Operation, size_bytes: int) -> Iterator[TuningEntry]:
         """Yield what NCCL may run an operation by, other than an allreduce, whatever algorithm that is forced to.
 
         A send and receive runs LL up to 16 KiB a channel (NCCL_P2P_LL_THRESHOLD, `src/enqueue.cc`).

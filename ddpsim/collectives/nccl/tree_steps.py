@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ddpsim.collectives import tree_schedules
 from ddpsim.collectives.channels import Channel
 from ddpsim.collectives.nccl.layout import Layout
-from ddpsim.collectives.nccl.loads import HOST, NET, reversed_route
+from ddpsim.collectives.nccl.loads import HOST, NET, reverse_route
 from ddpsim.collectives.nccl.steps import Timing, connection
 from ddpsim.collectives.routes import PlacedLink
 from ddpsim.collectives.schedules import TransferSchedule, refuse_too_many
@@ -39,7 +39,7 @@ def tree(timing: Timing, layout: Layout, size_bytes: int, pieces: int, window: i
     for same in chains.values():
         for parents in trees:
             share = len(same) / layout.rings / len(trees)
-            ways = dict(_ways(layout, same[0], parents))
+            ways = dict(_list_parent_links(layout, same[0], parents))
             capacities |= {placed.name: placed.link.bandwidth for way in ways.values() for placed, _, _ in way}
             lanes.append(
                 _lane(
@@ -82,7 +82,7 @@ def _parents(layout: Layout) -> list[list[int | None]]:
     ]
 
 
-def _ways(layout: Layout, index: int, parents: list[int | None]) -> Iterator[tuple[tuple[int, int], Way]]:
+def _list_parent_links(layout: Layout, index: int, parents: list[int | None]) -> Iterator[tuple[tuple[int, int], Way]]:
     """Yield the way from every rank to its parent and back; ranks are numbered along their node's chain."""
     m = layout.per_node
     for rank, parent in enumerate(parents):
@@ -92,18 +92,18 @@ def _ways(layout: Layout, index: int, parents: list[int | None]) -> Iterator[tup
         if node == above:
             down = _chain(layout, node, index).routes[parent % m]
             yield (parent, rank), list(layout.inside(node, down))
-            yield (rank, parent), list(layout.inside(node, reversed_route(layout.wiring.template(node), down)))
+            yield (rank, parent), list(layout.inside(node, reverse_route(layout.wiring.template(node), down)))
         else:
-            yield (parent, rank), list(across(layout, above, node, index))
-            yield (rank, parent), list(across(layout, node, above, index))
+            yield (parent, rank), list(list_chain_links(layout, above, node, index))
+            yield (rank, parent), list(list_chain_links(layout, node, above, index))
 
 
-def across(layout: Layout, source: int, target: int, index: int) -> Iterator[tuple[PlacedLink, str, float]]:
+def list_chain_links(layout: Layout, source: int, target: int, index: int) -> Iterator[tuple[PlacedLink, str, float]]:
     """Yield the way from the first GPU of a node's chain to that of another node's."""
     out, into = _chain(layout, source, index), _chain(layout, target, index)
     if out.entry is None or into.entry is None or out.nic_in is None or into.nic_in is None:
         return
-    for node, route in ((source, reversed_route(layout.wiring.template(source), out.entry)), (target, into.entry)):
+    for node, route in ((source, reverse_route(layout.wiring.template(source), out.entry)), (target, into.entry)):
         for placed, group, load in layout.inside(node, route):
             yield placed, HOST if group == HOST else NET, load
     for placed in layout.wiring.between(source, out.nic_in, target, into.nic_in):

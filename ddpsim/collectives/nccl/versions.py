@@ -95,7 +95,7 @@ def release(version: int) -> Release:
     return next(each for each in reversed(_RELEASES) if each.first <= version or each is _RELEASES[0])
 
 
-def _by_protocol(ring: _Scales, tree: _Scales) -> Latencies:
+def _make_latencies(ring: _Scales, tree: _Scales) -> Latencies:
     return {RING: dict(zip(PROTOCOLS, ring, strict=True)), TREE: dict(zip(PROTOCOLS, tree, strict=True))}
 
 
@@ -107,10 +107,10 @@ _TREE_LL128 = (*(1.0,) * 5, 0.9, 0.8, 0.8, 0.8, 0.7)
 _NO_LIMIT = float("inf")
 _2_8 = Release(
     first=2005,
-    base=_by_protocol(ring=(3.6, 10.0, 8.4), tree=(4.4, 4.4, 0.0)),
-    nvlink=_by_protocol(ring=(0.47, 1.9, 3.4), tree=(0.52, 1.25, 28.0)),
-    pci=_by_protocol(ring=(1.0, 2.5, 5.7), tree=(1.0, 1.9, 28.0)),
-    net=_by_protocol(ring=(2.7, 4.0, 9.6), tree=(5.0, 8.5, 50.0)),
+    base=_make_latencies(ring=(3.6, 10.0, 8.4), tree=(4.4, 4.4, 0.0)),
+    nvlink=_make_latencies(ring=(0.47, 1.9, 3.4), tree=(0.52, 1.25, 28.0)),
+    pci=_make_latencies(ring=(1.0, 2.5, 5.7), tree=(1.0, 1.9, 28.0)),
+    net=_make_latencies(ring=(2.7, 4.0, 9.6), tree=(5.0, 8.5, 50.0)),
     far_ll=1.8,
     overhead=False,
     exposed=False,
@@ -136,7 +136,7 @@ _2_8 = Release(
 _2_9 = replace(
     _2_8,
     first=2009,
-    net=_by_protocol(ring=(2.7, 4.0, 9.6), tree=(5.0, 8.5, 28.0)),
+    net=_make_latencies(ring=(2.7, 4.0, 9.6), tree=(5.0, 8.5, 28.0)),
     ring_ll128=(16.9,) * 4,
     tree_ll128=((16.9,) * 3,) * 4,
     tree=((26.5, 18.5, 10.0), *((24.0, 22.5, 16.0),) * 3),
@@ -153,7 +153,7 @@ _2_9 = replace(
 _2_12 = replace(
     _2_9,
     first=2011,
-    net=_by_protocol(ring=(2.7, 4.0, 28.0), tree=(5.0, 8.5, 28.0)),
+    net=_make_latencies(ring=(2.7, 4.0, 28.0), tree=(5.0, 8.5, 28.0)),
     closing=2,
     ring_ll128=(20.0,) * 4,
     tree_ll128=((20.0, 20.0, 20.0),) * 4,
@@ -167,9 +167,9 @@ _2_12 = replace(
 _2_19 = replace(
     _2_12,
     first=2013,
-    base=_by_protocol(ring=(6.6, 14.0, 8.4), tree=(6.8, 14.0, 0.0)),
-    nvlink=_by_protocol(ring=(0.6, 1.9, 3.4), tree=(0.6, 1.25, 28.0)),
-    net=_by_protocol(ring=(2.7, 4.0, 14.0), tree=(5.0, 8.5, 28.0)),
+    base=_make_latencies(ring=(6.6, 14.0, 8.4), tree=(6.8, 14.0, 0.0)),
+    nvlink=_make_latencies(ring=(0.6, 1.9, 3.4), tree=(0.6, 1.25, 28.0)),
+    net=_make_latencies(ring=(2.7, 4.0, 14.0), tree=(5.0, 8.5, 28.0)),
     far_ll=1.0,
     overhead=True,
     ampere_total=None,
@@ -181,10 +181,10 @@ _2_19 = replace(
 _2_28 = replace(
     _2_19,
     first=2023,
-    base=_by_protocol(ring=(6.6, 14.0, 8.4), tree=(6.8, 14.0, 8.4)),
-    nvlink=_by_protocol(ring=(0.6, 1.9, 3.4), tree=(0.6, 1.25, 4.0)),
-    pci=_by_protocol(ring=(1.0, 2.5, 5.7), tree=(1.0, 1.9, 4.0)),
-    net=_by_protocol(ring=(2.7, 4.0, 14.0), tree=(5.0, 8.5, 14.0)),
+    base=_make_latencies(ring=(6.6, 14.0, 8.4), tree=(6.8, 14.0, 8.4)),
+    nvlink=_make_latencies(ring=(0.6, 1.9, 3.4), tree=(0.6, 1.25, 4.0)),
+    pci=_make_latencies(ring=(1.0, 2.5, 5.7), tree=(1.0, 1.9, 4.0)),
+    net=_make_latencies(ring=(2.7, 4.0, 14.0), tree=(5.0, 8.5, 14.0)),
     exposed=True,
     closing=0,
     ll_share=1 / 2,

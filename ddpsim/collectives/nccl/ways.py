@@ -37,7 +37,7 @@ class NcclPaths:
 
     def connection(self, source: int, target: int) -> Connection:
         """Return the way from one rank to another."""
-        way = list(self._way(source, target))
+        way = list(self._list_links(source, target))
         loads: dict[LinkId, float] = {}
         for placed, group, load in way:
             self.capacities[placed.name] = placed.link.bandwidth
@@ -51,26 +51,28 @@ class NcclPaths:
         card_s = max(nics, default=0.0) * self._get(f"nic.latency.{SIMPLE}") if group == NET else 0.0
         return self._get(f"ring.hop.{kind}.{SIMPLE}_s") + card_s
 
-    def _way(self, source: int, target: int) -> Iterator[tuple[PlacedLink, str, float]]:
+    def _list_links(self, source: int, target: int) -> Iterator[tuple[PlacedLink, str, float]]:
         (here, first), (there, second) = map(self._gpu, (source, target))
         if here == there:
-            yield from self._inside(here, first, second, to_nic=False)
+            yield from self._list_links_inside(here, first, second, to_nic=False)
             return
-        out, back = self._nearest(here, first), self._nearest(there, second)
-        yield from self._inside(here, first, out, to_nic=True)
+        out, back = self._find_nearest(here, first), self._find_nearest(there, second)
+        yield from self._list_links_inside(here, first, out, to_nic=True)
         for placed in self._wiring.between(here, out, there, back):
             yield placed, NET, 1.0
-        yield from self._inside(there, back, second, to_nic=True)
+        yield from self._list_links_inside(there, back, second, to_nic=True)
 
     def _gpu(self, rank: int) -> tuple[int, str]:
         node, index, kind = self._placement.node_of(rank)
         return node, self._placement.gpus(kind)[index]
 
-    def _inside(self, node: int, source: str, target: str, *, to_nic: bool) -> Iterator[tuple[PlacedLink, str, float]]:
+    def _list_links_inside(
+        self, node: int, source: str, target: str, *, to_nic: bool
+    ) -> Iterator[tuple[PlacedLink, str, float]]:
         for link, group, load in route_loads(self._paths(node)[source, target]):
             yield self._wiring.at(node, [link])[0], NET if to_nic and group != HOST else group, load
 
-    def _nearest(self, node: int, gpu: str) -> str:
+    def _find_nearest(self, node: int, gpu: str) -> str:
         if (node, gpu) not in self._near:
             paths = self._paths(node)
             names = [nic.name for nic in self._wiring.template(node).nics]
@@ -80,5 +82,5 @@ class NcclPaths:
     def _paths(self, node: int) -> Paths:
         if node not in self._found:
             used = self._placement.gpus(self._placement.class_of(node))
-            self._found[node] = find_paths(self._wiring.template(node).only(used), pxn=False)
+            self._found[node] = find_paths(self._wiring.template(node).select_gpus(used), pxn=False)
         return self._found[node]

@@ -45,9 +45,9 @@ def _events(trace: Trace, side: str, numbers: Iterator[int]) -> Iterator[Event]:
             continue
         begin, end = mine[0].start_s, mine[-1].end_s
         spans = [span for span in trace.spans if span.rank == rank and begin <= span.start_s < end]
-        spans += [_whole(rank, f"{ITERATION} {it.index}", it.start_s, it.end_s) for it in mine]
+        spans += [_build_span(rank, f"{ITERATION} {it.index}", it.start_s, it.end_s) for it in mine]
         process = 2 * rank + SIDES.index(side)
-        shifted = sorted((_shifted(span, begin, process) for span in spans), key=lambda span: span.start_s)
+        shifted = sorted((_shift_span(span, begin, process) for span in spans), key=lambda span: span.start_s)
         tids = stream_numbers(shifted)
         yield from stream_names(process, tids, f"rank {rank} {side}")
         for span in shifted:
@@ -73,11 +73,11 @@ def _shift_path(trace: Trace, it: Iteration, by_s: float) -> list[PathSpan]:
     return [replace(span, start_s=span.start_s + by_s, end_s=span.end_s + by_s) for span in trace.path_of(it)]
 
 
-def _whole(rank: int, name: str, begin: float, end: float) -> Span:
+def _build_span(rank: int, name: str, begin: float, end: float) -> Span:
     return Span(rank=rank, stream=HOST, name=name, start_s=begin, duration_s=end - begin)
 
 
-def _shifted(span: Span, begin_s: float, process: int) -> Span:
+def _shift_span(span: Span, begin_s: float, process: int) -> Span:
     """Return `span`, and the times in its args, from `begin_s` on, as of a process."""
     args: dict[str, object] = {
         name: value - begin_s if name.endswith("_s") and isinstance(value, int | float) else value

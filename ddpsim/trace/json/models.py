@@ -91,7 +91,7 @@ class IterationRecord(Document):
     gradients: list[Annotated[tuple[Parameter, Seconds, Seconds], Field(strict=False)]]
 
     @model_validator(mode="after")
-    def _in_order(self) -> IterationRecord:
+    def _check_order(self) -> IterationRecord:
         if self.end_s < self.start_s:
             raise document_error(f"it ends at {self.end_s!r} s, before it starts at {self.start_s!r} s", "end_s")
         return self

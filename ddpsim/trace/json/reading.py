@@ -144,7 +144,7 @@ def _parse_event(
         spans.append(_span(event, rank, streams, {k: v for k, v in args.items() if k != "duration_s"}, False))
     elif phase == "X" and RECORD in args:
         iterations.append(iteration_from(args[RECORD], f"{place}.args.{RECORD}", TraceError, _REMEDY))
-    elif phase == "X" and not _derived(event):
+    elif phase == "X" and not _is_derived(event):
         category = event["cat"]
         kernel = category in ("kernel", "gpu_user_annotation")
         added = ("device", "stream", "correlation") if category == "kernel" else ("backend",)
@@ -152,7 +152,7 @@ def _parse_event(
         spans.append(_span(event, rank, streams, {k: v for k, v in args.items() if k not in dropped}, kernel))
 
 
-def _derived(event: Mapping[str, object]) -> bool:
+def _is_derived(event: Mapping[str, object]) -> bool:
     """Return whether the event was added for the tools' sake: a launch, or the kernel under an annotation."""
     return event["cat"] == "cuda_runtime" or str(event["name"]).startswith(KERNEL)
 

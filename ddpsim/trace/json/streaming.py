@@ -56,7 +56,7 @@ class StreamedTrace:
         Raises:
             InputError: as `error`, with line and column where it is not JSON.
         """
-        first = self._next()
+        first = self._peek()
         if first == "[":
             self._at += 1
             yield from self._items()
@@ -65,54 +65,54 @@ class StreamedTrace:
             yield from self._members()
         else:
             self._refuse("Expecting a trace: an object or a list")
-        if self._next():
+        if self._peek():
             self._refuse("Extra data")
 
     def _members(self) -> Iterator[list[Any]]:
-        if self._next() == "}":
+        if self._peek() == "}":
             self._at += 1
             return
         while True:
-            if self._next() != '"':
+            if self._peek() != '"':
                 self._refuse("Expecting property name enclosed in double quotes")
             key = self._value()
-            if self._next() != ":":
+            if self._peek() != ":":
                 self._refuse("Expecting ':' delimiter")
             self._at += 1
-            if key == EVENTS and self._next() == "[":
+            if key == EVENTS and self._peek() == "[":
                 self._at += 1
                 self.header[EVENTS] = []
                 yield from self._items()
             else:
-                self._next()
+                self._peek()
                 self.header[str(key)] = self._value(in_header=True)
-            if self._closed("}"):
+            if self._take_end("}"):
                 return
 
     def _items(self) -> Iterator[list[Any]]:
-        if self._next() == "]":
+        if self._peek() == "]":
             self._at += 1
             return
         between, refused = "", 0
         while True:
             begin = self._at
             if between and begin >= refused and (cut := self._text.rfind(between, begin)) > begin:
-                if (batch := _decoded(self._text[begin : cut + 1])) is not None:
+                if (batch := _decode(self._text[begin : cut + 1])) is not None:
                     self._at = cut + len(between) - 1
                     yield batch
                     continue
                 refused = cut
             yield [self._value()]
             end = self._at
-            if self._closed("]"):
+            if self._take_end("]"):
                 return
-            self._next()
+            self._peek()
             gap = self._text[end - 1 : self._at + 1]
             if gap[:1] == "}" and gap[-1] == "{" and gap[1:-1].strip(_SPACE) == ",":
                 between = gap
 
-    def _closed(self, end: str) -> bool:
-        mark = self._next()
+    def _take_end(self, end: str) -> bool:
+        mark = self._peek()
         if mark not in (",", end):
             self._refuse("Expecting ',' delimiter")
         self._at += 1
@@ -125,17 +125,17 @@ class StreamedTrace:
             try:
                 value, end = _DECODE(self._text, self._at)
             except json.JSONDecodeError as cause:
-                if cause.pos < len(self._text) - _TAIL or not self._more():
+                if cause.pos < len(self._text) - _TAIL or not self._read_more():
                     self._refuse(cause.msg, cause.pos)
                 wanted = max(PIECE, 2 * wanted)
-                while len(self._text) - self._at < wanted and self._more():
+                while len(self._text) - self._at < wanted and self._read_more():
                     pass
                 continue
             except (RecursionError, ValueError) as cause:
                 raise self._error(
                     f"its JSON cannot be read: {cause}", place=self._place, remedy=self._remedy
                 ) from cause
-            if self._is_whole(end) or not self._more():
+            if self._is_whole(end) or not self._read_more():
                 if in_header:
                     self._in_header += end - self._at
                     self._check_length(self._in_header, "a header")
@@ -152,7 +152,7 @@ class StreamedTrace:
         left = len(self._text) - end
         return left > 2 or (left > 0 and self._text[end] not in ".eE")
 
-    def _next(self) -> str:
+    def _peek(self) -> str:
         """Return the next character that is no space, without taking it; empty at the end of the file."""
         while True:
             text, at = self._text, self._at
@@ -161,10 +161,10 @@ class StreamedTrace:
             self._at = at
             if at < len(text):
                 return text[at]
-            if not self._more():
+            if not self._read_more():
                 return ""
 
-    def _more(self) -> bool:
+    def _read_more(self) -> bool:
         """Read a piece more, and forget what was taken; return whether there was one."""
         if self._ended:
             return False
@@ -194,7 +194,7 @@ class StreamedTrace:
         )
 
 
-def _decoded(events: str) -> list[Any] | None:
+def _decode(events: str) -> list[Any] | None:
     """Return events with commas between them; None where they are none, or odd, and are to be read one by one.
 
     What parses as a list ends where one of its objects does: a cut inside an event leaves a brace or a text open.

@@ -58,23 +58,25 @@ def ddp_run(traced: DissectedTrace) -> Trace:
     return Trace(world_size, traced.file.backend or "nccl", iterations, provenance=provenance)
 
 
-def seen_buckets(trace: Trace) -> list[dict[str, float]]:
+def list_buckets(trace: Trace) -> list[dict[str, float]]:
     """Return the buckets of a trace as JSON objects: medians over its iterations, in seconds from the start of forward.
 
     `skew_s` and `wire_s` split the collective.
     """
     synced = [iteration for iteration in trace.iterations if iteration.buckets]
     numbers = range(min((len(iteration.buckets) for iteration in synced), default=0))
-    return [_seen([(iteration.start_s, iteration.buckets[number]) for iteration in synced]) for number in numbers]
+    return [
+        _describe_bucket([(iteration.start_s, iteration.buckets[number]) for iteration in synced]) for number in numbers
+    ]
 
 
 def buckets_in(traced: DissectedTrace) -> list[dict[str, float]]:
     """Return the buckets of a trace taken apart; none where no allreduce of DDP runs on a device in it."""
     launched = any(_kernels(step, traced.file.events.works) for step in traced.steps)
-    return seen_buckets(ddp_run(traced)) if launched else []
+    return list_buckets(ddp_run(traced)) if launched else []
 
 
-def _seen(found: Sequence[tuple[float, BucketTimes]]) -> dict[str, float]:
+def _describe_bucket(found: Sequence[tuple[float, BucketTimes]]) -> dict[str, float]:
     first = found[0][1]
     wires = [(bucket.wire_s or bucket.started_s, bucket) for _, bucket in found]
     moments = ("ready_s", "launched_s", "started_s", "finished_s")
@@ -154,7 +156,9 @@ class _StepReader:
         )
         broadcast_s = sum(i.end_s - i.start_s for i in step.ddp if i.start_s < step.backward_s)
         hooks_s = sum(i.end_s - i.start_s for i in step.ddp if step.backward_s <= i.start_s < step.backward_end_s)
-        computed_s = _done([work for work in computing if _launch(work) < step.backward_end_s], step.backward_end_s)
+        computed_s = _find_done(
+            [work for work in computing if _launch(work) < step.backward_end_s], step.backward_end_s
+        )
         communicated_s = max((bucket.finished_s for bucket in buckets), default=0.0)
         return Iteration(
             rank=self.rank,
@@ -170,7 +174,7 @@ class _StepReader:
             stepped=bool(buckets),
             buckets=buckets,
             gradients=tuple(
-                Gradient(parameter=parameter, hook_s=event.end_s, ready_s=_completed(computing, event.end_s))
+                Gradient(parameter=parameter, hook_s=event.end_s, ready_s=_find_completed(computing, event.end_s))
                 for parameter, event in zip(traced.mapping.order, step.accumulations, strict=True)
             ),
         )
@@ -191,7 +195,7 @@ class _StepReader:
             index=number,
             size_bytes=size_bytes,
             parameters=members,
-            ready_s=_completed(computing, launched_s),
+            ready_s=_find_completed(computing, launched_s),
             launched_s=launched_s,
             started_s=kernel.start_s,
             wire_s=max(kernel.start_s, kernel.end_s - size_bytes / self.rate),
@@ -200,12 +204,12 @@ class _StepReader:
         )
 
 
-def _completed(works: Sequence[DeviceWork], launched_before_s: float) -> float:
+def _find_completed(works: Sequence[DeviceWork], launched_before_s: float) -> float:
     """Return when the device was done with all that the host had launched by a moment."""
-    return _done([work for work in works if _launch(work) <= launched_before_s], launched_before_s)
+    return _find_done([work for work in works if _launch(work) <= launched_before_s], launched_before_s)
 
 
-def _done(works: Sequence[DeviceWork], otherwise_s: float) -> float:
+def _find_done(works: Sequence[DeviceWork], otherwise_s: float) -> float:
     return max((work.end_s for work in works), default=otherwise_s)
 
 

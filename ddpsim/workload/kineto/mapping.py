@@ -41,10 +41,10 @@ def map_arrivals(steps: Sequence[HostStep], shapes: Workload | None, place: str)
     """
     if shapes is None:
         return _from_trace(steps[0], place)
-    return _with_dtypes(_by_shapes(steps[0], shapes, place), _dtypes(steps[0]), shapes.name)
+    return _with_dtypes(_map_by_shapes(steps[0], shapes, place), _dtypes(steps[0]), shapes.name)
 
 
-def _by_shapes(step: HostStep, shapes: Workload, place: str) -> Mapping:
+def _map_by_shapes(step: HostStep, shapes: Workload, place: str) -> Mapping:
     count = len(step.accumulations)
     orders = {
         f"by the arrival order of {shapes.name}": [

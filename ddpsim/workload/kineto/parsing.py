@@ -89,7 +89,7 @@ class _Column:
         self.owners.append(owner)
         self.others.append(other)
 
-    def moved(self, origin: float, ties: int = 0) -> Iterator[tuple[str, float, float, Any, Any]]:
+    def shift(self, origin: float, ties: int = 0) -> Iterator[tuple[str, float, float, Any, Any]]:
         """Yield name, start, end, owner and the rest, in seconds from `origin`.
 
         They come by start where `ties` is not 0: of those that start at once the longer first at -1, last at 1.
@@ -132,7 +132,7 @@ class _EventTable:
             elif isinstance(thread, list | dict):
                 thread = str(thread)
             if kind == _OPERATOR:
-                kept = self._kept(name, args)
+                kept = self._select_arguments(name, args)
                 if kept or not self._is_inner(name, start, start + duration, thread):
                     operators(name, start, start + duration, thread, kept)
             elif kind == _DEVICE:
@@ -161,7 +161,7 @@ class _EventTable:
             self.outer[thread] = start, end
         return False
 
-    def _kept(self, name: str, args: Mapping[str, object]) -> Mapping[str, object]:
+    def _select_arguments(self, name: str, args: Mapping[str, object]) -> Mapping[str, object]:
         """Return the arguments that are read; operators, and nodes that undo them, share those of their number."""
         if name.startswith(_WITH_SHAPES):
             return {key: args[key] for key in (*_KEPT, *_SHAPES) if key in args}
@@ -183,7 +183,7 @@ class _EventTable:
         used = {correlation for _, correlation in on_device.others} - {None}
         by_correlation: dict[int, HostEvent] = {}
         waits = []
-        for name, start_s, end_s, thread, correlation in launches.moved(origin):
+        for name, start_s, end_s, thread, correlation in launches.shift(origin):
             if correlation in used or name in _WAITS:
                 launch = _make(HostEvent, (name, start_s, end_s, thread, _NO_ARGS))
                 if name in _WAITS:
@@ -192,10 +192,10 @@ class _EventTable:
                     by_correlation[correlation] = launch
         works = [
             _make(DeviceWork, (name, start_s, end_s, stream, size_bytes, by_correlation.get(correlation)))
-            for name, start_s, end_s, stream, (size_bytes, correlation) in on_device.moved(origin, 1)
+            for name, start_s, end_s, stream, (size_bytes, correlation) in on_device.shift(origin, 1)
         ]
         waits.sort(key=lambda event: (event.start_s, -event.end_s))
-        moved = [_make(HostEvent, row) for row in operators.moved(origin, -1)]
+        moved = [_make(HostEvent, row) for row in operators.shift(origin, -1)]
         return Events(moved, waits, works, origin / 1e6)
 
 

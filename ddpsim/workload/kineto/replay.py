@@ -51,7 +51,7 @@ class TimelineWithoutDdp:
         """Return a moment of the host without what DDP did before it."""
         return self._cut.moment(moment_s)
 
-    def launched(self, start_s: float, end_s: float) -> Sequence[ReplayedWork]:
+    def list_launched(self, start_s: float, end_s: float) -> Sequence[ReplayedWork]:
         """Return the works that the trace's host launched from one moment to another, both included."""
         return self.works[bisect_left(self._launches, start_s) : bisect_right(self._launches, end_s)]
 
@@ -67,7 +67,7 @@ class TimelineWithoutDdp:
 
 
 def _replay(works: Sequence[DeviceWork], cut: Cut) -> list[ReplayedWork]:
-    waited, usual_s = _waiting(works)
+    waited, usual_s = _find_waiting(works)
     free: dict[object, float] = {}
     replayed = []
     launched = [(work.launch.start_s, work) for work in works if work.launch is not None]
@@ -83,7 +83,7 @@ def _replay(works: Sequence[DeviceWork], cut: Cut) -> list[ReplayedWork]:
     return replayed
 
 
-def _waiting(works: Sequence[DeviceWork]) -> tuple[set[int], float]:
+def _find_waiting(works: Sequence[DeviceWork]) -> tuple[set[int], float]:
     """Return which works waited for another work or a collective, and the usual lag of those that did not.
 
     What starts on the heels of another work of its stream, or of a collective, waited for that: how long after its

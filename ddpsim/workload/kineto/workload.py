@@ -118,13 +118,13 @@ def open_trace(path: str | Path, shapes: Workload | None = None) -> DissectedTra
     """Read a trace and take it apart; arguments and errors are those of `import_trace`."""
     file = read_kineto(path)
     found = find_steps(file.events, file.place)
-    steps, notes = _alike(found)
+    steps, notes = _select_alike(found)
     mapping = map_arrivals(steps, shapes, file.place)
-    notes = [*notes, *_foreign(file.events, steps[-1])]
+    notes = [*notes, *_note_foreign(file.events, steps[-1])]
     return DissectedTrace(file, steps, TimelineWithoutDdp(file.events.works, found), mapping, notes)
 
 
-def _foreign(events: Events, step: HostStep) -> list[str]:
+def _note_foreign(events: Events, step: HostStep) -> list[str]:
     """Return a note on collectives that layers make by themselves, of which a workload knows nothing."""
     calls = foreign_calls(calls_in(events.operators), step)
     if not step.reducer or not calls:
@@ -177,7 +177,7 @@ def workload_in(traced: DissectedTrace, shapes: Workload | None) -> Imported:
         gradient_hook_s=hook.round(9),
         gradient_ready_s=ready.round(9),
         forward_use_s=use,
-        synchronises=_synchronises(steps),
+        synchronises=_find_synchronising(steps),
         provenance={
             "how": "imported from a Kineto trace; the profiler slows the host",
             "mapping": mapping.how,
@@ -195,7 +195,7 @@ class _Record:
     ready: list[float]
 
 
-def _alike(steps: Sequence[HostStep]) -> tuple[list[HostStep], list[str]]:
+def _select_alike(steps: Sequence[HostStep]) -> tuple[list[HostStep], list[str]]:
     """Return the steps with the usual number of gradients, and a note on the others."""
     usual = statistics.mode(len(step.accumulations) for step in steps)
     kept = [step for step in steps if len(step.accumulations) == usual]
@@ -222,7 +222,7 @@ def _record(step: HostStep, timeline: TimelineWithoutDdp) -> _Record:
     if not timeline.works:
         return _Record(host, host, hooks, hooks)
     by_phase: dict[str, list[DeviceWork]] = {phase: [] for phase in _PHASES}
-    for replayed in timeline.launched(*step.held):
+    for replayed in timeline.list_launched(*step.held):
         if (phase := step.phase_of(replayed.launched_s)) is not None:
             by_phase[phase].append(replayed.work)
     ready = [max(timeline.done_s(end_s) - begin_s, 0.0) for end_s in ends]
@@ -234,7 +234,7 @@ def _phase(recorded: Sequence[_Record], phase: str) -> Phase:
     return Phase(host, device)
 
 
-def _synchronises(steps: Sequence[HostStep]) -> tuple[str, ...]:
+def _find_synchronising(steps: Sequence[HostStep]) -> tuple[str, ...]:
     """Return the phases in which the host waits for the device in most iterations."""
     phases = [{step.phase_of(wait.start_s) or "optimizer" for wait in step.waits} for step in steps]
     return tuple(f"after_{p}" for p in _PHASES if 2 * sum(p in found for found in phases) > len(steps))

@@ -23,7 +23,7 @@ _SIZES = [4 << power for power in range(12, 26)]
 def _messages(size_bytes: int) -> list[int]:
     """Return the bytes that GradientFlow sends of gradients in fp32: norms of chunks, and the chunks chosen."""
     asked, elements = GradientFlow(), size_bytes // 4
-    return [NORM_BYTES * asked.chunks(elements), 4 * min(asked.chosen(elements) * asked.chunk, elements)]
+    return [NORM_BYTES * asked.chunks(elements), 4 * min(asked.count_chosen(elements) * asked.chunk, elements)]
 
 
 def _by_itself(machine: Machine, size_bytes: int) -> Allreduce:

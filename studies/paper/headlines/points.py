@@ -178,7 +178,7 @@ def step_of(model: str, gpu: str, batch: int, step_s: float | None, precision: s
 
     source = load_workload(str(_ALEXNET_FILE) if model == ALEXNET else model)
     assert source.operators is not None
-    shape = ModelShape.of(source, source.operators.of_batch(batch))
+    shape = ModelShape.of(source, source.operators.with_batch(batch))
     source_of = "the system's own one-GPU figure"
     anchors = () if step_s is None else (Anchor("step", step_s, (), source_of),)
     return estimate(shape, gpu_named(gpu), precision, EstimateOptions(anchors=anchors))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpsim.schedules.pipeline import carried_out_s, works_of
+from ddpsim.schedules.pipeline import find_end_times, works_of
 from studies.paper.claim import near
 from studies.paper.figure import Answers
 from studies.paper.headlines.headline import Headline, Said
@@ -15,7 +15,7 @@ FASTER, DEVICES = 3.5, 4
 def _pipeline_s(stages: int, micro_batches: int) -> float:
     """Return the step of a model of one second of forward and two of backward a micro-batch, in equal stages."""
     return max(
-        carried_out_s(
+        find_end_times(
             works_of("gpipe", stages, micro_batches), [1 / stages] * stages, [2 / stages] * stages, [0.0] * (stages - 1)
         )
     )

@@ -18,6 +18,6 @@ def campaign() -> Campaign:
 @pytest.fixture
 def lab(campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PretendedLab:
     pretended = PretendedLab(campaign, tmp_path)
-    monkeypatch.setattr(stages, "in_lab", pretended)
-    monkeypatch.setattr(support, "missing", list)
+    monkeypatch.setattr(stages, "run_in_lab", pretended)
+    monkeypatch.setattr(support, "list_missing", list)
     return pretended

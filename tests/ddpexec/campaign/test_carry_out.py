@@ -40,8 +40,8 @@ def test_a_network_is_measured_anew_beside_each_model_that_computes(
     line = "- {network: flat, model: mlp, batch_size: 8, vary: {bucket_cap_mb: [null, 5]}}"
     campaign = parse_campaign(FILE.replace("repeats: 2", "repeats: 1") + f"  {line}\n", "pretended.yaml")
     lab = PretendedLab(campaign, tmp_path)
-    monkeypatch.setattr(stages, "in_lab", lab)
-    monkeypatch.setattr(support, "missing", list)
+    monkeypatch.setattr(stages, "run_in_lab", lab)
+    monkeypatch.setattr(support, "list_missing", list)
     _, failures = go(campaign, tmp_path)
     assert failures == []
     replayed, computed = ["microbench", "run", "run"], [*["capture"] * stages.LAUNCHES, "microbench", "run", "run"]

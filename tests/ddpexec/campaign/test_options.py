@@ -12,11 +12,11 @@ from ddpexec.campaign.spec import parse_campaign
 from ddpexec.campaign.stages import run_arguments
 from ddpexec.running.settings import RunSettings
 from ddpsim.errors import InputError
-from ddpsim.options.option import declared
+from ddpsim.options.option import list_declared
 
 
 def test_every_option_of_a_run_is_a_key_with_its_default_but_what_a_campaign_decides() -> None:
-    defaults = {each.field: each.default for each in declared(RunSettings)}
+    defaults = {each.field: each.default for each in list_declared(RunSettings)}
     asked = CampaignRun(network="flat", model="mlp").options
     assert defaults.keys() - asked.keys() == {
         *("backend", "local_iterations", "observe"),  # decided by the campaign

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddpexec.campaign import predicting, record, stages
-from ddpexec.campaign.campaign import finished
+from ddpexec.campaign.campaign import find_finished
 from ddpexec.campaign.spec import Campaign, parse_campaign
 from ddpsim.errors import InputError
 from ddpsim.trace.json import read_trace, write_trace
@@ -82,7 +82,7 @@ def test_a_record_does_not_replace_the_folder_it_is_made_from(carried_out: Path,
     out = carried_out / "out"
     with pytest.raises(InputError, match="would replace what it is made from; name another folder"):
         record.pack(carried_out / "c.yaml", campaign, out, out / ".." / "out")
-    assert all(finished(each, out) for each in campaign.configurations)
+    assert all(find_finished(each, out) for each in campaign.configurations)
 
 
 def test_unpacking_leaves_nothing_of_a_configuration_that_was_there(carried_out: Path, campaign: Campaign) -> None:
@@ -173,7 +173,7 @@ def test_a_record_made_of_another_configuration_does_not_count(carried_out: Path
     record.pack(carried_out / "c.yaml", campaign, carried_out / "out", folder)
     (folder / "campaign.yaml").write_text(FILE.replace("iterations: 3", "iterations: 4"))
     changed = record.unpack(folder, carried_out / "again")
-    assert [finished(each, carried_out / "again") for each in changed.configurations] == [None, None]
+    assert [find_finished(each, carried_out / "again") for each in changed.configurations] == [None, None]
 
 
 def iteration(rank: int, index: int, late_s: float) -> Iteration:
@@ -208,7 +208,7 @@ def test_a_reduced_trace_has_the_numbers_of_the_whole_one(tmp_path: Path) -> Non
     iterations = [iteration(rank, index, 0.02 * rank + 1e-3 * index) for rank in range(3) for index in range(4)]
     spans = [Span(rank=0, stream="host", name="forward", start_s=10.0, duration_s=0.05)]
     whole = Trace(3, "gloo", iterations, spans, {"local_s": 0.26})
-    small = record.reduced(whole)
+    small = record.reduce_trace(whole)
     assert sum(len(it.buckets) for it in small.iterations) == 4
     assert not any(it.gradients for it in small.iterations)
     assert small.iterations[0].start_s == 0

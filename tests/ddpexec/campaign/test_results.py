@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from ddpexec.campaign.baselines import interpolated, measured_baselines
+from ddpexec.campaign.baselines import interpolate, measure_baselines
 from ddpexec.campaign.report import markdown
-from ddpexec.campaign.results import Result, summarised
+from ddpexec.campaign.results import Result, summarise_results
 from ddpexec.campaign.schemes import errors_by_scheme, rankings
 from ddpsim.trace.metrics import BucketSummary
 
@@ -41,15 +41,15 @@ def result(step_s: float, predicted_s: float, caps: str = "default", group: str 
 
 
 def test_interpolation_holds_the_rows_and_the_power_law_between_them() -> None:
-    assert [interpolated(TABLE, size) for size, _ in TABLE] == pytest.approx([time for _, time in TABLE])
-    assert interpolated(TABLE, 1 << 21) == pytest.approx(0.020)
-    assert interpolated(TABLE, 1 << 26) == pytest.approx(0.640)
-    assert interpolated(TABLE, 4) == 0.010
+    assert [interpolate(TABLE, size) for size, _ in TABLE] == pytest.approx([time for _, time in TABLE])
+    assert interpolate(TABLE, 1 << 21) == pytest.approx(0.020)
+    assert interpolate(TABLE, 1 << 26) == pytest.approx(0.640)
+    assert interpolate(TABLE, 4) == 0.010
 
 
 def test_trivial_predictors_by_hand() -> None:
     buckets = [bucket(0.5, 1 << 22), bucket(0.52, 1 << 24), bucket(0.9, 1 << 20)]
-    said = measured_baselines(TABLE, buckets, local_s=1.0, optimizer_s=0.05)
+    said = measure_baselines(TABLE, buckets, local_s=1.0, optimizer_s=0.05)
     assert said == pytest.approx(
         {
             "one_process": 1.0,
@@ -58,9 +58,9 @@ def test_trivial_predictors_by_hand() -> None:
             "in_order_pipeline": 1.0,
         }
     )
-    late = measured_baselines(TABLE, [bucket(0.9, 1 << 24), bucket(0.95, 1 << 22)], local_s=1.0, optimizer_s=0.05)
+    late = measure_baselines(TABLE, [bucket(0.9, 1 << 24), bucket(0.95, 1 << 22)], local_s=1.0, optimizer_s=0.05)
     assert late["in_order_pipeline"] == pytest.approx(0.9 + 0.16 + 0.04 + 0.05)
-    every = measured_baselines(TABLE, [bucket(0.9, 1 << 24)], local_s=1.0, optimizer_s=0.05, sync_every=4)
+    every = measure_baselines(TABLE, [bucket(0.9, 1 << 24)], local_s=1.0, optimizer_s=0.05, sync_every=4)
     assert every["sum_of_compute_and_wire"] == pytest.approx(1.04)
 
 
@@ -89,7 +89,7 @@ def test_a_result_kept_before_runs_timed_one_process_is_as_predicted() -> None:
 
 def test_the_page_says_where_the_time_of_one_process_comes_from() -> None:
     kept, new = result(1.25, 1.20), result(1.3, 1.20, "cap1", local_source="measured")
-    pages = [markdown("lab", summarised(each), each) for each in ([kept], [new], [kept, new])]
+    pages = [markdown("lab", summarise_results(each), each) for each in ([kept], [new], [kept, new])]
     assert "One process: one rank without DDP at its workload's pace, computed, not run.\n" in pages[0]
     assert "One process: measured, by steps without communication at the end of the runs.\n" in pages[1]
     assert "; of 1 of 2, marked c: one rank without DDP at its workload's pace, computed, not run.\n" in pages[2]
@@ -100,7 +100,7 @@ def test_the_page_says_where_the_time_of_one_process_comes_from() -> None:
 def test_choosing_a_cap_by_prediction_has_its_regret_and_gain() -> None:
     group = [result(2.0, 1.9), result(1.5, 1.45, "cap5"), result(1.52, 1.44, "cap1")]
     other = [result(1.10, 1.12, group="h"), result(1.08, 1.07, "cap5", "h"), result(1.2, 1.3, "cap1", "h")]
-    said = summarised([*group, *other])
+    said = summarise_results([*group, *other])
     assert said["cap_groups"] == 2
     assert said["regret_mean"] == pytest.approx((1.52 / 1.5 - 1) / 2)
     assert said["regret_worst"] == pytest.approx(1.52 / 1.5 - 1)
@@ -116,16 +116,16 @@ def test_choosing_a_cap_by_prediction_has_its_regret_and_gain() -> None:
 def test_the_best_single_cap_is_judged_where_it_ran() -> None:
     ran = [result(2.0, 1.9), result(1.5, 1.6, "cap5"), result(1.6, 1.4, "cap1")]
     other = [result(1.0, 1.0, group="h"), result(1.1, 1.2, "cap25", "h")]
-    said = summarised([*ran, *other])
+    said = summarise_results([*ran, *other])
     assert (said["best_single_cap"], said["best_single_cap_groups"]) == ("cap5", 1)
     assert said["regret_mean_where_best_single_cap_ran"] == pytest.approx(1.6 / 1.5 - 1)
     assert said["captured_share_of_best_single_cap_mean"] == pytest.approx(1.0)
     third = [result(1.0, 1.0, group="i"), result(1.1, 1.2, "cap50", "i")]
-    assert summarised([*ran, *other, *third])["best_single_cap"] is None
+    assert summarise_results([*ran, *other, *third])["best_single_cap"] is None
 
 
 def test_measures_are_medians_of_absolute_errors() -> None:
-    said = summarised([result(1.25, 1.20), result(1.25, 1.30, group="h"), result(1.25, 1.27, group="i")])
+    said = summarise_results([result(1.25, 1.20), result(1.25, 1.30, group="h"), result(1.25, 1.27, group="i")])
     assert said["step_error_median"] == pytest.approx(0.04)
     assert said["overhead_error_median"] == pytest.approx(0.2)
     assert said["baseline_overhead_error_median"] == pytest.approx({"one_process": 1.0, "sum": 3.0})
@@ -137,10 +137,10 @@ def test_measures_are_medians_of_absolute_errors() -> None:
 
 def test_the_page_has_a_row_a_configuration_and_says_what_is_unknown() -> None:
     results = [result(1.25, 1.20), result(1.3, 1.20, "cap1")]
-    page = markdown("lab", summarised(results), results)
+    page = markdown("lab", summarise_results(results), results)
     assert "| g-default | 1000.0 | 1250.0 | - | 1200.0 | -4.00 % | -20.00 % | bandwidth |" in page
     assert "| noise of repeated runs, median half range | - |" in page
-    assert markdown("none", summarised([]), []).count("\n") > 20
+    assert markdown("none", summarise_results([]), []).count("\n") > 20
 
 
 def test_errors_and_rankings_by_scheme_by_hand() -> None:
@@ -157,7 +157,7 @@ def test_errors_and_rankings_by_scheme_by_hand() -> None:
         assert (ranking.predicted, ranking.measured) == ("dear", "priority")
         assert ranking.regret == pytest.approx(0.804 / 0.8 - 1)
         assert (ranking.right, ranking.pairs) == (2, 2)
-    assert "| ddp | 2 | 10.00 %" in markdown("c", summarised(results), results)
+    assert "| ddp | 2 | 10.00 %" in markdown("c", summarise_results(results), results)
 
 
 def test_a_result_kept_before_schemes_were_told_apart_is_of_ddp() -> None:

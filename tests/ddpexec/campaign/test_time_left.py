@@ -9,7 +9,7 @@ import pytest
 
 from ddpexec.campaign.campaign import carry_out
 from ddpexec.campaign.spec import Campaign, parse_campaign
-from ddpexec.campaign.time_left import START_S, TimeLeft, least_step_s, spoken
+from ddpexec.campaign.time_left import START_S, TimeLeft, format_spoken, least_step_s
 from ddpsim.errors import InputError
 from tests.ddpexec.campaign.pretended import FILE, PretendedLab, go
 
@@ -39,7 +39,7 @@ def test_the_time_left_follows_what_was_taken(campaign: Campaign) -> None:
 
 @pytest.mark.parametrize(("seconds", "words"), [(40, "40 s"), (89.6, "90 s"), (725, "12 min"), (7500, "2 h 5 min")])
 def test_durations_are_spoken(seconds: float, words: str) -> None:
-    assert spoken(seconds) == words
+    assert format_spoken(seconds) == words
 
 
 def test_steps_that_would_last_too_long_are_all_named(campaign: Campaign, lab: PretendedLab, tmp_path: Path) -> None:

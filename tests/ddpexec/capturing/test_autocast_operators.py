@@ -6,7 +6,7 @@ from torch import nn
 from ddpexec.capturing.checkpointing import checkpoint_layers
 from ddpexec.capturing.edges import Edges
 from ddpexec.capturing.live import own_bytes
-from ddpexec.capturing.shapes import training_shape
+from ddpexec.capturing.shapes import count_training_step
 from ddpexec.models.training import Batch, TrainingModel
 
 SAMPLES, WIDTH = 8, 32
@@ -44,7 +44,7 @@ def shape(layer, *, checkpointed=False):
 
     with torch.device("meta"):
         model = make()
-    return training_shape(model, SAMPLES, make)
+    return count_training_step(model, SAMPLES, make)
 
 
 def of(operators, term):

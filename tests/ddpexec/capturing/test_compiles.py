@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 
 from ddpexec.__main__ import main  # noqa: E402
 from ddpexec.capturing.capture import Capture, CaptureSettings  # noqa: E402
-from ddpexec.capturing.compiles import compiled  # noqa: E402
+from ddpexec.capturing.compiles import is_compiled  # noqa: E402
 from ddpexec.capturing.estimate import estimate_module, estimate_step  # noqa: E402
 from ddpsim.workload.fusing import INDUCTOR, INDUCTOR_GRAPHS, CompiledAs  # noqa: E402
 from ddpsim.workload.gpus import gpu_named  # noqa: E402
@@ -40,7 +40,7 @@ def test_a_compiled_step_is_known_by_its_module_or_by_the_graphs_it_makes() -> N
     inside = nn.Sequential(nn.Linear(3, 3))
     inside[0].compile(backend="eager")
     assert captured(inside, inside) is True
-    assert compiled(torch.compile(plain, backend="eager"))
+    assert is_compiled(torch.compile(plain, backend="eager"))
 
 
 def test_an_estimate_counts_operators_and_remembers_that_they_are_compiled() -> None:
@@ -67,7 +67,7 @@ class Chain(nn.Module):
 def test_an_estimate_of_what_inductor_compiles_is_priced_as_compiled(mode: str, compiler: str) -> None:
     plain, module, x = Chain(), Chain(), torch.ones(1 << 14, 64)
     module.compile(mode=mode)
-    same_shares = gpu_named("V100").fitted().fused()
+    same_shares = gpu_named("V100").with_fitted().with_fused()
     eager, found = (estimate_module(each, x, same_shares) for each in (plain, module))
     said = CompiledAs.of(found.provenance)
     assert said is not None

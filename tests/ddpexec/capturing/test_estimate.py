@@ -175,7 +175,7 @@ def test_a_cpus_capture_lends_its_operators_and_a_gpus_its_times(tmp_path, capsy
     recorded = estimated(tmp_path, "--batch-size", "16")
     source = tmp_path / "capture.json"
     save_workload(replace(recorded, device="cpu", name="mlp@cpu-fp32-b16"), source)
-    made = carry_model(load_workload(source), gpu_named("B200").fitted(), precision="amp").workload
+    made = carry_model(load_workload(source), gpu_named("B200").with_fitted(), precision="amp").workload
     assert (made.name, made.batch_size, made.provenance["carried_from"]) == ("mlp@b200-amp-b16", 16, "mlp@cpu-fp32-b16")
     save_workload(recorded, source)
     with pytest.raises(SystemExit) as end:
@@ -185,7 +185,7 @@ def test_a_cpus_capture_lends_its_operators_and_a_gpus_its_times(tmp_path, capsy
     assert carried.device == "B200"
     assert carried.forward.device_s[0] < recorded.forward.device_s[0]
     with pytest.raises(WorkloadError, match="its parameters are not those of vgg16"):
-        carry_model(recorded, gpu_named("B200").fitted(), "vgg16")
+        carry_model(recorded, gpu_named("B200").with_fitted(), "vgg16")
 
 
 def test_the_pace_of_an_anchored_estimate_serves_another_batch(tmp_path):

@@ -22,7 +22,7 @@ def test_another_batch_is_what_counting_it_finds(model, factor):
     """Traffic of one operator may be off where a tensor of a few bytes, or of indices, does not go with the batch."""
     known = counted(model)
     batch = int(known.batch_size * factor)
-    scaled, there = known.operators(known.parameters).of_batch(batch), counted(model, batch)
+    scaled, there = known.operators(known.parameters).with_batch(batch), counted(model, batch)
     for ours, theirs in ((scaled.forward, there.forward), (scaled.backward, there.backward)):
         assert [(o.kind, o.gradients) for o in ours] == [(o.kind, o.gradients) for o in theirs]
         assert [o.flops for o in ours] == pytest.approx([o.flops for o in theirs], rel=1e-12)

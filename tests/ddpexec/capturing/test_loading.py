@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
 
 from ddpexec.capturing.capture import CaptureSettings, capture_step  # noqa: E402
-from ddpexec.capturing.loading import loading_of  # noqa: E402
+from ddpexec.capturing.loading import find_loading  # noqa: E402
 from ddpexec.capturing.own_step import OwnStep  # noqa: E402
 from ddpsim.errors import InputError  # noqa: E402
 from ddpsim.simulation import Options, simulate_local  # noqa: E402
@@ -53,7 +53,7 @@ class Step:
 
 def loading(loader):
     step = Step(loader)
-    return loading_of(OwnStep("mine:make", step.module, step))
+    return find_loading(OwnStep("mine:make", step.module, step))
 
 
 def test_one_process_is_timed_whatever_the_number_of_workers():

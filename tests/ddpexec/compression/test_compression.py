@@ -155,7 +155,7 @@ def test_half_precision_gradients_keep_their_dtype(one_rank):
     layout, error = state.layout(bucket), 1 + 2.0**-12  # bfloat16 would round it to 1
     state.keep(bucket, layout, torch.full((64,), error))
     nothing = Bucket([parameter], [torch.zeros(64).bfloat16()])
-    assert torch.equal(state.corrected(nothing, layout), torch.full((64,), error))
+    assert torch.equal(state.correct(nothing, layout), torch.full((64,), error))
 
 
 @pytest.mark.parametrize(("tolerance", "bits"), [(0.9, 1), (0.05, 8), (0.004, 16), (0.0, 32)])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from ddpexec.ddp.buckets import TOGETHER_BYTES, runs_of  # noqa: E402
-from ddpexec.ddp.flat import copied, reciprocal  # noqa: E402
+from ddpexec.ddp.flat import copy_all, reciprocal  # noqa: E402
 
 
 @given(st.lists(st.integers(1, 2 * TOGETHER_BYTES), min_size=1, max_size=30))
@@ -34,7 +34,7 @@ def test_a_reciprocal_rounds_as_a_python_number_does(dtype) -> None:
 
 def test_copying_by_one_call_refuses_none_and_leaves_no_graph() -> None:
     into, value = torch.zeros(3), torch.ones(3, requires_grad=True)
-    assert not copied([into], [None])
-    assert copied([into], [value])
+    assert not copy_all([into], [None])
+    assert copy_all([into], [value])
     assert into.tolist() == [1, 1, 1]
     assert not into.requires_grad

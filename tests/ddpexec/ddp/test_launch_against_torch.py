@@ -51,7 +51,7 @@ def our_events(plan, arrivals, unused):
     for place, index in enumerate(arrivals):
         log.append(("gradient", index))
         early = queue.start(unused) if place == 0 else []
-        log += [("launch", number) for number in early + queue.ready(index)]
+        log += [("launch", number) for number in early + queue.mark_ready(index)]
     return log
 
 

@@ -56,7 +56,7 @@ def workload_of(orders):
 def simulated(monkeypatch, orders_by_rank, **options):
     """Return, by rank and iteration, the (index, parameters) of the buckets in launch order."""
     recorded = [paces(workload_of(orders)) for orders in orders_by_rank]
-    monkeypatch.setattr(representatives, "own_draw", lambda kind, seed, total: recorded[kind.first].__getitem__)
+    monkeypatch.setattr(representatives, "draw_own", lambda kind, seed, total: recorded[kind.first].__getitem__)
     placement = load_topology("loopback").place(1, len(orders_by_rank))
     given = Options(backend="gloo", caps=BucketCaps(bucket_cap_mb=CAP), iterations=ITERATIONS, **options)
     trace = simulate(workload_of(orders_by_rank[0]), placement, given, every_rank=True, warm_up=0)
@@ -219,7 +219,7 @@ def searched_orders():
 def test_under_the_search_only_what_all_ranks_leave_out_is_skipped(monkeypatch):
     answers = run(RANKS, dropped_and_searched)
     recorded = [paces(workload_of(orders)) for orders in searched_orders()]
-    monkeypatch.setattr(representatives, "own_draw", lambda kind, seed, total: recorded[kind.first].__getitem__)
+    monkeypatch.setattr(representatives, "draw_own", lambda kind, seed, total: recorded[kind.first].__getitem__)
     for number, plan in enumerate(plans()):
         caps = BucketCaps(bucket_cap_mb=CAP) if plan is None else BucketCaps()
         given = Options(

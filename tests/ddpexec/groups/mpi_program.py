@@ -17,13 +17,13 @@ from torch import nn
 
 from ddpexec import DistributedDataParallel, Tuner, trace
 from ddpexec.errors import OptionError
-from ddpexec.groups.launched import launched
+from ddpexec.groups.launched import join_launched
 from ddpsim.trace.json import read_trace
 
 
 def main() -> None:
     """Join over MPI, and compare."""
-    with launched("run", "mpi", timeout_s=60) as rank:
+    with join_launched("run", "mpi", timeout_s=60) as rank:
         size, mine = dist.get_world_size(), dist.get_rank()
         assert rank.communicator.backend == "mpi"
         reductions(mine, size)

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ddpexec.errors import LostRankError  # noqa: E402
-from ddpexec.groups.launched import launched  # noqa: E402
+from ddpexec.groups.launched import join_launched  # noqa: E402
 from ddpsim.errors import InputError  # noqa: E402
 from ddpsim.workload.files import save_workload  # noqa: E402
 from tests import forked  # noqa: E402
@@ -37,7 +37,7 @@ def join(monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
         environment = {"RANK": 1, "LOCAL_RANK": 1, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
         for name, value in (environment | {"MASTER_ADDR": "here", "MASTER_PORT": 1}).items():
             monkeypatch.setenv(name, str(value))
-        with launched("run", **options) as rank:
+        with join_launched("run", **options) as rank:
             start.device = rank.device
         return start
 
@@ -78,7 +78,7 @@ def test_a_rank_that_never_comes_is_one_message(monkeypatch: pytest.MonkeyPatch,
     for name, value in {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
         monkeypatch.setenv(name, str(value))
     words = rf"^rank {rank}: the 2 ranks did not all meet at 127\.0\.0\.1:{port} within 1 s: "
-    with pytest.raises(LostRankError, match=words), launched("run", "gloo", timeout_s=1):
+    with pytest.raises(LostRankError, match=words), join_launched("run", "gloo", timeout_s=1):
         pass
     assert not torch.distributed.is_initialized()
 

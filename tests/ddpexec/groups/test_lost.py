@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from ddpexec.errors import LostRankError  # noqa: E402
-from ddpexec.groups.lost import naming_the_lost  # noqa: E402
+from ddpexec.groups.lost import name_lost_ranks  # noqa: E402
 from ddpexec.groups.notes import Notes  # noqa: E402
 from ddpexec.groups.process_groups import Communicator, wait  # noqa: E402
 from tests.ddpexec import lost_ranks  # noqa: E402
@@ -48,7 +48,7 @@ def test_a_note_counts_for_its_own_group() -> None:
     ],
 )
 def test_an_error_of_the_user_s_is_no_lost_rank(text: str) -> None:
-    guarded = naming_the_lost(mock.Mock(), "a hook's reduction", others_code=True)
+    guarded = name_lost_ranks(mock.Mock(), "a hook's reduction", others_code=True)
     with pytest.raises(RuntimeError, match=text) as caught, guarded:
         raise RuntimeError(text)
     assert not isinstance(caught.value, LostRankError)
@@ -91,7 +91,7 @@ def beside_a_dead_store(rank: int) -> str:
     store = mock.Mock(set=never, check=never, clone=mock.Mock(side_effect=RuntimeError("no")))
     with mock.patch("torch.distributed.distributed_c10d._get_default_store", return_value=store):
         try:
-            with naming_the_lost(communicator, "an allreduce"):
+            with name_lost_ranks(communicator, "an allreduce"):
                 raise RuntimeError(TIMED_OUT)
         except LostRankError as error:
             return str(error)
@@ -111,9 +111,11 @@ def spoken(**known: Any) -> int | None:
     ended = known.get("ended", [])
     with (
         mock.patch.object(lost, "Notes", return_value=notes),
-        mock.patch.object(lost, "ended_ranks", return_value=ended),
+        mock.patch.object(lost, "find_ended_ranks", return_value=ended),
     ):
-        return lost.lost(mock.Mock(rank=2, world_size=3, places={}), "an allreduce", RuntimeError("closed")).speaker
+        return lost.make_lost_error(
+            mock.Mock(rank=2, world_size=3, places={}), "an allreduce", RuntimeError("closed")
+        ).speaker
 
 
 def test_one_rank_tells_of_a_lost_one() -> None:

@@ -21,9 +21,9 @@ pytest.importorskip("mpi4py")
 import torch
 
 from ddpexec.groups import mpi_environment, mpi_world
-from ddpexec.groups.mpi_buffers import checked
+from ddpexec.groups.mpi_buffers import check_tensor
 from ddpexec.groups.mpi_work import MpiCalls, MpiError
-from ddpexec.groups.whereabouts import ended_ranks, here
+from ddpexec.groups.whereabouts import find_ended_ranks, find_place
 from ddpsim.errors import InputError
 
 needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no Open MPI")
@@ -72,11 +72,11 @@ def test_a_killed_rank_ends_the_others(tmp_path: Path) -> None:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(int(children[-1]), signal.SIGKILL)
         assert process.wait(30) != 0
-        places = {rank: (here()[0], int(child)) for rank, child in enumerate(children)}
+        places = {rank: (find_place()[0], int(child)) for rank, child in enumerate(children)}
         until = time.monotonic() + 30
-        while len(ended_ranks(places)) < len(places) and time.monotonic() < until:
+        while len(find_ended_ranks(places)) < len(places) and time.monotonic() < until:
             time.sleep(0.1)
-        assert len(ended_ranks(places)) == len(places)
+        assert len(find_ended_ranks(places)) == len(places)
     finally:
         process.kill()
 
@@ -131,7 +131,7 @@ def test_without_the_name_server_torchrun_s_ranks_are_told_to_use_mpirun(monkeyp
 @pytest.mark.parametrize("tensor", [torch.ones(1, dtype=torch.complex32), torch.eye(2).to_sparse()])
 def test_what_mpi_cannot_send_is_refused(tensor: torch.Tensor) -> None:
     with pytest.raises(InputError, match="MPI"):
-        checked(tensor)
+        check_tensor(tensor)
 
 
 def test_a_call_that_does_not_return_fails_it_and_those_behind_it() -> None:

@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ddpexec.commands.run import _train  # noqa: E402
-from ddpexec.groups.launched import abort_groups, launched  # noqa: E402
-from ddpexec.groups.termination import terminated_as_error  # noqa: E402
+from ddpexec.groups.launched import abort_groups, join_launched  # noqa: E402
+from ddpexec.groups.termination import raise_on_sigterm  # noqa: E402
 from tests.ddpexec.groups import ranks  # noqa: E402
 
 
@@ -21,7 +21,7 @@ def held(rank: int) -> str:
     behind: torch.futures.Future[None] = torch.futures.Future()
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
     try:
-        with terminated_as_error(lambda: behind.set_result(None)):
+        with raise_on_sigterm(lambda: behind.set_result(None)):
             behind.wait()
     except SystemExit as error:
         return f"exit {error.code}"
@@ -35,7 +35,7 @@ def test_termination_is_heard_where_torch_holds_the_host() -> None:
 def undisturbed(rank: int) -> bool:
     before = signal.getsignal(signal.SIGTERM), signal.set_wakeup_fd(-1)
     released: list[None] = []
-    with terminated_as_error(lambda: released.append(None)):
+    with raise_on_sigterm(lambda: released.append(None)):
         pass
     return (signal.getsignal(signal.SIGTERM), signal.set_wakeup_fd(-1)) == before and not released
 
@@ -84,7 +84,7 @@ def test_process_groups_end_once_and_a_broken_one_of_nccl_is_not_waited_for(
     caught = []
     with mock.patch("ddpexec.groups.launched.Communicator"):
         try:
-            with launched("run", "gloo"):
+            with join_launched("run", "gloo"):
                 if error is not None:
                     raise error
         except RuntimeError as raised:

@@ -20,8 +20,8 @@ from ddpexec.compression import measure  # noqa: E402
 from ddpexec.groups.launched import Launched  # noqa: E402
 from ddpexec.groups.process_groups import Communicator  # noqa: E402
 from ddpexec.microbench.copies import Copies  # noqa: E402
-from ddpexec.microbench.under_load import _beside  # noqa: E402
-from ddpexec.running.timed import timed_model  # noqa: E402
+from ddpexec.microbench.under_load import _measure_beside  # noqa: E402
+from ddpexec.running.timed import make_timed_model  # noqa: E402
 from ddpexec.timing.stopwatch import Span, span_of  # noqa: E402
 from ddpexec.timing.waiting import spinner  # noqa: E402
 from tests.ddpexec.ddp.pretended_gpu import CUDA, MS, Gpu, busy  # noqa: E402
@@ -41,7 +41,7 @@ def test_a_spin_lasts_as_long_as_it_is_to_with_all_that_a_kernel_takes(gpu: Gpu)
 @pytest.mark.usefixtures("cuda_is_cpu", "host_time")
 def test_gradients_closer_than_two_kernels_do_not_stretch_a_backward(gpu: Gpu) -> None:
     gpu.kernel_s = 10e-6
-    timed = timed_model(small_workload(parameters=200, step_s=7e-6), device=CUDA)
+    timed = make_timed_model(small_workload(parameters=200, step_s=7e-6), device=CUDA)
     batch = timed.model.make_batch(1, CUDA)
     loss = timed.model.loss(timed.model.module(*batch.inputs), batch)
     before_s = gpu.spun_s
@@ -90,7 +90,7 @@ def test_a_collective_beside_a_computation_ends_when_the_device_has_ended_it(gpu
 
     launched = Launched(Communicator([torch.distributed.group.WORLD]), CUDA, 1)
     with mock.patch("torch.cuda.set_device", devices.append):
-        _, median_s = _beside(launched, compute, collective, 9)
+        _, median_s = _measure_beside(launched, compute, collective, 9)
     assert median_s == pytest.approx(20 * MS, abs=10 * MS), "a host that has waited gets the GIL 50 ms later"
     late_s = [abs(end_s - ended_s) for (_, end_s), ended_s in zip(spans, nccl.ends_s, strict=True)]
     assert statistics.median(late_s) < 10 * MS

@@ -76,7 +76,7 @@ def test_copies_and_collectives_slow_each_other_by_what_is_loaded_over_what_is_q
         return _Beside((5.0, 5.004), (7.0, 7.010 if large else 7.024), 1.5)
 
     monkeypatch.setattr("ddpexec.microbench.copies.BUCKET_BYTES", 4800)
-    monkeypatch.setattr(Copies, "_beside", beside)
+    monkeypatch.setattr(Copies, "_measure_beside", beside)
     communicator = Communicator([torch.distributed.group.WORLD])
     found = Copies(torch.device("cpu")).slowdowns(communicator)
     assert found == pytest.approx({"copy_slowdown": 1.5, "communication_slowdown": 2.5, "step_slowdown": 6.0})

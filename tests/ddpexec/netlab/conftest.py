@@ -23,7 +23,7 @@ def lab_machine() -> Iterator[None]:
 
     One test at a time, also among parallel workers: each removes the leftovers of dead labs.
     """
-    if lacking := support.missing():
+    if lacking := support.list_missing():
         reason = f"a lab network needs {'; '.join(lacking)}"
         if os.environ.get("CI") == "true":
             pytest.fail(reason)

@@ -14,7 +14,7 @@ Words = tuple[int | None, str | None, str | None, str | None]
 
 
 def test_the_words_of_the_command_line_are_the_topology() -> None:
-    topology = command.described(4, "1gbit", "0.2ms", None)
+    topology = command.parse_topology(4, "1gbit", "0.2ms", None)
     assert topology.nodes == 4
     assert topology.place().network_route((0, "nic0"), (1, "nic0"))[0].bandwidth == pytest.approx(125e6)
 
@@ -33,20 +33,20 @@ def test_what_cannot_be_meant_is_refused(
     arguments: tuple[int | None, str | None, str | None, str | None], named: str
 ) -> None:
     with pytest.raises(InputError, match=named):
-        command.described(*arguments)
+        command.parse_topology(*arguments)
 
 
 def test_a_lab_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert [reason.split()[0] for reason in support.missing()] == ["root", "`ip`", "`tc`"]
+    assert [reason.split()[0] for reason in support.list_missing()] == ["root", "`ip`", "`tc`"]
     with pytest.raises(InputError, match="root"):
-        command.run_command(command.described(2, "1gbit", None, None), ["true"])
+        command.run_command(command.parse_topology(2, "1gbit", None, None), ["true"])
 
 
 def test_a_lab_needs_a_command() -> None:
     with pytest.raises(InputError, match="--"):
-        command.run_command(command.described(2, "1gbit", None, None), [])
+        command.run_command(command.parse_topology(2, "1gbit", None, None), [])
 
 
 def test_bad_words_are_one_message_and_exit_code_2() -> None:

@@ -8,17 +8,17 @@ torch = pytest.importorskip("torch")
 
 from ddpexec.errors import OptionError  # noqa: E402
 from ddpexec.groups.process_groups import Communicator, round_robin  # noqa: E402
-from ddpexec.running.orders import BLOCK, NEVER, ORACLE, TORCH, Arm, measured, run_orders  # noqa: E402
+from ddpexec.running.orders import BLOCK, NEVER, ORACLE, TORCH, Arm, measure_arms, run_orders  # noqa: E402
 from ddpsim.bucketing import BucketCaps  # noqa: E402
 from ddpsim.jobs.job_options import JobOptions  # noqa: E402
-from ddpsim.orderbench.generated import Statistics, generated  # noqa: E402
+from ddpsim.orderbench.generated import Statistics, generate_trace  # noqa: E402
 from tests.ddpexec.groups.ranks import run  # noqa: E402
 
 ARMS = (Arm(TORCH), Arm("drift:1:1", "context"), Arm(ORACLE))
 
 
 def trace(ranks=2):
-    return generated(Statistics(ranks=ranks, steps=8, blocks=4, block_bytes=4096, backward_s=2e-3, contexts=2))
+    return generate_trace(Statistics(ranks=ranks, steps=8, blocks=4, block_bytes=4096, backward_s=2e-3, contexts=2))
 
 
 def trained(rank):
@@ -37,9 +37,9 @@ def test_arms_take_turns_over_the_same_steps():
 
 
 def test_gains_are_over_torch():
-    rows = measured({Arm(TORCH): [2.0] * 20, Arm(ORACLE): [1.5] * 20})
+    rows = measure_arms({Arm(TORCH): [2.0] * 20, Arm(ORACLE): [1.5] * 20})
     assert [row["gain"] for row in rows] == pytest.approx([0, 0.25])
     assert rows[1]["gain_low"] == rows[1]["gain_high"] == pytest.approx(0.25)
     assert rows[1]["gain_over_never"] is None
-    rows = measured({Arm(TORCH): [2.0] * 20, NEVER: [1.6] * 20, Arm(ORACLE): [1.2] * 20})
+    rows = measure_arms({Arm(TORCH): [2.0] * 20, NEVER: [1.6] * 20, Arm(ORACLE): [1.2] * 20})
     assert [row["gain_over_never"] for row in rows] == pytest.approx([-0.25, 0, 0.25])

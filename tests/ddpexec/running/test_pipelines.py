@@ -26,7 +26,7 @@ from ddpsim.cli.app import run  # noqa: E402
 from ddpsim.errors import InputError  # noqa: E402
 from ddpsim.jobs.pipeline import Pipeline  # noqa: E402
 from ddpsim.planning.pipeline import stages_of  # noqa: E402
-from ddpsim.schedules.pipeline import carried_out_s, works_of  # noqa: E402
+from ddpsim.schedules.pipeline import find_end_times, works_of  # noqa: E402
 from ddpsim.workload.files import save_workload  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -90,7 +90,7 @@ def test_timed_stages_are_cut_as_the_simulator_cuts_and_no_faster_than_it_says(o
     costs = stages_of(small_workload(step_s=STEP_S), 2 * each)
     assert cut == costs.stages
     works = works_of(order, 2, 4, each)  # type: ignore[arg-type]
-    ended_s = carried_out_s(works, costs.forward_s, costs.backward_s, [0.0] * (len(costs.stages) - 1))
+    ended_s = find_end_times(works, costs.forward_s, costs.backward_s, [0.0] * (len(costs.stages) - 1))
     optimizer_s = float(np.median(small_workload(step_s=STEP_S).optimizer.device_s)) / 2
     # How much slower is the machine's business: the lab's runs judge that.
     assert step_s > 0.98 * (max(ended_s) + optimizer_s)

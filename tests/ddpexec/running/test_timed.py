@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddpexec.ddp.parameters import collect
 from ddpexec.describe import describe_buffers
-from ddpexec.running.timed import TimedModel, timed_model
+from ddpexec.running.timed import TimedModel, make_timed_model
 from ddpexec.running.timed_layers import gradient_value
 from ddpexec.timing.waiting import keep_time
 from ddpsim.bucketing import Parameter
@@ -77,7 +77,7 @@ class Kernels(TorchDispatchMode):
 def test_a_forward_computes_nothing_whatever_its_layers() -> None:
     names = []
     for ready_ms in ([5, 4, 3, 2, 1], [5, 4, float("nan"), 2, 1]):
-        timed = timed_model(workload([ready_ms]))
+        timed = make_timed_model(workload([ready_ms]))
         batch = timed.model.make_batch()
         with Kernels() as kernels:
             timed.model.module(*batch.inputs)
@@ -87,14 +87,14 @@ def test_a_forward_computes_nothing_whatever_its_layers() -> None:
 
 def test_parameters_and_buffers_are_the_recorded_ones() -> None:
     recorded = workload([[5, 4, 3, 2, 1]])
-    module = timed_model(recorded).model.module
+    module = make_timed_model(recorded).model.module
     assert collect(module).policy == recorded.parameters
     assert describe_buffers(module) == recorded.buffers
 
 
 def test_hooks_fire_in_the_order_of_the_iteration_drawn_and_never_early() -> None:
     recorded = workload([[5, 4, 3, 2, 1], [5, 3, 4, 2, 1], [1, 2, 3, 4, 5]])
-    timed = timed_model(recorded, seed=3)
+    timed = make_timed_model(recorded, seed=3)
     seen = set()
     with hooks_recorded(timed) as fired:
         for _ in range(20):
@@ -111,8 +111,8 @@ def test_ranks_draw_different_iterations_and_seeds_repeat_them() -> None:
     recorded = workload([[5, 4, 3, 2, 1]] * 50)
 
     def drawn(rank: int, seed: int) -> list[int]:
-        replay = timed_model(recorded, rank=rank, seed=seed).replay
-        return [(replay.next_iteration(), replay.iteration)[1] for _ in range(10)]
+        replay = make_timed_model(recorded, rank=rank, seed=seed).replay
+        return [(replay.begin_iteration(), replay.iteration)[1] for _ in range(10)]
 
     assert drawn(0, 1) == drawn(0, 1)
     assert drawn(0, 1) != drawn(1, 1)
@@ -120,7 +120,7 @@ def test_ranks_draw_different_iterations_and_seeds_repeat_them() -> None:
 
 
 def test_gradients_are_real_survive_what_ddp_does_to_them_and_accumulate() -> None:
-    timed = timed_model(workload([[5, 4, 3, 2, 1]]))
+    timed = make_timed_model(workload([[5, 4, 3, 2, 1]]))
     parameters = list(timed.model.module.parameters())
     expected = [torch.full_like(parameter, gradient_value(index)) for index, parameter in enumerate(parameters)]
     for _ in range(3):
@@ -138,7 +138,7 @@ def test_gradients_are_real_survive_what_ddp_does_to_them_and_accumulate() -> No
 
 
 def test_a_gradients_memory_is_handed_over_not_copied() -> None:
-    timed = timed_model(workload([[5, 4, 3, 2, 1]]))
+    timed = make_timed_model(workload([[5, 4, 3, 2, 1]]))
     pointers = []
     for _ in range(3):
         backward(timed)
@@ -148,7 +148,7 @@ def test_a_gradients_memory_is_handed_over_not_copied() -> None:
 
 
 def test_a_parameter_without_a_gradient_gets_none() -> None:
-    timed = timed_model(workload([[5, 4, float("nan"), 2, 1]]))
+    timed = make_timed_model(workload([[5, 4, float("nan"), 2, 1]]))
     backward(timed)
     assert [parameter.grad is None for parameter in timed.model.module.parameters()] == [
         False,
@@ -163,7 +163,7 @@ def test_a_parameter_without_a_gradient_gets_none() -> None:
 def test_one_clock_takes_the_longer_of_the_two_and_keeps_hook_order() -> None:
     recorded = workload([[5, 4, 3, 2, 1]])
     hooks = np.array([[0.9, 0.8, 0.1, 0.2, 0.3]]) * MS
-    timed = timed_model(replace(recorded, gradient_hook_s=hooks), scale_compute=3.0).replay.workload
+    timed = make_timed_model(replace(recorded, gradient_hook_s=hooks), scale_compute=3.0).replay.workload
     assert timed.device_label == "timed V100"
     assert timed.gradient_ready_s[0] / MS == pytest.approx(np.array([5, 4, 3, 3, 3]) * 3.0)
     assert timed.forward.host_s / MS == pytest.approx(6.0)
@@ -172,23 +172,23 @@ def test_one_clock_takes_the_longer_of_the_two_and_keeps_hook_order() -> None:
 
 
 def test_a_processors_workload_is_marked_as_timed() -> None:
-    assert timed_model(workload([[5, 4, 3, 2, 1]], device="cpu")).replay.workload.device_label == "timed cpu"
+    assert make_timed_model(workload([[5, 4, 3, 2, 1]], device="cpu")).replay.workload.device_label == "timed cpu"
 
 
 def test_what_cannot_be_replayed_is_refused() -> None:
     recorded = workload([[5, 4, 3, 2, 1]])
     sparse = (replace(recorded.parameters[0], sparse=True), *recorded.parameters[1:])
     with pytest.raises(WorkloadError, match=r"stem\.weight is sparse"):
-        timed_model(replace(recorded, parameters=sparse))
+        make_timed_model(replace(recorded, parameters=sparse))
     shuffled = tuple(
         replace(p, name=name) for p, name in zip(recorded.parameters, ("a.x", "b", "a.y", "c", "d"), strict=True)
     )
     with pytest.raises(WorkloadError, match="module tree"):
-        timed_model(replace(recorded, parameters=shuffled))
+        make_timed_model(replace(recorded, parameters=shuffled))
 
 
 def test_late_gradients_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    timed = timed_model(workload([[50, 40, 30, 20, 10]]))
+    timed = make_timed_model(workload([[50, 40, 30, 20, 10]]))
     late_s = iter([0.05e-3, 0.19e-3, 0.29e-3, 0.41e-3, 0.0])
     monkeypatch.setattr(timed.replay, "reach", lambda seconds: next(late_s, 0.0) if seconds >= 10 * MS else 0.0)
     for parameter in (4, 3, 2, 1, 0):
@@ -197,7 +197,7 @@ def test_late_gradients_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_backward_counts_from_the_call_and_from_its_first_node_where_the_loss_is_another() -> None:
-    timed = timed_model(workload([[50, 40, 30, 20, 10]]))
+    timed = make_timed_model(workload([[50, 40, 30, 20, 10]]))
     batch = timed.model.make_batch()
     output = timed.model.module(*batch.inputs)
     loss = timed.model.loss(output, batch)
@@ -209,7 +209,7 @@ def test_a_backward_counts_from_the_call_and_from_its_first_node_where_the_loss_
 
 
 def test_nothing_outruns_a_phase_and_no_priority_is_left_after_it() -> None:
-    timed, policies = timed_model(workload([[5, 4, 3, 2, 1]])), []
+    timed, policies = make_timed_model(workload([[5, 4, 3, 2, 1]])), []
     for parameter in timed.model.module.parameters():
         parameter.register_post_accumulate_grad_hook(lambda _: policies.append(os.sched_getscheduler(0)))
     try:

@@ -11,7 +11,7 @@ import torch.distributed as dist  # noqa: E402
 
 from ddpexec.groups.process_groups import Communicator  # noqa: E402
 from ddpexec.timing import stopwatch  # noqa: E402
-from ddpexec.timing.stopwatch import last_to_last, median_difference, span_of  # noqa: E402
+from ddpexec.timing.stopwatch import measure_last_to_last, median_difference, span_of  # noqa: E402
 from tests.ddpexec.groups.ranks import run  # noqa: E402
 
 DEVICE = torch.device("cpu")
@@ -26,7 +26,7 @@ def spans_of(rank: int) -> list[float]:
 
     dist.barrier()
     time.sleep(0.5 * rank)
-    return last_to_last([span_of(collective, DEVICE)], Communicator([dist.group.WORLD]))
+    return measure_last_to_last([span_of(collective, DEVICE)], Communicator([dist.group.WORLD]))
 
 
 def test_a_collective_lasts_from_its_last_ranks_start_to_its_last_ranks_end() -> None:

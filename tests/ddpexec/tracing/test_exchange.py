@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ddpexec.tracing import exchange  # noqa: E402
-from ddpexec.tracing.clock_server import new_token, offset_to, own_address, serve_clock  # noqa: E402
+from ddpexec.tracing.clock_server import find_own_address, make_token, offset_to, serve_clock  # noqa: E402
 from ddpexec.tracing.exchange import Exchange  # noqa: E402
 
 
@@ -27,14 +27,14 @@ def joined(connection: Callable[[], Any]) -> Iterator[None]:
 
 
 def test_a_clock_of_this_machine_is_not_off() -> None:
-    token = new_token()
+    token = make_token()
     assert abs(offset_to("127.0.0.1", serve_clock("127.0.0.1", token)[0], token)) < 2e-3
 
 
 def test_a_clock_is_told_to_nobody_without_the_token() -> None:
-    port, _ = serve_clock("127.0.0.1", new_token())
+    port, _ = serve_clock("127.0.0.1", make_token())
     with pytest.raises(OSError, match=r"closed|reset"):
-        offset_to("127.0.0.1", port, new_token())
+        offset_to("127.0.0.1", port, make_token())
     with socket.create_connection(("127.0.0.1", port), timeout=5) as caller:
         caller.sendall(b"?" * 40)
         with contextlib.suppress(ConnectionResetError):
@@ -42,7 +42,7 @@ def test_a_clock_is_told_to_nobody_without_the_token() -> None:
 
 
 def test_a_clock_listens_on_the_address_of_the_group_alone() -> None:
-    port, _ = serve_clock("127.0.0.2", new_token())
+    port, _ = serve_clock("127.0.0.2", make_token())
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=5)
 
@@ -53,10 +53,10 @@ def test_the_groups_address_is_the_named_interfaces_else_the_way_to_the_master(
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.7")
-    assert own_address() == "127.0.0.1" or own_address() == "127.0.0.7"
+    assert find_own_address() == "127.0.0.1" or find_own_address() == "127.0.0.7"
     monkeypatch.setenv("MASTER_ADDR", "no.such.host.invalid")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    assert own_address() == "127.0.0.1"
+    assert find_own_address() == "127.0.0.1"
 
 
 def test_a_master_that_is_local_to_itself_listens_on_the_way_back_to_a_caller(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_a_master_that_is_local_to_itself_listens_on_the_way_back_to_a_caller(mo
         asked.append(peer)
         return "127.0.1.1" if peer is None else "192.0.2.1"
 
-    monkeypatch.setattr(exchange, "own_address", address)
+    monkeypatch.setattr(exchange, "find_own_address", address)
     monkeypatch.setattr(exchange, "serve_clock", lambda where, token: served.append(where) or (4242, lambda: None))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -85,7 +85,7 @@ def test_a_master_that_is_local_to_itself_listens_on_the_way_back_to_a_caller(mo
 
 
 def test_a_clock_that_is_stopped_answers_no_more_and_leaves_no_thread() -> None:
-    port, stop = serve_clock("127.0.0.1", new_token())
+    port, stop = serve_clock("127.0.0.1", make_token())
     (thread,) = (each for each in threading.enumerate() if each.name == f"ddpexec.trace clock {port}")
     stop()
     thread.join(5)
@@ -107,7 +107,7 @@ def pair(machines: tuple[int, int], store: Any) -> list[tuple[float | None, list
         found[number] = offset_s, heard
 
     places = [(each, 1) for each in machines]
-    with joined(lambda: store), mock.patch.object(exchange, "here", side_effect=places):
+    with joined(lambda: store), mock.patch.object(exchange, "find_place", side_effect=places):
         threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
         for each in threads:
             each.start()
@@ -153,7 +153,7 @@ def test_who_does_not_speak_is_not_waited_for_long(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_trace_that_could_not_be_told_of_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "new_token", mock.Mock(side_effect=OSError("no random bytes")))
+    monkeypatch.setattr(exchange, "make_token", mock.Mock(side_effect=OSError("no random bytes")))
     before = set(threading.enumerate())
     with joined(torch.distributed.HashStore):
         alone = Exchange(0, 2, lambda *words: None)

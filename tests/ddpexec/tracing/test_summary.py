@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ddpexec.tracing.summary import RankInterval, Watcher, late_ranks, overlap
+from ddpexec.tracing.summary import RankInterval, Watcher, find_late_ranks, overlap
 from ddpsim.trace.records import BucketTimes, Iteration
 
 
@@ -40,21 +40,21 @@ def test_a_rank_that_others_wait_for_is_named_with_its_phase(rank: int, phase: s
     everybody = {each: words(own_s=0.09, exposed_s=0.01) for each in range(4)}
     everybody[rank] = words(own_s=0.097, exposed_s=0.003)
     everybody[rank]["forward_s" if phase == "forward" else "backward_compute_s"] += 0.007
-    late = late_ranks(everybody)
+    late = find_late_ranks(everybody)
     assert list(late) == [rank]
     assert f"rank {rank} is late by 7 ms of a step of 100 ms, most in {phase} (7 ms longer)" == late[rank]
 
 
 def test_a_slow_link_makes_no_rank_late() -> None:
-    assert late_ranks({rank: words(own_s=0.09, exposed_s=0.06) for rank in range(4)}) == {}
+    assert find_late_ranks({rank: words(own_s=0.09, exposed_s=0.06) for rank in range(4)}) == {}
 
 
 def test_ranks_that_differ_from_step_to_step_are_not_late() -> None:
     everybody = {rank: words(own_s=0.09) for rank in range(2)}
     everybody[1] |= {"own_s": 0.095, "own_error_s": 0.002}
-    assert late_ranks(everybody) == {}
+    assert find_late_ranks(everybody) == {}
     everybody[1]["own_error_s"] = 0.001
-    assert list(late_ranks(everybody)) == [1]
+    assert list(find_late_ranks(everybody)) == [1]
 
 
 def test_what_became_worse_is_told_once_and_once_that_it_is_over() -> None:
@@ -83,4 +83,4 @@ def test_a_late_rank_is_told_of_by_who_has_heard_it() -> None:
 def test_an_interval_without_stamped_steps_tells_of_the_step_alone() -> None:
     told = RankInterval(1, 4, 4, [0.1, 0.2, 0.3], []).words()
     assert (told["step_s"], told["own_s"], told["overlap_ratio"]) == (0.2, None, None)
-    assert late_ranks({0: told, 1: words()}) == {}
+    assert find_late_ranks({0: told, 1: words()}) == {}

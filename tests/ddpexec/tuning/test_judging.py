@@ -15,7 +15,7 @@ from ddpexec.tuning.probing import probes
 from ddpexec.tuning.racing import BLOCK, PRESENT, Race
 from ddpexec.tuning.ranking import rank_caps
 from ddpexec.tuning.step_clock import WINDOW, StepClock
-from ddpexec.tuning.wires import shared, wire_of
+from ddpexec.tuning.wires import measure_shared, wire_of
 from ddpsim.bucketing import Parameter
 from tests.profile import examples
 
@@ -49,8 +49,8 @@ def test_a_wire_is_told_from_ranks_whose_clocks_are_off_and_one_of_which_comes_l
 
 
 def test_messages_that_share_the_network_count_half() -> None:
-    assert shared([(0.0, 4.0), (2.0, 6.0)]) == [(2.0, 1.0), (2.0, 1.0)]
-    assert shared([(0.0, 1.0), (2.0, 3.0)]) == [(1.0, 0.0), (1.0, 0.0)]
+    assert measure_shared([(0.0, 4.0), (2.0, 6.0)]) == [(2.0, 1.0), (2.0, 1.0)]
+    assert measure_shared([(0.0, 1.0), (2.0, 3.0)]) == [(1.0, 0.0), (1.0, 0.0)]
 
 
 def beside(together: float, rate: float = 1e8, latency_s: float = 2e-3) -> RankSteps:
@@ -129,7 +129,7 @@ def raced(steps: Callable[[int, int], float], plans: int, left: int = 80) -> tup
         race.take(plan, [steps(plan, now + number) for number in range(block)])
         ran.append(plan)
         now, left = now + block, left - block
-    return race.stays(), race, ran
+    return race.choose_plan(), race, ran
 
 
 def noisy(means: Sequence[float], seed: int, spread: float = 0.01) -> Callable[[int, int], float]:
@@ -160,7 +160,7 @@ def test_a_machine_that_slows_down_meets_all_plans_alike() -> None:
     stays, race, _ = raced(lambda plan, now: flat(plan, now) * (1.0 + 0.3 * (now > 36)), 3)
     assert stays == PRESENT
     race.add()
-    (first, _), plans = race.turn() or (None, 0), len(race.measured())
+    (first, _), plans = race.turn() or (None, 0), len(race.measure())
     assert first == PRESENT or first == plans - 1  # one that joins late is held against steps of its own rounds
 
 

@@ -16,7 +16,7 @@ from tests.ddpexec.groups import ranks
 torch = pytest.importorskip("torch")
 
 import ddpexec  # noqa: E402
-from ddpexec.running.timed import timed_model  # noqa: E402
+from ddpexec.running.timed import make_timed_model  # noqa: E402
 from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
 from ddpexec.tuning import tuner as tuner_module  # noqa: E402
 from ddpexec.tuning.choosing import choose, neighbours  # noqa: E402
@@ -231,7 +231,7 @@ def stamped(rank: int) -> tuple[Any, int, int]:
     """Return the uses stamped of timed layers, and what is pending after a step and after the forward behind it."""
     known = small_workload()
     uses = np.linspace(0.0, 0.05, len(known.parameters))
-    timed = timed_model(
+    timed = make_timed_model(
         replace(known, forward=Phase(np.array([0.06]), np.array([0.06])), forward_use_s=ForwardUse(uses, uses))
     )
     model = ScheduledDataParallel(timed.model.module, "dear", timed.make_optimizer, caps=BucketCaps(bucket_cap_mb=0.02))

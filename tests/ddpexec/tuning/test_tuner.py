@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 import ddpexec  # noqa: E402
 from ddpexec.errors import OptionError  # noqa: E402
 from ddpexec.running.stock import buckets_of  # noqa: E402
-from ddpexec.tracing.subjects import told_buckets  # noqa: E402
+from ddpexec.tracing.subjects import list_rebuilt_buckets  # noqa: E402
 from ddpexec.tuning import tuner as tuner_module  # noqa: E402
 from ddpexec.tuning.observed import Observed  # noqa: E402
 from ddpexec.tuning.plan import TrialPlan  # noqa: E402
@@ -80,7 +80,7 @@ def switched(rank: int, kind: str, variant: str, accumulate: int) -> tuple[bool,
             found = buckets_of(model, _parameters(model)) if kind == "torch" else model.reducer.plan.groups()
             seen.extend(map(len, found))
             if kind == "torch" and variant != "unused":  # its log counts as its reducer does
-                assert told_buckets(model) == found
+                assert list_rebuilt_buckets(model) == found
             assert caps_in_force(model) == OTHER
             switch.use(plans[0])
         if number == 9:

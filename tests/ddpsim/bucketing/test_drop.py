@@ -14,7 +14,7 @@ from ddpsim.bucketing.drop import (
     aligned_plan,
     expected_bytes,
     layers_named,
-    remapped,
+    remap_gradients,
     skipped_buckets,
 )
 from ddpsim.errors import PlanError
@@ -83,7 +83,7 @@ def test_what_is_left_launches_every_other_bucket_in_order(numbers, rng, kind):
     queue = LaunchQueue(plan.groups(), skipped)
     launched = queue.start(sorted(dropped))
     for index in rng.sample(range(len(PARAMETERS)), len(PARAMETERS)):
-        launched += [] if index in dropped else queue.ready(index)
+        launched += [] if index in dropped else queue.mark_ready(index)
     assert launched == [n for n in range(len(plan.buckets)) if n not in skipped]
     if kind == "aligned":
         left = sum(plan.buckets[n].size_bytes for n in launched)
@@ -112,7 +112,7 @@ def test_what_is_left_moves_up_into_the_memory_of_buckets_and_never_behind_its_o
     ]
     groups = rebuilt_plan(parameters, BucketCaps(bucket_cap_mb=100 / (1 << 20))).groups()
     dropped = data.draw(st.sets(st.sampled_from(range(len(sizes)))))
-    found = remapped(parameters, groups, dropped)
+    found = remap_gradients(parameters, groups, dropped)
     assert len(found) == len(groups)
     own = {index: number for number, group in enumerate(groups) for index in group}
     for number, group in enumerate(found):
@@ -128,5 +128,5 @@ def test_what_is_left_moves_up_into_the_memory_of_buckets_and_never_behind_its_o
 
 def test_nothing_moves_where_nothing_is_dropped():
     groups = rebuilt_plan(PARAMETERS, CAPS).groups()
-    assert remapped(PARAMETERS, groups, ()) == groups
-    assert remapped(PARAMETERS, groups, range(len(PARAMETERS))) == [()] * len(groups)
+    assert remap_gradients(PARAMETERS, groups, ()) == groups
+    assert remap_gradients(PARAMETERS, groups, range(len(PARAMETERS))) == [()] * len(groups)

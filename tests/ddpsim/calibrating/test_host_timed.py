@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ddpsim.calibrating.calibrate import calibrate
-from ddpsim.calibrating.host_timed import host_floor_s, latencies_held, of_the_device
+from ddpsim.calibrating.host_timed import drop_host_timed_rows, host_floor_s, latencies_held
 from ddpsim.calibrating.samples import Sample
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import CalibrationError
@@ -25,7 +25,7 @@ FLOOR_S = 124e-6
 def table() -> MeasuredTable:
     """Eight H100, as predicted."""
     found = read_table(Path(__file__).resolve().parents[2] / "data/tables/aws_p5_1node_8xH100.csv")
-    times = Sample.of(found, MACHINE, 1).predicted(PRIORS).tolist()
+    times = Sample.of(found, MACHINE, 1).predict(PRIORS).tolist()
     return replace(found, rows=tuple(replace(r, time_s=t) for r, t in zip(found.rows, times, strict=True)))
 
 
@@ -41,7 +41,7 @@ def test_a_floor_under_every_collective_is_the_hosts(table: MeasuredTable) -> No
 def test_its_rows_near_the_floor_are_left_out_and_a_table_of_nothing_else_is_refused(table: MeasuredTable) -> None:
     rows = tuple(replace(row, time_s=row.time_s + FLOOR_S) for row in table.rows)
     timed = replace(table, rows=rows)
-    kept = of_the_device(Sample.of(timed, MACHINE, 1), PRIORS)
+    kept = drop_host_timed_rows(Sample.of(timed, MACHINE, 1), PRIORS)
     assert 0 < len(kept.rows) < len(rows)
     assert kept.rows == rows[-len(kept.rows) :]
     assert kept.notes[-1].endswith(f"{len(rows) - len(kept.rows)} rows left out")

@@ -40,7 +40,7 @@ def test_a_header_that_forces_simple_leaves_one_protocol() -> None:
     forced, free = (Sample.of(table(ranks=16, algorithm="ring", **more), DGX) for more in ({"proto": "Simple"}, {}))
     assert {entry.protocol for entry in forced.layout().entries} == {"simple"}
     assert {entry.protocol for entry in free.layout().entries} == {"ll", "ll128", "simple"}
-    assert forced.predicted(START)[0] > 1.5 * free.predicted(START)[0]
+    assert forced.predict(START)[0] > 1.5 * free.predict(START)[0]
 
 
 def test_ranks_fill_as_many_nodes_as_they_need() -> None:
@@ -51,8 +51,8 @@ def test_ranks_fill_as_many_nodes_as_they_need() -> None:
 
 
 def test_one_process_for_all_gpus_cannot_go_below_its_launches() -> None:
-    many = Sample.of(table(command="-g 8"), DGX).predicted(START)
-    one = Sample.of(table(command="-g 1"), DGX).predicted(START)
+    many = Sample.of(table(command="-g 8"), DGX).predict(START)
+    one = Sample.of(table(command="-g 1"), DGX).predict(START)
     assert many.min() >= 8 * START["nccl.launch_s"]
     assert one.min() < many.min()
     assert many[-1] == pytest.approx(one[-1], rel=1e-3)
@@ -63,11 +63,11 @@ def test_collectives_measured_one_by_one_are_told_from_those_of_nccl_tests() -> 
     for isolated in ("True", "False"):
         sample = Sample.of(table(isolated=isolated), DGX)
         expected = Collectives(None, placement, backend="nccl", options=CollectiveOptions(isolated=isolated == "True"))
-        assert sample.predicted(START) == pytest.approx([expected.estimate_s(size) for size in SIZES])
-    times = 1.3 * Sample.of(table(isolated="True"), DGX).predicted(START)
+        assert sample.predict(START) == pytest.approx([expected.estimate_s(size) for size in SIZES])
+    times = 1.3 * Sample.of(table(isolated="True"), DGX).predict(START)
     sample = Sample.of(measured(times, isolated="True"), DGX)
     corrected = replace(START, curves=(sample.curve(),))
-    assert sample.predicted(corrected) == pytest.approx(times)
+    assert sample.predict(corrected) == pytest.approx(times)
     for isolated, expected_s in ((True, times), (False, times - alone_s)):
         found = Collectives(
             None, placement, backend="nccl", calibration=corrected, options=CollectiveOptions(isolated=isolated)
@@ -78,10 +78,10 @@ def test_collectives_measured_one_by_one_are_told_from_those_of_nccl_tests() -> 
 
 
 def test_an_unstated_version_is_told_from_the_rows() -> None:
-    truth = Sample.of(table(nccl="2.8.3"), DGX).predicted(START)
+    truth = Sample.of(table(nccl="2.8.3"), DGX).predict(START)
     found = with_versions([Sample.of(measured(truth), DGX)], START)
     assert found[0].version < 2013
-    today = Sample.of(table(nccl="2.23.4"), DGX).predicted(START)
+    today = Sample.of(table(nccl="2.23.4"), DGX).predict(START)
     assert with_versions([Sample.of(measured(today), DGX)], START)[0].version == CURRENT
 
 
@@ -92,10 +92,10 @@ def test_constants_fitted_on_one_and_two_nodes_predict_four() -> None:
     )
     # Rings: on two nodes NCCL takes trees, which say little of a ring's network.
     tables = [table(ranks=8 * n, nccl="2.23", algorithm="ring") for n in (1, 2, 4)]
-    one, two, four = (Sample.of(each, DGX).only(range(0, 20, 2)) for each in tables)
-    known = [replace(sample, undisturbed=sample.predicted(truth)) for sample in (one, two)]
+    one, two, four = (Sample.of(each, DGX).select_rows(range(0, 20, 2)) for each in tables)
+    known = [replace(sample, undisturbed=sample.predict(truth)) for sample in (one, two)]
     _, calibration = fit_samples(known, START)
-    errors = [np.abs(four.predicted(c) / four.predicted(truth) - 1).mean() for c in (calibration, START)]
+    errors = [np.abs(four.predict(c) / four.predict(truth) - 1).mean() for c in (calibration, START)]
     assert errors[0] < min(0.1, errors[1] / 2)
 
 
@@ -106,4 +106,4 @@ def test_a_disturbed_row_is_fitted_and_met_at_the_lesser_of_its_times_and_judged
     assert sample.undisturbed.tolist() == [90e-6, 91e-6]
     assert [point.time_s for point in sample.curve().points] == [90e-6, 91e-6]
     fitted = fit_samples([sample], START)[1]
-    assert sample.predicted(fitted) == pytest.approx([90e-6, 91e-6])
+    assert sample.predict(fitted) == pytest.approx([90e-6, 91e-6])

@@ -13,11 +13,11 @@ from ddpsim.cli.app import whole_command
 from ddpsim.cli.flags import find_command
 from ddpsim.jobs.job import Job
 from ddpsim.jobs.simulated import Options
-from ddpsim.options.option import Section, declared
+from ddpsim.options.option import Section, list_declared
 
 
 def test_what_a_switch_is_and_what_switches_it_off_are_two_lines() -> None:
-    buffers = next(each for each in declared(Job) if each.field == "broadcast_buffers")
+    buffers = next(each for each in list_declared(Job) if each.field == "broadcast_buffers")
     assert buffers.option.help.startswith("Broadcast ")
     assert buffers.help.startswith("Do not broadcast ")
 
@@ -45,7 +45,7 @@ def test_every_option_of_a_long_help_stands_once_in_a_section_of_its_own(name: s
 
 def test_an_option_stands_in_the_section_that_its_declaration_names() -> None:
     params = {param.name: param for param in find_command(whole_command(), ["predict"]).params}
-    for each in declared(Options):
+    for each in list_declared(Options):
         assert each.section is not None, each.field
         if each.field in params:
             assert params[each.field].rich_help_panel == each.section

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddpsim.errors import InputError
-from ddpsim.options.own import exits_as
+from ddpsim.options.own import convert_exit
 from ddpsim.order.predictors import predictor
 from ddpsim.schedules.named import scheme_named
 
@@ -56,5 +56,5 @@ def test_a_signals_own_kind_passes() -> None:
     class Signalled(SystemExit):
         pass
 
-    with pytest.raises(Signalled), exits_as(RuntimeError):
+    with pytest.raises(Signalled), convert_exit(RuntimeError):
         raise Signalled

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
-from ddpsim.collectives.curve import CurveTransport, monotone
+from ddpsim.collectives.curve import CurveTransport, make_monotone
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.collectives.steps import carry_out
@@ -30,7 +30,7 @@ LOOPBACK = load_topology("loopback").place(1, 2)
 @settings(max_examples=examples(60), deadline=None)
 def test_monotone_times_never_fall_and_keep_their_mean_logarithm(times: list[float]) -> None:
     points = tuple(CurvePoint(2**k, time_s) for k, time_s in enumerate(times))
-    fixed = [point.time_s for point in monotone(points)]
+    fixed = [point.time_s for point in make_monotone(points)]
     assert all(later >= before * (1 - 1e-12) for before, later in pairwise(fixed))
     assert sum(map(math.log, fixed)) == pytest.approx(sum(map(math.log, times)))
     if times == sorted(times):
@@ -45,7 +45,7 @@ def test_the_demand_of_a_corrected_transport_takes_the_corrected_time(factors: l
     corrected = CurveTransport.over(inner, Curve("x", 1, 2, points), start_s=1e-6)
     for size in (1024, 4096, 10_000, 262_144, 50_000_000):
         assert alone_s(corrected.allreduce(size), corrected.capacities) == pytest.approx(corrected.allreduce_s(size))
-    for point in monotone(points):
+    for point in make_monotone(points):
         assert corrected.allreduce_s(point.size_bytes) == pytest.approx(point.time_s + 1e-6)
 
 

@@ -8,7 +8,7 @@ import pytest
 from ddpsim.collectives.execute import Collectives, make_transport
 from ddpsim.collectives.level_schedules import decomposed, decomposed_s, two_level
 from ddpsim.collectives.levels import level_sizes
-from ddpsim.collectives.packing import packed_trees
+from ddpsim.collectives.packing import pack_trees
 from ddpsim.errors import TopologyError
 from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.operations import Operation
@@ -41,7 +41,7 @@ def test_levels_sum_every_chunk_on_every_rank(sizes: tuple[int, ...]) -> None:
 
 
 def test_two_levels_send_what_two_level_does() -> None:
-    assert sorted(decomposed((4, 3)).sent_chunks()) == sorted(two_level(3, 4).sent_chunks())
+    assert sorted(decomposed((4, 3)).count_sent_chunks()) == sorted(two_level(3, 4).count_sent_chunks())
 
 
 def test_blueconnect_takes_the_closed_form_of_a_switch_in_the_node_and_cards_between() -> None:
@@ -62,7 +62,7 @@ def test_as_many_trees_fit_as_links_part_the_root_from_any_other(seed: int) -> N
     graph = nx.gnp_random_graph(6, 0.6, seed=seed, directed=True)
     links = {ends: 1 + sum(ends) % 2 for ends in graph.edges}
     nx.set_edge_attributes(graph, {ends: {"capacity": count} for ends, count in links.items()})
-    root, trees = packed_trees(6, links)
+    root, trees = pack_trees(6, links)
 
     def cut(source: int) -> int:
         return min(nx.maximum_flow_value(graph, source, target) for target in range(6) if target != source)

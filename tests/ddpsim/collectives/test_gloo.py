@@ -17,7 +17,7 @@ import simpy
 from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
-from ddpsim.collectives.gloo.groups import among
+from ddpsim.collectives.gloo.groups import adapt_to_group
 from ddpsim.collectives.schedules import ring_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.jobs.job_options import CollectiveOptions
@@ -231,9 +231,9 @@ def test_bad_choices_are_named() -> None:
 def test_a_fitted_launch_is_shared_by_steps_in_groups_of_fewer_ranks() -> None:
     prior = Calibration.priors("gloo")
     fitted = prior.with_values({"gloo.launch_s": 9e-3}, source="fitted to a table")
-    assert among(fitted, 4, 2)["gloo.launch_s"] == pytest.approx(9e-3 * 2 / 6)
-    assert among(fitted, 4, 4) is fitted
-    assert among(prior, 4, 2) is prior
+    assert adapt_to_group(fitted, 4, 2)["gloo.launch_s"] == pytest.approx(9e-3 * 2 / 6)
+    assert adapt_to_group(fitted, 4, 4) is fitted
+    assert adapt_to_group(prior, 4, 2) is prior
     # No less than the call itself.
     small = prior.with_values({"gloo.launch_s": 2e-4}, source="fitted to a table")
-    assert among(small, 4, 2)["gloo.launch_s"] == prior["gloo.launch_s"]
+    assert adapt_to_group(small, 4, 2)["gloo.launch_s"] == prior["gloo.launch_s"]

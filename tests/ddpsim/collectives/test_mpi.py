@@ -12,7 +12,7 @@ from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.collectives import schedules
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
-from ddpsim.collectives.mpi.decision import ALGORITHMS, picked
+from ddpsim.collectives.mpi.decision import ALGORITHMS, pick_algorithm
 from ddpsim.collectives.mpi.transport import MpiTransport
 from ddpsim.errors import InputError, TopologyError
 from ddpsim.jobs.job_options import CollectiveOptions
@@ -68,7 +68,7 @@ def collectives(ranks: int, algorithm: str = "auto", fidelity: str = "flow") -> 
 def test_open_mpi_s_choice(ranks: int, size_bytes: int, algorithm: str) -> None:
     if size_bytes // 4 < ranks and algorithm == "segmented-ring":
         algorithm = "recursive-doubling"
-    assert picked(ranks, size_bytes) == algorithm
+    assert pick_algorithm(ranks, size_bytes) == algorithm
 
 
 @given(ranks=st.integers(1, 40))
@@ -154,7 +154,7 @@ def test_what_is_not_modelled_is_refused() -> None:
         MpiTransport(placement, options=CollectiveOptions(algorithm="tree"))
     with pytest.raises(TopologyError, match="MPI on 512 ranks; 256 at most"):
         MpiTransport(load_topology("dgx-1v").place(64))
-    assert set(ALGORITHMS) >= {picked(ranks, size) for ranks in (2, 5, 300) for size in (64, 10**4, 10**7)}
+    assert set(ALGORITHMS) >= {pick_algorithm(ranks, size) for ranks in (2, 5, 300) for size in (64, 10**4, 10**7)}
 
 
 def test_a_step_over_mpi_is_predicted_with_one_collective_at_a_time() -> None:

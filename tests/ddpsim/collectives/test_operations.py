@@ -74,7 +74,7 @@ def test_a_chain_takes_its_closed_form() -> None:
     queued = Collectives(None, placement, backend="nccl", options=CollectiveOptions(isolated=False))
     demand, get = queued.transport.demand(Operation.REDUCE, size_bytes), queued.calibration
     channels = queued.choice(size_bytes, Operation.REDUCE).channels
-    rate = demand.unshared(queued.transport.capacities)
+    rate = demand.unshared_rate(queued.transport.capacities)
     wanted = operation_schedules.chain_s(
         4, size_bytes // channels // (1 << 19), size_bytes, get["nccl.ring.hop.pcie.simple_s"], 1 / rate
     )
@@ -168,7 +168,7 @@ def test_an_all_to_all_takes_its_closed_form_on_one_link_a_rank() -> None:
     alone = Collectives(None, placement, backend="gloo", options=CollectiveOptions(isolated=False))
     get = alone.calibration
     handshake_s = get["gloo.step_s"] + get["gloo.round_trips"] * 2 * 1e-4
-    wanted = operation_schedules.exchanged_pairs_s(3, 32 * MIB, handshake_s, 1 / WIRE) + get["gloo.launch_s"]
+    wanted = operation_schedules.exchange_pairs_s(3, 32 * MIB, handshake_s, 1 / WIRE) + get["gloo.launch_s"]
     assert alone.estimate_s(32 * MIB, Operation.ALL_TO_ALL) == pytest.approx(wanted, rel=2e-3)
 
 

@@ -80,7 +80,7 @@ def test_nothing_is_negative_and_half_is_half(parameters, name, ranks):
 
 @given(st.floats(0.001, 1), st.integers(1, 10**6))
 def test_top_k_keeps_its_share_and_at_least_one(density, elements):
-    kept = compression.TopK(density).kept(elements)
+    kept = compression.TopK(density).count_kept(elements)
     assert 1 <= kept <= elements
     assert kept == max(1, math.ceil(density * elements))
 

@@ -64,11 +64,11 @@ def test_a_step_that_was_given_is_known_whatever_fills_it():
 
 def test_a_step_longer_than_host_and_device_is_the_devices_and_may_be_the_hosts():
     shape = ModelShape.of(MODEL, load_workload("resnet50").operators)
-    plain = estimate(shape, gpu_named("V100").fitted(), "fp32", known())
+    plain = estimate(shape, gpu_named("V100").with_fitted(), "fp32", known())
     phases = (plain.forward, plain.backward, plain.optimizer)
     host_s, device_s = (sum(float(getattr(p, clock)[0]) for p in phases) for clock in ("host_s", "device_s"))
     given_s = 1.2 * max(host_s, device_s)
-    given = estimate(shape, gpu_named("V100").fitted(), "fp32", known(Anchor("step", given_s)))
+    given = estimate(shape, gpu_named("V100").with_fitted(), "fp32", known(Anchor("step", given_s)))
     assert sum(float(p.device_s[0]) for p in (given.forward, given.backward, given.optimizer)) == pytest.approx(given_s)
     assert sum(float(p.host_s[0]) for p in (given.forward, given.backward, given.optimizer)) == pytest.approx(host_s)
 

@@ -17,13 +17,13 @@ DOUBT = Doubt("pace", "measure", NOW, NOW, 0.25)
 
 
 def test_one_doubt_alone_has_its_own_percentiles() -> None:
-    [effect] = join.largest_first([join.effect(DOUBT, 10.0, (8.0, 13.0))])
+    [effect] = join.sort_by_width([join.effect(DOUBT, 10.0, (8.0, 13.0))])
     assert join.band(10.0, [effect]) == (8.0, 13.0)
     assert effect.document() == {"name": "pace", "low_s": 8.0, "high_s": 13.0, "remedy": "measure"}
 
 
 def test_no_doubt_has_no_width() -> None:
-    assert join.largest_first([join.effect(DOUBT, 10.0, (10.0, 10.0))]) == ()
+    assert join.sort_by_width([join.effect(DOUBT, 10.0, (10.0, 10.0))]) == ()
     assert join.band(10.0, []) == (10.0, 10.0)
 
 
@@ -48,7 +48,7 @@ def test_a_remedy_leaves_its_share_of_the_doubt() -> None:
 
 
 def test_the_largest_comes_first() -> None:
-    names = [e.name for e in join.largest_first([Effect("b", "", 0, 1), Effect("a", "", 0, 1), Effect("c", "", 0, 2)])]
+    names = [e.name for e in join.sort_by_width([Effect("b", "", 0, 1), Effect("a", "", 0, 1), Effect("c", "", 0, 2)])]
     assert names == ["c", "a", "b"]
 
 

@@ -19,7 +19,7 @@ from ddpsim.explaining.foretold import foretell
 from ddpsim.explaining.kineto import read_kineto_rank
 from ddpsim.explaining.late import late_rank
 from ddpsim.explaining.machine import machine_of
-from ddpsim.explaining.recorded import recorded_rank, run_caps
+from ddpsim.explaining.recorded import rank_from_trace, run_caps
 from ddpsim.explaining.splits import splits_of
 from ddpsim.planning.planner import plan
 from ddpsim.trace.json import write_trace
@@ -141,7 +141,7 @@ def test_a_bucket_a_gradient_is_given_by_caps_from_nothing_on():
 )
 def test_a_recorded_run_says_its_cap(provenance, caps):
     trace = replace(example_trace(), provenance=provenance)
-    assert run_caps(recorded_rank(trace, 0, "rank0.json").options) == caps
+    assert run_caps(rank_from_trace(trace, 0, "rank0.json").options) == caps
 
 
 def test_torchs_default_is_named_with_what_else_gives_its_buckets():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddpsim.cli.app import run
-from ddpsim.explaining.against import against
+from ddpsim.explaining.against import compare_runs
 from ddpsim.explaining.explain import explain
 from ddpsim.trace.json import write_trace
 from tests.traces import example_trace
@@ -47,7 +47,7 @@ def longer(tmp_path):
 
 def test_a_run_against_itself_has_not_changed():
     found = explain(EXPERTS)
-    since = against(found, found)
+    since = compare_runs(found, found)
     assert since.changed == ()
     assert not any(part.sure or part.change_s for part in (since.step, *since.parts))
     assert since.verdict().startswith("the step is as long as it was")
@@ -55,19 +55,19 @@ def test_a_run_against_itself_has_not_changed():
 
 def test_what_takes_longer_is_named_and_nothing_else(longer):
     now, then = map(explain, longer)
-    since = against(now, then)
+    since = compare_runs(now, then)
     assert since.step.change_s == pytest.approx(MORE_S)
     assert [part.name for part in since.parts if part.sure] == ["optimizer_s"]
     assert next(p for p in since.parts if p.name == "optimizer_s").change_s == pytest.approx(MORE_S)
     assert since.changed == ()
     assert "longer" in since.verdict()
-    back = against(then, now)
+    back = compare_runs(then, now)
     assert "shorter" in back.verdict()
     assert back.step.change_s == pytest.approx(-MORE_S)
 
 
 def test_other_collectives_and_a_rank_that_is_late_no_more_are_told():
-    since = against(explain(EXPERTS), explain(LATE))
+    since = compare_runs(explain(EXPERTS), explain(LATE))
     assert any(line.startswith("late is nobody, then rank 1") for line in since.changed)
     assert any(line.startswith("all_to_all a step: 4 of 1.50 MiB in all instead of none") for line in since.changed)
     assert {name: (then.count, now.count) for name, then, now in since.collectives} == {
@@ -80,7 +80,7 @@ def test_other_collectives_and_a_rank_that_is_late_no_more_are_told():
 def test_another_number_of_ranks_is_told(tmp_path):
     write_trace(example_trace(world_size=2), tmp_path / "two")
     write_trace(example_trace(world_size=4), tmp_path / "four")
-    since = against(explain(tmp_path / "four"), explain(tmp_path / "two"))
+    since = compare_runs(explain(tmp_path / "four"), explain(tmp_path / "two"))
     assert "4 ranks instead of 2" in since.changed
 
 
@@ -89,7 +89,9 @@ def test_an_option_of_the_run_that_changed_is_told(tmp_path):
     for name, cap in (("then", 25), ("now", 5)):
         provenance = {**trace.provenance, "options": {"bucket_cap_mb": cap}}
         write_trace(replace(trace, provenance=provenance), tmp_path / name)
-    assert "bucket_cap_mb: 5 instead of 25" in against(explain(tmp_path / "now"), explain(tmp_path / "then")).changed
+    assert (
+        "bucket_cap_mb: 5 instead of 25" in compare_runs(explain(tmp_path / "now"), explain(tmp_path / "then")).changed
+    )
 
 
 def test_the_command_tells_it_in_text_json_and_report(tmp_path, longer, capsys):

@@ -1,7 +1,7 @@
 """A slow link is told by its table, and by the ranks that leave collectives after the others."""
 
 from ddpsim.collectives.execute import make_transport
-from ddpsim.explaining.links import FACTOR, slow_link
+from ddpsim.explaining.links import FACTOR, find_slow_link
 from ddpsim.explaining.machine import TracedMachine
 from ddpsim.operations import Operation
 from ddpsim.topology.placement import place
@@ -17,7 +17,7 @@ MARK = {1: 0.3 * EXPECTED_S, 2: 0.2 * EXPECTED_S}
 
 def _link(factor, machine=MACHINE, lags=None, agreed=True):
     made = ranks(wire_s=factor * EXPECTED_S, size_bytes=SIZE, lags=lags)
-    return slow_link(made, machine, "gloo", STEP_S, agreed=agreed)
+    return find_slow_link(made, machine, "gloo", STEP_S, agreed=agreed)
 
 
 def test_a_wire_as_fast_as_its_table_is_no_slow_link():
@@ -50,4 +50,4 @@ def test_the_mark_tells_without_a_table():
 def test_nccl_leaves_no_mark_and_is_told_by_its_table_alone():
     made = ranks(wire_s=0.05, size_bytes=SIZE)
     machine = TracedMachine(load_topology("dgx-1v"), 1, 4, None)
-    assert slow_link(made, machine, "nccl", STEP_S, agreed=True).ranks == ()
+    assert find_slow_link(made, machine, "nccl", STEP_S, agreed=True).ranks == ()

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from ddpsim.cli.app import run
-from ddpsim.explaining.clocks import aligned
+from ddpsim.explaining.clocks import align_ranks
 from ddpsim.explaining.explain import explain
 from ddpsim.explaining.given import RunFacts
 from ddpsim.explaining.kineto import read_kineto_rank
-from ddpsim.explaining.seen import whole
+from ddpsim.explaining.seen import complete_parts
 from ddpsim.explaining.splits import splits_of
 from ddpsim.workload.kineto.calls import dimensions_bytes
 from ddpsim.workload.kineto.workload import import_trace
@@ -117,10 +117,10 @@ def test_an_allreduce_of_the_loop_is_taken_as_traced(tmp_path):
 
 
 def test_parts_that_overlap_are_taken_off_the_largest():
-    assert whole({"forward_s": 3.0, "input_s": 2.0, "ddp_overhead_s": -1.0}, 4.0) == {
+    assert complete_parts({"forward_s": 3.0, "input_s": 2.0, "ddp_overhead_s": -1.0}, 4.0) == {
         "forward_s": 2.0, "input_s": 2.0, "ddp_overhead_s": 0.0
     }  # fmt: skip
-    assert whole({"forward_s": 1.0, "input_s": -1e-9}, 4.0)["ddp_overhead_s"] == 3.0
+    assert complete_parts({"forward_s": 1.0, "input_s": -1e-9}, 4.0)["ddp_overhead_s"] == 3.0
 
 
 def test_a_size_that_no_tensor_has_is_not_known():
@@ -160,7 +160,7 @@ def test_collectives_of_some_ranks_are_not_compared_with_those_of_others():
     assert split.bound
     assert split.last_rank is None
     assert list(split.waits_s) == [0]
-    moved, alignment = aligned(made)
+    moved, alignment = align_ranks(made)
     assert alignment.agreed
     assert [rank.rank for rank in moved] == [0, 1, 2, 3]
 

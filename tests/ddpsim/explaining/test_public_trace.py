@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddpsim.cli.app import run
-from ddpsim.explaining.clocks import aligned
+from ddpsim.explaining.clocks import align_ranks
 from ddpsim.explaining.files import read_ranks
 from ddpsim.explaining.late import late_rank
 from ddpsim.explaining.splits import splits_of
@@ -79,7 +79,7 @@ def pair(tmp_path_factory):
 
 
 def test_two_ranks_on_devices_are_aligned_and_the_slow_device_is_named(pair):
-    ranks, alignment = aligned(read_ranks(pair, None, None).ranks)
+    ranks, alignment = align_ranks(read_ranks(pair, None, None).ranks)
     assert alignment.offsets_s[1] == pytest.approx(-AHEAD_US / 1e6, abs=1e-9)
     assert alignment.residual_s < 1e-6
     assert len(splits_of(ranks, 2)) == 5

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpsim.errors import TopologyError
-from ddpsim.network.fairness import shared_rates
+from ddpsim.network.fairness import share_rates
 from ddpsim.network.fluid import Demand, Network, Speed, max_min_rates
 from tests.profile import examples
 
@@ -95,7 +95,7 @@ def test_the_network_moves_every_byte_no_faster_than_its_links(
     capacities, demands = problem
     ends = run(capacities, demands)
     for demand, end in zip(demands, ends, strict=True):
-        alone = min(demand.alone(capacities), demand.rate_limit)
+        alone = min(demand.alone_rate(capacities), demand.rate_limit)
         assert end >= (demand.latency_s + demand.size_bytes / alone) * (1 - 1e-9)
     for link, capacity in capacities.items():
         users = [(d, end) for d, end in zip(demands, ends, strict=True) if link in d.loads]
@@ -184,19 +184,19 @@ def test_a_busy_sender_slows_its_own_messages_and_no_others() -> None:
 def test_one_that_stalls_meets_others_for_the_time_they_are_there() -> None:
     # 1 s on the link a byte, 1 s beside it: each is there half of its time, so a byte takes 1 + 1 * (1 + 1/2).
     half = Demand(0.0, 4.0, {"a": 1.0}, stall_s=4.0)
-    assert shared_rates([half, half], {"a": 1.0}, [0.0, 0.3]) == pytest.approx([0.4, 0.4])
+    assert share_rates([half, half], {"a": 1.0}, [0.0, 0.3]) == pytest.approx([0.4, 0.4])
     # In step they meet at every byte; beside one that never stalls the link is always taken.
-    assert shared_rates([half, half], {"a": 1.0}, [0.0, 0.0]) == pytest.approx([1 / 3, 1 / 3])
+    assert share_rates([half, half], {"a": 1.0}, [0.0, 0.0]) == pytest.approx([1 / 3, 1 / 3])
     always = Demand(0.0, 4.0, {"a": 1.0})
-    assert shared_rates([half, always], {"a": 1.0})[0] == pytest.approx(1 / 3)
+    assert share_rates([half, always], {"a": 1.0})[0] == pytest.approx(1 / 3)
     # Those of one queue meet at every byte too; one with a queue of its own passes while they stall.
     first = replace(half, queue="a connection")
-    assert shared_rates([first, first], {"a": 1.0}, [0.0, 0.3]) == pytest.approx([1 / 3, 1 / 3])
+    assert share_rates([first, first], {"a": 1.0}, [0.0, 0.3]) == pytest.approx([1 / 3, 1 / 3])
     second = replace(half, queue="another")
-    assert shared_rates([first, second], {"a": 1.0}, [0.0, 0.3]) == pytest.approx([0.4, 0.4])
+    assert share_rates([first, second], {"a": 1.0}, [0.0, 0.3]) == pytest.approx([0.4, 0.4])
     # One tight hop in four, the others with room for all: chunks queue there, and stalls pass behind them.
     queued = Demand(0.0, 4.0, {"a": 1.0}, stall_s=0.4, hops=((0.25, 1.0), (0.75, 8.0)))
-    assert shared_rates([queued, queued], {"a": 1.0}) == pytest.approx([0.5, 0.5])
+    assert share_rates([queued, queued], {"a": 1.0}) == pytest.approx([0.5, 0.5])
 
 
 @given(problems(), st.lists(st.integers(0, 20).map(float), min_size=6, max_size=6))
@@ -206,12 +206,12 @@ def test_stalls_never_put_a_link_over_capacity_nor_speed_one_alone(
 ) -> None:
     capacities, demands = problem
     demands = [replace(demand, stall_s=stall_s) for demand, stall_s in zip(demands, stalls, strict=False)]
-    rates = shared_rates(demands, capacities)
+    rates = share_rates(demands, capacities)
     for link, capacity in capacities.items():
         used = sum(rate * d.loads.get(link, 0.0) for rate, d in zip(rates, demands, strict=True))
         assert used <= capacity * (1 + 1e-9)
     for rate, demand in zip(rates, demands, strict=True):
-        assert 0 < rate <= demand.unshared(capacities) * (1 + 1e-9)
+        assert 0 < rate <= demand.unshared_rate(capacities) * (1 + 1e-9)
 
 
 def test_a_slower_speed_slows_bytes_and_not_stalls() -> None:

@@ -14,8 +14,8 @@ from ddpsim.cli.flags import error_in_flags, flags_of
 from ddpsim.errors import InputError
 from ddpsim.jobs.job import Job
 from ddpsim.jobs.simulated import Options
-from ddpsim.options.arguments import as_arguments
-from ddpsim.options.option import Option, build, declared, known_choices, option_values
+from ddpsim.options.arguments import format_arguments
+from ddpsim.options.option import Option, build, check_choices, list_declared, option_values
 from ddpsim.options.text import factors, layers_by_rank
 
 
@@ -34,7 +34,7 @@ class Kitchen:
     secret: object = None
 
     def __post_init__(self) -> None:
-        known_choices(self)
+        check_choices(self)
 
 
 def made(arguments: list[str], kind: object = Kitchen) -> object:
@@ -63,9 +63,9 @@ def test_a_declared_field_is_an_option() -> None:
 
 def test_what_is_written_as_arguments_is_read_back() -> None:
     kitchen = Kitchen(caps=BucketCaps(bucket_cap_mb_list=(1.5, 25.0)), heat="high", fan=False, slow={3: 1.25}, plates=2)
-    assert made(as_arguments(Kitchen, option_values(kitchen))) == kitchen
+    assert made(format_arguments(Kitchen, option_values(kitchen))) == kitchen
     assert build(Kitchen, option_values(kitchen)) == kitchen
-    assert as_arguments(Kitchen, option_values(Kitchen())) == []
+    assert format_arguments(Kitchen, option_values(Kitchen())) == []
 
 
 def test_a_command_may_take_some_options_only_and_the_help_speaks_of_flags() -> None:
@@ -102,14 +102,14 @@ def test_an_error_names_the_flag_on_the_command_line(error: InputError, said: st
 @pytest.mark.parametrize("kind", [Job, Options])
 def test_every_field_is_an_option_or_holds_some(kind: type) -> None:
     told_of = set(option_values(kind()))
-    assert told_of == {each.field for each in declared(kind)}
+    assert told_of == {each.field for each in list_declared(kind)}
     assert set(kind.__dataclass_fields__) - told_of <= {"caps", "plan"}  # type: ignore[attr-defined]
 
 
 def test_layers_by_rank_are_read_and_written_again() -> None:
     values = {"unused": layers_by_rank(["3:encoder.layer.3,head", "5-6:head"], "unused")}
     assert values == {"unused": {3: ("encoder.layer.3", "head"), 5: ("head",), 6: ("head",)}}
-    told = as_arguments(Options, values)
+    told = format_arguments(Options, values)
     assert told == ["--unused", "3:encoder.layer.3,head", "--unused", "5:head", "--unused", "6:head"]
     assert {"unused": layers_by_rank(told[1::2], "unused")} == values
 

@@ -12,14 +12,14 @@ from ddpsim.trace.records import Gradient, Iteration, Trace
 @given(st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), min_size=1))
 def test_times_to_arrivals_and_back(times):
     arrivals = from_times(times)
-    back = arrivals.ready(len(times))
+    back = arrivals.list_ready(len(times))
     assert all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(times, back, strict=True))
     assert list(arrivals.ready_s) == sorted(arrivals.ready_s)
 
 
 def test_without_times_places_stand_for_them():
-    assert Arrivals(0, 0, (2, 0)).ready(3)[::2] == [1, 0]
-    assert math.isnan(Arrivals(0, 0, (2, 0)).ready(3)[1])
+    assert Arrivals(0, 0, (2, 0)).list_ready(3)[::2] == [1, 0]
+    assert math.isnan(Arrivals(0, 0, (2, 0)).list_ready(3)[1])
 
 
 def test_arrivals_of_a_trace_are_those_of_synced_iterations():

@@ -9,7 +9,7 @@ import pytest
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts.causes import HOST_COSTS
-from ddpsim.planning.bound import binds, bound_of
+from ddpsim.planning.bound import bound_of, describe_bound
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
@@ -70,7 +70,7 @@ def test_a_host_bound_step_is_not_bound_by_its_gpu() -> None:
         bound = bound_of(each)
         assert bound.by == "host"
         assert bound.lost["computation"] < 1e-3 * each.iteration_s
-        assert binds(bound, each.workload) == "host (launch prior)"
+        assert describe_bound(bound, each.workload) == "host (launch prior)"
 
 
 def test_a_faster_network_is_worth_what_communication_loses_at_most() -> None:

@@ -12,7 +12,15 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.operations import Operation
 from ddpsim.planning.pipeline import pipelined
-from ddpsim.schedules.pipeline import ORDERS, carried_out_s, divided, under_way, weight_versions, work_of, works_of
+from ddpsim.schedules.pipeline import (
+    ORDERS,
+    count_under_way,
+    divide_stages,
+    find_end_times,
+    weight_versions,
+    work_of,
+    works_of,
+)
 from ddpsim.topology.spec import load_topology
 from tests.ddpsim.simulation.builders import named, workload
 
@@ -21,7 +29,7 @@ from tests.ddpsim.simulation.builders import named, workload
 @pytest.mark.parametrize(("stages", "micro_batches"), [(1, 1), (2, 1), (4, 4), (4, 32), (8, 3)])
 def test_equal_stages_idle_for_gpipe_s_bubble(order: str, stages: int, micro_batches: int) -> None:
     works = works_of(order, stages, micro_batches)  # type: ignore[arg-type]
-    through_s = max(carried_out_s(works, [1.0] * stages, [2.0] * stages, [0.0] * (stages - 1)))
+    through_s = max(find_end_times(works, [1.0] * stages, [2.0] * stages, [0.0] * (stages - 1)))
     assert through_s == pytest.approx(3 * (micro_batches + stages - 1))
     busy_s = 3 * micro_batches
     assert 1 - busy_s / through_s == pytest.approx((stages - 1) / (micro_batches + stages - 1))
@@ -29,7 +37,7 @@ def test_equal_stages_idle_for_gpipe_s_bubble(order: str, stages: int, micro_bat
 
 def test_what_is_sent_is_waited_for_there_and_back() -> None:
     works = works_of("gpipe", 3, 1)
-    assert max(carried_out_s(works, [1.0] * 3, [2.0] * 3, [0.5, 0.25])) == pytest.approx(9 + 2 * 0.75)
+    assert max(find_end_times(works, [1.0] * 3, [2.0] * 3, [0.5, 0.25])) == pytest.approx(9 + 2 * 0.75)
 
 
 @pytest.mark.parametrize("order", [order for order in ORDERS if order != "interleaved"])
@@ -41,7 +49,7 @@ def test_every_stage_computes_each_micro_batch_once_and_keeps_what_it_says(order
         for kind, _ in works:
             ahead += 1 if kind == "forward" else -1
             most = max(most, ahead)
-        assert most == under_way(order, stage, 4, 6)  # type: ignore[arg-type]
+        assert most == count_under_way(order, stage, 4, 6)  # type: ignore[arg-type]
     assert [weight_versions("pipedream", stage, 4) for stage in range(4)] == [4, 3, 2, 1]
 
 
@@ -53,7 +61,7 @@ def test_interleaved_stages_compute_everything_once_and_idle_less(ranks: int, mi
     assert found == list(everything)
     assert all(stage % ranks == rank for rank, work in enumerate(works) for _, stage, _ in work)
     count = ranks * stages
-    through_s = max(carried_out_s(works, [1.0] * count, [2.0] * count, [0.0] * (count - 1)))
+    through_s = max(find_end_times(works, [1.0] * count, [2.0] * count, [0.0] * (count - 1)))
     busy_s = 3 * stages * micro_batches
     if micro_batches % ranks == 0:
         # Narayanan et al. 2021: the bubble is (p-1)/(v m) of the computation.
@@ -82,7 +90,7 @@ def test_no_division_into_stages_has_a_shorter_longest_one() -> None:
     for _ in range(50):
         costs = [draw.random() for _ in range(draw.randint(3, 8))]
         stages = draw.randint(1, 3)
-        begins = divided(costs, stages)
+        begins = divide_stages(costs, stages)
         assert len(begins) == stages
         choices = ((0, *cuts) for cuts in itertools.combinations(range(1, len(costs)), stages - 1))
         assert longest(costs, begins) == pytest.approx(min(longest(costs, each) for each in choices))

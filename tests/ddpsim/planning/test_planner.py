@@ -14,7 +14,7 @@ from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.sweep import sweep
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
-from ddpsim.simulation.costs import undisturbed
+from ddpsim.simulation.costs import remove_overlap_costs
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from tests.ddpsim.simulation.builders import workload
@@ -78,7 +78,7 @@ def test_the_advice_follows_the_rule_of_one_percent_and_the_band(monkeypatch, se
     def tried(run, like, caps, plan=None, **kept):
         return TriedBuckets(caps, plan, model.plan, seconds_of(caps, plan))
 
-    monkeypatch.setattr(best_buckets, "_one", one)
+    monkeypatch.setattr(best_buckets, "_find_one_cap", one)
     monkeypatch.setattr(best_buckets, "_tried", tried)
     monkeypatch.setattr(best_buckets, "gain_band", lambda *_: (gain_low, 0.05))
     monkeypatch.setattr(best_buckets, "pipeline_plan", lambda *_: listed)
@@ -150,7 +150,7 @@ def test_a_gain_that_may_be_none_keeps_the_default():
 )
 def test_a_row_says_which_part_of_its_gain_hidden_communication_has(monkeypatch, name, said):
     [row] = plan(load_workload(name), [load_topology("dgx-a100")], nodes=[1]).rows
-    free = undisturbed("nccl", None)
+    free = remove_overlap_costs("nccl", None)
     ends = [
         predict(p.workload, p.topology, nodes=1, options=p.options, calibration=free) for p in (row.default, row.best)
     ]

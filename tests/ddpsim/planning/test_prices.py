@@ -2,7 +2,7 @@ import pytest
 
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.planning.compare import compare
-from ddpsim.planning.prices import Price, by_machine, machine_names, parse_price, prices_of, read_prices
+from ddpsim.planning.prices import Price, index_by_machine, machine_names, parse_price, prices_of, read_prices
 
 
 def test_a_price_has_a_machine_a_currency_and_perhaps_a_day():
@@ -97,4 +97,4 @@ def test_a_machine_is_priced_by_its_own_name_and_by_its_files(tmp_path, name):
 def test_two_prices_of_one_machine_are_refused(tmp_path):
     names = machine_names([("rack.yaml", "inside")])
     with pytest.raises(InputError, match=r"rack.yaml has two prices"):
-        by_machine({"inside": Price(1.0, "USD"), "rack": Price(2.0, "USD")}, names)
+        index_by_machine({"inside": Price(1.0, "USD"), "rack": Price(2.0, "USD")}, names)

@@ -4,7 +4,7 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.planning.savings import WHERE, savings
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
-from ddpsim.simulation.costs import undisturbed
+from ddpsim.simulation.costs import remove_overlap_costs
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 
@@ -28,7 +28,7 @@ def test_the_parts_sum_to_the_difference_of_the_steps(machine, cap):
 
 def test_one_bucket_saves_launches_and_loses_by_the_bytes_of_its_last():
     """All gradients in one bucket overlap with nothing: what that costs are the bytes left after the last gradient."""
-    free = undisturbed("nccl", None)
+    free = remove_overlap_costs("nccl", None)
     default, one = step("dgx-1v", free), step("dgx-1v", free, bucket_cap_mb=10_000.0)
     parts = {each.where: each.seconds for each in savings(default, one)}
     assert min(parts, key=parts.get) == "last_bucket"

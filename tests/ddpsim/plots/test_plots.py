@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from ddpsim.charts import Axis, BoxBar, Chart, StackedBar
-from ddpsim.charts.one_step import of_trace
+from ddpsim.charts.one_step import timeline_from_trace
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.plots import (
     CapCurve,
@@ -36,7 +36,9 @@ PICTURES: dict[str, Callable[[Path], None]] = {
     "sizes": lambda path: plot_sizes({"predicted": [(8, 10.0), (1 << 20, 90.0)], "measured": [(64, 11.0)]}, path),
     "steps": lambda path: plot_steps({"m": dict.fromkeys("abc", STEPS), "one": {"a": STEPS}}, path, "nodes"),
     "validation": lambda path: plot_validation({"lab": [(0.1, 0.102), (2.0, 1.9)]}, path),
-    "lanes": lambda path: plot_lanes([of_trace(example_trace(n), 0.1, f"{n} buckets") for n in (2, 3)], path),
+    "lanes": lambda path: plot_lanes(
+        [timeline_from_trace(example_trace(n), 0.1, f"{n} buckets") for n in (2, 3)], path
+    ),
     "bars": lambda path: save_charts([BARS, BOXES], path),
     "timeline": lambda path: plot_timeline({"predicted": example_trace(2), "measured": example_trace(3)}, path),
     "machine": lambda path: plot_topology(load_topology("dgx-1v"), path),

@@ -6,7 +6,7 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps, initial_plan, rebuilt_plan
 from ddpsim.errors import InputError
-from ddpsim.prediction.first import check_first, first_iterations
+from ddpsim.prediction.first import check_first, predict_first_iterations
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
@@ -19,7 +19,7 @@ def first(count=5, source=None, **given):
     options = Options(**{"backend": "gloo", "caps": CAPS, **given})
     source = workload(buffers=2) if source is None else source
     found = predict(source, load_topology("loopback"), gpus_per_node=2, options=options, band=False, keep=True)
-    return found, first_iterations(found, count)
+    return found, predict_first_iterations(found, count)
 
 
 def test_torch_begins_with_one_bucket_and_rebuilds_before_the_second_forward():

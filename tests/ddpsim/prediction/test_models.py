@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.errors import InputError, UnknownNameError, WorkloadError
-from ddpsim.prediction.carry import carried
+from ddpsim.prediction.carry import carry_workload
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import predict
 from ddpsim.simulation import Options
@@ -22,7 +22,7 @@ def test_a_bare_name_is_estimated_for_each_machines_gpu_and_stays_on_its_own():
     assert model.on(V100S) == replace(source, operators=None)
     there = model.on(A100S)
     assert (there.device, there.precision, there.batch_size) == ("A100", "fp32", 32)
-    made = estimate(ModelShape.of(source, source.operators), gpu_named("A100").fitted(), "fp32")
+    made = estimate(ModelShape.of(source, source.operators), gpu_named("A100").with_fitted(), "fp32")
     assert there == replace(made, operators=None)
     assert model.on(A100S) is there
 
@@ -88,7 +88,7 @@ def test_a_file_without_operators_keeps_its_pace_where_no_gpu_is_asked_for(tmp_p
     path = bare(tmp_path)
     model = Model.of(str(path))
     assert model.on(A100S) == load_workload(path)
-    assert Model.of(f"{path}@A100").on(V100S) == carried(model.source, gpu_named("A100").fitted()).workload
+    assert Model.of(f"{path}@A100").on(V100S) == carry_workload(model.source, gpu_named("A100").with_fitted()).workload
     with pytest.raises(WorkloadError, match="without the operators that batch 8 in fp32 on A100 needs") as caught:
         model.on(A100S, 8)
     assert "ddpexec estimate" in caught.value.remedy
@@ -98,7 +98,7 @@ def test_a_recorded_step_of_a_shipped_model_is_carried_operator_by_operator(tmp_
     """What was measured counts: its times are scaled by what the roofline says of its model on both GPUs."""
     source = replace(load_workload("resnet50"), operators=None, estimated=False)
     shape = ModelShape.of(source, load_workload("resnet50").operators)
-    made = carried(source, gpu_named("A100").fitted(), shape).workload
+    made = carry_workload(source, gpu_named("A100").with_fitted(), shape).workload
     assert Model.of(source).on(A100S) == made
     assert made.provenance["how"] == "carried from V100: operator by operator, between gradients"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.prediction.otherwise import otherwise
+from ddpsim.prediction.otherwise import predict_other_reach
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.declared import NodeGroup
@@ -26,7 +26,7 @@ def stated(reach: str) -> Topology:
 
 
 def test_it_is_the_prediction_of_a_machine_whose_file_says_so() -> None:
-    found = otherwise(predict(MODEL, PAIRS))
+    found = predict_other_reach(predict(MODEL, PAIRS))
     assert found is not None
     assert (found.condition, found.setting) == ("if peer-to-peer does not work", "NCCL_P2P_DISABLE=1")
     assert found.step_s == pytest.approx(predict(MODEL, stated("LOC"), brief=True).step_s)
@@ -46,9 +46,9 @@ def test_it_is_the_prediction_of_a_machine_whose_file_says_so() -> None:
     ids=["nvlink", "driver", "file", "one rank", "no communication", "gloo"],
 )
 def test_what_is_known_or_plays_no_part_has_none(machine: Topology, gpus: int, options: Options) -> None:
-    assert otherwise(predict(MODEL, machine, gpus_per_node=gpus, options=options, band=False)) is None
+    assert predict_other_reach(predict(MODEL, machine, gpus_per_node=gpus, options=options, band=False)) is None
 
 
 def test_a_calibration_knows_the_machine() -> None:
     covering = replace(Calibration.priors("nccl"), residual_low=-0.1, residual_high=0.1)
-    assert otherwise(predict(MODEL, PAIRS, calibration=covering, band=False)) is None
+    assert predict_other_reach(predict(MODEL, PAIRS, calibration=covering, band=False)) is None

@@ -28,7 +28,7 @@ def predicted(name, machine, nodes, given, calibration=None):
 @pytest.mark.parametrize(("name", "machine", "nodes", "given"), JOBS)
 def test_the_path_leaves_no_moment_of_the_step_out(name, machine, nodes, given):
     found = predicted(name, machine, nodes, given)
-    trace = found.run.traced_path()
+    trace = found.run.trace_path()
     spans = trace.path
     assert [after.start_s for after in spans[1:]] == [before.end_s for before in spans[:-1]]
     count = len(trace.of_rank(0))

@@ -19,7 +19,7 @@ from ddpsim.planning.plan_file import plan_from
 from ddpsim.prediction.predict import predict, with_band
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
-from ddpsim.simulation.costs import undisturbed
+from ddpsim.simulation.costs import remove_overlap_costs
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
 from ddpsim.workload import Buffer, Workload
@@ -28,7 +28,9 @@ from ddpsim.workload.profile import Phase
 MACHINE = load_topology("p3.8xlarge")
 START = Calibration.priors("nccl")
 ALIKE = {"nccl.ddp.pace_spread": 0.0, "nccl.ddp.shared_compute_slowdown": 1.0}
-UNSURE = replace(undisturbed("nccl", START.with_values(ALIKE, source=GIVEN)), residual_low=-0.1, residual_high=0.2)
+UNSURE = replace(
+    remove_overlap_costs("nccl", START.with_values(ALIKE, source=GIVEN)), residual_low=-0.1, residual_high=0.2
+)
 
 
 def workload(forward_s: list[float]) -> Workload:

@@ -9,10 +9,10 @@ import pytest
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.lost import lost_s, without_each
-from ddpsim.prediction.path import Sensitivity, helps_most
+from ddpsim.prediction.path import Sensitivity, format_helps_most
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
-from ddpsim.prediction.sensitivities import more_of, resources_of, sensitivities_of
+from ddpsim.prediction.sensitivities import list_sensitivity_assumptions, resources_of, sensitivities_of
 from ddpsim.simulation import Options
 from ddpsim.topology.link_rates import NIC, with_link_rate
 from ddpsim.topology.spec import load_topology
@@ -65,7 +65,9 @@ def test_what_is_retimed_is_what_a_simulation_under_the_changed_constant_shows(
 
 def test_told_with_the_band_they_are_those_told_afterwards() -> None:
     workload, machine = load_workload("vgg16@v100-fp32-b32"), load_topology("p3.16xlarge")
-    together = predict(workload, machine, nodes=2, also=lambda made: {**more_of(made), **without_each(made)})
+    together = predict(
+        workload, machine, nodes=2, also=lambda made: {**list_sensitivity_assumptions(made), **without_each(made)}
+    )
     apart = predict(workload, machine, nodes=2, keep=True)
     assert together.ends == apart.ends
     assert together.hidden_comm_cost_s == apart.hidden_comm_cost_s
@@ -77,7 +79,9 @@ def test_told_with_the_band_they_are_those_told_afterwards() -> None:
 
 def test_process_groups_are_told_afterwards() -> None:
     workload, machine = load_workload("mlp@gp100-fp32-b64"), load_topology("p3.16xlarge")
-    found = predict(workload, machine, nodes=2, options=Options(process_groups=2), keep=True, also=more_of)
+    found = predict(
+        workload, machine, nodes=2, options=Options(process_groups=2), keep=True, also=list_sensitivity_assumptions
+    )
     assert not found.also
     assert not any(each.retimed for each in sensitivities_of(found))
 
@@ -131,10 +135,10 @@ def test_where_nothing_is_sent_no_link_and_no_latency_is_asked_for() -> None:
 
 def test_the_table_names_what_saves_something_the_most_first() -> None:
     told = [Sensitivity("computation", 1e-3, retimed=True), Sensitivity("host", 0.0, retimed=True)]
-    assert helps_most(told, 0.1) == [
+    assert format_helps_most(told, 0.1) == [
         "what would help most, one per cent more of each:",
         "  resource     saves  of the step",
         "  computation   1 ms       1.00 %",
     ]
-    assert helps_most(told[1:], 0.1) == []
+    assert format_helps_most(told[1:], 0.1) == []
     assert Sensitivity.read({"sensitivities": [each.document() for each in told]}) == tuple(told)

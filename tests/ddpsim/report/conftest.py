@@ -9,7 +9,7 @@ from ddpsim import load_topology, load_workload, plan
 from ddpsim.planning.rows import PlanReport
 from ddpsim.report import plan_report, render
 from ddpsim.workload.gpus import gpu_named
-from ddpsim.workload.on_gpu import on_gpu
+from ddpsim.workload.on_gpu import estimate_on_gpu
 from tests.browser import Page, chromium
 
 FIVE = ("p3.16xlarge", "dgx-1v", "dgx-a100", "dgx-h100", "dgx-b200")
@@ -19,7 +19,7 @@ COMMAND = "ddpsim plan --workload vgg16 --topology p3.16xlarge"
 @pytest.fixture(scope="session")
 def planned() -> PlanReport:
     """The plan of VGG-16, 32 samples, on four nodes of five machines, of which the first has a slow network."""
-    model = on_gpu(load_workload("vgg16"), gpu_named("V100"), batch_size=32)
+    model = estimate_on_gpu(load_workload("vgg16"), gpu_named("V100"), batch_size=32)
     return plan(model, [load_topology(name) for name in FIVE], nodes=[4])
 
 

@@ -87,7 +87,7 @@ def launched(schedule: Schedule, setup: SchemeInputs) -> list[Sent]:
     ]
     numbers = queue.begin()
     for point in [*points, BACKWARD_END]:
-        numbers += queue.passed(point)
+        numbers += queue.mark_passed(point)
     messages = [schedule.messages[number] for number in numbers]
     return [(m.op.value, m.size_bytes, schedule.groups.get(m.group, WORLD)) for m in messages]
 

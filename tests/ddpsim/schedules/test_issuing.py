@@ -40,52 +40,52 @@ def test_buckets_are_launched_as_the_schedule_of_ddp_is(case: tuple[list[tuple[i
         assert of_points.begin() == of_schedule.begin() == []
         for index in arrivals:
             point = Point(PointKind.GRADIENT, index)
-            assert plain.ready(index) == of_points.ready(point) == of_schedule.passed(point)
+            assert plain.mark_ready(index) == of_points.mark_ready(point) == of_schedule.mark_passed(point)
         for queue in (of_points, of_schedule):
-            assert queue.passed(BACKWARD_END) == []
+            assert queue.mark_passed(BACKWARD_END) == []
             assert queue.launched_all
-            assert queue.waits(BACKWARD_END) == list(range(len(buckets)))
-            assert queue.waits(BACKWARD_END) == []
+            assert queue.take_waits(BACKWARD_END) == list(range(len(buckets)))
+            assert queue.take_waits(BACKWARD_END) == []
 
 
 def test_forward_waits_for_its_own_bucket_in_the_next_iteration() -> None:
     schedule = dear(setup_of((3, 2), (1, 0)))
     queue = queue_of(schedule)
     queue.begin()
-    assert queue.waits(*points(PointKind.OPTIMIZER, (0, 1, 2, 3))) == []
-    assert named(schedule, queue.passed(*points(PointKind.GRADIENT, (3, 2, 1, 0)))) == ["scatter 0", "scatter 1"]
-    assert named(schedule, queue.passed(BACKWARD_END)) == ["gather 1", "gather 0"]
+    assert queue.take_waits(*points(PointKind.OPTIMIZER, (0, 1, 2, 3))) == []
+    assert named(schedule, queue.mark_passed(*points(PointKind.GRADIENT, (3, 2, 1, 0)))) == ["scatter 0", "scatter 1"]
+    assert named(schedule, queue.mark_passed(BACKWARD_END)) == ["gather 1", "gather 0"]
     queue.begin()
-    assert named(schedule, queue.waits(Point(PointKind.OPTIMIZER, 1))) == ["gather 1"]
-    assert named(schedule, queue.waits(*points(PointKind.OPTIMIZER, (2, 3)))) == ["gather 0"]
+    assert named(schedule, queue.take_waits(Point(PointKind.OPTIMIZER, 1))) == ["gather 1"]
+    assert named(schedule, queue.take_waits(*points(PointKind.OPTIMIZER, (2, 3)))) == ["gather 0"]
 
 
 def test_without_overlap_nothing_is_launched_before_backward_has_ended() -> None:
     for schedule in (without_overlap(ddp(setup_of((2,), (1, 0)))), naive(setup_of((2,), (1, 0)))):
         queue = queue_of(schedule)
         queue.begin()
-        assert queue.passed(*points(PointKind.GRADIENT, (2, 1, 0))) == []
-        assert queue.waits(BACKWARD_END) == []
-        assert queue.passed(BACKWARD_END) == list(range(len(schedule)))
-        assert queue.waits(*points(PointKind.OPTIMIZER, (0, 1, 2))) == list(range(len(schedule)))
+        assert queue.mark_passed(*points(PointKind.GRADIENT, (2, 1, 0))) == []
+        assert queue.take_waits(BACKWARD_END) == []
+        assert queue.mark_passed(BACKWARD_END) == list(range(len(schedule)))
+        assert queue.take_waits(*points(PointKind.OPTIMIZER, (0, 1, 2))) == list(range(len(schedule)))
 
 
 def test_messages_of_every_second_iteration_keep_their_order() -> None:
     queue = queue_of(ddp(setup_of((1,), (0,), every=2)))
     for iteration in range(1, 5):
         queue.begin()
-        launched = queue.passed(*points(PointKind.GRADIENT, (0, 1)))
+        launched = queue.mark_passed(*points(PointKind.GRADIENT, (0, 1)))
         assert launched == ([0, 1] if iteration % 2 == 0 else [])
-        assert queue.waits(BACKWARD_END) == launched
+        assert queue.take_waits(BACKWARD_END) == launched
 
 
 def test_gradients_that_did_not_come_are_named() -> None:
     queue = queue_of(without_overlap(ddp(setup_of((2, 1), (0,)))))
     queue.begin()
-    queue.passed(*points(PointKind.GRADIENT, (0, 2)), BACKWARD_END)
-    assert queue.missing() == [Point(PointKind.GRADIENT, 1)]
-    queue.passed(Point(PointKind.GRADIENT, 1))
-    assert queue.missing() == []
+    queue.mark_passed(*points(PointKind.GRADIENT, (0, 2)), BACKWARD_END)
+    assert queue.find_missing() == [Point(PointKind.GRADIENT, 1)]
+    queue.mark_passed(Point(PointKind.GRADIENT, 1))
+    assert queue.find_missing() == []
 
 
 def test_urgent_buckets_pass_those_that_wait_for_the_wire() -> None:

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 
 from ddpsim.bucketing import Parameter
-from ddpsim.simulation.costs import undisturbed
+from ddpsim.simulation.costs import remove_overlap_costs
 from ddpsim.workload import Buffer, Phase, Workload
 
-ALIKE = undisturbed("nccl", None).with_values(
+ALIKE = remove_overlap_costs("nccl", None).with_values(
     {"nccl.ddp.pace_spread": 0.0, "nccl.ddp.shared_compute_slowdown": 1.0}, source="devices alike, nothing disturbed"
 )
 """Constants under which only wires, launches and copies cost anything."""

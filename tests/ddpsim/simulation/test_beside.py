@@ -10,7 +10,7 @@ from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.job import Job
 from ddpsim.prediction.predict import predict, without_beside
 from ddpsim.simulation import Options
-from ddpsim.topology.beside import placed_beside
+from ddpsim.topology.beside import place_beside
 from ddpsim.topology.spec import parse_topology
 from tests.ddpsim.simulation.builders import workload
 
@@ -100,7 +100,7 @@ def test_a_trunk_counts_the_ports_of_both_jobs():
         """,
         "oversubscribed",
     )
-    own, other = placed_beside(fabric.place(2), 2, alternate=True)
+    own, other = place_beside(fabric.place(2), 2, alternate=True)
     both = own.trunks["leaf0>spine0"].bandwidth
     assert other.trunks["leaf0>spine0"].bandwidth == both == pytest.approx(2 * 100e9 / 8 / 4)
 
@@ -140,7 +140,7 @@ def test_trays_of_a_rack_lie_in_whole_domains():
         """,
         "racks",
     )
-    own, other = placed_beside(racks.place(4), 8)
+    own, other = place_beside(racks.place(4), 8)
     assert (own.world_size, other.world_size) == (16, 32)
     with pytest.raises(InputError, match="lie in 2 NVLink domains"):
-        placed_beside(racks.place(4), (6, 7, 8, 9))
+        place_beside(racks.place(4), (6, 7, 8, 9))

@@ -14,7 +14,7 @@ from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.pace import paces
-from ddpsim.simulation.representatives import EDGE_PASSES, FORWARD_SHARE, cuts_s, graphs_of, in_graphs
+from ddpsim.simulation.representatives import EDGE_PASSES, FORWARD_SHARE, cuts_s, graphs_of, group_by_graphs
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload.gpus import gpu_named
@@ -34,18 +34,18 @@ def test_gradients_of_a_graph_come_when_its_last_one_does():
     one = source()
     graphs = graphs_of(one, Options(caps=CAP, compiled=True))
     assert graphs == [(9,), (8, 7, 6), (5, 4, 3), (2, 1, 0)]
-    [plain], apart = paces(one), in_graphs(paces(one)[0], graphs, 0.0, [0.0] * 4)
+    [plain], apart = paces(one), group_by_graphs(paces(one)[0], graphs, 0.0, [0.0] * 4)
     assert apart.order == plain.order
     ready = np.cumsum(plain.work)
     assert np.cumsum(apart.work) == pytest.approx(ready[[0, 3, 3, 3, 6, 6, 6, 9, 9, 9]])
     assert np.cumsum(apart.host) == pytest.approx(np.cumsum(plain.host)[[0, 3, 3, 3, 6, 6, 6, 9, 9, 9]])
     assert (apart.work_s, apart.host_s) == (pytest.approx(plain.work_s), pytest.approx(plain.host_s))
-    assert in_graphs(plain, [], 1.0, []) is plain
+    assert group_by_graphs(plain, [], 1.0, []) is plain
 
 
 def test_each_further_graph_costs_the_host_forward_and_backward():
     [plain] = paces(source())
-    found = in_graphs(plain, [(9,), (8, 7, 6), (5, 4, 3), (2, 1, 0)], 1e-3, [0.0] * 4)
+    found = group_by_graphs(plain, [(9,), (8, 7, 6), (5, 4, 3), (2, 1, 0)], 1e-3, [0.0] * 4)
     assert found.forward_host - plain.forward_host == pytest.approx(3e-3 * FORWARD_SHARE)
     assert found.host_s - plain.host_s == pytest.approx(3e-3)
     assert found.work_s == pytest.approx(plain.work_s)
@@ -61,7 +61,7 @@ def test_a_cut_costs_the_device_the_bytes_that_cross_it():
     once_s = 1e6 / gpu_named("V100").achieved_Bps
     assert edges_s == pytest.approx([EDGE_PASSES * number * once_s for number in (9, 6, 3, 0)])
     [plain] = paces(one)
-    found = in_graphs(plain, graphs, 0.0, edges_s)
+    found = group_by_graphs(plain, graphs, 0.0, edges_s)
     assert found.forward_work - plain.forward_work == pytest.approx(sum(edges_s))
     assert found.work_s - plain.work_s == pytest.approx(2 * sum(edges_s))
     fewer = cuts_s(counted, [(9,), (8, 7, 6, 5, 4, 3, 2, 1, 0)], gpu_named("V100"))

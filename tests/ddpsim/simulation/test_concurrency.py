@@ -35,7 +35,7 @@ def ends(ranks: int, *sent: tuple[float, int, What]) -> list[float]:
     def send(number: int, begin_s: float, size_bytes: int, operation: What) -> simpy.events.ProcessGenerator:
         yield env.timeout(begin_s)
         launched = Collective(size_bytes, operation, 0, number)
-        yield concurrent.around(launched, env.timeout(size_bytes / RATE))
+        yield concurrent.wait_for_end(launched, env.timeout(size_bytes / RATE))
         taken[number] = env.now - begin_s
 
     taken += [0.0] * len(sent)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.cli.predict import hidden_cost
+from ddpsim.cli.predict import format_hidden_cost
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.execute import make_transport
@@ -14,7 +14,7 @@ from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.contention import UNKNOWN_GPU, ComputeSlowdown, GpuCapacity, Share, share_of
-from ddpsim.simulation.costs import Costs, undisturbed
+from ddpsim.simulation.costs import Costs, remove_overlap_costs
 from ddpsim.simulation.graph import Collective
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
@@ -93,14 +93,14 @@ def test_what_is_measured_or_given_stands_in_place_of_what_is_derived():
     assert Costs.of("nccl", given(enter_s=1e-5)).entering_s(1.0) == 1e-5
     assert derived.entering_s(1.0) == derived.tail_share
     hops = {"nvlink", "host"}
-    assert derived.slowed_by(hops) == max(derived.nvlink_slowdown, derived.staged_slowdown)
-    assert Costs.of("nccl", given(communication_slowdown=1.5)).slowed_by(hops) == 1.5
-    assert Costs.of("gloo", None).slowed_by(()) == 1.0
+    assert derived.slowdown_of(hops) == max(derived.nvlink_slowdown, derived.staged_slowdown)
+    assert Costs.of("nccl", given(communication_slowdown=1.5)).slowdown_of(hops) == 1.5
+    assert Costs.of("gloo", None).slowdown_of(()) == 1.0
 
 
 def test_the_cost_of_hidden_communication_is_the_step_less_the_undisturbed_one():
     found = predict(MODEL, MACHINE)
-    free = predict(MODEL, MACHINE, calibration=undisturbed("nccl", None))
+    free = predict(MODEL, MACHINE, calibration=remove_overlap_costs("nccl", None))
     assert found.hidden_comm_cost_s == pytest.approx(found.iteration_s - free.iteration_s, rel=1e-6)
     assert found.document()["hidden_comm_cost_s"] == found.hidden_comm_cost_s > 0
     assert free.hidden_comm_cost_s == 0.0
@@ -115,10 +115,10 @@ def test_the_output_says_whether_the_cost_rests_on_priors():
     prior = predict(MODEL, MACHINE)
     for found, known in ((told, True), (prior, False)):
         assert found.document()["provenance"]["hidden_comm_known"] is known
-        [line] = hidden_cost(found)
+        [line] = format_hidden_cost(found)
         assert line.endswith("costs both" if known else "costs both, by priors")
         assert f"{100 * found.hidden_comm_cost_s / found.iteration_s:.1f} %" in line
-    assert hidden_cost(predict(MODEL, MACHINE, gpus_per_node=1)) == []
+    assert format_hidden_cost(predict(MODEL, MACHINE, gpus_per_node=1)) == []
 
 
 def test_computation_slows_the_messages_of_every_group_that_meets_beside_it():

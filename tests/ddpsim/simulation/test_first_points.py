@@ -12,7 +12,7 @@ from ddpsim.schedules.points import PointKind
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation import scheduling as scheduled_module
-from ddpsim.simulation.scheduling import at_first_points
+from ddpsim.simulation.scheduling import block_first_points
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Workload
@@ -32,7 +32,7 @@ def period_s(scheme: str, *, whole: bool = True, **options: int) -> float:
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_first_point_of_a_message_is_where_it_is_waited_for(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trimmed = period_s(scheme)
-    monkeypatch.setattr(scheduled_module, "at_first_points", lambda schedule, workload: schedule)
+    monkeypatch.setattr(scheduled_module, "block_first_points", lambda schedule, workload: schedule)
     assert trimmed == pytest.approx(period_s(scheme), rel=1e-9)
 
 
@@ -52,7 +52,7 @@ def test_backward_s_points_stay_where_gradients_come_in_several_orders() -> None
     )  # fmt: skip
 
     def waiting(workload: Workload) -> list[int]:
-        messages = at_first_points(schedule, workload)
+        messages = block_first_points(schedule, workload)
         return [sum(point.kind is PointKind.BACKWARD for point in message.blocks) for message in messages]
 
     assert waiting(turned) == [sum(p.kind is PointKind.BACKWARD for p in m.blocks) for m in schedule]

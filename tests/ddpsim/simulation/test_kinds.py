@@ -5,7 +5,7 @@ import pytest
 
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.pace import paces
-from ddpsim.simulation.representatives import RankKind, latest_draw, own_draw
+from ddpsim.simulation.representatives import RankKind, draw_latest, draw_own
 from tests.ddpsim.simulation.builders import workload
 
 
@@ -38,24 +38,24 @@ def test_both_spreads_together_are_near_the_expected_maximum():
 def test_nodes_differ_where_there_are_several():
     alone, together = (kind_of(workload(device="V100"), range(8), node_spread=0.05, nodes=count) for count in (1, 2))
     assert alone.slowest() == 1
-    assert latest_draw(alone, 0, 3) is None
-    assert latest_draw(together, 0, 3)(1).forward_work == pytest.approx(0.03 * together.slowest())
+    assert draw_latest(alone, 0, 3) is None
+    assert draw_latest(together, 0, 3)(1).forward_work == pytest.approx(0.03 * together.slowest())
 
 
 def test_ranks_without_jitter_or_spread_need_no_latest():
     one, many = (workload(iterations=n, jitter=0.1) for n in (1, 3))
-    assert latest_draw(kind_of(one, range(8)), 0, 5) is None
-    assert latest_draw(kind_of(many, range(1)), 0, 5) is None
-    assert latest_draw(kind_of(many, range(8)), 0, 5) is not None
+    assert draw_latest(kind_of(one, range(8)), 0, 5) is None
+    assert draw_latest(kind_of(many, range(1)), 0, 5) is None
+    assert draw_latest(kind_of(many, range(8)), 0, 5) is not None
 
 
 def test_a_spread_slows_the_latest_and_not_rank_0():
     kind = kind_of(workload(device="V100"), range(8), spread=0.05)
-    assert own_draw(kind, 0, 3)(1).forward_work == pytest.approx(0.03)
-    assert latest_draw(kind, 0, 3)(1).forward_work == pytest.approx(0.03 * kind.slowest())
-    assert latest_draw(kind, 0, 3)(1).forward_host == pytest.approx(0.003)
+    assert draw_own(kind, 0, 3)(1).forward_work == pytest.approx(0.03)
+    assert draw_latest(kind, 0, 3)(1).forward_work == pytest.approx(0.03 * kind.slowest())
+    assert draw_latest(kind, 0, 3)(1).forward_host == pytest.approx(0.003)
     cpu = kind_of(workload(), range(8), spread=0.05)
-    assert latest_draw(cpu, 0, 3)(1).forward_host == pytest.approx(0.03 * cpu.slowest())
+    assert draw_latest(cpu, 0, 3)(1).forward_host == pytest.approx(0.03 * cpu.slowest())
     half = kind_of(replace(kind.workload, arithmetic_share=0.5), range(8), spread=0.05)
     assert half.slowest() - 1 == pytest.approx((kind.slowest() - 1) / 2)
 
@@ -63,17 +63,17 @@ def test_a_spread_slows_the_latest_and_not_rank_0():
 def test_ranks_of_a_kind_draw_for_themselves_wherever_they_are():
     many = workload(iterations=5, jitter=0.1)
     apart, together = kind_of(many, (0, 4, 6)), kind_of(many, (0, 1, 2))
-    six, two = (own_draw(kind_of(many, (rank,)), 3, 9) for rank in (6, 2))
+    six, two = (draw_own(kind_of(many, (rank,)), 3, 9) for rank in (6, 2))
     assert [six(i) for i in range(9)] != [two(i) for i in range(9)]
-    assert [latest_draw(apart, 3, 9)(i) for i in range(9)] != [latest_draw(together, 3, 9)(i) for i in range(9)]
+    assert [draw_latest(apart, 3, 9)(i) for i in range(9)] != [draw_latest(together, 3, 9)(i) for i in range(9)]
 
 
 @pytest.mark.parametrize("device", ["cpu", "V100"])
 def test_local_steps_of_the_latest_add_up_to_the_last_ranks(device):
     cycle, total = 4, 12
     kind = kind_of(workload(device=device, iterations=9, jitter=0.5), range(6))
-    last = latest_draw(kind, 0, total, cycle)
-    drawn = [own_draw(kind_of(kind.workload, (rank,)), 0, total) for rank in kind.ranks[1:]]
+    last = draw_latest(kind, 0, total, cycle)
+    drawn = [draw_own(kind_of(kind.workload, (rank,)), 0, total) for rank in kind.ranks[1:]]
     for begin in range(cycle, total, cycle):
         together = last(begin - 1).optimizer_work + sum(last(k).work_s for k in range(begin, begin + cycle))
         each = [

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ddpsim.prediction.predict import local_period_s
 from ddpsim.simulation import Options, simulate, simulate_local
-from ddpsim.simulation.pace import latest, paces
+from ddpsim.simulation.pace import merge_latest, paces
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Phase
@@ -97,7 +97,7 @@ def test_parameters_without_a_gradient_are_not_replayed():
 def test_the_latest_of_several_is_late_at_every_gradient(seed, ranks):
     drawn = paces(workload(iterations=ranks, jitter=0.5, seed=seed))
     optimizer = [0.01 * rank for rank in range(ranks)]
-    last = latest(drawn, optimizer)
+    last = merge_latest(drawn, optimizer)
     before = max(optimizer)
     for own, pace in zip(optimizer, drawn, strict=True):
         theirs = own + pace.forward_host + np.cumsum(pace.host)
@@ -112,7 +112,7 @@ def test_the_latest_of_several_ends_a_local_step_when_the_last_does(seed, ranks,
     drawn = [dataclasses.replace(p, tail_host=0.001 * i, tail_work=0.002 * i) for i, p in
              enumerate(paces(workload(device=device, iterations=ranks, jitter=0.5, seed=seed)))]  # fmt: skip
     since = [0.01 * (ranks - rank) for rank in range(ranks)]
-    last = latest(drawn, since, local=True)
+    last = merge_latest(drawn, since, local=True)
     assert max(since) + last.host_s == pytest.approx(max(s + p.host_s for s, p in zip(since, drawn, strict=True)))
     assert max(since) + last.work_s == pytest.approx(max(s + p.work_s for s, p in zip(since, drawn, strict=True)))
 

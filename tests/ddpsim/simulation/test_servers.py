@@ -10,7 +10,7 @@ import simpy
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import Collectives, ways_of
+from ddpsim.collectives.execute import Collectives, find_rank_paths
 from ddpsim.collectives.schedules import parameter_server_apart, parameter_server_apart_s, parameter_server_at
 from ddpsim.errors import InputError, PlanError, TopologyError
 from ddpsim.jobs.job_options import CollectiveOptions
@@ -54,7 +54,7 @@ def test_servers_of_their_own_take_the_closed_form(ranks: int, servers: int) -> 
     found = Collectives(None, placement, backend="gloo", options=options).simulate_s(size)
     expected = launch_s + parameter_server_apart_s(ranks, servers, size, alpha, beta)
     assert found == pytest.approx(expected, rel=1e-3)
-    sent = parameter_server_apart(ranks, servers).sent_chunks()
+    sent = parameter_server_apart(ranks, servers).count_sent_chunks()
     assert sent == [servers] * (ranks - servers) + [ranks - servers] * servers
 
 
@@ -138,7 +138,7 @@ def test_a_rank_s_computation_slows_its_own_pushes_and_not_those_of_others() -> 
     placement, bucket = flat(3), (0,)
     _, beta, _ = byte_s(placement)
     env = simpy.Environment()
-    ways = ways_of(placement, "gloo", slowed)
+    ways = find_rank_paths(placement, "gloo", slowed)
     links = ServerLinks(env, placement, ways, Costs.of("gloo", slowed), [2], [[], [bucket], [bucket]], 0.0)
     links.on_busy(0)(True)
     pushes = [links.attendance(rank).attend(Collective(SIZE, Operation.REDUCE, 1, 0)) for rank in (0, 1)]

@@ -14,7 +14,7 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import InputError
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.pace import latest, paces
+from ddpsim.simulation.pace import merge_latest, paces
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Phase
@@ -77,11 +77,11 @@ def used_in(*rows):
 def test_a_rank_that_stands_for_several_waits_for_the_bitmap_where_one_of_them_does():
     """Two ranks use all but one parameter each, another one: together they use all, and both read the bitmap."""
     one, other = paces(used_in(range(7), range(1, 8)))
-    both = latest([one, other], [0.0, 0.0])
+    both = merge_latest([one, other], [0.0, 0.0])
     assert set(both.order) == set(range(8))
     assert both.missed == {0, 7}
-    assert latest([one, one], [0.0, 0.0]).missed == frozenset()
-    assert both.scaled(2.0, 1.0).missed == both.missed
+    assert merge_latest([one, one], [0.0, 0.0]).missed == frozenset()
+    assert both.scale(2.0, 1.0).missed == both.missed
 
 
 def test_left_out_layers_and_unused_parameters_share_the_search_and_its_bitmap():

@@ -13,10 +13,10 @@ from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.pace import paces
-from ddpsim.simulation.representatives import RankKind, factors_of, latest_draw
+from ddpsim.simulation.representatives import RankKind, draw_latest, factors_of
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
-from ddpsim.workload.replayed import jitter_of, jittered
+from ddpsim.workload.replayed import add_jitter, jitter_of
 from tests.ddpsim.simulation.builders import ALIKE, workload
 
 MACHINE = load_topology("dgx-1v")
@@ -48,12 +48,12 @@ def test_a_step_at_a_thousand_ranks_takes_what_the_slowest_of_them_does():
 def test_an_estimates_jitter_reaches_as_far_as_a_drawn_one():
     """Sixty-four iterations hold 2.4 deviations; a thousand ranks are expected 3.2 out, eight within."""
     source = load_workload("resnet50@v100-fp32-b32")
-    uneven = jittered(source, 0.05)
+    uneven = add_jitter(source, 0.05)
     for nodes in (1, 128):
         placed = MACHINE.place(nodes)
         own = tuple(paces(uneven))
         kind = RankKind(range(placed.world_size), uneven, ExecutionModel(False), own, jitter=jitter_of(uneven))
-        latest = latest_draw(kind, 0, 100)
+        latest = draw_latest(kind, 0, 100)
         assert latest is not None
         draws = factors_of(Options(jitter=0.05), kind.ranks[1:], placed.world_size, 100)
         assert draws is not None

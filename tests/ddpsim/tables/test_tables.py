@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpsim.tables import Column, ResultTable, column, keyed
+from ddpsim.tables import Column, ResultTable, column, table_from_records
 from ddpsim.tables.table import WIDEST
 from tests import pages
 
@@ -15,7 +15,7 @@ RECORDS = [
 
 
 def test_the_writers_say_the_same_cells() -> None:
-    table = keyed(RECORDS, ("topology", "nodes", "iteration_s", "gain"))
+    table = table_from_records(RECORDS, ("topology", "nodes", "iteration_s", "gain"))
     assert table.header == ("machine", "nodes", "step ms", "gain")
     assert table.rows == (("dgx-1v", "1024", "100.00 (90.00 to 120.00)", None), ("a|b", "2", "20.00", "3.1 %"))
     assert table.text().splitlines() == [
@@ -35,11 +35,11 @@ def test_the_writers_say_the_same_cells() -> None:
 
 
 def test_html_says_how_many_rows_are_left() -> None:
-    assert "and 1 more" in pages.parse(keyed(RECORDS, ("topology",)).html(1)).text
+    assert "and 1 more" in pages.parse(table_from_records(RECORDS, ("topology",)).html(1)).text
 
 
 def test_without_keys_all_are_shown_and_the_ends_of_bands_stand_in_their_cells() -> None:
-    assert keyed(RECORDS).header == ("machine", "nodes", "step ms", "gain", "hidden")
+    assert table_from_records(RECORDS).header == ("machine", "nodes", "step ms", "gain", "hidden")
 
 
 @pytest.mark.parametrize(

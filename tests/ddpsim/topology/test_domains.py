@@ -7,7 +7,7 @@ from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.errors import InputError
 from ddpsim.operations import Operation
-from ddpsim.topology.domains import by_domain
+from ddpsim.topology.domains import group_by_domain
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.placement import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
@@ -49,22 +49,22 @@ def test_releases_before_2_21_know_no_domain() -> None:
 
 
 def test_a_job_has_the_same_share_of_each_domain() -> None:
-    shares = [by_domain(rack("nodes: 6", nodes, declared=12)) for nodes in (4, 6, 8, 12, 18)]
+    shares = [group_by_domain(rack("nodes: 6", nodes, declared=12)) for nodes in (4, 6, 8, 12, 18)]
     assert [(each.nodes, each.gpus_per_node) for each in shares] == [(1, 16), (1, 24), (2, 16), (2, 24), (3, 24)]
-    parted = by_domain(rack("nodes: 6, partition: 4", 8, declared=12))
+    parted = group_by_domain(rack("nodes: 6, partition: 4", 8, declared=12))
     assert (parted.nodes, parted.gpus_per_node) == (2, 16)
 
 
 def test_ranks_keep_their_rails_between_domains() -> None:
     placement = rack("nodes: 2", 4)
-    fused = by_domain(placement)
+    fused = group_by_domain(placement)
     rails = [fused.topology.fabric.leaf(1, number) for number in range(8)]
     assert rails == [placement.topology.fabric.leaf(node, number) for node in (2, 3) for number in range(4)]
 
 
 def test_a_slow_link_of_one_tray_is_the_domains() -> None:
     slow = rack("nodes: 2", 4, more="degraded: [{node: 3, link: gpu1-nvswitch0, bandwidth: 10GB/s}]\n")
-    first, second = (each.template for each in by_domain(slow).classes)
+    first, second = (each.template for each in group_by_domain(slow).classes)
     bandwidths = {link.name: link.bandwidth for link in second.links}
     assert bandwidths["gpu5>nvswitch0"] == 10e9
     assert {link.bandwidth for link in first.links if link.name.endswith(">nvswitch0")} == {18 * 40.1e9}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddpsim.collectives.switch_search import find_switch_graph
-from ddpsim.topology.declared import rejoined
+from ddpsim.topology.declared import rejoin
 from ddpsim.topology.graph import NodeTemplate
 from ddpsim.topology.importers import import_topology
 from ddpsim.topology.node import Vertex, VertexKind
@@ -141,7 +141,7 @@ def test_routes_go_by_what_a_vertex_is_and_not_by_its_name(machine: str) -> None
     template = load_topology(machine).groups[0].template
     # Switches keep theirs: of two, one under the other, the number tells which is above.
     names = {end.name: end.name if end.kind == VertexKind.PCIE else f"v{n}" for n, end in enumerate(ends(template))}
-    links = [rejoined(link, *(Vertex(names[end.name], end.kind) for end in link.ends())) for link in template.links]
+    links = [rejoin(link, *(Vertex(names[end.name], end.kind) for end in link.ends())) for link in template.links]
     renamed = replace(
         template,
         links=tuple(links),

@@ -19,7 +19,7 @@ import pytest
 from ddpsim.version import __version__
 from ddpsim.workers.asked import Workers
 from ddpsim.workers.crew import WorkersError
-from ddpsim.workers.points import Points, in_order
+from ddpsim.workers.points import Points, sort_results
 
 pytest.importorskip("distributed")
 
@@ -96,8 +96,8 @@ def test_a_cluster_computes_the_same_and_redoes_what_a_lost_worker_had(
         here.worker()
     expected = [number * number for number in range(30)]
     with Workers(scheduler=here.address).crew(30) as crew:
-        assert list(in_order(Points(squared, range(30), crew))) == expected
-        assert list(in_order(Points(partial(ending, tmp_path, 7, 1), range(30), crew))) == expected
+        assert list(sort_results(Points(squared, range(30), crew))) == expected
+        assert list(sort_results(Points(partial(ending, tmp_path, 7, 1), range(30), crew))) == expected
     assert len(list(tmp_path.iterdir())) == 1
 
 

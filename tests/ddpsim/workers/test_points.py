@@ -16,7 +16,7 @@ import pytest
 from ddpsim.errors import InputError
 from ddpsim.workers.asked import MOST, Workers
 from ddpsim.workers.crew import BorrowedPool, WorkerPool, WorkersError
-from ddpsim.workers.points import Points, _answer, in_order
+from ddpsim.workers.points import Points, _answer, sort_results
 from ddpsim.workers.processes import Processes
 
 
@@ -48,7 +48,7 @@ def test_results_are_the_same_for_any_number_of_workers(count: int) -> None:
     items = list(range(20))
     with Workers(workers=count).crew(len(items)) as crew:
         assert (crew is None) == (count == 1)
-        assert list(in_order(Points(squared, items, crew))) == [number * number for number in items]
+        assert list(sort_results(Points(squared, items, crew))) == [number * number for number in items]
 
 
 def test_somebodys_own_executor_computes_and_stays_open() -> None:
@@ -69,7 +69,7 @@ def test_the_first_error_in_order_is_raised_and_all_before_it_are_done(count: in
 
 def test_a_point_whose_worker_dies_once_is_done_again(tmp_path: Path) -> None:
     with Workers(workers=2).crew(12) as crew:
-        found = list(in_order(Points(partial(ending, tmp_path, 5, 1), range(12), crew)))
+        found = list(sort_results(Points(partial(ending, tmp_path, 5, 1), range(12), crew)))
     assert found == [number * number for number in range(12)]
     assert len(list(tmp_path.iterdir())) == 1
 

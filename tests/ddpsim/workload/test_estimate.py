@@ -100,7 +100,7 @@ def test_a_measured_step_of_several_micro_batches_is_met_by_all_of_them(name):
     with pytest.raises(WorkloadError, match=r"1 ms is below the roofline's floor of .* for the step"):
         estimate(shape, V100, "fp32", known(Anchor("step", 1e-3), 40))
     with pytest.raises(WorkloadError, match=r"leaves nothing beside 2 s of additions"):
-        Anchor("step", 1.0).of_step(4, added_s=2.0)
+        Anchor("step", 1.0).scale_to_step(4, added_s=2.0)
 
 
 def test_half_precision_halves_traffic_except_where_autocast_keeps_fp32():

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsim import shipped
-from ddpsim.prediction.carry import carried
-from ddpsim.prediction.pace_from_row import repaced
+from ddpsim.prediction.carry import carry_workload
+from ddpsim.prediction.pace_from_row import scale_device_time
 from ddpsim.simulation.pace import paces
 from ddpsim.workload.estimate import ModelShape, estimate
 from ddpsim.workload.files import load_workload, save_workload
@@ -20,7 +20,7 @@ from tests.ddpsim.simulation.builders import workload
 
 ROOT = Path(__file__).parents[3]
 V100 = load_workload("resnet50")
-H100 = gpu_named("H100").fitted()
+H100 = gpu_named("H100").with_fitted()
 TIMES = st.lists(st.floats(0, 1e3), min_size=1, max_size=6).map(lambda times: np.sort(np.array(times)))
 
 
@@ -71,11 +71,11 @@ def test_where_the_device_idles_its_last_use_is_the_whole_of_its_work():
     "changed",
     [
         lambda source: single_clock(source, 0.7),
-        lambda source: repaced(source, 1.7),
-        lambda source: repaced(single_clock(source), 1.7),
-        lambda source: carried(source, H100).workload,
+        lambda source: scale_device_time(source, 1.7),
+        lambda source: scale_device_time(single_clock(source), 1.7),
+        lambda source: carry_workload(source, H100).workload,
         lambda source: pool_captures([source, source]),
-        lambda source: estimate(ModelShape.of(source, source.operators.of_batch(64)), H100, "fp32"),
+        lambda source: estimate(ModelShape.of(source, source.operators.with_batch(64)), H100, "fp32"),
     ],
     ids=["one clock", "row", "row on one clock", "carried", "pool_captures", "another batch"],
 )
@@ -91,17 +91,17 @@ def test_whatever_becomes_of_a_workload_keeps_it_in_its_order(changed):
 
 
 def test_the_same_pace_changes_nothing_and_twice_the_work_doubles_a_busy_device():
-    assert repaced(V100, 1.0).forward_use_s == V100.forward_use_s
+    assert scale_device_time(V100, 1.0).forward_use_s == V100.forward_use_s
     busy = uses(0.0, 0.01, 0.02, scale=10)
-    assert busy.repaced(2.0) == ForwardUse(busy.host_s, 2 * busy.device_s)
+    assert busy.scale_device(2.0) == ForwardUse(busy.host_s, 2 * busy.device_s)
     # A device that waits for launches does not begin before them, however fast it is.
-    assert busy.repaced(0.01) == ForwardUse(busy.host_s, busy.host_s)
+    assert busy.scale_device(0.01) == ForwardUse(busy.host_s, busy.host_s)
 
 
 @given(TIMES, st.floats(0.01, 100), st.floats(0.01, 100))
 def test_no_pace_changes_the_order(times, scale, factor):
     use = uses(*times, scale=scale)
-    for changed in (use.repaced(factor), use.on_one_clock(), use.scaled(factor, scale), use.shares(factor, scale)):
+    for changed in (use.scale_device(factor), use.merge_clocks(), use.scale(factor, scale), use.shares(factor, scale)):
         assert np.all(np.diff(changed.host_s) >= 0)
         assert np.all(np.diff(changed.device_s) >= 0)
 

@@ -10,9 +10,9 @@ from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.estimate import ModelShape, estimate
 from ddpsim.workload.files import load_workload, save_workload
-from ddpsim.workload.fusing import INDUCTOR, INDUCTOR_GRAPHS, CompiledAs, fused
+from ddpsim.workload.fusing import INDUCTOR, INDUCTOR_GRAPHS, CompiledAs, fuse_operators
 from ddpsim.workload.gpus import GPUS
-from ddpsim.workload.on_gpu import on_gpu
+from ddpsim.workload.on_gpu import estimate_on_gpu
 from ddpsim.workload.operators import Operator
 from ddpsim.workload.timeline import ACCUMULATE_S, BACKWARD_LAUNCH_S, FORWARD_LAUNCH_S
 
@@ -34,14 +34,14 @@ def shape(compiler=INDUCTOR):
 
 @pytest.mark.parametrize(("precision", "width"), [("fp32", 1), ("amp", 0.5)])
 def test_a_run_reads_what_comes_in_and_writes_what_goes_out(precision, width):
-    made = fused((PRODUCT, FIRST, NEXT, NEXT, PRODUCT), precision)
+    made = fuse_operators((PRODUCT, FIRST, NEXT, NEXT, PRODUCT), precision)
     assert [operator.kind for operator in made.operators] == ["gemm", "memory", "gemm"]
     assert made.operators[1].traffic_bytes == 2 * N * width
     assert made.operators[1].fp32
     assert made.launch_of == (0, 1, 1, 1, 2)
-    mixed = fused((FIRST, replace(FIRST, fp32=True)), precision).operators[0]
+    mixed = fuse_operators((FIRST, replace(FIRST, fp32=True)), precision).operators[0]
     assert mixed.traffic_bytes == 2 * N * width + 2 * N
-    assert fused(made.operators, precision).operators == made.operators
+    assert fuse_operators(made.operators, precision).operators == made.operators
 
 
 def test_an_estimate_of_a_compiled_step_prices_its_launches():
@@ -75,10 +75,10 @@ def test_files_and_other_gpus_keep_a_compiled_step_compiled(tmp_path):
     save_workload(made, path)
     read = load_workload(str(path))
     assert read.operators == made.operators
-    carried = on_gpu(read, GPUS["A100"])
-    assert carried.forward.device_s[0] == estimate(shape(), GPUS["A100"].fitted(), "fp32").forward.device_s[0]
+    carried = estimate_on_gpu(read, GPUS["A100"])
+    assert carried.forward.device_s[0] == estimate(shape(), GPUS["A100"].with_fitted(), "fp32").forward.device_s[0]
     assert CompiledAs.of(carried.provenance).compiler == INDUCTOR
-    doubled = on_gpu(read, GPUS["V100"], batch_size=8)
+    doubled = estimate_on_gpu(read, GPUS["V100"], batch_size=8)
     assert doubled.operators.forward[2].fused_bytes == 4 * N
 
 

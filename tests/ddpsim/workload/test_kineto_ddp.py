@@ -5,7 +5,7 @@ import pytest
 from ddpsim.errors import TraceError
 from ddpsim.trace.json import read_trace, write_run, write_trace
 from ddpsim.workload.files import load_workload
-from ddpsim.workload.kineto.ddp import read_ddp, seen_buckets
+from ddpsim.workload.kineto.ddp import list_buckets, read_ddp
 from tests.ddpsim.workload.kineto_traces import Job
 from tests.ddpsim.workload.test_kineto import HTA, shapes
 
@@ -50,7 +50,7 @@ def test_what_a_collective_takes_beyond_the_fastest_is_skew(tmp_path):
     kernels[1]["dur"] = 40.0  # of the same size: the peers were there already
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(document))
-    seen = seen_buckets(read_ddp(path, shapes(4)))
+    seen = list_buckets(read_ddp(path, shapes(4)))
     assert seen[0]["wire_s"] == pytest.approx(40e-6)
     assert seen[0]["skew_s"] == pytest.approx(60e-6)
     assert [bucket["parameters"] for bucket in seen] == [2, 2]
@@ -89,7 +89,7 @@ def test_buckets_of_bfloat16_are_half_as_large(tmp_path):
 
 
 def test_the_hta_trace_has_its_five_buckets():
-    seen = seen_buckets(read_ddp(HTA, load_workload("resnet50")))
+    seen = list_buckets(read_ddp(HTA, load_workload("resnet50")))
     assert [bucket["parameters"] for bucket in seen] == [2, 15, 12, 51, 81]
     assert [round(bucket["size_bytes"] / 2**20, 2) for bucket in seen] == [7.82, 30.04, 25.04, 25.32, 9.27]
     # Its launches are 12 us from their starts in most buckets; its first, small bucket waits for the other rank.

@@ -9,7 +9,7 @@ from ddpsim.workload.gpus import gpu_named
 from ddpsim.workload.operators import Operator, PhasesUnderAutocast
 from ddpsim.workload.roofline import MINIMUM, OPTIMIZER_TERM, WAVES, roofline_s
 
-A100 = gpu_named("A100").fitted()
+A100 = gpu_named("A100").with_fitted()
 PRODUCT = Operator("gemm", 2.0 * 2048 * 768 * 768, 1e6, product=(1, 2048, 768, 768), term="products")
 CAST, NORM = (Operator("memory", 0.0, 1e9, fp32=True, term=term) for term in ("casts", "norms"))
 PHASES = ((PRODUCT, CAST), (NORM, replace(PRODUCT, gradients=(0,))))

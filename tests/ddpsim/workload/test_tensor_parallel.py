@@ -8,7 +8,7 @@ from ddpsim.errors import WorkloadError
 from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import GPUS, gpu_named
-from ddpsim.workload.on_gpu import on_gpu
+from ddpsim.workload.on_gpu import estimate_on_gpu
 from ddpsim.workload.operators import Operator, StepOperators
 from ddpsim.workload.parallel_linears import backward_spans, blocks_in
 from ddpsim.workload.tensor_parallel import RankStep, on_ranks
@@ -133,7 +133,7 @@ def test_messages_stand_where_their_operators_do() -> None:
 
 
 def test_a_rank_takes_a_part_of_the_time_and_of_the_memory() -> None:
-    whole, half = (on_gpu(load_workload("gpt2-small"), gpu_named("A100"), tensor_parallel=t) for t in (1, 2))
+    whole, half = (estimate_on_gpu(load_workload("gpt2-small"), gpu_named("A100"), tensor_parallel=t) for t in (1, 2))
     assert float(whole.backward.device_s[0]) / 2 < float(half.backward.device_s[0]) < float(whole.backward.device_s[0])
     assert half.gradient_bytes == pytest.approx(whole.gradient_bytes / 2, rel=0.01)
     assert whole.activations_bytes is not None
@@ -143,12 +143,12 @@ def test_a_rank_takes_a_part_of_the_time_and_of_the_memory() -> None:
 
 def test_what_cannot_be_cut_is_refused() -> None:
     with pytest.raises(WorkloadError, match="resnet50: its operators are not those of a transformer's layers"):
-        on_gpu(load_workload("resnet50"), gpu_named("A100"), tensor_parallel=2)
+        estimate_on_gpu(load_workload("resnet50"), gpu_named("A100"), tensor_parallel=2)
     with pytest.raises(WorkloadError, match=r"5 ranks do not divide the 2304 features by which .*c_attn.weight"):
-        on_gpu(load_workload("gpt2-small"), gpu_named("A100"), tensor_parallel=5)
+        estimate_on_gpu(load_workload("gpt2-small"), gpu_named("A100"), tensor_parallel=5)
     bare = replace(load_workload("gpt2-small"), operators=None)
     with pytest.raises(WorkloadError, match="its operators are not known; make the file with `python -m ddpexec est"):
-        on_gpu(bare, gpu_named("A100"), tensor_parallel=2)
+        estimate_on_gpu(bare, gpu_named("A100"), tensor_parallel=2)
     recorded = replace(load_workload("gpt2-small"), estimated=False)
     with pytest.raises(WorkloadError, match="its times were recorded of whole ones"):
-        on_gpu(recorded, gpu_named("A100"), tensor_parallel=2)
+        estimate_on_gpu(recorded, gpu_named("A100"), tensor_parallel=2)

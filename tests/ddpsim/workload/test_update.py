@@ -24,7 +24,7 @@ DGX = load_topology("dgx-a100")
 @pytest.mark.parametrize("clipping", [False, True])
 @pytest.mark.parametrize("name", ["adamw-fused", "adamw", "sgd"])
 def test_what_is_named_in_a_prediction_is_what_is_named_in_an_estimate(name, clipping):
-    gpu = gpu_named("A100").fitted()
+    gpu = gpu_named("A100").with_fitted()
     there = estimate(SHAPE, gpu, "fp32", EstimateOptions(optimizer=optimizer_named(name, clipping=clipping)))
     here = with_optimizer(estimate(SHAPE, gpu, "fp32"), name, clipping=clipping)
     assert here.optimizer.device_s == pytest.approx(there.optimizer.device_s, abs=1e-9)
