@@ -66,7 +66,7 @@ def test_a_gloo_group_that_does_not_come_about_is_told(monkeypatch: pytest.Monke
 
 
 def test_a_lab_is_told_with_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labs.support, "missing", lambda: ["root (run it with sudo)", "`tc` (install iproute2)"])
+    monkeypatch.setattr(labs.support, "list_missing", lambda: ["root (run it with sudo)", "`tc` (install iproute2)"])
     first, *others = labs.findings()
     assert (first.able, first.found) == (NO, "it lacks root (run it with sudo); `tc` (install iproute2)")
     assert [each.name for each in others] == ["real-time priority"]
@@ -74,7 +74,7 @@ def test_a_lab_is_told_with_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(("netem", "tun", "able"), [(True, False, YES), (False, True, YES), (False, False, NO)])
 def test_delays_need_netem_or_tun(monkeypatch: pytest.MonkeyPatch, netem: bool, tun: bool, able: str) -> None:
-    monkeypatch.setattr(labs.support, "missing", list)
+    monkeypatch.setattr(labs.support, "list_missing", list)
     monkeypatch.setattr(labs.support, "has_netem", lambda: netem)
     monkeypatch.setattr(labs.support, "has_tun", lambda: tun)
     assert next(each.able for each in labs.findings() if each.name == "lab's delays") == able
