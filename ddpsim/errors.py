@@ -30,7 +30,7 @@ _MOST_NAMES = 20
 def shorten(text: str, most: int) -> str:
     """Return `text`, with its middle left out where it has more than `most` characters.
 
-    >>> shortened("9" * 400, 40)
+    >>> shorten("9" * 400, 40)
     '9999999 ... (400 characters) ... 9999999'
     """
     if len(text) <= most:

@@ -136,7 +136,7 @@ def _chain_layers(value: Tensor, gradients: Sequence[_Gradient], replay: Replay)
 def _group_by_block(order: Sequence[int], blocks: dict[int, str]) -> list[tuple[str | None, list[int]]]:
     """Return `order` with all parameters of a block where its first is; those of none stand alone.
 
-    >>> _together([3, 0, 2, 1], {0: "h.0", 1: "h.0"})
+    >>> _group_by_block([3, 0, 2, 1], {0: "h.0", 1: "h.0"})
     [(None, [3]), ('h.0', [0, 1]), (None, [2])]
     """
     found: dict[str | int, tuple[str | None, list[int]]] = {}

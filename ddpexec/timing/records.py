@@ -242,7 +242,7 @@ def collective_starts(
     Backends do not say. The i-th goes to group i modulo `groups`; a group takes its collectives from its queue in
     order, `in_flight` at a time, so one begins when it is launched or when a place comes free, whichever is later.
 
-    >>> begun([0.0, 1.0, 2.0], [10.0, 4.0, 12.0], in_flight=2)
+    >>> collective_starts([0.0, 1.0, 2.0], [10.0, 4.0, 12.0], in_flight=2)
     [0.0, 1.0, 4.0]
     """
     places: list[list[float]] = [[float("-inf")] * in_flight for _ in range(groups)]

@@ -175,7 +175,7 @@ def _shifts(ranks: Sequence[RankSteps], steps: Sequence[int]) -> list[float]:
 def measure_shared(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return how long each span is by itself, and its share of how long it is beside others.
 
-    >>> shared([(0.0, 4.0), (2.0, 6.0)])
+    >>> measure_shared([(0.0, 4.0), (2.0, 6.0)])
     [(2.0, 1.0), (2.0, 1.0)]
     """
     edges = sorted({edge for span in spans for edge in span})

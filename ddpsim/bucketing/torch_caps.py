@@ -54,8 +54,8 @@ def find_round_cap(limits: Range) -> float | None:
 
     Of equally round ones the largest; of a range without an end the smallest, and none beyond twice its beginning.
 
-    >>> roundest((24 << 20, 26 << 20)), roundest((954 << 20, math.inf)), roundest((-1, 4 << 20)), roundest((-1, 64))
-    (25, 1000, 4, 0)
+    >>> [find_round_cap(each) for each in ((24 << 20, 26 << 20), (954 << 20, math.inf), (-1, 4 << 20), (-1, 64))]
+    [25, 1000, 4, 0]
     """
     above, up_to = limits
     if above < 0 and up_to < _SMALL_MB * MIB:

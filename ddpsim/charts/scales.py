@@ -33,7 +33,7 @@ def round_steps(low: float, high: float) -> list[float]:
     """Return about five round numbers from below `low` to above `high`.
 
     >>> round_steps(8, 31)
-    [0, 10, 20, 30, 40]
+    [0.0, 10.0, 20.0, 30.0, 40.0]
     """
     spread = high - low or abs(high) * 0.1 or 1.0
     low, high = low - 0.04 * spread if low > 0.04 * spread else min(low, 0.0), high + 0.04 * spread

@@ -23,7 +23,7 @@ def step_charts(panels: Mapping[str, Mapping[str, Sequence[Step]]], varied: Axis
 def sort_values(values: Sequence[str]) -> list[str]:
     """Return the values that differ: ascending where all are numbers, else in the order in which they first come.
 
-    >>> in_order(["2", "4", "1", "2"]), in_order(["default", "25", "1"])
+    >>> sort_values(["2", "4", "1", "2"]), sort_values(["default", "25", "1"])
     (['1', '2', '4'], ['default', '25', '1'])
     """
     found = list(dict.fromkeys(values))

@@ -35,7 +35,7 @@ def select_own_arguments(arguments: Sequence[str]) -> list[str]:
 def write_as_flags(text: str, flags: Mapping[str, str]) -> str:
     """Return `text` with the options in it as flags; what is no option of the command stays.
 
-    >>> in_flags("`comm=noop` and `drop` are both given", {"comm": "--comm", "drop": "--drop"})
+    >>> write_as_flags("`comm=noop` and `drop` are both given", {"comm": "--comm", "drop": "--drop"})
     '--comm noop and --drop are both given'
     """
     return _SPAN.sub(lambda found: _flag(found, flags), text)

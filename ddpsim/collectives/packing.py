@@ -17,7 +17,7 @@ Links = Mapping[tuple[int, int], int]
 def pack_trees(vertices: int, links: Links) -> tuple[int, list[list[int | None]]]:
     """Return the root from which most trees fit, and the parent of each vertex in each tree.
 
-    >>> packed_trees(2, {(0, 1): 2, (1, 0): 2})
+    >>> pack_trees(2, {(0, 1): 2, (1, 0): 2})
     (0, [[None, 0], [None, 0]])
     """
     fits = [_count_trees(vertices, links, root) for root in range(vertices)]

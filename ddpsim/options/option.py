@@ -145,8 +145,8 @@ def option_values(options: Any) -> dict[str, Any]:
     """Return the value of every option of `options`, a dataclass, by field name.
 
     >>> from ddpsim.bucketing import BucketCaps
-    >>> told(BucketCaps(bucket_cap_mb=5))
-    {'bucket_cap_mb': 5, 'bucket_cap_mb_list': None, 'first_bucket_mb': None}
+    >>> option_values(BucketCaps(bucket_cap_mb=5))
+    {'bucket_cap_mb': 5, 'first_bucket_mb': None, 'bucket_cap_mb_list': None}
     """
     values: dict[str, Any] = {}
     mine = {each.field for each in list_declared(options.__class__)}

@@ -102,7 +102,7 @@ def find_binding_link(transport: Transport, sizes: list[int]) -> tuple[str | Non
 def drop_direction(name: str) -> str:
     """Return a link's name as `--link-rate` takes it: both directions, on the node that stands for all.
 
-    >>> undirected("node0/network>nic0"), undirected("node2/gpu1>gpu0")
+    >>> drop_direction("node0/network>nic0"), drop_direction("node2/gpu1>gpu0")
     ('nic0-network', 'node2/gpu0-gpu1')
     """
     node, slash, link = name.rpartition("/")

@@ -154,7 +154,7 @@ def _find_before(kind: str, number: int, stage: int, last: int) -> tuple[str, in
 def divide_stages(costs: Sequence[float], stages: int) -> list[int]:
     """Return where each stage begins, so that the longest takes the least: consecutive parts, none empty.
 
-    >>> divided([1, 1, 1, 3], 2)
+    >>> divide_stages([1, 1, 1, 3], 2)
     [0, 3]
     """
     count = len(costs)

@@ -52,7 +52,7 @@ class Point(NamedTuple):
             PlanError: text that names none.
 
         >>> Point.parse("gradient:3")
-        Point(kind=<Kind.GRADIENT: 'gradient'>, parameter=3)
+        Point(kind=<PointKind.GRADIENT: 'gradient'>, parameter=3)
         """
         kind, colon, number = text.partition(":")
         whole = kind == PointKind.BACKWARD_END

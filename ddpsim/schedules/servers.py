@@ -175,7 +175,7 @@ def check_servers(servers: int, world_size: int, scheme: str) -> None:
 def count_sendable(order: Sequence[int]) -> list[int]:
     """Return how many pulls, in their order, may leave once each push, in theirs, has been updated by.
 
-    >>> sendable([0, 1, 2]), sendable([2, 1, 0])
+    >>> count_sendable([0, 1, 2]), count_sendable([2, 1, 0])
     ([1, 2, 3], [0, 0, 3])
     """
     latest = list(itertools.accumulate(order, max))

@@ -141,7 +141,7 @@ class Points(Generic[Item, Result]):
 def sort_results(found: Iterator[tuple[int, Result]]) -> Iterator[Result]:
     """Yield the results by position, each as soon as all before it are there.
 
-    >>> list(in_order(iter([(1, "b"), (0, "a"), (2, "c")])))
+    >>> list(sort_results(iter([(1, "b"), (0, "a"), (2, "c")])))
     ['a', 'b', 'c']
     """
     early: dict[int, Result] = {}

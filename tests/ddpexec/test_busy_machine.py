@@ -64,8 +64,8 @@ def test_a_command_that_measures_says_so(
 def test_a_tuner_says_so_and_its_page_too() -> None:
     quiet = RoundDecision(0, "DistributedDataParallel(model)", "DistributedDataParallel(model)")
     assert quiet.notes() == []
-    assert quiet.told().other_work_processors is None
+    assert quiet.describe().other_work_processors is None
     busy = RoundDecision(0, quiet.present, quiet.kept, other_work=OtherWork(1.3, 2))
     assert busy.notes()[0].startswith(f"ddpexec.tuned: {SAID}")
-    page = busy.told()
+    page = busy.describe()
     assert (page.other_work_processors, page.processors) == (1.3, 2)
