@@ -8,7 +8,9 @@ import pytest
 
 from studies.validation.evidence import load
 
-VERSIONS = sorted(path for path in (Path(__file__).resolve().parents[2] / "tests" / "kept").iterdir() if path.is_dir())
+VERSIONS = sorted(
+    path for path in (Path(__file__).resolve().parents[2] / "tests" / "kept").iterdir() if (path / "record").is_dir()
+)
 
 
 @pytest.mark.parametrize("kept", VERSIONS, ids=lambda path: path.name)
