@@ -92,7 +92,7 @@ def _draw(result: Validation, path: str) -> None:
 
 
 def _text(result: Validation) -> str:
-    from ddpsim.validation.tables import BUCKETS, TERMS
+    from ddpsim.validation.result import BUCKETS, TERMS
 
     lines = []
     for title, found in result.tables().items():

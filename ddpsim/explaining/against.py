@@ -11,8 +11,9 @@ from statistics import median
 from ddpsim.explaining.explanation import Explanation
 from ddpsim.explaining.late import FEWEST, SHARE, SURE, standard_error
 from ddpsim.explaining.seen import PARTS, SeenRank
-from ddpsim.explaining.tables import comparison_tables
-from ddpsim.tables import ResultTable
+from ddpsim.explaining.tables import CHANGES, MOVED, part_name
+from ddpsim.tables import Column, ResultTable
+from ddpsim.tables.cells import ms, ms_more, percent
 from ddpsim.units import MIB, format_count, format_time
 
 
@@ -98,7 +99,7 @@ class RunComparison:
 
     def tables(self) -> dict[str, ResultTable]:
         """Return the step's parts and the collectives in both runs as tables, by titles."""
-        return comparison_tables(self)
+        return _tables(self)
 
     def document(self) -> dict[str, object]:
         """Return it as JSON values."""
@@ -215,3 +216,31 @@ def _list_late(now: Explanation, then: Explanation) -> Iterator[str]:
 
     if who(now) != who(then):
         yield f"late is {said(now)}, then {said(then)}"
+
+
+def _tables(since: RunComparison) -> dict[str, ResultTable]:
+    """Return what changed since an earlier run, in the step and in collectives; a `?` marks what may be chance."""
+    step_s = since.step.then_s
+    columns: tuple[Column[TimeChange], ...] = (
+        Column("part", lambda part: part.name if part is since.step else part_name(part.name), words=True),
+        Column("now ms", lambda part: ms(part.now_s)),
+        Column("then ms", lambda part: ms(part.then_s)),
+        Column("change", lambda part: f"{ms_more(part.change_s)}{'' if part.sure or not part.change_s else ' ?'}"),
+        Column("of the step then", lambda part: percent(part.change_s / step_s, True)),
+    )
+    shown = [part for part in (*since.parts, since.step) if part.now_s or part.then_s]
+    tables = {CHANGES: ResultTable.of(columns, shown)}
+    if since.collectives:
+        tables[MOVED] = ResultTable.of(_MOVED, since.collectives)
+    return tables
+
+
+_MOVED: tuple[Column[tuple[str, OperationTotals, OperationTotals]], ...] = (
+    Column("collectives", lambda row: row[0], words=True),
+    Column("then", lambda row: row[1].count),
+    Column("now", lambda row: row[2].count),
+    Column("waiting then ms", lambda row: ms(row[1].wait_s)),
+    Column("now", lambda row: ms(row[2].wait_s)),
+    Column("wire then ms", lambda row: ms(row[1].wire_s)),
+    Column("now", lambda row: ms(row[2].wire_s)),
+)

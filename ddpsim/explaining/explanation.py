@@ -14,8 +14,9 @@ from ddpsim.explaining.links import SlowLink
 from ddpsim.explaining.recorder import RecorderDumps
 from ddpsim.explaining.seen import UNPREDICTED
 from ddpsim.explaining.splits import MedianSplit
-from ddpsim.explaining.tables import explanation_tables
-from ddpsim.tables import ResultTable
+from ddpsim.explaining.tables import COLLECTIVES, PARTS, RANKS, part_name
+from ddpsim.tables import Column, ResultTable
+from ddpsim.tables.cells import mib, ms, ms_more, percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class Explanation:
 
     def tables(self) -> dict[str, ResultTable]:
         """Return the step's parts, its collectives and its ranks as tables, by titles."""
-        return explanation_tables(self)
+        return _tables(self)
 
     def document(self) -> dict[str, object]:
         """Return the `explain` document."""
@@ -133,3 +134,56 @@ class Explanation:
             "advice": list(self.advice),
             "notes": list(self.notes),
         }
+
+
+def _tables(found: Explanation) -> dict[str, ResultTable]:
+    """Return the tables by their titles; of collectives and of several ranks only where there are any."""
+    tables = {PARTS: _parts(found)}
+    if found.splits:
+        # A column of which nothing is known is none.
+        tables[COLLECTIVES] = ResultTable.of(_COLLECTIVES, found.splits).known()
+    if found.excess_s:
+        tables[RANKS] = _ranks(found)
+    return tables
+
+
+def _parts(found: Explanation) -> ResultTable:
+    step_s, told = found.traced.step_s, found.foretold
+    rows: list[tuple[str, float, float | None]] = [(part_name(part), s, None) for part, s in found.traced.parts.items()]
+    if told is not None:
+        rows = [(part_name(term.name), term.traced_s, term.predicted_s) for term in told.terms]
+        rows.append(("step", told.traced_s, told.step_s))
+    columns: tuple[Column[tuple[str, float, float | None]], ...] = (
+        Column("part", lambda row: row[0], words=True),
+        Column("traced ms", lambda row: ms(row[1])),
+        Column("share", lambda row: percent(row[1] / step_s)),
+        Column("predicted ms", lambda row: ms(row[2])),
+        Column("of the step", lambda row: None if row[2] is None else percent((row[2] - row[1]) / step_s, True)),
+    )
+    return ResultTable.of(columns, rows).known()
+
+
+_COLLECTIVES: tuple[Column[MedianSplit], ...] = (
+    Column("collective", lambda split: split.index),
+    Column("", lambda split: split.operation, words=True),
+    Column("gradients", lambda split: split.parameters or None),
+    Column("MiB", lambda split: mib(split.size_bytes)),
+    Column("ready ms", lambda split: ms(split.ready_s)),
+    Column("started", lambda split: ms(split.started_s)),
+    Column("finished", lambda split: ms(split.finished_s)),
+    Column("waiting", lambda split: ms(split.wait_s)),
+    Column("wire", lambda split: ms(split.wire_s)),
+    Column("last rank", lambda split: split.last_rank),
+)
+
+
+def _ranks(found: Explanation) -> ResultTable:
+    def phase(name: str) -> Column[int]:
+        return Column(name, lambda rank: ms_more(found.excess_s[rank][name]))
+
+    columns: list[Column[int]] = [
+        Column("rank", lambda rank: rank, words=True),
+        *(phase(name) for name in next(iter(found.excess_s.values()))),
+        Column("all", lambda rank: ms_more(sum(found.excess_s[rank].values()))),
+    ]
+    return ResultTable.of(columns, list(found.excess_s))

@@ -16,8 +16,7 @@ from ddpsim.tables import ResultTable
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.trace.records import Trace
 from ddpsim.units import format_time
-from ddpsim.validation.result import Validation
-from ddpsim.validation.tables import BUCKETS, TERMS
+from ddpsim.validation.result import BUCKETS, TERMS, Validation
 
 
 def validation_report(

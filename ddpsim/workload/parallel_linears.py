@@ -63,7 +63,7 @@ class ParallelBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ParallelSpan:
     """A stretch of operators that belongs to a parallel block.
 
     Attributes:
@@ -150,19 +150,19 @@ def _linears(
                 yield ParallelLinear(at, rows, outputs, inputs, weight)
 
 
-def forward_spans(blocks: Sequence[ParallelBlock]) -> list[Span]:
+def forward_spans(blocks: Sequence[ParallelBlock]) -> list[ParallelSpan]:
     """Return where forward computes each block."""
-    return [Span(block, tuple((linear.at, linear) for linear in block.linears)) for block in blocks]
+    return [ParallelSpan(block, tuple((linear.at, linear) for linear in block.linears)) for block in blocks]
 
 
-def backward_spans(blocks: Sequence[ParallelBlock], backward: Sequence[Operator]) -> list[Span]:
+def backward_spans(blocks: Sequence[ParallelBlock], backward: Sequence[Operator]) -> list[ParallelSpan]:
     """Return where backward computes each block, from the last to the first, and where it computes some again.
 
     Raises:
         WorkloadError: products that are not those of the blocks.
     """
     products = [(at, each.product) for at, each in enumerate(backward) if each.product and each.product[0] == 1]
-    spans: list[Span] = []
+    spans: list[ParallelSpan] = []
     place, again = 0, _computes_again(blocks, [product for _, product in products])
     for number in range(len(blocks) - 1, -1, -1):
         while again and place < len(products) and not _begins(blocks, number, _coming(products, place)):
@@ -179,7 +179,7 @@ def backward_spans(blocks: Sequence[ParallelBlock], backward: Sequence[Operator]
                     raise WorkloadError(f"{what} operations that forward has", remedy=REMEDY)
                 taken.append((products[place][0], linear))
                 place += 1
-        spans.append(Span(block, tuple(taken)))
+        spans.append(ParallelSpan(block, tuple(taken)))
     return spans
 
 
@@ -221,7 +221,7 @@ def _computed_again(
     number: int,
     products: Sequence[tuple[int, Product]],
     place: int,
-    spans: list[Span],
+    spans: list[ParallelSpan],
 ) -> int:
     """Add the blocks that are computed again here to `spans`; return the place of the first product behind them."""
     if place == len(products):
@@ -233,5 +233,5 @@ def _computed_again(
             if place < len(products) and products[place][1] == linear.forward:
                 taken.append((products[place][0], linear))
                 place += 1
-        spans.append(Span(block, tuple(taken), again=True))
+        spans.append(ParallelSpan(block, tuple(taken), again=True))
     return place

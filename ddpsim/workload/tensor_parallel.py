@@ -21,7 +21,7 @@ from ddpsim.workload.parallel_linears import (
     REMEDY,
     ParallelBlock,
     ParallelLinear,
-    Span,
+    ParallelSpan,
     backward_spans,
     blocks_in,
     forward_spans,
@@ -150,7 +150,7 @@ class _Cutter:
         parameters = tuple(self.cut.get(index, each) for index, each in enumerate(self.parameters))
         return RankStep(parameters, forward, backward, forward_sent, backward_sent, moved[0] / moved[1])
 
-    def _sum_over_ranks(self, span: Span, row_bytes: int) -> OperatorMessage:
+    def _sum_over_ranks(self, span: ParallelSpan, row_bytes: int) -> OperatorMessage:
         return OperatorMessage(span.last, span.block.row.rows * row_bytes)
 
     # Parameters.
@@ -223,7 +223,7 @@ class _Cutter:
             self._cut_fixed_behind(products[-1])
             sent[1].append(OperatorMessage(products[-1], head.rows * width * activation_bytes))
 
-    def _cut_forward(self, span: Span, phase: int) -> None:
+    def _cut_forward(self, span: ParallelSpan, phase: int) -> None:
         """Cut a block of forward: its linears, and what is computed of their parts."""
         operators, products = (self.forward, self.backward)[phase], dict(span.products)
         columns = [at for at, linear in span.products if linear in span.block.columns]
@@ -235,7 +235,7 @@ class _Cutter:
         for at in self._casts_before(operators, span.first):
             self._cut_all(phase, at)
 
-    def _cut_backward(self, span: Span, phase: int) -> None:
+    def _cut_backward(self, span: ParallelSpan, phase: int) -> None:
         """Cut a block of backward: until its first column what has parts, then what is of weights alone."""
         products, row = dict(span.products), span.block.row
         first_column = next(at for at, linear in span.products if linear != row)

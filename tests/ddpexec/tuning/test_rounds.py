@@ -154,7 +154,7 @@ def said(rank: int) -> tuple[list[str], int, int, int]:
     model, printed = wrapped(STOCK), io.StringIO()
     with mock.patch.object(sys, "stderr", printed):
         tuner = ddpexec.Tuner(model)
-        for name in ("gather", "follow", "small_message_s"):
+        for name in ("gather", "follow", "measure_small_message_s"):
             heard = getattr(Words, name)
 
             def counted(self: Any, word: Any, heard: Any = heard) -> Any:
