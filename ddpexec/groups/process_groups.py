@@ -20,7 +20,7 @@ from ddpexec.groups.whereabouts import Place, find_place
 
 
 class Work(Protocol):
-    """It is what a collective in flight offers, torch's `Work`."""
+    """What a collective in flight offers, torch's `Work`."""
 
     def wait(self) -> object:
         """Block the host (CPU) or the current stream (GPU) until the collective has finished."""

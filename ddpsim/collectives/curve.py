@@ -56,7 +56,7 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class CurveTransport(TransportAround):
-    """It is `inner` with its times corrected by measured rows (`interpolation.Rows`).
+    """`inner` with its times corrected by measured rows (`interpolation.Rows`).
 
     Where the rows were measured otherwise than `inner` launches, a time is theirs times what the model says of the
     difference. An operation without rows of its own takes an allreduce's times what the model says of both, where both

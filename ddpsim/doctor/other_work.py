@@ -1,4 +1,4 @@
-"""Whether the processors of this machine do other work while something is measured, which makes it slower than it is.
+"""Whether this machine's processors do other work during a measurement, which comes out slower for it.
 
 Other work is what /proc/stat counts of the machine's processors beyond what the processes of the measurement took:
 this one, the ranks and loaders beside it, and those that started them, as far as they run the same Python.

@@ -73,7 +73,7 @@ def plain_signature(kind: Class) -> Class:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """It is an option as a dataclass's field declares it.
+    """An option as a dataclass's field declares it.
 
     Attributes:
         field: name in Python and in the provenance.

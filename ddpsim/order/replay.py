@@ -13,7 +13,7 @@ Assign = Callable[[Sequence[int]], Sequence[Sequence[int]]]
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """It is a rebuild that a policy asked for: before which iteration, in which order."""
+    """A rebuild that a policy asked for: before which iteration, in which order."""
 
     iteration: int
     order: tuple[int, ...]

@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter
+from matplotlib.transforms import ScaledTranslation
 
 from ddpsim.charts.scales import log_ticks
 from ddpsim.files import write_whole
@@ -30,7 +31,9 @@ def legend_beside(axes: Any, **style: Any) -> None:
 
 def legend_below(axes: Any, lines: int = 1, **style: Any) -> None:
     """Draw the legend under `axes` and its labels of so many lines, where it covers nothing."""
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.09 - 0.05 * lines)}
+    # In points, since labels of an axis take as many however high it is.
+    below = ScaledTranslation(0, -(26 + 12 * lines) / 72, axes.figure.dpi_scale_trans)
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": axes.transAxes + below}
     axes.legend(**{"fontsize": 8, "borderaxespad": 0.0, **place, **style})
 
 

@@ -21,8 +21,8 @@ _NAMES = {WAIT: "waiting for the network"}
 _LIVES = {"ready, not started": "0.8", "waiting for ranks": "#e45756", "on the wire": "#72b7b2"}
 _NETWORK = ("#72b7b2", "#2f8f89")
 """Buckets of one lane take turns between two shades, so that neighbours are told apart."""
-_NAMED = 0.01
-"""Share of the step below which a phase goes without its name, which would cover those beside it."""
+_LETTER = 0.008
+"""Share of the step that a letter is wide: the name of a phase that is shorter stands in the legend."""
 _MOST_LABELS = 30
 """Buckets up to which each is named."""
 
@@ -42,10 +42,14 @@ def plot_timeline(traces: Mapping[str, Trace], path: str | Path, rank: int | Non
 
 def _draw_rows(axes: Any, step: TimelineStep) -> None:
     _draw_phases(axes, step, (-0.4, 0.8))
+    short = {}
     for name, start_s, end_s in step.phases:
-        if end_s - start_s < _NAMED * step.iteration_s:
+        if end_s - start_s < _LETTER * len(name) * step.iteration_s:
+            short[name] = _NAMES.get(name, name)
             continue
         axes.text((start_s + end_s) / 2 * 1e3, 0, name, ha="center", va="center", fontsize=7, clip_on=True)
+    for name, label in short.items():
+        axes.barh([-9], [0], color=_COLOURS[name], label=label)
     for number, bucket in enumerate(step.buckets, start=1):
         times = (bucket.ready_s, bucket.started_s, bucket.moving_s, bucket.finished_s)
         for (begin_s, end_s), (label, colour) in zip(pairwise(times), _LIVES.items(), strict=True):

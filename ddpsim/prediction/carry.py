@@ -21,7 +21,7 @@ _REMEDY = "give --model, or --step package.module:function, whose operators can 
 
 @dataclass(frozen=True, slots=True)
 class ConvertedWorkload:
-    """It is a workload that was carried from one GPU to another, and how.
+    """A workload that was carried from one GPU to another, and how.
 
     Attributes:
         workload: on the other GPU.

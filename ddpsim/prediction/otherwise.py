@@ -20,7 +20,7 @@ _MATTERS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ConditionalStep:
-    """It is a step under another condition than the one predicted.
+    """A step under another condition than the one predicted.
 
     Attributes:
         condition: in words, as in "if peer-to-peer does not work".

@@ -14,9 +14,10 @@ from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.schedules.points import BACKWARD_END
 from ddpsim.schedules.schedule import queue_of_buckets
 from ddpsim.simulation.costs import KERNELS
-from ddpsim.simulation.graph import BUFFERS, Cause, IterationNodes, NodeKind, StepGraph
+from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind, StepGraph
 from ddpsim.simulation.messages import Launches, PlannedMessage
 from ddpsim.simulation.pace import IterationProfile
+from ddpsim.simulation.pre_forward import PreForwardBuilder
 from ddpsim.simulation.rank_builder import OptimizerBuilder, RankBuilder
 from ddpsim.simulation.scheduling import WHOLE_UPDATE, ForwardWait
 from ddpsim.simulation.setting import RankConfiguration
@@ -56,12 +57,12 @@ class IterationBuilder:
     def __init__(self, to: RankBuilder, setting: RankConfiguration) -> None:
         self._to, self._setting = to, setting
         self._stops, layers = setting.forward_stops, setting.layers
-        self._layers = {} if layers is None else layers.in_backward()
+        self._layers = {} if layers is None else layers.backward
         self._device = not to.one_thread
         self._scheduled: Launches | None = None
         self._buckets: tuple[list[tuple[int, ...]], Launches] | None = None
+        self._before = PreForwardBuilder(to, setting)
         self._owes_update = False
-        self._batch: int | None = None
         self._launched = 0.0
         self._begun: deque[tuple[float, int]] = deque()
 
@@ -81,10 +82,10 @@ class IterationBuilder:
             rank.iterations.append(nodes)
             launches = self._launches(index)
             to.graph.writing = Cause.INPUT
-            self._take_batch(nodes)
+            self._before.take_batch(nodes)
             to.graph.writing = Cause.DDP
-            self._confer(nodes)
-            self._broadcast(nodes)
+            self._before.confer(nodes)
+            self._before.broadcast(nodes)
             to.graph.writing = Cause.FORWARD
             self._forward(nodes, launches)
             to.graph.writing = Cause.BACKWARD
@@ -144,85 +145,6 @@ class IterationBuilder:
         launches = self._buckets[1]
         launches.reset(skipped_buckets(groups, dropped) if dropped and not remaps else ())
         return launches
-
-    def _take_batch(self, nodes: IterationNodes) -> None:
-        """Have the batch on the device; where the stage is pipelined, load the next one and copy it meanwhile."""
-        to, stage = self._to, self._setting.input_stage
-        if stage is None:
-            return
-        if not self._device:
-            begun = to.begin_phase()
-            if stage.loaders == 0:
-                to.compute(stage.load_s)
-            else:
-                to.on_host(NodeKind.LOAD)
-            nodes.input = (begun, to.moment())
-            return
-        if stage.pipelined:
-            batch = self._fetch_batch() if self._batch is None else self._batch
-            to.add_on_stream(NodeKind.WAIT, after=(batch,))
-            self._batch = self._fetch_batch()
-        else:
-            to.on_host(NodeKind.LOAD)
-            if stage.copy_bytes > 0:
-                to.add_on_stream(NodeKind.COPY)
-                if not stage.queued:
-                    to.synchronise()
-        nodes.input = (nodes.start, to.event())
-
-    def _fetch_batch(self) -> int:
-        """Load a batch on the host and launch its copy; return the copy."""
-        self._to.on_host(NodeKind.LOAD)
-        return self._to.copy()
-
-    def _confer(self, nodes: IterationNodes) -> None:
-        """Exchange what ranks expect of the order of gradients; the host reads it, and builds buckets where it says."""
-        to, conferring = self._to, self._setting.confers(nodes.index)
-        if conferring is None:
-            return
-        begun, host_s = to.event(), conferring.host_s + self._setting.costs.launch_s
-        to.host(host_s) if self._device else to.serve(host_s)
-        launched = to.collective(conferring.size_bytes, (to.event(),), conferring.operation, 0)
-        if self._device:
-            to.add_on_stream(NodeKind.WAIT, after=(launched,))
-            to.synchronise()
-            to.host(conferring.rebuild_s)
-            to.add_on_stream(NodeKind.NOT_BEFORE)
-        else:
-            to.on_host(NodeKind.WAIT, after=(launched,))
-            to.serve(conferring.rebuild_s)
-        nodes.held_up.append((begun, to.event()))
-
-    def _broadcast(self, nodes: IterationNodes) -> None:
-        """Let rank 0's buffers be everybody's."""
-        to, setting = self._to, self._setting
-        if not setting.broadcasts(nodes.index):
-            return
-        sizes = setting.broadcast_bytes()
-        flattened_s, launch_s, copies_s = setting.broadcast_s
-        # DDP's process groups take turns; what belongs to no schedule has the first lane.
-        lane = None if setting.scheduled is None else 0
-        if self._device:
-            to.host(flattened_s)
-            to.copies(copies_s)
-            for size in sizes:
-                to.host(launch_s)
-                launched = to.collective(size, (to.event(),), BUFFERS, lane)
-                to.add_on_stream(NodeKind.WAIT, after=(launched,))
-            to.copies(copies_s)
-            begun = nodes.start if nodes.input is None else nodes.input[1]
-            if nodes.held_up:
-                # What ranks conferred on before has its own interval.
-                begun = nodes.held_up[-1][1]
-        else:
-            begun = to.moment()
-            to.on_host(NodeKind.DELAY, flattened_s)
-            waits = []
-            for size in sizes:
-                delayed = to.on_host(NodeKind.DELAY, launch_s)
-                waits.append(to.collective(size, (delayed,), BUFFERS, lane))
-            to.on_host(NodeKind.WAIT, after=tuple(waits))
-        nodes.broadcast.append((begun, to.event()))
 
     def _forward(self, nodes: IterationNodes, launches: Launches) -> None:
         to, setting, pace = self._to, self._setting, self._setting.pace(nodes.index)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import simpy
 
@@ -36,10 +36,6 @@ from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import AchievedGpu, gpu_of
 from ddpsim.workload.replayed import jitter_of
-
-if TYPE_CHECKING:
-    pass
-
 
 WARM_UP = 3
 """Iterations simulated before those that count: the host's lead over the device settles in two."""
@@ -204,7 +200,7 @@ def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | Non
 
 @dataclass(frozen=True, slots=True)
 class ProcessAlone:
-    """It is one process without DDP.
+    """One process without DDP.
 
     Attributes:
         setting: what it runs.

@@ -24,7 +24,7 @@ NETWORK = "another node"
 
 @dataclass(frozen=True, slots=True)
 class PairTransport:
-    """It is what NCCL takes between two GPUs, or between a GPU and the network.
+    """What NCCL takes between two GPUs, or between a GPU and the network.
 
     Attributes:
         first, second: GPUs; `second` is `NETWORK` for the way out of the node.

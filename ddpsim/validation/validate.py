@@ -142,7 +142,7 @@ def _bucket_terms(pairs: Sequence[Pair], step_s: float) -> list[ErrorTerm]:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """It is what a bucket spends between ready and finished."""
+    """What a bucket spends between ready and finished."""
 
     launch_s: float
     skew_s: float

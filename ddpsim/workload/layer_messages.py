@@ -49,8 +49,9 @@ class TensorParallel:
         """Bytes of all messages of an iteration, as nccl-tests counts them."""
         return sum(message.size_bytes for message in self.messages)
 
-    def in_backward(self) -> dict[int, tuple[LayerMessage, ...]]:
-        """Return the messages of backward by the parameter whose gradient comes next, in order."""
+    @property
+    def backward(self) -> dict[int, tuple[LayerMessage, ...]]:
+        """Messages of backward by the parameter whose gradient comes next, in order."""
         found: dict[int, tuple[LayerMessage, ...]] = {}
         for message in self.messages:
             if message.before is not None:

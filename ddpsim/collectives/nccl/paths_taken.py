@@ -38,7 +38,7 @@ _SIZE_BYTES = int(GIB)
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """It is another choice of a transport, and what it gives.
+    """Another choice of a transport, and what it gives.
 
     Attributes:
         name: what changes, in words.

@@ -15,7 +15,7 @@ _DTYPES = {
 
 
 class HostEvent(NamedTuple):
-    """It is an operator, an annotation or a runtime call, in seconds from the trace's first event."""
+    """An operator, an annotation or a runtime call, in seconds from the trace's first event."""
 
     name: str
     start_s: float

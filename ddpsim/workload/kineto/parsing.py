@@ -68,7 +68,7 @@ def collect(batches: Iterable[Sequence[object]], place: str) -> Events:
 
 @dataclass(slots=True)
 class _Column:
-    """It holds events of one kind as they come, their times in microseconds as the trace has them.
+    """Events of one kind as they come, their times in microseconds as the trace has them.
 
     Attributes:
         owners: thread of a host event, stream of a device's.

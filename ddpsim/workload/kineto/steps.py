@@ -66,7 +66,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class BucketAllreduce:
-    """It is a bucket's allreduce, which the host launched in backward.
+    """A bucket's allreduce, which the host launched in backward.
 
     Attributes:
         launched_s: the call's start.

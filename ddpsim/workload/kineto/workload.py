@@ -98,7 +98,7 @@ def read_kineto(path: str | Path) -> TraceFile:
 
 @dataclass(frozen=True, slots=True)
 class DissectedTrace:
-    """It is a trace that was taken apart.
+    """A trace that was taken apart.
 
     Attributes:
         steps: its iterations with the usual number of gradients.

@@ -127,7 +127,7 @@ def test_messages_stand_where_their_operators_do() -> None:
     use = made.forward_shares().device_s[first_norm]
     # The first layer's first message is behind its attention's projection, before what leads to its second norm.
     assert forward[0].device < forward[1].device < use < forward[2].device
-    backward = made.tensor.in_backward()
+    backward = made.tensor.backward
     assert sum(map(len, backward.values())) == 1 + 2 * LAYERS
     assert made.operators is None
 
