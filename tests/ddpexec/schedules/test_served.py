@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import time
+import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import pytest
@@ -16,8 +17,11 @@ from tests.ddpexec.groups import ranks
 torch = pytest.importorskip("torch")
 
 from ddpexec.errors import ExecutionError, LostRankError  # noqa: E402
+from ddpexec.groups.process_groups import FinishedWork  # noqa: E402
 from ddpexec.running.settings import RunSettings  # noqa: E402
+from ddpexec.schedules.served import ServerStream  # noqa: E402
 from ddpsim.errors import PlanError  # noqa: E402
+from ddpsim.operations import Operation  # noqa: E402
 from tests.ddpexec.schedules.training import (  # noqa: E402
     BATCH,
     OPTIMIZERS,
@@ -244,3 +248,29 @@ def test_servers_without_clients_are_refused_on_every_rank() -> None:
     said = ranks.run(2, refused)
     assert len(set(said)) == 1
     assert "without clients" in said[0]
+
+
+class _Group:
+    """Sends nothing, and remembers the works that it returned as long as somebody holds them."""
+
+    def __init__(self) -> None:
+        self.works: list[weakref.ref[FinishedWork]] = []
+
+    def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> FinishedWork:
+        work = FinishedWork()
+        self.works.append(weakref.ref(work))
+        return work
+
+    recv = send
+
+
+@pytest.mark.parametrize("operation", [Operation.REDUCE, Operation.BROADCAST])
+def test_a_finished_work_is_dropped_when_the_next_of_its_message_begins(operation: Operation) -> None:
+    group = _Group()
+    stream = ServerStream(cast("Any", group), [2, 3], messages=2)
+    stream.launch(operation, torch.zeros(4), ()).wait()
+    messages = [work for work in group.works if work() is not None][-2:]
+    stream.launch(operation, torch.zeros(4), ()).wait()
+    assert all(work() is not None for work in messages)
+    stream.launch(operation, torch.zeros(4), ()).wait()
+    assert all(work() is None for work in messages)
