@@ -99,7 +99,7 @@ def experts_on_ranks(
     new_of = {old: new for new, old in enumerate(i for i in range(len(parameters)) if i not in gone)}
     width = _NARROW if precision in NARROW else _WIDE
     ahead, back = (
-        _Phase.of(operators, [each.spans[at] for each in mixtures], ranks)
+        _RankOperators.of(operators, [each.spans[at] for each in mixtures], ranks)
         for at, operators in enumerate((forward, backward))
     )
     sizes = [each.sizes(forward, width) for each in mixtures]
@@ -258,7 +258,7 @@ def _sizes(product: Product) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Phase:
+class _RankOperators:
     """Forward or backward of one rank.
 
     Attributes:
@@ -274,7 +274,7 @@ class _Phase:
     gone: tuple[Operator, ...]
 
     @classmethod
-    def of(cls, whole: Sequence[Operator], mixtures: Sequence[Sequence[range]], ranks: int) -> _Phase:
+    def of(cls, whole: Sequence[Operator], mixtures: Sequence[Sequence[range]], ranks: int) -> _RankOperators:
         """Return a rank's operators: of the first experts of each of `mixtures`, for the tokens of all ranks."""
         times: dict[int, int] = {}
         for spans in mixtures:

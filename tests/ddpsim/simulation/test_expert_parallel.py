@@ -101,7 +101,7 @@ def test_schemes_that_sum_have_the_experts_apart(scheme: str) -> None:
 
 
 def test_slow_links_between_nodes_slow_what_crosses_them() -> None:
-    slow = Assumptions(ALIKE, links=frozenset({"network"}), link_rate=0.25)
+    slow = Assumptions(ALIKE, links=frozenset({"nic"}), link_rate=0.25)
     inside, across = _predicted(4, 4, 4, overlap="off"), _predicted(8, 8, 1, overlap="off")
     for found, factor in ((inside, 1.0), (across, 4.0)):
         before, after = found.summary, with_assumptions(found, slow)
