@@ -166,11 +166,11 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
     )
     part = _part_of(shape, options, precision)
     if part is not None:
+        uses = shape.forward_use
         if isinstance(part, ExpertStep):
             activations, uses = part.activations(shape.activations), part.forward_use
         else:
             activations = part.activations(shape.activations, options.tensor_parallel)
-            uses = shape.forward_use
         shape = replace(
             shape,
             parameters=part.parameters,
