@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from ddpsim.errors import InputError
 from ddpsim.options.option import Option, check_at_least_one, check_choices
@@ -26,6 +26,8 @@ class Pipeline:
         order: in which a stage computes them.
         tensor_ranks: ranks that each layer is cut over, whose activations are allreduced twice in a layer's forward and
             twice in its backward (Mesh-TensorFlow, Shazeer et al. 2018; Megatron-LM, Shoeybi et al. 2019).
+        gradients: when copies sum them: after a rank's last work, all together, or by DDP's buckets under the last
+            backward of each stage.
         boundary_bytes: of a micro-batch's activations between two layers; None where nothing is cut.
 
     Raises:
@@ -42,6 +44,11 @@ class Pipeline:
     micro_batches: Annotated[int, Option("Micro-batches of a step, each of the workload's batch.", "M")] = 1
     order: Annotated[Order, Option("In which a stage computes them.")] = "gpipe"
     tensor_ranks: Annotated[int, Option("Ranks that each layer is cut over.", "R")] = 1
+    gradients: Annotated[
+        Literal["after", "ddp"],
+        Option("When copies sum gradients: after a rank's last work, as `ddpexec run --pipeline` does, or by DDP's "
+               "buckets under each stage's last backward."),
+    ] = "after"  # fmt: skip
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -51,6 +58,11 @@ class Pipeline:
             what = f"`order={self.order}` and `stages_per_rank={self.stages_per_rank}` do not go together"
             remedy = "interleaved takes 2 or more stages a rank, other orders one"
             raise InputError(what, place="stages_per_rank", remedy=remedy)
+        if self.order == "pipedream" and self.gradients == "ddp":
+            what = (
+                "`order=pipedream` and `gradients=ddp` are both given, and without a flush no backward is a step's last"
+            )
+            raise InputError(what, place="gradients", remedy="use `gradients=after`, or another order")
         if self.stages > 1 and self.tensor_ranks > 1:
             raise InputError("`stages` and `tensor_ranks` are both above 1", place="stages", remedy="give one of them")
         cut = next((name for name in ("stages", "tensor_ranks") if getattr(self, name) > 1), None)
