@@ -1,8 +1,9 @@
 """The step of a model in stages, or in layers cut over ranks, beside copies of it: computed, sent and idle.
 
 Ranks of a copy are consecutive. Copies sum a stage's gradients over the ranks of its place in each, when the rank has
-done its work or bucket by bucket, and the step ends with the last; what stages and copies send shares the links. The
-graph of the step says when (`ddpsim.simulation.pipeline`). What the stages of different copies send shares nothing.
+done its work or bucket by bucket, and the step ends with the last. The graph of the step says when
+(`ddpsim.simulation.pipeline`). Nothing is shared between what different copies send; sums are priced as if all ranks of
+a copy had theirs summed at once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import simpy
 
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import Collectives, find_rank_paths, library_of, make_transport
+from ddpsim.collectives.execute import find_rank_paths, library_of, make_transport
 from ddpsim.collectives.transport import Connection, Transport
 from ddpsim.errors import InputError
 from ddpsim.jobs.pipeline import Pipeline
@@ -221,8 +222,12 @@ def _links(
     together: int,
     env: simpy.Environment,
 ) -> PipelineLinks:
-    """Return what carries the messages of a copy in a simulation, all on the same links."""
-    return PipelineLinks(Collectives.over(data, env, network=Network(env, capacities)), connections, together)
+    """Return what carries the messages of a copy in a simulation."""
+
+    def sum_s(size_bytes: int) -> float:
+        return data.time_s(Operation.ALLREDUCE, together * size_bytes)
+
+    return PipelineLinks(Network(env, capacities), connections, sum_s, data.streams_per_group)
 
 
 def _buckets(

@@ -1,9 +1,8 @@
 """The step of a pipeline as a graph: each rank's forwards and backwards in its order, what stages send, and sums.
 
 One copy of the model is simulated, whose ranks stand for those of their place in all copies. A stage computes when the
-one before it has sent, or the one behind it its gradient; what is sent shares the links, as do the gradients that
-copies sum: after all that a rank computes, or bucket by bucket under the last backward of a stage, while other stages
-still compute.
+one before it has sent, or the one behind it its gradient; what stages send shares the links. Copies sum gradients after all that a rank computes,
+or bucket by bucket under the last backward of a stage, while other stages still compute.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from dataclasses import dataclass, field
 
 import simpy
 
-from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.transport import Connection
 from ddpsim.network.fairness import Demand
+from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
 from ddpsim.schedules.pipeline import StageWork, find_before
 from ddpsim.simulation.contention import UNDISTURBED, Processor
@@ -175,16 +174,17 @@ class PipelineLinks:
     """What carries the messages of a copy.
 
     Attributes:
-        env: the simulation.
-        copies: collectives among the ranks of one place in each copy, whose network has the links of `ways` too; None
-            where there is one copy.
+        network: that stages send on.
         ways: from each stage to the next, and back.
-        together: places whose gradients one collective carries.
+        sum_s: what summing so many bytes of one rank over copies takes, while the ranks of all other places sum as
+            many: sums of different ranks do not slow each other beyond that.
+        streams: messages of a lane under way at once.
     """
 
-    copies: Collectives
+    network: Network
     ways: Sequence[tuple[Connection, Connection]]
-    together: int = 1
+    sum_s: Callable[[int], float]
+    streams: int = 1
     _lanes: _Lanes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -194,10 +194,10 @@ class PipelineLinks:
         """Start a message of one rank; return the event of its end."""
         lane, size_bytes = collective.lane, collective.size_bytes
         if lane == self._lanes.gradients:
-            return self.copies.run(Operation.ALLREDUCE, self.together * size_bytes)
+            return self.network.env.timeout(self.sum_s(size_bytes))
         back, stage = divmod(lane, len(self.ways))
         way = self.ways[stage][back]
-        return self.copies.network.transfer(Demand(way.latency_s, size_bytes, dict(way.loads)))
+        return self.network.transfer(Demand(way.latency_s, size_bytes, dict(way.loads)))
 
 
 def simulate_pipeline(plan: PipelinePlan, links: Callable[[simpy.Environment], PipelineLinks]) -> PipelineTimes:
@@ -211,7 +211,7 @@ def simulate_pipeline(plan: PipelinePlan, links: Callable[[simpy.Environment], P
     builder = PipelineBuilder(graph, plan)
     builder.build()
     carried = links(env)
-    run = GraphRun(env, graph, None, carried.copies.streams_per_group)
+    run = GraphRun(env, graph, None, carried.streams)
     for rank in graph.ranks:
         run.add(rank, Processor(env, UNDISTURBED, lambda busy: None), channel=carried)
     end = run.run().end
