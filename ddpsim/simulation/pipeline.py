@@ -1,8 +1,8 @@
 """The step of a pipeline as a graph: each rank's forwards and backwards in its order, what stages send, and sums.
 
 One copy of the model is simulated, whose ranks stand for those of their place in all copies. A stage computes when the
-one before it has sent, or the one behind it its gradient; what stages send shares the links. Copies sum gradients after all that a rank computes,
-or bucket by bucket under the last backward of a stage, while other stages still compute.
+one before it has sent, or the one behind it its gradient; what stages send shares the links. Copies sum gradients after
+all that a rank computes, or bucket by bucket under the last backward of a stage, while other stages still compute.
 """
 
 from __future__ import annotations
