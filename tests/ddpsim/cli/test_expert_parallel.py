@@ -55,6 +55,6 @@ def test_what_cannot_be_spread_exits_with_one_message(
         (("--workload", "resnet50", *MACHINE, "--expert-parallel", "8"), "none of its parameters is of a list of exp"),
         ((*here, "--expert-parallel", "8", "--first", "3"), "--first and --expert-parallel are both given"),
         ((*here, "--expert-parallel", "8", "--chakra", tmp_path / "et"), "are both given"),
-        ((*here, "--expert-parallel", "8", "--scheme", "fsdp2"), "experts in groups of 8 ranks have theirs apart"),
+        ((*here, "--expert-parallel", "8", "--scheme", "hsdp:2"), "experts in groups of 8 ranks have theirs apart"),
     ):
         ddpsim("predict", *asked).refused(message)

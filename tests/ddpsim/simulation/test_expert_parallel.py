@@ -100,6 +100,29 @@ def test_schemes_that_sum_have_the_experts_apart(scheme: str) -> None:
     assert sent == {WORLD: DENSE_BYTES, DATA: LAYERS * EXPERTS // 4 * EXPERT_BYTES}
 
 
+@pytest.mark.parametrize("scheme", ["fsdp2", "zero1", "dear"])
+def test_schemes_that_shard_have_the_experts_over_their_own_ranks(scheme: str) -> None:
+    found = _predicted(2, 2, scheme=scheme)
+    schedule = found.trace.schedule
+    assert schedule is not None
+    own = LAYERS * EXPERTS // 2 * EXPERT_BYTES
+    sent = dict.fromkeys(((op, group) for op in ("reduce_scatter", "all_gather") for group in (WORLD, DATA)), 0)
+    for each in schedule:
+        sent[each.op.value, each.group] += each.size_bytes
+    # fully_shard gathers again in backward all but the last block and what is left of the root.
+    again = 2 if scheme == "fsdp2" else 1
+    # The gate's eight rows are filled up for sixteen ranks; a unit's filling is parted as its bytes are.
+    assert sent["reduce_scatter", DATA] == pytest.approx(own, rel=1e-3)
+    assert 0.999 * own <= sent["all_gather", DATA] <= 1.001 * again * own
+    assert sent["reduce_scatter", WORLD] == pytest.approx(DENSE_BYTES, rel=0.01)
+    shards = schedule.sharding.optimizer
+    if scheme != "dear":
+        assert shards == pytest.approx((DENSE_BYTES + own) / (DENSE_BYTES / 16 + own / 8))
+    if scheme == "fsdp2":
+        assert found.memory is not None
+        assert found.memory.parameters_bytes == pytest.approx(DENSE_BYTES / 16 + own / 8, abs=2)
+
+
 def test_slow_links_between_nodes_slow_what_crosses_them() -> None:
     slow = Assumptions(ALIKE, links=frozenset({"nic"}), link_rate=0.25)
     inside, across = _predicted(4, 4, 4, overlap="off"), _predicted(8, 8, 1, overlap="off")
@@ -150,8 +173,8 @@ def test_groups_that_do_not_fit_are_refused() -> None:
         _predicted(8, 3, 4)
     with pytest.raises(InputError, match="groups of 4 ranks on nodes of 6; give a divisor or a multiple"):
         _predicted(4, 2, 6)
-    for scheme in ("fsdp2", "zero1", "hsdp:2", "parameter-server"):
-        with pytest.raises(PlanError, match="does more than to sum gradients, and experts in groups of 2 ranks"):
+    for scheme in ("hsdp:2", "parameter-server", "gradientflow"):
+        with pytest.raises(PlanError, match="cannot be parted where experts in groups of 2 ranks have theirs apart"):
             _predicted(2, 2, scheme=scheme)
 
 
