@@ -96,13 +96,13 @@ class PipelineBuilder:
                 while places[rank] < len(work) and self._write(rank, *work[places[rank]]):
                     places[rank] += 1
                     moved = True
-        for number, rank in enumerate(self._graph.ranks):
-            self.computed[number] = rank.host[-1]
+        for number, graph in enumerate(self._graph.ranks):
+            self.computed[number] = graph.host[-1]
             held = [k for k in range(self._plan.stages) if self._plan.buckets and k % len(self._plan.works) == number]
             if held and not self._plan.under_backward:
                 size = sum(bucket.size_bytes for stage in held for bucket in self._plan.buckets[stage])
-                self._send(rank, self._lanes.gradients, Operation.ALLREDUCE, size)
-            rank.last = self._add(rank, NodeKind.WAIT, after=tuple(rank.lanes[self._lanes.gradients]))
+                self._send(graph, self._lanes.gradients, Operation.ALLREDUCE, size)
+            graph.last = self._add(graph, NodeKind.WAIT, after=tuple(graph.lanes[self._lanes.gradients]))
 
     def _write(self, number: int, kind: str, stage: int, micro_batch: int) -> bool:
         """Write a forward or a backward, where what it waits for has been written."""
