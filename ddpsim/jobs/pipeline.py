@@ -28,16 +28,17 @@ class Pipeline:
             twice in its backward (Mesh-TensorFlow, Shazeer et al. 2018; Megatron-LM, Shoeybi et al. 2019).
         gradients: when copies sum them: after a rank's last work, all together, or by DDP's buckets under the last
             backward of each stage.
-        boundary_bytes: of a micro-batch's activations between two layers; None where nothing is cut.
+        boundary_bytes: of a micro-batch's activations between two layers; None is what an estimated transformer's are,
+            and of no matter where nothing is cut.
 
     Raises:
-        InputError: a count below one, both ways of cutting at once, or one without the bytes at a cut.
+        InputError: a count below one, both ways of cutting at once, or options that contradict each other.
     """
 
     boundary_bytes: Annotated[
         int | None,
         Option("Bytes of a micro-batch's activations from one layer to the next, which stages send and cut layers "
-               "allreduce.", "SIZE", name="boundary", parse=_bytes),
+               "allreduce. [an estimated transformer's own]", "SIZE", name="boundary", parse=_bytes),
     ] = None  # fmt: skip
     stages: Annotated[int, Option("Stages of the pipeline, a rank each.", "P")] = 1
     stages_per_rank: Annotated[int, Option("Stages of each rank, with the order interleaved.", "V")] = 1
@@ -65,8 +66,3 @@ class Pipeline:
             raise InputError(what, place="gradients", remedy="use `gradients=after`, or another order")
         if self.stages > 1 and self.tensor_ranks > 1:
             raise InputError("`stages` and `tensor_ranks` are both above 1", place="stages", remedy="give one of them")
-        cut = next((name for name in ("stages", "tensor_ranks") if getattr(self, name) > 1), None)
-        if cut is not None and self.boundary_bytes is None:
-            what = f"`{cut}` is {getattr(self, cut)}, and how many bytes pass from one layer to the next is not said"
-            remedy = "give the activations of a micro-batch there: samples x values of a sample x bytes, e.g. 25MiB"
-            raise InputError(what, place="boundary_bytes", remedy=remedy)

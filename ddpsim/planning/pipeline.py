@@ -9,7 +9,7 @@ a copy had theirs summed at once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -37,6 +37,8 @@ from ddpsim.simulation.groups import part_of
 from ddpsim.simulation.pipeline import GradientBucket, PipelineLinks, PipelinePlan, simulate_pipeline
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
+from ddpsim.workload.files import with_operators
+from ddpsim.workload.parallel_linears import blocks_in, width_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +129,10 @@ def pipelined(
     """Return the step of `workload` on `placement`.
 
     Raises:
-        InputError: more stages than layers, or ranks that the stages do not divide.
+        InputError: more stages than layers, ranks that the stages do not divide, or a cut at which nobody knows how
+            many bytes pass.
     """
+    given = _with_boundary(given, workload)
     backend = "gloo" if workload.one_clock else library_of(placement, "nccl")
     per_copy = max(given.stages, given.tensor_ranks)
     if placement.world_size % per_copy:
@@ -183,6 +187,26 @@ def pipelined(
         copies=copies,
         samples=copies * given.micro_batches * workload.batch_size,
     )
+
+
+def _with_boundary(given: Pipeline, workload: Workload) -> Pipeline:
+    """Return `given` with the bytes of a micro-batch's activations between two layers, where anything is cut.
+
+    Of a transformer whose operators are known they are its tokens times their width, of 16 bits where all is: under
+    autocast the sums beside its blocks stay in fp32.
+    """
+    cut = next((name for name in ("stages", "tensor_ranks") if getattr(given, name) > 1), None)
+    if cut is None or given.boundary_bytes is not None:
+        return given
+    kept = with_operators(workload).operators
+    if kept is not None and kept.forward_use is not None:
+        blocks = blocks_in(kept.forward, kept.forward_use, workload.parameters)
+        if blocks:
+            values = blocks[0].row.rows * width_of(workload.parameters)
+            return replace(given, boundary_bytes=values * (2 if workload.precision == "bf16" else 4))
+    what = f"`{cut}` is {getattr(given, cut)}, and how many bytes pass from one layer to the next is not known"
+    remedy = "give the activations of a micro-batch there: samples x values of a sample x bytes, e.g. 25MiB"
+    raise InputError(what, place="boundary_bytes", remedy=remedy)
 
 
 def _layers(workload: Workload) -> tuple[list[tuple[int, ...]], list[float], list[float]]:
