@@ -99,7 +99,7 @@ def experts_on_ranks(
     new_of = {old: new for new, old in enumerate(i for i in range(len(parameters)) if i not in gone)}
     width = _NARROW if precision in NARROW else _WIDE
     ahead, back = (
-        _RankOperators.of(operators, [each.spans[at] for each in mixtures], ranks)
+        _RankOperators.of(operators, [(each.spans[at], each.share(forward, ranks)) for each in mixtures], ranks)
         for at, operators in enumerate((forward, backward))
     )
     sizes = [each.sizes(forward, width) for each in mixtures]
@@ -178,6 +178,17 @@ class Mixture:
         return cls(
             name, experts, (_forward_spans(forward, firsts, other_uses), _backward_spans(backward, lasts, other_ends))
         )
+
+    def share(self, forward: Sequence[Operator], ranks: int) -> float:
+        """Return how many times the tokens of its first experts all are; `ranks` where they are spread evenly.
+
+        Args:
+            ranks: each of which has as many of the experts.
+        """
+        products = ([each.product for at in span if (each := forward[at]).product] for span in self.spans[0])
+        rows = [found[0][1] if found and found[0] is not None else 0 for found in products]
+        own = sum(rows[: len(rows) // ranks])
+        return sum(rows) / own if own else ranks
 
     def sizes(self, forward: Sequence[Operator], width: int) -> tuple[int, int]:
         """Return the bytes that a rank dispatches, and those that are combined.
@@ -274,12 +285,18 @@ class _RankOperators:
     gone: tuple[Operator, ...]
 
     @classmethod
-    def of(cls, whole: Sequence[Operator], mixtures: Sequence[Sequence[range]], ranks: int) -> _RankOperators:
-        """Return a rank's operators: of the first experts of each of `mixtures`, for the tokens of all ranks."""
-        times: dict[int, int] = {}
-        for spans in mixtures:
+    def of(
+        cls, whole: Sequence[Operator], mixtures: Sequence[tuple[Sequence[range], float]], ranks: int
+    ) -> _RankOperators:
+        """Return a rank's operators: of the first experts of each mixture, for as many tokens as a rank has.
+
+        Args:
+            mixtures: by number the operators of each expert, and how many times the tokens of the first ones that is.
+        """
+        times: dict[int, float] = {}
+        for spans, factor in mixtures:
             for number, span in enumerate(spans):
-                times.update(dict.fromkeys(span, ranks if number < len(spans) // ranks else 0))
+                times.update(dict.fromkeys(span, factor if number < len(spans) // ranks else 0))
         before, kept, gone = [0], list[Operator](), list[Operator]()
         for at, each in enumerate(whole):
             factor = times.get(at, 1)
@@ -289,7 +306,8 @@ class _RankOperators:
                 gone.append(each)
             before.append(len(kept))
         around = tuple(
-            (before[min(span.start for span in spans)], before[max(span.stop for span in spans)]) for spans in mixtures
+            (before[min(span.start for span in spans)], before[max(span.stop for span in spans)])
+            for spans, _ in mixtures
         )
         return cls(tuple(kept), before, around, tuple(gone))
 
