@@ -53,6 +53,7 @@ def _text(step: PipelineStep, given: Pipeline) -> str:
         ("computed by the busiest stage", ms(step.compute_s)),
         ("idle, mean of the stages", percent(step.bubble)),
         ("gradients over copies", ms(step.allreduce_s)),
+        ("of it waited for after the last work", ms(step.exposed_allreduce_s)),
         ("activations over ranks", ms(step.activations_s)),
     ]
     kept = f"{format_count(step.weight_versions, 'version')} of its weights, activations of {step.activations}"

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ddpsim.prediction.prediction import Prediction
     from ddpsim.trace.metrics import BucketSummary
     from ddpsim.trace.records import Trace
+    from ddpsim.workload.layer_messages import ExpertParallel
 
 _BUCKETS_SHOWN = 12
 """Rows of buckets in the text, `--json` has all; chosen by hand, for one screen."""
@@ -93,9 +94,10 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
     for folder in (trace, chakra):
         if folder:
             check_writable_folder(folder)
-    if chakra and options.tensor_parallel > 1:
-        what = "`chakra` and `tensor_parallel` are both given, whose groups of ranks that file does not name yet"
-        raise InputError(what, place="chakra", remedy="keep one")
+    for name in ("tensor_parallel", "expert_parallel"):
+        if chakra and getattr(options, name) > 1:
+            what = f"`chakra` and `{name}` are both given, whose groups of ranks that file does not name yet"
+            raise InputError(what, place="chakra", remedy="keep one")
     if chakra:
         from ddpsim.chakra import check_installed
 
@@ -278,13 +280,26 @@ def _tensor(prediction: Prediction) -> list[str]:
     """Return the line on ranks that share layers: what they send each other, and over how many gradients go."""
     from ddpsim.units import format_count, format_size
 
-    tensor = prediction.workload.tensor
+    tensor, experts = prediction.workload.tensor, prediction.workload.experts
+    if experts is not None:
+        return [_experts(prediction, experts)]
     if tensor is None:
         return []
     data = prediction.summary.world_size // tensor.ranks
     sent = f"{format_count(len(tensor.messages), 'allreduce')} of {format_size(tensor.size_bytes)} in all"
     each = "a micro-batch" if prediction.options.accumulate > 1 else "a step"
     return [f"layers over {tensor.ranks} consecutive ranks, {sent} {each}; gradients over {format_count(data, 'rank')}"]
+
+
+def _experts(prediction: Prediction, experts: ExpertParallel) -> str:
+    """Return the line on ranks that share experts."""
+    from ddpsim.units import format_count, format_size
+
+    ranks, data = prediction.summary.world_size, prediction.summary.world_size // experts.ranks
+    sent = f"{format_count(len(experts.messages), 'all-to-all')} of {format_size(experts.size_bytes)} in all"
+    each = "a micro-batch" if prediction.options.accumulate > 1 else "a step"
+    over = f"gradients over {format_count(ranks, 'rank')}, experts' over {format_count(data, 'rank')}"
+    return f"experts over {experts.ranks} consecutive ranks, {sent} {each}; {over}"
 
 
 def _band(prediction: Prediction) -> str:

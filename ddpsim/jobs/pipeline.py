@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from ddpsim.errors import InputError
 from ddpsim.options.option import Option, check_at_least_one, check_choices
@@ -26,22 +26,30 @@ class Pipeline:
         order: in which a stage computes them.
         tensor_ranks: ranks that each layer is cut over, whose activations are allreduced twice in a layer's forward and
             twice in its backward (Mesh-TensorFlow, Shazeer et al. 2018; Megatron-LM, Shoeybi et al. 2019).
-        boundary_bytes: of a micro-batch's activations between two layers; None where nothing is cut.
+        gradients: when copies sum them: after a rank's last work, all together, or by DDP's buckets under the last
+            backward of each stage.
+        boundary_bytes: of a micro-batch's activations between two layers; None is what an estimated transformer's are,
+            and of no matter where nothing is cut.
 
     Raises:
-        InputError: a count below one, both ways of cutting at once, or one without the bytes at a cut.
+        InputError: a count below one, both ways of cutting at once, or options that contradict each other.
     """
 
     boundary_bytes: Annotated[
         int | None,
         Option("Bytes of a micro-batch's activations from one layer to the next, which stages send and cut layers "
-               "allreduce.", "SIZE", name="boundary", parse=_bytes),
+               "allreduce. [an estimated transformer's own]", "SIZE", name="boundary", parse=_bytes),
     ] = None  # fmt: skip
     stages: Annotated[int, Option("Stages of the pipeline, a rank each.", "P")] = 1
     stages_per_rank: Annotated[int, Option("Stages of each rank, with the order interleaved.", "V")] = 1
     micro_batches: Annotated[int, Option("Micro-batches of a step, each of the workload's batch.", "M")] = 1
     order: Annotated[Order, Option("In which a stage computes them.")] = "gpipe"
     tensor_ranks: Annotated[int, Option("Ranks that each layer is cut over.", "R")] = 1
+    gradients: Annotated[
+        Literal["after", "ddp"],
+        Option("When copies sum gradients: after a rank's last work, as `ddpexec run --pipeline` does, or by DDP's "
+               "buckets under each stage's last backward."),
+    ] = "after"  # fmt: skip
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -51,10 +59,10 @@ class Pipeline:
             what = f"`order={self.order}` and `stages_per_rank={self.stages_per_rank}` do not go together"
             remedy = "interleaved takes 2 or more stages a rank, other orders one"
             raise InputError(what, place="stages_per_rank", remedy=remedy)
+        if self.order == "pipedream" and self.gradients == "ddp":
+            what = (
+                "`order=pipedream` and `gradients=ddp` are both given, and without a flush no backward is a step's last"
+            )
+            raise InputError(what, place="gradients", remedy="use `gradients=after`, or another order")
         if self.stages > 1 and self.tensor_ranks > 1:
             raise InputError("`stages` and `tensor_ranks` are both above 1", place="stages", remedy="give one of them")
-        cut = next((name for name in ("stages", "tensor_ranks") if getattr(self, name) > 1), None)
-        if cut is not None and self.boundary_bytes is None:
-            what = f"`{cut}` is {getattr(self, cut)}, and how many bytes pass from one layer to the next is not said"
-            remedy = "give the activations of a micro-batch there: samples x values of a sample x bytes, e.g. 25MiB"
-            raise InputError(what, place="boundary_bytes", remedy=remedy)

@@ -51,6 +51,8 @@ class Options(Job):
         beside: another job on the same machine, whose messages share the links between switches.
         tensor_parallel: consecutive ranks, each of which computes a part of every layer of a transformer; gradients are
             summed over every so-manieth rank.
+        expert_parallel: consecutive ranks, each of which has some of the experts of each mixture; their gradients are
+            summed over every so-manieth rank, all others over all.
         iterations: simulated iterations that count; None is 20, or where every recorded iteration is the same and no
             layer is left out 2, and 2 to 8 beside another job: the more, the longer that one's step is.
 
@@ -138,6 +140,15 @@ class Options(Job):
         ),
         Section.JOB,
     ] = 1
+    expert_parallel: Annotated[
+        int,
+        Option(
+            "Consecutive ranks that each have some of the experts of an estimated model's mixtures: two all-to-alls of "
+            "tokens a mixture in forward and two in backward; experts' gradients go over every E-th rank.",
+            "E",
+        ),
+        Section.JOB,
+    ] = 1
     iterations: Annotated[
         int | None, Option("Simulated iterations that count. [20; fewer where all are alike]", "N"), Section.JOB
     ] = None
@@ -154,7 +165,7 @@ class Options(Job):
         if self.straggling is not None:
             StragglerDistribution.of(self.straggling)
         self._check_beside()
-        self._check_tensor()
+        self._check_parts()
         if self.unused and not self.find_unused_parameters:
             what = "is given without `find_unused_parameters`: torch's DDP would wait for these gradients for ever"
             raise InputError(what, place="unused", remedy="add `find_unused_parameters`")
@@ -171,7 +182,7 @@ class Options(Job):
     @property
     def by_schedule(self) -> bool:
         """Whether gradients go by a schedule: that of a scheme, or on process groups of fewer than all ranks."""
-        return self.scheduled or self.tensor_parallel > 1
+        return self.scheduled or self.tensor_parallel > 1 or self.expert_parallel > 1
 
     @property
     def collective(self) -> CollectiveOptions:
@@ -186,11 +197,13 @@ class Options(Job):
                 stage to be taken from it where it has none.
         """
         self.input_of(workload)
-        parts = 1 if workload.tensor is None else workload.tensor.ranks
-        if parts != self.tensor_parallel:
-            what = f"{workload.name} is {'a whole step' if parts == 1 else f'one of {parts} parts of a step'}"
-            remedy = "take the part by `Model.of(workload).on(topology, options=options)`, as `ddpsim.predict` does"
-            raise InputError(f"{what}, asked for is {self.tensor_parallel}", place="tensor_parallel", remedy=remedy)
+        cuts = (("tensor_parallel", workload.tensor), ("expert_parallel", workload.experts))
+        for name, cut in cuts:
+            parts, asked = 1 if cut is None else cut.ranks, getattr(self, name)
+            if parts != asked:
+                what = f"{workload.name} is {'a whole step' if parts == 1 else f'one of {parts} parts of a step'}"
+                remedy = "take the part by `Model.of(workload).on(topology, options=options)`, as `ddpsim.predict` does"
+                raise InputError(f"{what}, asked for is {asked}", place=name, remedy=remedy)
         for rank in self.unused:
             if len(self.unused_by(rank, workload.parameters)) == len(workload.parameters):
                 remedy = "leave it a layer"
@@ -207,11 +220,12 @@ class Options(Job):
 
     def check_ranks(self, world_size: int) -> None:
         """Raise InputError where a straggler, or a rank that does not use a layer, is no rank of the job, or where
-        ranks are left over by groups that share layers."""
+        ranks are left over by groups that share layers or experts."""
         Job.check_ranks(self, world_size)
-        if world_size % self.tensor_parallel:
-            what = f"groups of {self.tensor_parallel} ranks do not divide {world_size} ranks"
-            raise InputError(what, place="tensor_parallel", remedy=f"give a divisor of {world_size}")
+        for name in ("tensor_parallel", "expert_parallel"):
+            if world_size % (ranks := getattr(self, name)):
+                what = f"groups of {ranks} ranks do not divide {world_size} ranks"
+                raise InputError(what, place=name, remedy=f"give a divisor of {world_size}")
         for rank in self.unused:
             if rank >= world_size:
                 what, remedy = f"rank {rank} is not in a world of {world_size}", f"give a rank below {world_size}"
@@ -241,7 +255,15 @@ class Options(Job):
             return self.plan
         if (aligned := self.aligned_plan(workload.parameters)) is not None:
             return aligned
-        return plan_buckets(workload.parameters, self.caps, self.assignment_in_force, workload.arrival_order())
+        parameters = workload.parameters
+        if workload.experts is not None:
+            # Their gradients go over other ranks, so that they fill buckets of their own, as on a device of their own.
+            own = workload.experts.parameters
+            parameters = tuple(
+                replace(each, device=f"{each.device} experts") if index in own else each
+                for index, each in enumerate(parameters)
+            )
+        return plan_buckets(parameters, self.caps, self.assignment_in_force, workload.arrival_order())
 
     def iterations_of(self, workload: Workload) -> int:
         """Return how many simulated iterations count."""
@@ -283,11 +305,14 @@ class Options(Job):
                 what = f"ranks of {whose} go on without each other by `scheme={job.scheme}`"
                 raise InputError(what, place="beside", remedy="use a scheme whose ranks meet")
 
-    def _check_tensor(self) -> None:
-        check_at_least_one("tensor_parallel", self.tensor_parallel)
-        if self.tensor_parallel == 1:
+    def _check_parts(self) -> None:
+        for name in ("tensor_parallel", "expert_parallel"):
+            check_at_least_one(name, getattr(self, name))
+        if self.tensor_parallel == self.expert_parallel == 1:
             return
+        place = "tensor_parallel" if self.tensor_parallel > 1 else "expert_parallel"
         others = {
+            f"expert_parallel={self.expert_parallel}": self.expert_parallel > 1 and self.tensor_parallel > 1,
             f"compression={self.compression}": self.compression != "none",
             "drop": bool(self.drop),
             f"order={self.order}": self.order is not None,
@@ -297,8 +322,8 @@ class Options(Job):
         }
         for other, given in others.items():
             if given:
-                what = f"`{other}` and `tensor_parallel={self.tensor_parallel}` are both given"
-                raise InputError(what, place="tensor_parallel", remedy="keep one")
+                what = f"`{other}` and `{place}={getattr(self, place)}` are both given"
+                raise InputError(what, place=place, remedy="keep one")
 
     def _check_scale(self) -> None:
         if not self.scale:

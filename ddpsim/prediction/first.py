@@ -116,9 +116,10 @@ def check_first(count: int, options: Options) -> None:
         if given:
             what = f"`first` and `{name}` are both given, whose iterations are never alike"
             raise InputError(what, place="first", remedy="keep one")
-    if options.tensor_parallel > 1:
-        what = "`first` and `tensor_parallel` are both given, of which only DDP's construction is known"
-        raise InputError(what, place="first", remedy="keep one")
+    for name in ("tensor_parallel", "expert_parallel"):
+        if getattr(options, name) > 1:
+            what = f"`first` and `{name}` are both given, of which only DDP's construction is known"
+            raise InputError(what, place="first", remedy="keep one")
 
 
 def predict_first_iterations(prediction: Prediction, count: int) -> FirstIterations:

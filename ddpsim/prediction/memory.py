@@ -11,6 +11,7 @@ buffers in which gradients are staged, are alive as backward begins.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -189,9 +190,9 @@ def capacity_bytes(workload: Workload, models: Sequence[str]) -> float | None:
     return min((size for size in sizes if size is not None), default=None) if all(sizes) else None
 
 
-def _shard(size_bytes: int, ranks: int) -> int:
+def _shard(size_bytes: int, ranks: float) -> int:
     """Return what one of `ranks` has of what they share."""
-    return -(-size_bytes // ranks)
+    return math.ceil(size_bytes / ranks) if ranks % 1 else -(-size_bytes // int(ranks))
 
 
 def _states(kind: str) -> int:

@@ -15,7 +15,9 @@ from ddpsim.workload.files import RECORDED, locate_workload, read_workload, with
 from ddpsim.workload.gpus import gpu_named, kind_of
 from ddpsim.workload.on_gpu import REMEDY, estimate_on_gpu
 
-Key = tuple[str | None, int | None, str | None, int]
+Parts = tuple[int, int]
+"""Ranks that share each layer, and ranks that have some of the experts each; one of them is 1."""
+Key = tuple[str | None, int | None, str | None, Parts]
 
 
 @dataclass(slots=True)
@@ -72,8 +74,8 @@ class Model:
         Args:
             topology: of several kinds of nodes the first decides.
             batch_size, precision: other than the workload's own; None is its own.
-            options: of the run; a CPU's workload under gloo trains on the machine's CPUs, and of tensor parallelism the
-                workload is one rank's part.
+            options: of the run; a CPU's workload under gloo trains on the machine's CPUs, and of tensor or expert
+                parallelism the workload is one rank's part.
 
         Raises:
             WorkloadError: another batch, precision, GPU or a part was asked for, for which its file says too little.
@@ -81,15 +83,16 @@ class Model:
         host_computes = self.source.on_cpu and options is not None and options.backend in ("gloo", "mpi")
         there = None if host_computes or topology.compute_device == "cpu" else topology.compute_device
         target = None if self.keeps_pace else self.gpu or there
-        key = (target, batch_size, precision, 1 if options is None else options.tensor_parallel)
+        parts = (1, 1) if options is None else (options.tensor_parallel, options.expert_parallel)
+        key = (target, batch_size, precision, parts)
         if key not in self._found:
             self._found[key] = replace(self._make(*key), operators=None)
         return self._found[key]
 
-    def _make(self, gpu: str | None, batch_size: int | None, precision: str | None, tensor_parallel: int) -> Workload:
+    def _make(self, gpu: str | None, batch_size: int | None, precision: str | None, parts: Parts) -> Workload:
         source = self.source
-        if tensor_parallel > 1:
-            return self._part(gpu, batch_size, precision, tensor_parallel)
+        if parts != (1, 1):
+            return self._part(gpu, batch_size, precision, parts)
         other = batch_size not in (None, source.batch_size) or precision not in (None, source.precision)
         if not other and (gpu is None or kind_of(source.device).lower() == kind_of(gpu).lower()):
             return source
@@ -109,15 +112,22 @@ class Model:
             return carry_workload(source, gpu_named(gpu).with_fitted(), shape).workload
         return estimate_on_gpu(source, gpu_named(gpu or source.device), batch_size=batch_size, precision=precision)
 
-    def _part(self, gpu: str | None, batch_size: int | None, precision: str | None, ranks: int) -> Workload:
-        """Return what one of `ranks` computes of each layer, on `gpu` or on its own."""
-        source = self.source
+    def _part(self, gpu: str | None, batch_size: int | None, precision: str | None, parts: Parts) -> Workload:
+        """Return what one rank of several computes of each layer, or of the experts, on `gpu` or on its own."""
+        source, (tensor, expert) = self.source, parts
         known = gpu if gpu is not None and (self.gpu or self._is_estimable(gpu)) else source.gpu
         if known is None:
-            what = f"{source.name} is computed by a CPU, and has no operators that {ranks} ranks could share"
-            raise WorkloadError(what, place="tensor_parallel", remedy=REMEDY)
-        target = gpu_named(known)
-        return estimate_on_gpu(source, target, batch_size=batch_size, precision=precision, tensor_parallel=ranks)
+            what = f"{source.name} is computed by a CPU, and has no operators that {tensor * expert} ranks could share"
+            place = "tensor_parallel" if tensor > 1 else "expert_parallel"
+            raise WorkloadError(what, place=place, remedy=REMEDY)
+        return estimate_on_gpu(
+            source,
+            gpu_named(known),
+            batch_size=batch_size,
+            precision=precision,
+            tensor_parallel=tensor,
+            expert_parallel=expert,
+        )
 
     def _is_estimable(self, gpu: str) -> bool:
         spec = find_shipped_gpu(gpu)

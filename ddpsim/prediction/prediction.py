@@ -293,7 +293,7 @@ class Prediction:
             "nodes": self.nodes,
             "world_size": s.world_size,
             "scheme": self.options.scheme,
-            **self._tensor_document(),
+            **self._parts_document(),
             "iteration_s": s.iteration_s,
             "iteration_statistic": s.iteration_statistic,
             "iteration_low_s": self.low_s,
@@ -314,9 +314,17 @@ class Prediction:
             "memory": None if (memory := self.memory) is None else memory.document(),
         }
 
-    def _tensor_document(self) -> dict[str, object]:
-        """Return what is said of ranks that share layers; nothing where none do."""
-        tensor = self.workload.tensor
+    def _parts_document(self) -> dict[str, object]:
+        """Return what is said of ranks that share layers or experts; nothing where none do."""
+        tensor, experts = self.workload.tensor, self.workload.experts
+        if experts is not None:
+            return {
+                "expert_parallel": experts.ranks,
+                "data_parallel": self.summary.world_size,
+                "expert_data_parallel": self.summary.world_size // experts.ranks,
+                "layer_messages": len(experts.messages),
+                "layer_bytes": experts.size_bytes,
+            }
         if tensor is None:
             return {}
         return {

@@ -130,7 +130,7 @@ def find_end_times(
         for rank, work in enumerate(works):
             while places[rank] < len(work):
                 kind, stage, number = work[places[rank]]
-                before = _find_before(kind, number, stage, last)
+                before = find_before(kind, number, stage, last)
                 if before is not None and before not in ended:
                     break
                 after_s = 0.0 if before is None else ended[before]
@@ -144,7 +144,7 @@ def find_end_times(
     return free
 
 
-def _find_before(kind: str, number: int, stage: int, last: int) -> tuple[str, int, int] | None:
+def find_before(kind: str, number: int, stage: int, last: int) -> tuple[str, int, int] | None:
     """Return what another stage computes before this one can, or the last stage before it turns round."""
     if kind == "forward":
         return ("forward", stage - 1, number) if stage else None

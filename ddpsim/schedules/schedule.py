@@ -33,7 +33,8 @@ class Sharding:
     """A sharding says over how many ranks each kind of state is split, and what a rank keeps for that beside it.
 
     Attributes:
-        parameters, gradients, optimizer: ranks that share one copy; 1 is a copy on every rank.
+        parameters, gradients, optimizer: ranks that share one copy; 1 is a copy on every rank. Where parameters are
+            shared by different numbers of ranks, the mean by bytes.
         gathered_bytes: of gathered parameters, as backward begins.
         staging_bytes: of buffers in which gradients lie to be reduced, as backward begins; None where every sum has its
             own all the time, as DDP's buckets.
@@ -43,9 +44,9 @@ class Sharding:
         hosts: the ranks that are servers, or whose places servers share.
     """
 
-    parameters: int = 1
-    gradients: int = 1
-    optimizer: int = 1
+    parameters: float = 1
+    gradients: float = 1
+    optimizer: float = 1
     gathered_bytes: int = 0
     staging_bytes: int | None = None
     kept_bytes: int = 0

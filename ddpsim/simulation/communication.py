@@ -21,6 +21,7 @@ from ddpsim.network.fairness import Demand, LinkId, alone_s
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
+from ddpsim.schedules.mesh import EXPERT
 from ddpsim.simulation.contention import ComputeSlowdown, ConcurrentCollectives, OnBusy, Processor, slow_messages
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import BUFFERS, Collective
@@ -234,8 +235,10 @@ class JobResources:
         rings = scheduled is not None and runs_in_rings(scheduled.schedule)
         collectives, lanes = self._collectives(env, rings, self.placement, network=network, sender=sender), None
         if scheduled is not None:
-            made = partial(self._collectives, env, rings)
             groups, patterns = scheduled.schedule.groups, scheduled.schedule.patterns
+            # Experts' gradients go over every so-manieth rank while all others' go over all, on the same links.
+            among = collectives.network if EXPERT in groups else None
+            made = partial(self._collectives_of_group, env, rings, among)
             lanes = MessageStreams.of(scheduled.lanes, groups, collectives, self.placement, made, patterns)
         steps = None if lanes is None else lanes.steps
         concurrent = ConcurrentCollectives(env, self.costs, self.placement.world_size, collectives.estimate_s, steps)
@@ -278,6 +281,19 @@ class JobResources:
         self.staleness = links.staleness
         return links
 
+    def _collectives_of_group(
+        self,
+        env: simpy.Environment,
+        rings: bool,
+        network: Network | None,
+        placement: Placement,
+        pattern: str | None,
+        share: float,
+    ) -> Collectives:
+        """Return the collectives of groups of ranks, on `network` where that is on links of all ranks' too."""
+        sender = None if network is None else (placement.nodes, placement.gpus_per_node, share)
+        return self._collectives(env, rings, placement, pattern, share, network=network, sender=sender, expand=False)
+
     def _collectives(
         self,
         env: simpy.Environment,
@@ -286,11 +302,12 @@ class JobResources:
         pattern: str | None = None,
         share: float = 1.0,
         *,
+        expand: bool = True,
         network: Network | None = None,
         sender: Hashable = None,
     ) -> Collectives:
         # Links that another job loads too are not those of a node that stands for all.
-        options = replace(self.options.collective, rings=rings, expand=network is not None)
+        options = replace(self.options.collective, rings=rings, expand=expand and network is not None)
         options = options if pattern is None else replace(options, algorithm=pattern)
         calibration = self.calibration
         if calibration is not None and self.backend == "gloo":

@@ -187,6 +187,9 @@ def plan_of(ran: JobRun) -> BucketPlan:
     if shared > 1 and call.caps is not None:
         parts = f"of a rank's part of the model, process_group: every {shared}-th rank"
         call = replace(call, note="; ".join(filter(None, [parts, call.note])))
+    if (experts := ran.job.options.expert_parallel) > 1 and plan.call.caps is not None:
+        parts = f"of all but experts; theirs by another, process_group: every {experts}-th rank"
+        call = replace(plan.call, note=parts)
     return replace(plan, call=call)
 
 

@@ -147,7 +147,7 @@ def resolve(
     workloads, planned = given.get("workloads", {}), given.get("planned")
     options.check(workload)
     options.check_ranks(placement.world_size)
-    _check_tensor(placement, options)
+    _check_parts(placement, options)
     _check_templates(placement, workloads, workload)
     options = options.on(workload, placement.topology)
     backend = options.backend_for(workload)
@@ -275,12 +275,14 @@ def _kinds_of(
         yield RankKind(sorted(ranks), source, execution, split, spread, jitter, beside_others, of_nodes, nodes)
 
 
-def _check_tensor(placement: Placement, options: Options) -> None:
-    """Refuse ranks that share layers where their groups begin or end in the middle of a node that others are on."""
-    ranks, each = options.tensor_parallel, placement.gpus_per_node
-    if ranks % each and each % ranks:
-        what = f"groups of {ranks} ranks on nodes of {each}"
-        raise InputError(what, place="tensor_parallel", remedy="give a divisor or a multiple of the ranks of a node")
+def _check_parts(placement: Placement, options: Options) -> None:
+    """Refuse ranks that share layers or experts where their groups begin or end inside a node that others are on."""
+    each = placement.gpus_per_node
+    for name in ("tensor_parallel", "expert_parallel"):
+        ranks = getattr(options, name)
+        if ranks % each and each % ranks:
+            what = f"groups of {ranks} ranks on nodes of {each}"
+            raise InputError(what, place=name, remedy="give a divisor or a multiple of the ranks of a node")
 
 
 def _check_templates(placement: Placement, workloads: dict[str, Workload], trained: Workload) -> None:

@@ -16,7 +16,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
-from ddpsim.schedules.mesh import DATA, LAYERS, TENSOR, beside_tensor
+from ddpsim.schedules.mesh import DATA, LAYERS, beside_experts, beside_tensor
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.points import Point, PointKind, points
 from ddpsim.schedules.schedule import Lane, Schedule, parameters_at, queue_of
@@ -141,7 +141,7 @@ class Scheduled:
         """
         schedule = block_first_points(schedule, workload)
         count = len(workload.parameters)
-        layers = [LAYERS] if TENSOR in schedule.groups else []
+        layers = [lane for lane in LAYERS if lane[0] in schedule.groups]
         sent = [(message.group, message.stream) for message in schedule]
         lanes = tuple(dict.fromkeys([BUFFERS_LANE, *sent, *layers]))
         backward = parameters_at(schedule, PointKind.BACKWARD)
@@ -276,7 +276,13 @@ def schedule_of(
 
     setup = replace(setup, control_s=control_s)
     made = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
-    return made if tensor == 1 else beside_tensor(made, tensor, data)
+    if tensor > 1:
+        return beside_tensor(made, tensor, data)
+    experts = workload.experts
+    if experts is None:
+        return made
+    among = placement.world_size // experts.ranks
+    return beside_experts(made, experts.ranks, among, workload.parameters, experts.parameters)
 
 
 def setup_of(

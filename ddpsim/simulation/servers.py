@@ -65,7 +65,8 @@ class MessageStreams:
     of one place in each shard share their nodes' NICs: together they load them as one allreduce does that has all their
     messages, so that it is run in their place, among all GPUs of the nodes they are on.
 
-    Groups of different names do not slow each other: shards lie in a node as a rule, replicas across nodes. What
+    Groups of different names do not slow each other: shards lie in a node as a rule, replicas across nodes. Beside
+    expert parallelism they do, where `make` has them on one network. What
     follows a pattern over gloo is sends and receives, which go one behind the other.
 
     Attributes:

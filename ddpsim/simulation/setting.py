@@ -28,7 +28,7 @@ from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.scheduling import ForwardWait, Scheduled
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import AchievedGpu
-from ddpsim.workload.layer_messages import LayerMessage, TensorParallel
+from ddpsim.workload.layer_messages import LayerMessage, ModelParallel
 from ddpsim.workload.optimizers import ADDITION
 
 if TYPE_CHECKING:
@@ -202,9 +202,9 @@ class RankConfiguration:
         return other
 
     @property
-    def layers(self) -> TensorParallel | None:
+    def layers(self) -> ModelParallel | None:
         """What layers wait for; None of whole ones, and of one process by itself."""
-        return self.workload.tensor if self.ddp else None
+        return (self.workload.tensor or self.workload.experts) if self.ddp else None
 
     @property
     def forward_stops(self) -> Sequence[tuple[float, float, ForwardWait | LayerMessage]]:
@@ -222,7 +222,7 @@ class RankConfiguration:
     def layers_lane(self) -> int:
         """The lane of what layers wait for."""
         assert self.scheduled is not None
-        return self.scheduled.lanes.index(LAYERS)
+        return next(number for number, lane in enumerate(self.scheduled.lanes) if lane in LAYERS)
 
     @property
     def enter_s(self) -> float:

@@ -16,9 +16,10 @@ import numpy as np
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import WorkloadError
 from ddpsim.workload.anchors import Anchor, RooflineFactors, check_floor, find_repeat_spread, pace_of, sum_to_step
+from ddpsim.workload.expert_parallel import ExpertStep, experts_on_ranks
 from ddpsim.workload.fusing import COMPILED_AS, INDUCTOR_GRAPHS, CompiledAs, fuse_operators
 from ddpsim.workload.gpus import AchievedGpu
-from ddpsim.workload.layer_messages import TensorParallel, in_backward, in_forward
+from ddpsim.workload.layer_messages import ExpertParallel, LayerMessage, TensorParallel, in_backward, in_forward
 from ddpsim.workload.operators import Activations, Operator, PhasesUnderAutocast, StepOperators
 from ddpsim.workload.optimizers import ADDITION, OPTIMIZERS, Optimizer, optimizer_of_kind
 from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Workload
@@ -125,6 +126,7 @@ class EstimateOptions:
         accumulate: micro-batches of the measured step; the estimate is of one.
         without: terms of `roofline.SWITCHES` that take no device time.
         tensor_parallel: ranks of which the estimate is of one's part of the step; a measured time is of the whole's.
+        expert_parallel: ranks that have some of the experts each, likewise.
     """
 
     anchors: Sequence[Anchor] = ()
@@ -133,6 +135,7 @@ class EstimateOptions:
     accumulate: int = 1
     without: Collection[str] = ()
     tensor_parallel: int = 1
+    expert_parallel: int = 1
 
 
 def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: EstimateOptions | None = None) -> Workload:
@@ -161,14 +164,19 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
         convert_to_run(shape, gpu, precision),
         gpu if shape.compiler is None else gpu.with_fused(),
     )
-    part = None if options.tensor_parallel == 1 else _part_of(shape, options.tensor_parallel, precision)
+    part = _part_of(shape, options, precision)
     if part is not None:
-        activations = part.activations(shape.activations, options.tensor_parallel)
+        uses = shape.forward_use
+        if isinstance(part, ExpertStep):
+            activations, uses = part.activations(shape.activations), part.forward_use
+        else:
+            activations = part.activations(shape.activations, options.tensor_parallel)
         shape = replace(
             shape,
             parameters=part.parameters,
             forward=part.forward,
             backward=part.backward,
+            forward_use=uses,
             activations=activations,
         )
     parameters = tuple(replace(p, dtype=_dtype(p, precision), device="cuda:0") for p in shape.parameters)
@@ -201,7 +209,10 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
         provenance["without"] = sorted(without)
     return replace(
         workload,
-        tensor=None if part is None else _messages(part, options.tensor_parallel, timeline),
+        tensor=TensorParallel(options.tensor_parallel, _messages(part, timeline))
+        if isinstance(part, RankStep)
+        else None,
+        experts=_experts(part, options.expert_parallel, timeline) if isinstance(part, ExpertStep) else None,
         operators=counted.operators(parameters) if part is None else None,
         provenance=provenance,
         arithmetic_share=arithmetic_share(phases, gpu, precision, works),
@@ -209,18 +220,31 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
     )
 
 
-def _part_of(shape: ModelShape, ranks: int, precision: str) -> RankStep:
+def _part_of(shape: ModelShape, options: EstimateOptions, precision: str) -> RankStep | ExpertStep | None:
+    """Return what one of several ranks computes of a step; None of a whole one."""
+    ranks = options.tensor_parallel * options.expert_parallel
+    if ranks == 1:
+        return None
+    cut = on_ranks if options.tensor_parallel > 1 else experts_on_ranks
     try:
-        return on_ranks(shape.forward, shape.backward, shape.forward_use, shape.parameters, ranks, precision)
+        return cut(shape.forward, shape.backward, shape.forward_use, shape.parameters, ranks, precision)
     except WorkloadError as error:
         error.at(shape.name)
 
 
-def _messages(part: RankStep, ranks: int, timeline: Timeline) -> TensorParallel:
+def _layers(part: RankStep, ranks: int, timeline: Timeline) -> TensorParallel:
+    return TensorParallel(ranks, _messages(part, timeline))
+
+
+def _experts(part: ExpertStep, ranks: int, timeline: Timeline) -> ExpertParallel:
+    return ExpertParallel(ranks, _messages(part, timeline), part.experts, part.layers)
+
+
+def _messages(part: RankStep | ExpertStep, timeline: Timeline) -> tuple[LayerMessage, ...]:
     """Return what the ranks send each other in a step of `timeline`."""
     forward = in_forward(part.forward_messages, timeline.works[0])
     backward = in_backward(part.backward_messages, timeline.works[1], timeline.completes)
-    return TensorParallel(ranks, (*forward, *backward))
+    return (*forward, *backward)
 
 
 def convert_to_run(shape: ModelShape, gpu: AchievedGpu, precision: str) -> ModelShape:

@@ -1,4 +1,4 @@
-"""Messages inside the computation of a step, which goes on when they have ended: those of tensor parallelism."""
+"""Messages inside the computation of a step, which goes on when they have ended: of tensor and expert parallelism."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LayerMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorParallel:
+class ModelParallel:
     """A step of which each rank of a group computes a part.
 
     Attributes:
@@ -60,23 +60,48 @@ class TensorParallel:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorParallel(ModelParallel):
+    """Each rank of a group computes a part of every layer of one batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertParallel(ModelParallel):
+    """Each rank of a group has some of the experts of each mixture, and computes what all ranks send to those.
+
+    Attributes:
+        parameters: registration indices of the rank's experts' parameters.
+        layers: mixtures of experts.
+    """
+
+    parameters: frozenset[int]
+    layers: int
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorMessage:
     """A message behind an operator of a phase.
 
     Attributes:
-        after: number of the operator.
+        after: number of the operator; -1 is before all of them.
         size_bytes: as nccl-tests counts.
+        operation: what is done with it.
     """
 
     after: int
     size_bytes: int
+    operation: Operation = Operation.ALLREDUCE
 
 
 def in_forward(messages: Sequence[OperatorMessage], works_s: Sequence[float]) -> list[LayerMessage]:
     """Return messages of forward where its operators take `works_s`, each launched in the same time."""
     whole_s, count = sum(works_s), len(works_s)
     return [
-        LayerMessage(each.size_bytes, (each.after + 1) / count, sum(works_s[: each.after + 1]) / whole_s)
+        LayerMessage(
+            each.size_bytes,
+            (each.after + 1) / count,
+            sum(works_s[: each.after + 1]) / whole_s,
+            operation=each.operation,
+        )
         for each in messages
     ]
 
@@ -97,5 +122,5 @@ def in_backward(
         done, whole_s = works_s[begin : each.after + 1], sum(works_s[begin : end + 1])
         host = min(1.0, (each.after + 1 - begin) / (end + 1 - begin))
         device = min(1.0, sum(done) / whole_s) if whole_s > 0 else 1.0
-        found.append(LayerMessage(each.size_bytes, host, device, gradients[end][0]))
+        found.append(LayerMessage(each.size_bytes, host, device, gradients[end][0], each.operation))
     return found

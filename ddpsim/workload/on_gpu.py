@@ -22,6 +22,7 @@ def estimate_on_gpu(
     batch_size: int | None = None,
     precision: str | None = None,
     tensor_parallel: int = 1,
+    expert_parallel: int = 1,
 ) -> Workload:
     """Return the step of `source` as it is estimated on `gpu`; on its own GPU, with nothing else asked, `source`.
 
@@ -31,6 +32,7 @@ def estimate_on_gpu(
         batch_size: samples a rank and step; None is the workload's own.
         precision: of the computation; None is the workload's own.
         tensor_parallel: ranks of which the result is one's part of the step.
+        expert_parallel: ranks that have some of the experts each, of which the result is one.
 
     Raises:
         WorkloadError: a workload without operators, a precision that the GPU lacks, a pace that cannot be read, or a
@@ -39,7 +41,9 @@ def estimate_on_gpu(
     same_gpu = kind_of(source.device).lower() == kind_of(gpu.name).lower()
     wanted, batch = precision or source.precision, batch_size or source.batch_size
     if tensor_parallel > 1:
-        _check_parts(source, tensor_parallel)
+        _check_parts(source, f"{tensor_parallel} ranks are each to compute a part of each layer")
+    elif expert_parallel > 1:
+        _check_parts(source, f"{expert_parallel} ranks are each to have some of the experts")
     elif same_gpu and (wanted, batch) == (source.precision, source.batch_size):
         return source
     if source.operators is None:
@@ -52,18 +56,19 @@ def estimate_on_gpu(
     target = gpu if as_shipped else gpu.with_fitted()
     pace = RooflineFactors.if_scaled(source.provenance, source.name) if same_pace else None
     shape = ModelShape.of(source, source.operators.with_batch(batch))
-    options = EstimateOptions(optimizer=_optimizer(source), pace=pace, tensor_parallel=tensor_parallel)
+    options = EstimateOptions(
+        optimizer=_optimizer(source), pace=pace, tensor_parallel=tensor_parallel, expert_parallel=expert_parallel
+    )
     made = estimate(shape, target, wanted, options)
     return replace(made, sequence_length=source.sequence_length)
 
 
-def _check_parts(source: Workload, ranks: int) -> None:
+def _check_parts(source: Workload, what: str) -> None:
     """Refuse to cut a step whose operators are not known, or whose time was measured as a whole."""
-    what = f"{ranks} ranks are each to compute a part of each layer, and "
     if source.operators is None:
-        raise WorkloadError(f"{what}its operators are not known", place=source.name, remedy=REMEDY)
+        raise WorkloadError(f"{what}, and its operators are not known", place=source.name, remedy=REMEDY)
     if not source.estimated:
-        raise WorkloadError(f"{what}its times were recorded of whole ones", place=source.name, remedy=REMEDY)
+        raise WorkloadError(f"{what}, and its times were recorded of whole ones", place=source.name, remedy=REMEDY)
 
 
 def _optimizer(source: Workload) -> Optimizer | None:

@@ -19,7 +19,7 @@ from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import repeated_name
 from ddpsim.errors import WorkloadError
 from ddpsim.options.input_stage import InputStage
-from ddpsim.workload.layer_messages import TensorParallel
+from ddpsim.workload.layer_messages import ExpertParallel, TensorParallel
 from ddpsim.workload.operators import StepOperators
 
 MOST_S = 1e9
@@ -185,6 +185,7 @@ class Workload:
         sequence_length: tokens of a sample, where the file says so; `tokens_per_sample` knows estimates' too.
         tensor: of a step that one of several ranks computes a part of, their number and messages; None of a whole step.
             No file has it.
+        experts: likewise, of a step whose mixtures of experts are spread over ranks.
 
     Raises:
         WorkloadError: where shapes disagree, two parameters share a name, a time is negative or above `MOST_S`, one
@@ -216,6 +217,7 @@ class Workload:
     input_stage: InputStage | None = None
     sequence_length: int | None = None
     tensor: TensorParallel | None = None
+    experts: ExpertParallel | None = None
 
     def __post_init__(self) -> None:
         if self.iterations == 0 or not self.parameters:

@@ -17,6 +17,7 @@ from ddpexec.capturing.estimate import estimate_module, estimate_step  # noqa: E
 from ddpexec.capturing.shapes import FAKE, REAL, module_shape, shape_of, step_shape  # noqa: E402
 from ddpexec.models import build  # noqa: E402
 from ddpsim.errors import InputError, WorkloadError  # noqa: E402
+from ddpsim.workload.expert_parallel import experts_on_ranks  # noqa: E402
 from ddpsim.workload.files import load_workload  # noqa: E402
 from tests.ddpexec.capturing import own_steps  # noqa: E402
 from tests.ddpexec.capturing.own_steps import BATCH, LAYERS, TOKENS, VOCABULARY, WIDTH, Transformer  # noqa: E402
@@ -110,6 +111,17 @@ def test_real_and_fake_steps_count_the_same_arithmetic():
         step()
     shape = step_shape(own_steps.weighted_experts).shape
     assert flops(shape.forward) + flops(shape.backward) == counter.get_total_flops()
+
+
+def test_experts_of_ones_own_step_are_spread_over_ranks():
+    # All tokens by each of four experts, or each token by one: a rank computes as many, whatever its experts got.
+    for make, rows in ((own_steps.weighted_experts, 4 * 16), (own_steps.one_expert_each, 16)):
+        shape = step_shape(make).shape
+        phases = shape.forward, shape.backward
+        part = experts_on_ranks(*phases, shape.forward_use, shape.parameters, 2, "fp32")
+        assert [each.size_bytes for each in part.forward_messages] == [rows * WIDTH * 4] * 2
+        assert flops(part.forward) == pytest.approx(flops(shape.forward))
+        assert len(part.parameters) == len(shape.parameters) - 2 * 4
 
 
 def real_peak(make):

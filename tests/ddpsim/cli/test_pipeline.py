@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 
 def test_a_pipeline_is_told_and_more_stages_than_layers_are_refused(ddpsim: Callable) -> None:
     base = ("pipeline", "--workload", "mlp", "--topology", "dgx-1v", "--boundary", "1MiB")
@@ -18,3 +20,22 @@ def test_what_passes_between_stages_is_asked_for_where_anything_is_cut(ddpsim: C
     ddpsim(*base, "--stages", "4", "--micro-batches", "16").refused("--boundary", "--stages is 4", "25MiB")
     ddpsim(*base, "--tensor-ranks", "2").refused("--boundary", "--tensor-ranks is 2")
     assert ddpsim(*base, "--json").document["activations_s"] == 0
+
+
+def test_an_estimated_transformer_knows_what_passes_between_its_stages(ddpsim: Callable) -> None:
+    base = ("pipeline", "--workload", "bert-large", "--topology", "dgx-1v", "--stages", "4", "--micro-batches", "4")
+    # 8 sequences of 128 tokens, 1,024 values of four bytes wide.
+    said = ddpsim(*base, "--boundary", "4MiB", "--json").document
+    assert ddpsim(*base, "--json").document == said
+    assert ddpsim(*base, "--boundary", "64MiB", "--json").document["step_s"] > said["step_s"]
+
+
+def test_gradients_are_summed_under_backward_where_that_is_asked_for(ddpsim: Callable) -> None:
+    base = ("pipeline", "--workload", "bert-large", "--topology", "dgx-1v", "--stages", "4", "--micro-batches", "4")
+    after, under = (ddpsim(*base, "--gradients", when, "--json").document for when in ("after", "ddp"))
+    assert after["exposed_allreduce_s"] == pytest.approx(after["allreduce_s"])
+    assert under["allreduce_s"] == after["allreduce_s"]
+    assert 0 < under["exposed_allreduce_s"] < after["exposed_allreduce_s"]
+    assert under["step_s"] < after["step_s"]
+    one = ("--order", "pipedream", "--gradients", "ddp")
+    ddpsim(*base, *one).refused("--order pipedream and --gradients ddp are both given")

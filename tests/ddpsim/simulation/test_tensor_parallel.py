@@ -83,7 +83,7 @@ def test_each_group_has_its_ranks() -> None:
     run = found.run.job()
     assert run.shared.lanes is not None
     assert run.settings[0].scheduled is not None
-    assert run.settings[0].scheduled.lanes[-1] == LAYERS
+    assert run.settings[0].scheduled.lanes[-1] == LAYERS[0]
     assert run.settings[0].scheduled.schedule.groups == {TENSOR: 4, DATA: 4}
     assert run.shared.lanes.ranks[-1] == 4
 
