@@ -29,7 +29,7 @@ SYSTEMS = Path(__file__).with_name("steps") / "systems"
 FITTED = ("dgx-1v",)
 """Systems that constants were fitted to before there were two halves."""
 
-LATER = ("csc-mahti", "csc-puhti")
+LATER = ("csc-mahti", "csc-puhti", "paik-a100", "paik-v100")
 """Systems found later, which were predicted before anything was changed: they judge."""
 
 JUDGING = (
