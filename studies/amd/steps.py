@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -11,13 +12,16 @@ from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
+from ddpsim.workload import Workload
 from studies.estimates import estimates_fit
 from studies.estimates.one_gpu_steps import Step
 from studies.published.step_workloads import counted
+from studies.published.under_ddp import alone_s, world_of_one_s
 
 ROWS = Path(__file__).with_name("lumi_resnet50.csv")
 MACHINE, GPU, NODE = "mi250x-4", "MI250X", 8
 BATCH = 32
+OPTIONS = Options(backend="rccl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +70,21 @@ def published_steps() -> list[PublishedStep]:
 
 
 def _predict(one_s: float, gpus: int) -> Prediction:
-    """Return the step of so many devices, whose step alone is known."""
-    workload = counted("resnet50", {"precision": "fp32", "batch_per_gpu": str(BATCH)}, GPU, one_s)
+    """Return the step of so many devices, of one of which the step under DDP is known."""
     nodes = max(1, gpus // NODE)
-    machine, options = load_topology(MACHINE), Options(backend="rccl")
-    return predict(workload, machine, nodes=nodes, gpus_per_node=gpus // nodes, options=options)
+    machine = load_topology(MACHINE)
+    return predict(_at(_alone_s(one_s)), machine, nodes=nodes, gpus_per_node=gpus // nodes, options=OPTIONS)
+
+
+def _at(one_s: float) -> Workload:
+    return counted("resnet50", {"precision": "fp32", "batch_per_gpu": str(BATCH)}, GPU, one_s)
+
+
+@cache
+def _alone_s(under_s: float) -> float:
+    """Return the step of a device without DDP, by its step under it."""
+    machine = load_topology(MACHINE)
+    return alone_s(under_s, lambda alone: world_of_one_s(_at(alone), machine, OPTIONS))
 
 
 def estimated_s() -> float:
@@ -88,10 +102,11 @@ def text() -> str:
         [
             "# DDP's steps on MI250X",
             "",
-            f"{len(found)} published steps of ResNet-50 on LUMI, each from the step of one device of its day:",
+            f"{len(found)} published steps of ResNet-50 on LUMI, each from the step of one device of its day, which",
+            "ran under DDP too (what DDP is predicted to add to one device is taken out of its pace):",
             f"median error {median(errors):.1%}, largest {max(errors):.1%}; {inside} of {len(found)} in the 80 % band.",
             "",
-            f"The step of one device, {one_s * 1e3:.1f} ms in the median of days, is estimated as",
+            f"The step of one device under DDP, {one_s * 1e3:.1f} ms in the median of days, is estimated as",
             f"{estimate_s * 1e3:.1f} ms by shares of the peak that NVIDIA's GPUs reach: {estimate_s / one_s - 1:+.0%}.",
             "An estimate for AMD needs such a row.",
             "",

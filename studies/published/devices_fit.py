@@ -1,5 +1,8 @@
 """Derive how far devices differ, by architecture, from the choosing half: `python -m studies.published.devices_fit`.
 
+With `devices_fit SPREAD` a `pace_spread` is given, as `device_spread` measures it, and `shared_compute_slowdown` alone
+is fitted.
+
 What a step is longer than one predicted with devices alike is `shared_compute_slowdown` less 1, and `pace_spread` times
 what the slowest of so many is expected to be above the median: the two of least mean absolute error, systems alike.
 Rows that send for more than a twentieth of their step tell of their link instead, and are left out; so are systems that
@@ -46,19 +49,20 @@ def points(system: System) -> Iterator[Point]:
             yield largest, step_s(system, row) / alike_s - 1
 
 
-def fitted(each: Sequence[Sequence[Point]]) -> tuple[float, float]:
-    """Return `pace_spread` and `shared_compute_slowdown` of the points of some systems."""
+def fitted(each: Sequence[Sequence[Point]], spreads: Sequence[float] = _SPREADS) -> tuple[float, float]:
+    """Return `pace_spread`, one of `spreads`, and `shared_compute_slowdown` of the points of some systems."""
 
     def error(pair: tuple[float, float]) -> float:
         spread, shared = pair
         return fmean(fmean(abs(left - shared - spread * largest) for largest, left in points) for points in each)
 
-    spread, shared = min(((a, b) for a in _SPREADS for b in _SHARED), key=error)
+    spread, shared = min(((a, b) for a in spreads for b in _SHARED), key=error)
     return spread, 1 + shared
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Print both constants by architecture."""
+    spreads = [float(each) for each in arguments] or _SPREADS
 
     def architecture_of(system: System) -> str:
         return gpu_named(system.gpu).spec.architecture or ""
@@ -68,11 +72,11 @@ def main() -> int:
         found = {system.name: list(points(system)) for system in group}
         telling = [each for each in found.values() if each]
         if telling:
-            spread, shared = fitted(telling)
+            spread, shared = fitted(telling, spreads)
             names = ", ".join(name for name, each in found.items() if each)
             print(f"{architecture}: pace_spread {spread:.4f}, shared_compute_slowdown {shared:.4f} ({names})")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -102,8 +102,8 @@ def judge(system: System, dtype: str, row: Row, *, band: bool = True, calibratio
     banded = band and gpu_systems.matches(row, system.banded)
     predicted = prediction(system, dtype, row, band=banded, calibration=in_force)
     free = prediction(system, dtype, row, calibration=remove_overlap_costs("nccl", in_force))
-    if system.base:
-        base = gpu_systems.row_beside(system, row, system.base)
+    if system.over:
+        base = gpu_systems.row_beside(system, row, system.over)
         base_s = gpu_systems.step_s(system, base)
         alone = calibration_of(system, base) or calibration
         predicted_base_s = _step_s(prediction(system, dtype, base, calibration=alone))

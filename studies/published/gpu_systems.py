@@ -21,6 +21,7 @@ from ddpsim.workload import Workload
 from studies.accuracy.rows import read_rows
 from studies.accuracy.systems import machine
 from studies.published.step_workloads import workload_of
+from studies.published.under_ddp import alone_s, world_of_one_s
 from studies.session import once_a_session
 
 SYSTEMS = Path(__file__).with_name("steps") / "systems"
@@ -28,7 +29,7 @@ SYSTEMS = Path(__file__).with_name("steps") / "systems"
 FITTED = ("dgx-1v",)
 """Systems that constants were fitted to before there were two halves."""
 
-LATER = ("csc-mahti", "csc-puhti")
+LATER = ("csc-mahti", "csc-puhti", "paik-a100", "paik-v100")
 """Systems found later, which were predicted before anything was changed: they judge."""
 
 JUDGING = (
@@ -56,11 +57,13 @@ class System:
         rows: the CSV, from `steps/`.
         columns: of `step` (ms) and, where there are, `half` (of its rounding), `nodes`, `gpus` (of a node), `cap`
             (MiB), `scheme`, `compression` (a hook's name), `micro_batches`, `last_only`.
-        one_gpu: values of columns that pick the row of one GPU without DDP in a row's group; `less` names a column to
-            subtract from its step.
+        one_gpu: values of columns that pick the row of one GPU in a row's group; `less` names a column to subtract from
+            its step.
+        one_under_ddp: whether that row ran under DDP, in a world of one: what DDP is predicted to add there is taken
+            out of the workload's pace, and overheads are over that row.
         judged: values that pick the rows to predict.
         workload: as `step_workloads.workload_of` takes it.
-        base: the row that overheads are over, predicted too; the one-GPU row where empty.
+        base: the row that overheads are over, predicted too where it ran under DDP; the one-GPU row where empty.
         left_out: rows that are not judged, by their values.
         group, label: columns that rows of one workload share, and that name a row.
         curves: tables of collectives by `NODESxGPUS`, or by nodes alone; one, or one an operation.
@@ -82,6 +85,7 @@ class System:
     one_gpu: Filter
     judged: Filter
     workload: Mapping[str, Any]
+    one_under_ddp: bool = False
     base: Filter = field(default_factory=dict)
     left_out: Sequence[Filter] = ()
     group: Sequence[str] = ()
@@ -92,6 +96,11 @@ class System:
     banded: Filter = field(default_factory=dict)
     schemes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     first_bucket_mb: float | None = None
+
+    @property
+    def over(self) -> Filter:
+        """The row under DDP that overheads are over; empty where that is one GPU's without it."""
+        return self.base or (self.one_gpu if self.one_under_ddp else {})
 
     @property
     def judges(self) -> bool:
@@ -148,7 +157,7 @@ def half_s(system: System, row: Row) -> float:
 
 
 def one_gpu_s(system: System, row: Row) -> float:
-    """Return the step of one GPU without DDP in the group of `row`."""
+    """Return the step of one GPU in the group of `row`, under DDP where the system says so."""
     found = row_beside(system, row, {name: value for name, value in system.one_gpu.items() if name != "less"})
     less = str(system.one_gpu.get("less", ""))
     return step_s(system, found) - (float(found[less]) * 1e-3 if less else 0.0)
@@ -159,8 +168,15 @@ def workload(system: System, dtype: str, row: Row) -> Workload:
     group, dtype = _group(system, row), scheme_of(system, row).get("parameters", dtype)
     key = (system.name, tuple(group.items()), dtype)
     if key not in _workloads:
-        named = workload_of(system.workload, group, system.gpu, one_gpu_s(system, row), dtype)
-        _workloads[key] = replace(named, device=system.gpu)
+
+        def at(one_s: float) -> Workload:
+            return replace(workload_of(system.workload, group, system.gpu, one_s, dtype), device=system.gpu)
+
+        one_s = one_gpu_s(system, row)
+        if system.one_under_ddp:
+            asked = options(system, row_beside(system, row, system.one_gpu))
+            one_s = alone_s(one_s, lambda alone: world_of_one_s(at(alone), machine(system.machine), asked))
+        _workloads[key] = at(one_s)
     return _workloads[key]
 
 

@@ -1,6 +1,7 @@
 """Published steps by system: overheads, sweeps of caps and bands, on the half to choose on and the half that judges.
 
-`python -m studies.published.overheads [NAME ...]` prints the tables, `--rows` every row too.
+`python -m studies.published.overheads [NAME ...]` prints the tables, `--rows` every row too, `--set=CONSTANT=VALUE`
+(repeatable) predicts by other constants than the priors, of systems without a curve.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from statistics import fmean, median
 
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.constant import GIVEN
 from ddpsim.prediction.otherwise import predict_other_reach
 from studies.published.gpu_page import overhead_error, sweeps
 from studies.published.gpu_steps import Judged, judge
@@ -94,9 +98,13 @@ class Found:
     losses: Sequence[float]
 
 
-def found(system: System) -> Found:
-    """Return the rows of `system`; where the dtype of gradients is assumed twice, of the first."""
-    judged = [judge(system, dtype, row) for dtype, row in cases(system) if dtype == (system.dtypes or ("",))[0]]
+def found(system: System, calibration: Calibration | None = None) -> Found:
+    """Return the rows of `system`, by the priors or other constants.
+
+    Where the dtype of gradients is assumed twice, those of the first.
+    """
+    first = (system.dtypes or ("",))[0]
+    judged = [judge(system, dtype, row, calibration=calibration) for dtype, row in cases(system) if dtype == first]
     losses = []
     for _, swept in sweeps(judged):
         chosen, best = (min(swept, key=key) for key in (lambda row: row.predicted_s, lambda row: row.measured_s))
@@ -170,12 +178,19 @@ def tables(each: Sequence[Found]) -> Iterator[str]:
             yield f"{HALVES[half]}: {within} of {len(medians)} systems under 25 %; {wide}"
 
 
+def constants(arguments: Sequence[str]) -> Calibration | None:
+    """Return the priors with the constants that arguments set; None where they set none."""
+    given = [each.removeprefix("--set=").split("=") for each in arguments if each.startswith("--set=")]
+    values = {name: float(value) for name, value in given}
+    return Calibration.priors("nccl").with_values(values, source=GIVEN) if values else None
+
+
 def main(arguments: Sequence[str]) -> int:
     """Print the tables of the systems that are named, or of all."""
     names = [each for each in arguments if not each.startswith("--")]
     asked = [system for system in systems() if not names or system.name in names]
     with ProcessPoolExecutor(1) as pool:
-        each = list(pool.map(found, asked))
+        each = list(pool.map(found, asked, repeat(constants(arguments))))
     if "--rows" in arguments:
         for one in each:
             for row in one.rows:

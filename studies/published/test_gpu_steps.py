@@ -10,12 +10,18 @@ import pytest
 
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.setting import ADDED
+from ddpsim.workload import Workload
+from ddpsim.workload.profile import Phase
 from studies.published.gpu_page import DEFAULT_MB, TARGET, advice, in_reach, order, overhead_error, sweeps
-from studies.published.gpu_steps import Judged, judged
+from studies.published.gpu_steps import Judged, judge, judged
 from studies.published.gpu_systems import SYSTEMS, cases, systems
 from studies.published.step_workloads import counted, transformer
 
 FOUND = {system.name: system for system in systems()}
+
+
+def phases(workload: Workload) -> tuple[Phase, ...]:
+    return workload.forward, workload.backward, workload.optimizer
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +56,18 @@ def test_a_model_of_the_one_gpu_study_takes_the_step_that_was_timed(precision: s
     pytest.importorskip("torch", reason="needs the extra `exec`")
     group = {"model": "resnet50", "precision": precision, "batch_per_gpu": "64"}
     found = counted("resnet50", group, "A100", one_s=0.1)
-    phases = (found.forward, found.backward, found.optimizer)
-    assert sum(float(phase.device_s[0]) for phase in phases) == pytest.approx(0.1)
+    assert sum(float(phase.device_s[0]) for phase in phases(found)) == pytest.approx(0.1)
     assert len(found.parameters) == 161
+
+
+def test_a_one_gpu_row_under_ddp_is_what_a_world_of_one_takes() -> None:
+    pytest.importorskip("torch", reason="needs the extra `exec`")
+    system = FOUND["csc-mahti"]
+    dtype, row = next(cases(system))
+    found = judge(system, dtype, row, band=False)
+    alone_s = sum(float(phase.device_s[0]) for phase in phases(found.predicted.workload))
+    assert found.predicted_base_s == pytest.approx(found.base_s, rel=2e-6)
+    assert found.base_s == found.one_s > alone_s > 0.9 * found.one_s
 
 
 def test_the_caps_of_a_machine_that_had_no_part_in_the_fit_come_in_order(rtx: list[Judged]) -> None:

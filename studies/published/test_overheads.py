@@ -6,7 +6,7 @@ import pytest
 
 from studies.published.devices_fit import fitted
 from studies.published.gpu_systems import FITTED, LATER, systems
-from studies.published.overheads import Row, constant, line
+from studies.published.overheads import Row, constant, constants, line
 
 
 def row(measured: float, low: float, high: float, other: tuple[float, float] | None = None) -> Row:
@@ -37,3 +37,15 @@ def test_a_band_is_charged_its_width_and_ten_times_what_it_misses_by() -> None:
 def test_devices_are_fitted_to_what_is_left_beside_one_point_that_lies_apart() -> None:
     points = [(largest, 0.004 + 0.01 * largest) for largest in (0.1, 0.3, 0.5, 0.9)]
     assert fitted([[*points, (0.4, 0.2)]]) == pytest.approx((0.01, 1.004))
+
+
+def test_constants_that_are_set_take_the_place_of_priors() -> None:
+    assert constants(["a100-pair", "--rows"]) is None
+    given = constants(["a100-pair", "--set=nccl.ddp.pace_spread=0.001"])
+    assert given is not None
+    assert given["nccl.ddp.pace_spread"] == 0.001
+
+
+def test_the_rest_is_fitted_to_a_spread_that_is_given() -> None:
+    points = [(largest, 0.004 + 0.01 * largest) for largest in (0.1, 0.3, 0.5, 0.9)]
+    assert fitted([points], [0.01]) == pytest.approx((0.01, 1.004))
