@@ -84,9 +84,6 @@ class RunSettings(Job):
             raise OptionError(
                 what, place=f"scheme={self.scheme}", remedy="run zero1, zero2 or fsdp2, or `ddpsim predict`"
             )
-        if scheme_named(self.scheme).runner == "nobody":
-            what = "servers beside trainers are simulated, and not run"
-            raise OptionError(what, place=f"scheme={self.scheme}", remedy="give servers=N, or nodes=M with each=K")
         if self.fully_sharded:
             self._check_fully_sharded()
         elif self.replicated:

@@ -26,10 +26,10 @@ Rows = tuple[Tensor, Tensor]
 class RowStream(ServerStream):
     """A row lane sends the rows of sparse gradients to the servers, and receives rows of parameters from them."""
 
-    def _push(self, tensor: Tensor, tag: int) -> list[dist.Work]:
+    def _push(self, tensor: Tensor, tag: int) -> list[Work]:
         """Begin to push the gradient of a whole parameter, which is sparse."""
         indices, values = self._take_rows(tensor)
-        works: list[dist.Work] = []
+        works: list[Work] = []
         bounds = itertools.pairwise(bounds_of(len(tensor), len(self.servers)))
         for server, (low, high) in zip(self.servers, bounds, strict=True):
             mine = (indices >= low) & (indices < high)
