@@ -164,6 +164,12 @@ class RunSettings(Job):
             "gradient_as_bucket_view": self.gradient_as_bucket_view,
             "local_iterations": self.local_iterations > 0,
         }
+        asked = scheme_named(self.scheme).fully_shard
+        if asked is not None and asked.host_update is not None:
+            what = "a real update takes what it takes"
+            raise OptionError(
+                what, place=f"scheme={self.scheme}, host_update", remedy="leave it out, or predict with it"
+            )
         for what, given in refused.items():
             if given:
                 whose = "torch's `fully_shard` on CPUs carries it out, which"
