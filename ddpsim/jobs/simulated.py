@@ -182,10 +182,14 @@ class Options(Job):
         """Refuse what `workload` cannot be run with.
 
         Raises:
-            InputError: NCCL without a GPU, a factor on host time where the host's time is the computation, or an input
-                stage to be taken from it where it has none.
+            InputError: NCCL without a GPU, a factor on host time where the host's time is the computation, an input
+                stage to be taken from it where it has none, or parameters on several devices.
         """
         self.input_of(workload)
+        if len(devices := list(dict.fromkeys(each.device for each in workload.parameters))) > 1:
+            what = f"{workload.name} has parameters on {', '.join(devices)}: a simulated rank has one computing stream"
+            remedy = "capture the model on one device, or ask `ddpsim buckets`, which keeps devices apart"
+            raise InputError(what, place="parameters, device", remedy=remedy)
         parts = 1 if workload.tensor is None else workload.tensor.ranks
         if parts != self.tensor_parallel:
             what = f"{workload.name} is {'a whole step' if parts == 1 else f'one of {parts} parts of a step'}"
