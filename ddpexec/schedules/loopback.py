@@ -100,3 +100,7 @@ class LoopbackGroup:
         sent.end()
         received.end()
         return mine
+
+
+PointToPoint = dist.ProcessGroup | LoopbackGroup
+"""What sends to a rank, and receives from it, by a tag."""

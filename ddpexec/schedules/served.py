@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, Work, wait
-from ddpexec.schedules.loopback import LoopbackGroup
+from ddpexec.schedules.loopback import PointToPoint
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.operations import Operation
 from ddpsim.schedules.servers import count_sendable
@@ -40,7 +39,7 @@ class ServerStream:
         hosts: the ranks that serve.
     """
 
-    def __init__(self, group: dist.ProcessGroup | LoopbackGroup, hosts: Sequence[int], messages: int) -> None:
+    def __init__(self, group: PointToPoint, hosts: Sequence[int], messages: int) -> None:
         self.group, self.servers, self._messages = group, hosts, messages
         self.rate = 0.0
         self.launched = 0
@@ -146,7 +145,7 @@ class Server:
     def __init__(
         self,
         communicator: Communicator,
-        groups: Sequence[dist.ProcessGroup | LoopbackGroup],
+        groups: Sequence[PointToPoint],
         wholes: Sequence[Tensor],
         order: Sequence[int],
         hosts: Sequence[int],

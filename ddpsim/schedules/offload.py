@@ -32,7 +32,7 @@ class HostOffload:
     def host_s(self, elements: float, optimizer: str | None) -> float:
         """Return what the optimizer takes on the host for so many elements; an unknown one takes what Adam does.
 
-        >>> HostOffload().host_s(1e9, "momentum")
+        >>> round(HostOffload().host_s(1e9, "momentum"), 3)
         0.55
         """
         if self.update_s is not None:
