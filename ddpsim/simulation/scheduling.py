@@ -175,7 +175,7 @@ class Scheduled:
             ),
             lanes,
             _find_waits(schedule, workload, groups if late else []),
-            () if late else tuple(_update(schedule, workload, group) for group in groups),
+            () if late else tuple(_update(schedule, workload, group, options.scale_host) for group in groups),
             tuple((Point(PointKind.BACKWARD, index),) if index in backward else () for index in range(count)),
             frozenset(filled),
         )
@@ -220,7 +220,9 @@ def _groups(schedule: Schedule, count: int, *, clipping: bool) -> list[list[int]
     return list(members.values())
 
 
-def _update(schedule: Schedule, workload: Workload, parameters: Iterable[int]) -> OptimizerUpdate:
+def _update(
+    schedule: Schedule, workload: Workload, parameters: Iterable[int], scale_host: float = 1.0
+) -> OptimizerUpdate:
     chosen = tuple(parameters)
     whole = sum(parameter.size_bytes for parameter in workload.parameters)
     share = sum(workload.parameters[index].size_bytes for index in chosen) / whole if whole else 1.0
@@ -231,7 +233,7 @@ def _update(schedule: Schedule, workload: Workload, parameters: Iterable[int]) -
         points(PointKind.OPTIMIZER, tuple(index for index in chosen if index in before)),
         points(PointKind.UPDATED, tuple(index for index in chosen if index in after)),
         share / sharding.optimizer,
-        None if offload is None else offload.host_s(elements, workload.optimizer_kind),
+        None if offload is None else scale_host * offload.host_s(elements, workload.optimizer_kind),
     )
 
 
