@@ -137,7 +137,7 @@ class Run:
                 progress(index + 1, total, time.perf_counter() - begin)
             self.observer.close()
             if isinstance(self.ddp, ScheduledDataParallel):
-                self.ddp.end()
+                self.served = self.ddp.end()
             drain(self.device)
             self._train_alone(self._make_step(self.subject.model, local=True))
 

@@ -84,9 +84,6 @@ class RunSettings(Job):
             raise OptionError(
                 what, place=f"scheme={self.scheme}", remedy="run zero1, zero2 or fsdp2, or `ddpsim predict`"
             )
-        if scheme_named(self.scheme).runner == "nobody":
-            what = "servers beside trainers are simulated, and not run"
-            raise OptionError(what, place=f"scheme={self.scheme}", remedy="give servers=N, or nodes=M with each=K")
         if self.fully_sharded:
             self._check_fully_sharded()
         elif self.replicated:
@@ -167,6 +164,12 @@ class RunSettings(Job):
             "gradient_as_bucket_view": self.gradient_as_bucket_view,
             "local_iterations": self.local_iterations > 0,
         }
+        asked = scheme_named(self.scheme).fully_shard
+        if asked is not None and asked.host_update is not None:
+            what = "a real update takes what it takes"
+            raise OptionError(
+                what, place=f"scheme={self.scheme}, host_update", remedy="leave it out, or predict with it"
+            )
         for what, given in refused.items():
             if given:
                 whose = "torch's `fully_shard` on CPUs carries it out, which"

@@ -18,10 +18,12 @@ from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.averaged import AveragedParameters, Rates, rates_of
 from ddpexec.schedules.chunked import ChunkedBucket
 from ddpexec.schedules.lanes import CommunicationStream, CommunicationStreams
+from ddpexec.schedules.loopback import LoopbackGroup
 from ddpexec.schedules.memory import FlatGradients, gradients_in, keeps_parts
 from ddpexec.schedules.refusals import check_hookable
 from ddpexec.schedules.rows import RowServer, RowStream
 from ddpexec.schedules.served import ENDS, Server, ServerStream
+from ddpexec.schedules.server_thread import ServerThread
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.operations import Operation
 from ddpsim.schedules.averaging import NODE
@@ -219,15 +221,21 @@ class CarriedMessages:
     def server(self, make_optimizer: MakeOptimizer) -> Server:
         """Return what this rank does where it serves."""
         schedule = self.schedule
-        push, pull = (self._lanes[SERVERS, stream] for stream in ("push", "pull"))
+        groups = [self._lanes[SERVERS, stream].group for stream in ("push", "pull")]
         pushes = [message for message in schedule if message.group == SERVERS and message.op.reduces]
         places = {message.id: place for place, message in enumerate(pushes)}
         pulls = [message for message in schedule if message.group == SERVERS and not message.op.reduces]
         order = [places[message.after_messages[0]] for message in pulls]
         sparse = any(message.sparse for message in pushes)
         wholes = [self.parameters[m.parameters[0]] if sparse else self.averaged[m.parameters].whole for m in pushes]
-        kind, hosts = RowServer if sparse else Server, schedule.sharding.hosts
-        return kind(self._communicator, push.group, pull.group, wholes, order, hosts, make_optimizer)
+        kind, sharding = RowServer if sparse else Server, schedule.sharding
+        trainers = self._communicator.world_size - sharding.servers
+        return kind(self._communicator, groups, wholes, order, sharding.hosts, trainers, make_optimizer)
+
+    def serve_beside(self, server: Server) -> ServerThread:
+        """Let a server of this rank, which trains, serve in a thread."""
+        groups = [lane.group for lane in self._lanes.values() if isinstance(lane.group, LoopbackGroup)]
+        return ServerThread(server, groups, asynchronous=self.schedule.asynchronous)
 
     def end(self) -> None:
         """Tell servers, where there are any, that this rank trains no more."""
@@ -312,5 +320,6 @@ def _lanes_of(
         messages = [message for message in schedule if message.stream == stream]
         made = lanes.of(stream, rings=False).group
         kind = RowStream if any(message.sparse for message in messages) else ServerStream
-        found[group, stream] = kind(made, schedule.sharding.hosts, len(messages))
+        itself = made.rank() in schedule.sharding.hosts and not schedule.sharding.servers
+        found[group, stream] = kind(LoopbackGroup(made) if itself else made, schedule.sharding.hosts, len(messages))
     return found

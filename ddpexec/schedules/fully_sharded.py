@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 
 from ddpexec.ddp.parameters import ModelParameters, broadcast_state, collect, verify
@@ -151,8 +151,10 @@ class FullySharded(nn.Module):
     def _shard(self, module: nn.Module, unit: Unit, mesh: DeviceMesh, options: FullyShard) -> list[Any]:
         """Shard one unit, and return torch's own of its parameters."""
         reshard, precision = RESHARD[options.reshard], make_precision_policy(options.precision)
+        # There is no accelerator to lock pages for.
+        offload = CPUOffloadPolicy(pin_memory=False) if options.offload else OffloadPolicy()
         try:
-            fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=precision)
+            fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=precision, offload_policy=offload)
         except (ValueError, NotImplementedError, AssertionError) as error:
             what = f"torch's fully_shard refuses {type(module).__name__}: {error}"
             raise OptionError(what, place="scheme", remedy="use `scheme=zero2`, or another model") from error

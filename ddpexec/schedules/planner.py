@@ -71,9 +71,9 @@ class SchedulePlanner:
     def __post_init__(self) -> None:
         self.plan = self.given or rebuilt_plan(self.model.policy, self.caps)
         if self.scheme.runner not in ("ddpexec", "DataParallel"):
-            here, place = " here" if self.scheme.runner == "nobody" else "", f"scheme={self.scheme.name}"
+            place = f"scheme={self.scheme.name}"
             remedy = "use zero1 or zero2, FullySharded for fsdp2 and hsdp, or simulate"
-            raise OptionError(f"{self.scheme.runner} trains by it{here}", place=place, remedy=remedy)
+            raise OptionError(f"{self.scheme.runner} trains by it", place=place, remedy=remedy)
         if self.accumulate % self.every:
             what = f"gradients are sent every {self.every} iterations, and a step is of {self.accumulate}"
             raise OptionError(what, place="every", remedy="let `accumulate` be a multiple of `every`")
@@ -118,7 +118,7 @@ class SchedulePlanner:
         own, place = self._make(setup), f"scheme={self.scheme.name}"
         if not learns:
             return own
-        if own.sharding.servers:
+        if own.sharding.hosts:
             what, remedy = "servers take no part in the iterations in which times are learned", "give `learn=0`"
             raise OptionError(what, place=place, remedy=remedy)
         if keeps_parts(own) and self.find_unused:

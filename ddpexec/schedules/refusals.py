@@ -34,7 +34,7 @@ def check_joinable(schedule: Schedule) -> None:
         OptionError: it says what else a rank without input would have to do.
     """
     reasons = {
-        "update by gradients that are pushed to servers": bool(schedule.sharding.servers),
+        "update by gradients that are pushed to servers": bool(schedule.sharding.hosts),
         "update its part of the parameters": schedule.sharding.optimizer > 1,
         "average parameters that it has not trained": any(map(averages, schedule)),
         "choose chunks": any(message.chunks is not None for message in schedule),

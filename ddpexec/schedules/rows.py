@@ -10,12 +10,12 @@ import itertools
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Work
+from ddpexec.schedules.loopback import PointToPoint
 from ddpexec.schedules.served import WHAT, Server, ServerStream, bounds_of
 from ddpexec.schedules.updates import MakeOptimizer
 
@@ -26,10 +26,10 @@ Rows = tuple[Tensor, Tensor]
 class RowStream(ServerStream):
     """A row lane sends the rows of sparse gradients to the servers, and receives rows of parameters from them."""
 
-    def _push(self, tensor: Tensor, tag: int) -> list[dist.Work]:
+    def _push(self, tensor: Tensor, tag: int) -> list[Work]:
         """Begin to push the gradient of a whole parameter, which is sparse."""
         indices, values = self._take_rows(tensor)
-        works: list[dist.Work] = []
+        works: list[Work] = []
         bounds = itertools.pairwise(bounds_of(len(tensor), len(self.servers)))
         for server, (low, high) in zip(self.servers, bounds, strict=True):
             mine = (indices >= low) & (indices < high)
@@ -53,7 +53,7 @@ class RowStream(ServerStream):
 class Pull:
     """Rows of a parameter that servers have updated: received, and put in place, when it is awaited."""
 
-    def __init__(self, group: dist.ProcessGroup, servers: Sequence[int], tag: int, parameter: Tensor) -> None:
+    def __init__(self, group: PointToPoint, servers: Sequence[int], tag: int, parameter: Tensor) -> None:
         self._group, self._servers, self._tag, self._parameter = group, servers, tag, parameter
         self._done = False
 
@@ -95,7 +95,7 @@ class RowServer(Server):
             return receive_rows(self._push, worker, place + 1, self._parts[place])
 
 
-def send_rows(group: dist.ProcessGroup, to: int, tag: int, rows: Rows) -> list[dist.Work]:
+def send_rows(group: PointToPoint, to: int, tag: int, rows: Rows) -> list[Work]:
     """Begin to send rows: how many, and where there are any, which and what."""
     count = len(rows[0])
     works = [group.send([torch.tensor([count])], to, tag)]
@@ -104,7 +104,7 @@ def send_rows(group: dist.ProcessGroup, to: int, tag: int, rows: Rows) -> list[d
     return works
 
 
-def receive_rows(group: dist.ProcessGroup, source: int, tag: int, like: Tensor) -> Rows:
+def receive_rows(group: PointToPoint, source: int, tag: int, like: Tensor) -> Rows:
     """Receive the rows that `send_rows` sends, of a parameter `like` this."""
     count = torch.zeros(1, dtype=torch.int64)
     group.recv([count], source, tag).wait()

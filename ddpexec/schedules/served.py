@@ -1,8 +1,9 @@
 """Parameter servers over gloo: what a training rank sends and receives, and what a server does with it.
 
-Each message is cut into one part a server, and goes there and comes back by sends and receives. Before the first push
-of an iteration a rank tells each server that it goes on, and by which learning rate; at its end, that it does not. A
-server sends what it has updated as soon as all before it in the order of the pulls is.
+A server has a rank of its own, or is a thread of one that trains. Each message is cut into one part a server, and goes
+there and comes back by sends and receives. Before the first push of an iteration a rank tells each server that it goes
+on, and by which learning rate; at its end, that it does not. A server sends what it has updated as soon as all before
+it in the order of the pulls is.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, Work, wait
+from ddpexec.schedules.loopback import PointToPoint
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.operations import Operation
 from ddpsim.schedules.servers import count_sendable
@@ -35,16 +36,16 @@ class ServerStream:
 
     Args:
         groups: of all ranks, one for each stream.
-        hosts: the ranks that serve; those before them train.
+        hosts: the ranks that serve.
     """
 
-    def __init__(self, group: dist.ProcessGroup, hosts: Sequence[int], messages: int) -> None:
+    def __init__(self, group: PointToPoint, hosts: Sequence[int], messages: int) -> None:
         self.group, self.servers, self._messages = group, hosts, messages
         self.rate = 0.0
         self.launched = 0
         self.sent_bytes = 0
         self._last: dict[int, Work] = {}
-        self._control: list[tuple[Tensor, list[dist.Work]]] = []
+        self._control: list[tuple[Tensor, list[Work]]] = []
 
     def launch(self, operation: Operation, tensor: Tensor, after: Sequence[Work], delay_s: float = 0.0) -> Work:
         """Begin to push or pull `tensor`; what comes before it on the servers is for them to see to."""
@@ -59,9 +60,9 @@ class ServerStream:
         self._last[number] = JoinedWorks(self._push(tensor, number + 1)) if pushes else self._pull(tensor, number + 1)
         return self._last[number]
 
-    def _push(self, tensor: Tensor, tag: int) -> list[dist.Work]:
-        self.sent_bytes += tensor.nbytes
-        parts = zip(parts_of(tensor, len(self.servers)), self.servers, strict=True)
+    def _push(self, tensor: Tensor, tag: int) -> list[Work]:
+        parts = list(zip(parts_of(tensor, len(self.servers)), self.servers, strict=True))
+        self.sent_bytes += sum(part.nbytes for part, server in parts if server != self.group.rank())
         return [self.group.send([part], server, tag) for part, server in parts]
 
     def _pull(self, tensor: Tensor, tag: int) -> Work:
@@ -85,7 +86,7 @@ class ServerStream:
 class JoinedWorks:
     """Several works as one."""
 
-    def __init__(self, works: Sequence[dist.Work]) -> None:
+    def __init__(self, works: Sequence[Work]) -> None:
         self._works = works
 
     def wait(self) -> bool:
@@ -137,33 +138,38 @@ class Server:
 
     Args:
         communicator: of training ranks and servers.
-        push, pull: the groups of both streams.
+        groups: of both streams, push and pull.
         wholes: all parameters of each push, flat; of sparse gradients the parameter.
         order: of the pulls, as places among the pushes.
-        hosts: the ranks that serve, this one among them; those before them train.
+        hosts: the ranks that serve, this one among them.
+        trainers: the ranks that train, the first ones; where this one does, its part is a copy of the module's.
         make_optimizer: makes an optimizer of a flat part.
     """
 
     def __init__(
         self,
         communicator: Communicator,
-        push: dist.ProcessGroup,
-        pull: dist.ProcessGroup,
+        groups: Sequence[PointToPoint],
         wholes: Sequence[Tensor],
         order: Sequence[int],
         hosts: Sequence[int],
+        trainers: int,
         make_optimizer: MakeOptimizer,
     ) -> None:
-        self._communicator, self._push, self._pull, self._order = communicator, push, pull, order
+        self._communicator, self._order = communicator, order
+        self._push, self._pull = groups
         self._sendable = count_sendable(order)
-        self._workers, number, servers = range(hosts[0]), hosts.index(communicator.rank), len(hosts)
+        self._workers, number, servers = range(trainers), hosts.index(communicator.rank), len(hosts)
         self._first = [bounds_of(len(whole), servers)[number] for whole in wholes]
-        self._parts = [nn.Parameter(parts_of(whole.detach(), servers)[number]) for whole in wholes]
+        self._of_module = [parts_of(whole.detach(), servers)[number] for whole in wholes]
+        # Forward and backward of this rank use the module's while the server updates.
+        apart = communicator.rank in self._workers
+        self._parts = [nn.Parameter(part.clone() if apart else part) for part in self._of_module]
         self._optimizers = [make_optimizer([part]) for part in self._parts]
         self._locks = [threading.Lock() for _ in self._parts]
         self._versions = [0] * len(self._parts)
         self._coming = [[torch.empty_like(part) for _ in self._workers] for part in self._parts]
-        self._sent: list[list[dist.Work]] = [[] for _ in self._parts]
+        self._sent: list[list[Work]] = [[] for _ in self._parts]
         self.served = ServerStatistics()
 
     def state_dict(self) -> dict[str, Any]:
@@ -171,7 +177,9 @@ class Server:
         return {"optimizers": [each.state_dict() for each in self._optimizers], "updates": self.served.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take what `state_dict` returned."""
+        """Take what `state_dict` returned, and the module's parameters."""
+        for part, own in zip(self._parts, self._of_module, strict=True):
+            part.data.copy_(own)
         for optimizer, kept in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(kept)
         self.served.updates = state["updates"]
@@ -249,7 +257,7 @@ class Server:
         coming = [torch.empty_like(part) for part in self._parts]
         seen = [0] * len(self._parts)
         pulled = False
-        sends: list[dist.Work] = []
+        sends: list[Work] = []
         while True:
             flag, rate = self._receive_control(worker)
             self._settle(sends)
@@ -288,6 +296,6 @@ class Server:
         flag, rate = told.tolist()
         return flag, rate
 
-    def _settle(self, works: Iterable[dist.Work]) -> None:
+    def _settle(self, works: Iterable[Work]) -> None:
         for work in works:
             wait(work, self._communicator, WHAT)

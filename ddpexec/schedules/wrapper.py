@@ -28,6 +28,7 @@ from ddpexec.schedules.planner import SchedulePlanner, check_agreement
 from ddpexec.schedules.refusals import check_joinable, check_module_for_scheme
 from ddpexec.schedules.scheme_schedule import Kept, SchemeSchedule
 from ddpexec.schedules.served import Server, ServerStatistics
+from ddpexec.schedules.server_thread import ServerThread
 from ddpexec.schedules.stepper import ScheduledOptimizer
 from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate, clip_gradients, move_state
 from ddpexec.timing.observe import Observer
@@ -96,6 +97,7 @@ class ScheduledDataParallel(JoinableModule):
         self.reducer: SchemeSchedule = None  # type: ignore[assignment]
         self.optimizer: ScheduledOptimizer = None  # type: ignore[assignment]
         self._serving: Server | None
+        self._beside: ServerThread | None
         check_objects(mixed_precision=mixed_precision)
         if mixed_precision is not None and find_unused_parameters:
             raise make_mixed_precision_error("find_unused_parameters=True")
@@ -130,7 +132,7 @@ class ScheduledDataParallel(JoinableModule):
         self._points: ForwardPoints | None = None
         self._announce(wanted=self.reducer.waits_in_forward or bool(learn))
         self._synchroniser = BufferSynchroniser(module, self.communicator, ()) if broadcast_buffers else None
-        self._hooked, self._serving = False, None
+        self._hooked, self._serving, self._beside = False, None, None
         # Hooks of gradients hold the executor and its memory: they go with this module.
         self._end = weakref.finalize(self, _end, self._handles, self._lanes)
         self._end.atexit = False
@@ -234,8 +236,11 @@ class ScheduledDataParallel(JoinableModule):
         return self.communicator.rank >= self.communicator.world_size - self.schedule.sharding.servers
 
     def serve(self) -> ServerStatistics:
-        """Serve until all training ranks have ended; return what was done, nothing where no server is on this rank."""
-        server = self._server()
+        """Serve until all training ranks have ended; return what was done, nothing where no server is on this rank.
+
+        A server beside a trainer serves by itself, from the first forward to `end`.
+        """
+        server = self._server() if self.serves else None
         if server is None:
             return ServerStatistics()
         return server.serve_each() if self.schedule.asynchronous else server.serve_all()
@@ -265,10 +270,16 @@ class ScheduledDataParallel(JoinableModule):
             self._serving = self.reducer.messages.server(self._make_optimizer)
         return self._serving
 
-    def end(self) -> None:
-        """Carry out what is pending, and let servers go, where there are any; nothing is trained after it."""
+    def end(self) -> ServerStatistics | None:
+        """Carry out what is pending, and let servers go, where there are any; nothing is trained after it.
+
+        Returns:
+            What a server beside this rank did, once all ranks have ended; None where there was none.
+        """
         self.complete()
         self.reducer.messages.end()
+        thread, self._beside = self._beside, None
+        return None if thread is None else thread.join()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients of all parameters."""
@@ -280,7 +291,7 @@ class ScheduledDataParallel(JoinableModule):
         It needs all gradients, so it waits for all messages: a scheme that lets the next forward wait for each of them
         loses that. Every rank calls it, after backward and before the optimizer's step.
         """
-        if self.schedule.sharding.servers:
+        if self.schedule.sharding.hosts:
             what = "gradients have left for the servers when they could be clipped"
             raise OptionError(what, place=f"scheme {self.schedule.scheme}", remedy="clip none, or use another scheme")
         return clip_gradients(self.reducer.stepper.gather(), max_norm, self.schedule, self.communicator)
@@ -356,6 +367,8 @@ class ScheduledDataParallel(JoinableModule):
     def _begin(self, *, local: bool) -> None:
         if self.observer is not None:
             self.observer.note_schedule()
+        if self._beside is None and not self.serves and (server := self._server()) is not None:
+            self._beside = self.reducer.messages.serve_beside(server)
         self.reducer.begin(local=local)
         self.executor.begin(local=local)
 

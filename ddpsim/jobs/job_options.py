@@ -193,9 +193,9 @@ class JobOptions:
         str,
         Option(
             "What is sent, when, and what waits for it: ddp, naive, flat, dataparallel, priority[:SEGMENT], dear, "
-            "zero1, zero2, zero3, fsdp2[:noreshard], hsdp:SHARDS, averaging:STEPS, slowmo:STEPS, local-sgd:STEPS, "
-            "horovod, multiworker-mirrored, parameter-server[:servers=N|nodes=M|beside=K,async], parallax, "
-            "gradientflow, or "
+            "zero1, zero2, zero3, fsdp2[:noreshard,offload], hsdp:SHARDS, averaging:STEPS, slowmo:STEPS, "
+            "local-sgd:STEPS, horovod, multiworker-mirrored, "
+            "parameter-server[:servers=N|nodes=M|beside=K,async], parallax, gradientflow, or "
             "package.module:function.",
             "NAME",
         ),

@@ -193,10 +193,14 @@ class Options(Job):
         """Refuse what `workload` cannot be run with.
 
         Raises:
-            InputError: NCCL without a GPU, a factor on host time where the host's time is the computation, or an input
-                stage to be taken from it where it has none.
+            InputError: NCCL without a GPU, a factor on host time where the host's time is the computation, an input
+                stage to be taken from it where it has none, or parameters on several devices.
         """
         self.input_of(workload)
+        if len(devices := list(dict.fromkeys(each.device for each in workload.parameters))) > 1:
+            what = f"{workload.name} has parameters on {', '.join(devices)}: a simulated rank has one computing stream"
+            remedy = "capture the model on one device, or ask `ddpsim buckets`, which keeps devices apart"
+            raise InputError(what, place="parameters, device", remedy=remedy)
         cuts = (("tensor_parallel", workload.tensor), ("expert_parallel", workload.experts))
         for name, cut in cuts:
             parts, asked = 1 if cut is None else cut.ranks, getattr(self, name)

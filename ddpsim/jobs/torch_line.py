@@ -24,7 +24,6 @@ _RUNNERS: Mapping[Runner, str] = {
     "DataParallel": "torch.nn.DataParallel(model) is it",
     "fully_shard": "torch.distributed.fsdp.fully_shard is it",
     "DeepSpeed": "DeepSpeed runs it",
-    "nobody": "it is simulated alone",
 }
 
 

@@ -50,6 +50,7 @@ class Memory:
         buckets_bytes: of buckets beside the gradients: none where gradients are views of their bucket.
         gathered_bytes: of parameters gathered from other ranks as backward begins, and of buffers for gradients then.
         resident_bytes: what stays from step to step.
+        host_bytes: of parameters, gradients and optimizer state that are on the host instead.
         activations_bytes: of all else that is alive at the peak; None where the workload does not know.
         step_bytes: alive at the peak of the step, from the parts above.
         capacity_bytes: of the device; None where it is not known.
@@ -66,6 +67,7 @@ class Memory:
     batch_size: int
     gathered_bytes: int = 0
     resident_bytes: int = 0
+    host_bytes: int = 0
 
     @classmethod
     def of(
@@ -87,18 +89,22 @@ class Memory:
         chosen = [p for index, p in enumerate(workload.parameters) if index in trained]
         gradients = _shard(sum(p.size_bytes for p in chosen), sharding.gradients)
         parameters = _shard(sum(p.size_bytes for p in workload.parameters), sharding.parameters)
-        parameters += sum(buffer.size_bytes for buffer in workload.buffers)
         kind = workload.optimizer_kind or "momentum"
         updated = [_MASTER_BYTES * p.numel if sharding.master else p.size_bytes for p in chosen]
         tensors = _states(kind) + (1 if sharding.master else 0)
         served = schedule is not None and schedule.update == "elsewhere"
         state = 0 if served else _shard(tensors * sum(updated), sharding.optimizer)
+        temporary = 0 if served else _shard(_temporary_bytes(kind, updated), sharding.optimizer)
+        host = 0
+        if sharding.offload is not None:
+            host = parameters + gradients + state
+            parameters = gradients = state = temporary = 0
+        parameters += sum(buffer.size_bytes for buffer in workload.buffers)
         own = sharding.staging_bytes is None
         buckets = 0 if job.gradient_as_bucket_view or not own else plan.size_bytes
         kept = gradients if (job.gradient_as_bucket_view and own) or job.accumulate > 1 else 0
         gathered = sharding.gathered_bytes + (sharding.staging_bytes or 0)
         in_backward = kept + gathered + (workload.activations_bytes or 0)
-        temporary = 0 if served else _shard(_temporary_bytes(kind, updated), sharding.optimizer)
         in_optimizer = gradients + temporary
         resident = parameters + state + buckets + sharding.kept_bytes
         return cls(
@@ -112,6 +118,7 @@ class Memory:
             workload.batch_size,
             gathered,
             resident + kept,
+            host,
         )
 
     @property
@@ -154,6 +161,7 @@ class Memory:
             "activations_bytes": self.activations_bytes,
             "gathered_bytes": self.gathered_bytes,
             "resident_bytes": self.resident_bytes,
+            "host_bytes": self.host_bytes,
             "alive_bytes": self.step_bytes,
             "total_bytes": int(self._needed(1 + sum(SLACK) / 2)),
             "capacity_bytes": self.capacity_bytes,

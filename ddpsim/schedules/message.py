@@ -46,6 +46,7 @@ class Message:
         chunks: which part of a bucket it carries, where ranks choose it in each iteration.
         blocking: whether the host that launches it waits for its end there, and takes it in.
         sparse: whether it carries the rows that were touched, with their indices; its size is then what is expected.
+        from_host_bytes, to_host_bytes: that a rank copies to its device before it, and to the host once it has ended.
 
     Raises:
         PlanError: a size, a segment, a part or a number of iterations out of range, or a point nothing can wait at.
@@ -71,6 +72,8 @@ class Message:
     delay_s: float = 0.0
     blocking: bool = False
     sparse: bool = False
+    from_host_bytes: int = 0
+    to_host_bytes: int = 0
 
     def __post_init__(self) -> None:
         place = f"message {self.id!r}"

@@ -25,8 +25,8 @@ from ddpsim.strict import parse_whole_number
 from ddpsim.units import parse_size
 
 Make = Callable[[SchemeInputs], Schedule]
-Runner = Literal["ddpexec", "DataParallel", "fully_shard", "DeepSpeed", "nobody"]
-"""Who trains by a scheme for real: `ddpexec`'s own carrier of schedules, classes of torch, DeepSpeed, or nobody."""
+Runner = Literal["ddpexec", "DataParallel", "fully_shard", "DeepSpeed"]
+"""Who trains by a scheme for real: `ddpexec`'s own carrier of schedules, classes of torch, or DeepSpeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +236,6 @@ def _parameter_server(text: _Text) -> Scheme:
         lambda setup: servers.parameter_server(setup, given),
         servers=given,
         asynchronous=given.asynchronous,
-        # The executor has no server on a rank that trains.
-        runner="ddpexec" if given.beside is None else "nobody",
     )
 
 

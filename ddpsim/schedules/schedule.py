@@ -17,6 +17,7 @@ from ddpsim.bucketing import LaunchQueue
 from ddpsim.bucketing.assign import Parameter
 from ddpsim.errors import PlanError
 from ddpsim.schedules.message import WORLD, Message, cut
+from ddpsim.schedules.offload import HostOffload
 from ddpsim.schedules.outer import OuterStep
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind, points
 
@@ -42,6 +43,7 @@ class Sharding:
         master: whether the optimizer updates an fp32 copy of its own, with its state in fp32, of parameters of 16 bits.
         servers: ranks that do not train, and have the optimizer's state.
         hosts: the ranks that are servers, or whose places servers share.
+        offload: says that the shards are in the host's memory; None has them on the device.
     """
 
     parameters: float = 1
@@ -53,6 +55,7 @@ class Sharding:
     master: bool = False
     servers: int = 0
     hosts: tuple[int, ...] = ()
+    offload: HostOffload | None = None
 
 
 WHOLE = Sharding()
@@ -154,6 +157,10 @@ def message_document(message: Message) -> dict[str, Any]:
         found["blocking"] = True
     if message.sparse:
         found["sparse"] = True
+    if message.from_host_bytes:
+        found["from_host_bytes"] = message.from_host_bytes
+    if message.to_host_bytes:
+        found["to_host_bytes"] = message.to_host_bytes
     return found
 
 

@@ -14,6 +14,9 @@ Source: `torch/distributed/fsdp/_fully_shard/{_fsdp_state,_fsdp_param_group,_fsd
 - `set_modules_to_forward_prefetch` and `set_modules_to_backward_prefetch` with the next K units launch their gathers on
   entering a unit; with one it is as without, on NCCL.
 - The optimizer's end of backward waits for all (`finalize_backward`), and the next forward's gathers for the optimizer.
+- With `CPUOffloadPolicy` shards are copied to the GPU before each gather and sums of gradients to the host
+  (`ddpsim.schedules.offload`); that a unit's reduction holds up the backward of another is taken to last to the end of
+  its copy.
 - Between replicas (HSDP), a unit's shard is allreduced on a stream and a communicator of its own.
 - All of them are launched with `async_op=False`. On NCCL a stream then waits, and the host runs ahead; on gloo the host
   does, until each has ended: a unit is gathered where forward comes to it, and nothing is hidden
@@ -26,15 +29,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ddpsim.errors import PlanError
+from ddpsim.errors import InputError, PlanError
 from ddpsim.operations import Operation
 from ddpsim.options.asked import count, flag, value
 from ddpsim.schedules.message import WORLD, Message
+from ddpsim.schedules.offload import HostOffload
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind, points
 from ddpsim.schedules.precision import Precision, dtype_named
 from ddpsim.schedules.schedule import Schedule, Sharding
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.units import Wrapped, blocks_of, list_below, units_of
+from ddpsim.units import parse_time
 
 SHARD, REPLICA = "shard", "replica"
 """Names of the groups: ranks that share one copy, and the ranks of one place in each copy."""
@@ -61,6 +66,7 @@ def fully_shard(setup: SchemeInputs, given: FullyShard) -> Schedule:
     if shards < 1 or world % shards:
         remedy = "give a divisor of the number of ranks"
         raise PlanError(f"{shards} shards do not divide a world of {world}", place=f"scheme {name!r}", remedy=remedy)
+    given.check_offload(setup, shards, name)
     setup.check_parameters(name)
     units = _Units(setup, shards, given)
     messages = [] if shards == 1 else units.unshard_forward()
@@ -68,7 +74,14 @@ def fully_shard(setup: SchemeInputs, given: FullyShard) -> Schedule:
     return Schedule(
         scheme=name,
         messages=tuple(messages),
-        sharding=Sharding(shards, shards, shards, units.find_most_gathered() if shards > 1 else 0, staging_bytes=0),
+        sharding=Sharding(
+            shards,
+            shards,
+            shards,
+            units.find_most_gathered() if shards > 1 else 0,
+            staging_bytes=0,
+            offload=HostOffload(given.host_update) if given.offload else None,
+        ),
         broadcasts_buffers=False,
         groups={} if shards in (1, world) else {SHARD: shards, REPLICA: world // shards},
     )
@@ -90,7 +103,12 @@ class FullyShard:
         forward_prefetch, backward_prefetch: units whose gathers are launched on entering one; None is torch's own way,
             which is one in backward, and as one in forward where the host runs ahead.
         wrap: the modules that it is called on beside the root, as `ddpsim.schedules.units.Wrapped`; None is all blocks.
+        offload: shards and the optimizer are on the host, as by `CPUOffloadPolicy`;
+        host_update: what the optimizer takes there, in predictions; None goes by its elements.
         shards: ranks that share a copy of the model; None is all of them.
+
+    Raises:
+        InputError: `host_update` without `offload`.
     """
 
     noreshard: bool = flag("noreshard")
@@ -100,7 +118,27 @@ class FullyShard:
     forward_prefetch: int | None = value(count)
     backward_prefetch: int | None = value(count)
     wrap: tuple[str, ...] | None = value(modules_named)
+    offload: bool = flag("offload")
+    host_update: float | None = value(parse_time)
     shards: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.host_update is not None and not self.offload:
+            what = "`host_update` says nothing without `offload`"
+            raise InputError(what, place="fully_shard", remedy="e.g. offload,host_update=80ms")
+
+    def check_offload(self, setup: SchemeInputs, shards: int, name: str) -> None:
+        """Refuse to offload what is not sharded, or gradients that the host would have to add.
+
+        Raises:
+            PlanError: it says which.
+        """
+        if not self.offload:
+            return
+        if shards == 1:
+            what, remedy = "`offload` of one shard: no message gathers it", "take 2 ranks to a copy, or leave it out"
+            raise PlanError(what, place=f"scheme {name!r}", remedy=remedy)
+        setup.check_sums_are_steps(name, "`offload`: the host would add gradients")
 
     @property
     def reshard(self) -> Reshard:
@@ -124,6 +162,7 @@ class _Units:
 
     def __init__(self, setup: SchemeInputs, shards: int, given: FullyShard) -> None:
         self._setup, self._shards, self._precision = setup, shards, given.precision
+        self._offloaded = given.offload
         self._reshard: Reshard = "nothing" if shards == 1 else given.reshard
         self._forward_ahead, self._backward_ahead = given.forward_prefetch, given.backward_prefetch or 1
         self._uses = sorted(range(len(setup.parameters)), key=lambda index: (setup.first_use((index,)), index))
@@ -188,10 +227,11 @@ class _Units:
         )  # fmt: skip
         if self._shards == 1:
             return [replace(scatter, id=f"sum {name}", op=Operation.ALLREDUCE, group=WORLD, blocks=(BACKWARD_END,))]
+        kept = self._host_bytes(unit)
         if copies == 1:
-            return [scatter]
+            return [replace(scatter, to_host_bytes=kept)]
         summed = replace(
-            scatter, id=f"sum {name}", op=Operation.ALLREDUCE, size_bytes=size // self._shards,
+            scatter, id=f"sum {name}", op=Operation.ALLREDUCE, size_bytes=size // self._shards, to_host_bytes=kept,
             after_messages=(scatter.id,), blocks=(BACKWARD_END,), group=REPLICA, stream="replicate",
         )  # fmt: skip
         return [scatter, summed]
@@ -257,7 +297,15 @@ class _Units:
             blocks=points(PointKind.FORWARD, unit),
             group=self._group,
             blocking=self._setup.blocking,
+            from_host_bytes=self._host_bytes(unit),
         )
+
+    def _host_bytes(self, unit: Unit) -> int:
+        """Return the bytes of a rank's shard of `unit` on the host: in its own dtype, whatever is sent."""
+        if not self._offloaded:
+            return 0
+        own = Precision()
+        return sum(own.gathered_bytes(self._setup.parameters[i], self._shards) for i in unit) // self._shards
 
     def _gather_again(self, number: int) -> Message:
         unit, before = self.backward[number], self.backward[max(0, number - self._backward_ahead)]

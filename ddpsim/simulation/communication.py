@@ -106,6 +106,15 @@ def copies_of(placement: Placement, ranks: Sequence[int], stage: InputStage) -> 
     return Demand(0.0, stage.copy_bytes, loads, rate_limit=stage.limit_Bps, weight=count), capacities
 
 
+def byte_copy_s(placement: Placement) -> float:
+    """Return what a byte takes from page-locked memory to each GPU of a node, all at once, with no more on their links.
+
+    Links carry as much the other way at the same time.
+    """
+    demand, capacities = copies_of(placement, range(placement.gpus_per_node), InputStage(copy_bytes=1, pinned=True))
+    return alone_s(demand, capacities)
+
+
 def _list_on_node(placement: Placement, ranks: Iterable[int], node: int) -> list[int]:
     """Return the GPUs of `node` that `ranks` run on, numbered in the node."""
     each = placement.gpus_per_node

@@ -104,6 +104,7 @@ class PlannedMessage:
         host_awaits: whether the host waits for those before it launches it; else what carries it out does.
         delay_s: how long it waits before it begins, of itself.
         blocking: whether the host waits for its end where it launches it.
+        from_host_s, to_host_s: of the copy engine, before it begins and once it has ended.
     """
 
     number: int
@@ -118,16 +119,26 @@ class PlannedMessage:
     host_awaits: bool = False
     delay_s: float = 0.0
     blocking: bool = False
+    from_host_s: float = 0.0
+    to_host_s: float = 0.0
 
 
 def messages_of(
-    schedule: Schedule, workload: Workload, costs: Costs, lanes: Sequence[Lane], *, view: bool, gloo: bool
+    schedule: Schedule,
+    workload: Workload,
+    costs: Costs,
+    lanes: Sequence[Lane],
+    *,
+    view: bool,
+    gloo: bool,
+    host_copy_s: float = 0.0,
 ) -> tuple[PlannedMessage, ...]:
     """Return the messages of `schedule`, in its order, with what each costs a rank that computes `workload`.
 
     Args:
         view: whether gradients live in what is sent.
         gloo: whether it is carried out over gloo, whose messages start when the host launches them.
+        host_copy_s: of a byte between host and device.
     """
     rung = {(each.group, each.stream) for each in schedule if runs_in_rings(schedule) and each.op.in_parts}
     numbers = {message.id: number for number, message in enumerate(schedule)}
@@ -152,6 +163,8 @@ def messages_of(
                 _host_awaits(message, gloo=gloo) and (message.group, message.stream) not in rung,
                 message.delay_s,
                 message.blocking,
+                message.from_host_bytes * host_copy_s,
+                message.to_host_bytes * host_copy_s,
             )
         )
     return tuple(found)

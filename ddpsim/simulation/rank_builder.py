@@ -55,6 +55,7 @@ class RankBuilder:
         graph.ranks.append(self.rank)
         self._sent: dict[int, MessageNodes] = {}
         self._host, self._turn = ORIGIN, 0
+        self._last_copies: dict[str, int] = {}
 
     # Host and device.
 
@@ -285,8 +286,19 @@ class RankBuilder:
         self.rank.delays.append(node)
         return node
 
+    def _copy_between(self, way: str, after: tuple[int, ...], seconds: float) -> int:
+        """Have a copy engine, which does one copy after the other each way, copy once `after` has ended."""
+        before = self._last_copies.get(way)
+        copied = self.add_delay(after if before is None else (*after, before), seconds, Cause.OTHER)
+        self._last_copies[way] = copied
+        return copied
+
     def _send(self, iteration: IterationNodes, message: PlannedMessage, ready: int, after: tuple[int, ...]) -> None:
         encoding = message.encoding
+        if message.from_host_s > 0:
+            after = (self._copy_between("from host", after, message.from_host_s),)
+        if message.to_host_s > 0 and (copied := self._last_copies.get("to host")) is not None:
+            after = (*after, copied)
         if message.delay_s > 0:
             after = (self.add_delay(after, message.delay_s, Cause.OTHER),)
         nodes: list[int] = []
@@ -295,6 +307,8 @@ class RankBuilder:
                 after = (self.add_delay((nodes[-1],), pause_s),)
             nodes.append(self.collective(size_bytes, after, message.operation, message.lane))
         done = self.add_delay((nodes[-1],), encoding.decode_s)
+        if message.to_host_s > 0:
+            done = self._copy_between("to host", (done,), message.to_host_s)
         sent = MessageNodes(
             message.number, message.size_bytes, message.parameters, message.operation,
             ready, self._host, nodes[0], nodes[-1], done, float(encoding.decode_s), message.write_back_s,
@@ -344,7 +358,7 @@ class OptimizerBuilder:
                 self._take_in(update)
                 nodes.optimizer.append((to.moment(), paused))
             if nodes.stepped:
-                self._compute(update.share)
+                self._compute(update)
             if number + 1 < len(updates):
                 self._launch_after(update)
         to.add_on_stream(NodeKind.NOT_BEFORE)
@@ -358,7 +372,7 @@ class OptimizerBuilder:
         to, host_s = self.to, self.pace.optimizer_host * update.share
         begun, writing, to.graph.writing = to.moment(), to.graph.writing, Cause.OPTIMIZER
         if not to.one_thread:
-            self._compute(update.share)
+            self._compute(update)
             to.add_on_stream(NodeKind.NOT_BEFORE)
         elif to.sleeps:
             # It sleeps so long, wherever in a phase that is.
@@ -369,10 +383,14 @@ class OptimizerBuilder:
         self.nodes.optimizer.append((begun, to.moment()))
         self._launch_after(update)
 
-    def _compute(self, share: float) -> None:
-        """Let the device do a share of the optimizer, and its host launch it."""
-        self.to.device(self.pace.optimizer_work * share)
-        self.to.host(self.pace.optimizer_host * share)
+    def _compute(self, update: OptimizerUpdate) -> None:
+        """Let the device do a share of the optimizer, and its host launch it; or the host, once it has all it needs."""
+        if update.host_s is not None:
+            self.to.synchronise()
+            self.to.host(update.host_s)
+            return
+        self.to.device(self.pace.optimizer_work * update.share)
+        self.to.host(self.pace.optimizer_host * update.share)
 
     def _take_in(self, update: OptimizerUpdate) -> None:
         self.to.take_in(self.nodes, self.launches.take_waits(*update.before))

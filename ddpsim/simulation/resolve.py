@@ -22,7 +22,7 @@ from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.simulation.communication import JobResources, WireFactor
+from ddpsim.simulation.communication import JobResources, WireFactor, byte_copy_s
 from ddpsim.simulation.contention import GpuCapacity
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import ExecutionModel
@@ -169,7 +169,9 @@ def resolve(
     drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
     settings = list(_settings_of(drawn, ranks, options, backend, calibration, extent.total, planned=planned))
     if schedule is not None:
-        settings = carry_out(schedule, settings, ranks, backend)
+        offloads = schedule.sharding.offload is not None and not kinds[0].execution.one_thread
+        copy_s = byte_copy_s(placement) if offloads else 0.0
+        settings = carry_out(schedule, settings, ranks, backend, copy_s)
     job = JobResources(
         placement, options, calibration, backend, costs, gpu, given.get("wire_factor"), given.get("latency", 1.0)
     )

@@ -81,11 +81,13 @@ class OptimizerUpdate:
     Attributes:
         before, after: the points `optimizer:I` and `updated:I` of its parameters.
         share: of the optimizer's time on this rank.
+        host_s: what it takes where the host has its state; None where the device has.
     """
 
     before: tuple[Point, ...]
     after: tuple[Point, ...]
     share: float
+    host_s: float | None = None
 
 
 WHOLE_UPDATE = OptimizerUpdate((), (), 1.0)
@@ -132,12 +134,20 @@ class Scheduled:
 
     @classmethod
     def of(
-        cls, schedule: Schedule, workload: Workload, costs: Costs, options: Options, *, gloo: bool = False
+        cls,
+        schedule: Schedule,
+        workload: Workload,
+        costs: Costs,
+        options: Options,
+        *,
+        gloo: bool = False,
+        host_copy_s: float = 0.0,
     ) -> Scheduled:
         """Return `schedule` for ranks that compute `workload`.
 
         Args:
             gloo: whether it is carried out over gloo, whose messages start when the host launches them.
+            host_copy_s: of a byte between host and device.
         """
         schedule = block_first_points(schedule, workload)
         count = len(workload.parameters)
@@ -154,10 +164,18 @@ class Scheduled:
         groups = [mine for group in groups if (mine := [index for index in group if index not in served])]
         return cls(
             schedule,
-            messages_of(schedule, workload, costs, lanes, view=options.gradient_as_bucket_view, gloo=gloo),
+            messages_of(
+                schedule,
+                workload,
+                costs,
+                lanes,
+                view=options.gradient_as_bucket_view,
+                gloo=gloo,
+                host_copy_s=host_copy_s,
+            ),
             lanes,
             _find_waits(schedule, workload, groups if late else []),
-            () if late else tuple(_update(schedule, workload, group) for group in groups),
+            () if late else tuple(_update(schedule, workload, group, options.scale_host) for group in groups),
             tuple((Point(PointKind.BACKWARD, index),) if index in backward else () for index in range(count)),
             frozenset(filled),
         )
@@ -202,15 +220,20 @@ def _groups(schedule: Schedule, count: int, *, clipping: bool) -> list[list[int]
     return list(members.values())
 
 
-def _update(schedule: Schedule, workload: Workload, parameters: Iterable[int]) -> OptimizerUpdate:
+def _update(
+    schedule: Schedule, workload: Workload, parameters: Iterable[int], scale_host: float = 1.0
+) -> OptimizerUpdate:
     chosen = tuple(parameters)
     whole = sum(parameter.size_bytes for parameter in workload.parameters)
     share = sum(workload.parameters[index].size_bytes for index in chosen) / whole if whole else 1.0
     before, after = parameters_at(schedule, PointKind.OPTIMIZER), parameters_at(schedule, PointKind.UPDATED)
+    sharding, offload = schedule.sharding, schedule.sharding.offload
+    elements = sum(workload.parameters[index].numel for index in chosen) / sharding.optimizer
     return OptimizerUpdate(
         points(PointKind.OPTIMIZER, tuple(index for index in chosen if index in before)),
         points(PointKind.UPDATED, tuple(index for index in chosen if index in after)),
-        share / schedule.sharding.optimizer,
+        share / sharding.optimizer,
+        None if offload is None else scale_host * offload.host_s(elements, workload.optimizer_kind),
     )
 
 

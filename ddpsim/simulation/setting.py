@@ -335,15 +335,24 @@ def merge_ranks(setting: RankConfiguration, ranks: int) -> RankConfiguration:
 
 
 def carry_out(
-    schedule: Schedule, settings: Sequence[RankConfiguration], world_size: int, backend: str
+    schedule: Schedule,
+    settings: Sequence[RankConfiguration],
+    world_size: int,
+    backend: str,
+    host_copy_s: float = 0.0,
 ) -> list[RankConfiguration]:
-    """Return `settings` of ranks that carry out `schedule`, made ready once for all that compute alike."""
+    """Return `settings` of ranks that carry out `schedule`, made ready once for all that compute alike.
+
+    Args:
+        host_copy_s: of a byte between the host and the device of each rank.
+    """
     found = [merge_ranks(each, world_size) for each in settings] if schedule.one_process else settings
     carried: list[RankConfiguration] = []
     for each in found:
         alike = (one.scheduled for one in carried if one.workload is each.workload and one.costs == each.costs)
         made = next(alike, None) or Scheduled.of(
-            schedule, each.workload, each.costs, each.options, gloo=backend == "gloo"
-        )
+            schedule, each.workload, each.costs, each.options, gloo=backend == "gloo",
+            host_copy_s=0.0 if each.execution.one_thread else host_copy_s,
+        )  # fmt: skip
         carried.append(replace(each, scheduled=made))
     return carried

@@ -12,9 +12,9 @@ WORTH = 0.03
 
 
 def verdicts(rows: Sequence[Row], measured: Sequence[Row]) -> Iterator[str]:
-    """Yield what pays, trace by trace."""
+    """Yield what pays, trace by trace, the one that pays most first."""
     ratios = sorted({row["ratio"] for row in rows})
-    for trace in _traces(rows):
+    for trace in _traces_by_worth(rows):
         own = [row for row in rows if row["trace"] == trace]
         worth = [row for row in own if row["gain_low"] >= WORTH]
         bound = max(row["bound"] for row in own)
@@ -30,6 +30,17 @@ def verdicts(rows: Sequence[Row], measured: Sequence[Row]) -> Iterator[str]:
         yield f"- **{trace}**: {what}.{_run(trace, measured)}"
 
 
+def _traces_by_worth(rows: Sequence[Row]) -> list[str]:
+    """Return the traces by the most that is worth it, then by what an oracle would save."""
+
+    def worth(trace: str) -> tuple[float, float]:
+        own = [row for row in rows if row["trace"] == trace]
+        gains = (row["gain"] for row in own if row["gain_low"] >= WORTH)
+        return max(gains, default=0.0), max(row["bound"] for row in own)
+
+    return sorted(_traces(rows), key=worth, reverse=True)
+
+
 def _run(trace: str, measured: Sequence[Row]) -> str:
     """Return what was measured of a trace, the best arm that could be had at each ratio."""
     told = []
@@ -41,10 +52,10 @@ def _run(trace: str, measured: Sequence[Row]) -> str:
 
 
 def best(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield for each trace and ratio what gains most."""
+    """Yield for each trace and ratio what gains most, in the order of `verdicts`."""
     yield "| trace | wire / backward | torch ms | once | oracle | best | regret | policy, predictor | rebuilds |"
     yield "|---|--:|--:|--:|--:|--:|--:|---|--:|"
-    for trace in _traces(rows):
+    for trace in _traces_by_worth(rows):
         for ratio in sorted({row["ratio"] for row in rows}):
             own = [row for row in rows if (row["trace"], row["ratio"]) == (trace, ratio)]
             best = max(own, key=lambda row: float(row["gain"]))

@@ -55,6 +55,7 @@ def distances(rank: int, schemes: list[str]) -> dict[str, float]:
     ("world", "schemes"),
     [
         (2, ["fsdp2", "fsdp2:noreshard", "fsdp2:reshard_root", "hsdp:2", "hsdp:1"]),
+        (2, ["fsdp2:offload", "hsdp:2,offload,noreshard"]),
         (2, ["fsdp2:wrap=0+2.*+4,forward_prefetch=2,backward_prefetch=2"]),
         pytest.param(4, ["hsdp:2"], marks=pytest.mark.needs("minutes")),
     ],

@@ -18,7 +18,6 @@ torch = pytest.importorskip("torch")
 
 from ddpexec.errors import ExecutionError, LostRankError  # noqa: E402
 from ddpexec.groups.process_groups import FinishedWork  # noqa: E402
-from ddpexec.running.settings import RunSettings  # noqa: E402
 from ddpexec.schedules.served import ServerStream  # noqa: E402
 from ddpsim.errors import PlanError  # noqa: E402
 from ddpsim.operations import Operation  # noqa: E402
@@ -106,6 +105,80 @@ def test_servers_have_nodes_of_their_own_and_other_ranks_there_idle() -> None:
     assert [updates for _, _, updates in told[2]] == [STEPS * buckets] * 2
 
 
+def beside(rank: int) -> list[tuple[float, int, int, int]]:
+    """Return how far a rank of two nodes of two ends from one process, its server's updates, buckets, bytes sent."""
+    found = []
+    for optimizer in OPTIMIZERS:
+        for options in ("beside=1", "beside=2", "beside=1,tictac"):
+            with mock.patch.dict(os.environ, {"LOCAL_WORLD_SIZE": "2"}):
+                made = wrapped(rank, f"parameter-server:{options}", optimizer)
+            assert not made.serves
+            for number in range(STEPS):
+                step(made, number, rank, 4)
+            served = made.end()
+            weights = [parameter.detach() for parameter in made.module.parameters()]
+            sent = pushed_bytes(made)
+            far = apart(weights, alone(optimizer, 4)[-1])
+            found.append((far, served.updates if served else 0, len(made.schedule) // 2, sent))
+    return found
+
+
+def pushed_bytes(made: Any) -> int:
+    """Return the bytes that a rank has pushed to servers of other ranks."""
+    pushes = [lane for (_, stream), lane in made.reducer.messages._lanes.items() if stream == "push"]
+    return sum(lane.sent_bytes for lane in pushes)
+
+
+def test_servers_beside_trainers_end_with_the_weights_of_one_process() -> None:
+    told = ranks.run(4, beside, timeout_s=110)
+    assert max(far for found in told for far, *_ in found) < 1e-10
+    elements = sum(parameter.numel() for parameter in model_of().parameters())
+    for rank, found in enumerate(told):
+        for (_, updates, buckets, sent), hosts in zip(found, [(0, 2), (0, 1, 2, 3), (0, 2)] * 2, strict=True):
+            assert updates == (STEPS * buckets if rank in hosts else 0)
+            # Parts are equal to a row of each bucket; what goes to the server in the same process is not sent.
+            others = len(hosts) - (rank in hosts)
+            assert sent == pytest.approx(STEPS * elements * 8 * others / len(hosts), abs=STEPS * buckets * 8)
+
+
+def asynchronous_beside(rank: int) -> tuple[int, int, int, int]:
+    slowly = {"sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.01)}
+    with mock.patch.dict(OPTIMIZERS, slowly):
+        made = wrapped(rank, "parameter-server:beside=1,async")
+    steps = 6 + 3 * rank
+    for number in range(steps):
+        step(made, number, rank, 3)
+    served = made.end()
+    return steps, len(made.schedule) // 2, served.updates, sum(served.staleness.values())
+
+
+def test_asynchronous_servers_beside_trainers_lose_no_update() -> None:
+    found = ranks.run(3, asynchronous_beside)
+    steps = sum(each for each, *_ in found)
+    for _, buckets, updates, counted in found:
+        assert (updates, counted) == (steps * buckets, (steps - 3) * buckets)
+
+
+def goes_on(rank: int) -> float:
+    """Return how far servers that are saved, loaded into others and trained on end from one process."""
+    first = wrapped(rank, "parameter-server:beside=1")
+    for number in range(STEPS // 2):
+        step(first, number, rank, 2)
+    first.end()
+    weights, kept = first.module.state_dict(), first.scheme_state_dict()
+    second = wrapped(rank, "parameter-server:beside=1")
+    second.module.load_state_dict(weights)
+    second.load_scheme_state_dict(kept)
+    for number in range(STEPS // 2, STEPS):
+        step(second, number, rank, 2)
+    second.end()
+    return apart([parameter.detach() for parameter in second.module.parameters()], alone("sgd", 2)[-1])
+
+
+def test_servers_beside_trainers_go_on_where_they_were_saved() -> None:
+    assert max(ranks.run(2, goes_on)) < 1e-10
+
+
 @pytest.mark.parametrize(("world", "servers"), [(3, 1), (4, 2), (2, 1)])
 def test_synchronous_steps_end_with_the_weights_of_one_process(world: int, servers: int) -> None:
     for found in ranks.run(world, distances, servers, timeout_s=110):
@@ -168,7 +241,10 @@ def losing(rank: int, scheme: str) -> tuple[str, float]:
 
 @pytest.mark.needs("wait")
 @pytest.mark.shares_clock  # a rank is told by timeouts of seconds that another has gone
-@pytest.mark.parametrize("scheme", ["parameter-server", "parameter-server:async"])
+@pytest.mark.parametrize(
+    "scheme",
+    ["parameter-server", "parameter-server:async", "parameter-server:beside=1", "parameter-server:beside=1,async"],
+)
 def test_a_killed_rank_ends_the_others(scheme: str) -> None:
     survivors = ranks.outcomes(3, losing, scheme, group_timeout_s=3)
     for rank in (0, 2):
@@ -185,6 +261,24 @@ def ended_early(rank: int) -> str:
 
 
 @pytest.mark.needs("wait")
+def ended_early_beside(rank: int) -> str:
+    made = wrapped(rank, "parameter-server:beside=1")
+    try:
+        for number in range(2 + rank):
+            step(made, number, rank, 2)
+        made.end()
+    except ExecutionError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.needs("wait")
+def test_of_servers_beside_trainers_a_rank_that_ends_before_another_is_named() -> None:
+    first, second = ranks.outcomes(2, ended_early_beside, group_timeout_s=20)
+    assert "rank 0 has ended and rank 1 goes on" in first.value
+    assert "has ended" in second.value  # said by its own server, or of the process that has left
+
+
 def test_a_rank_that_ends_before_another_is_named() -> None:
     said = ranks.run(3, ended_early)
     assert "rank 0 has ended and rank 1 goes on" in said[2]
@@ -228,10 +322,10 @@ def refused(rank: int) -> str:
         wrapped(rank, "parameter-server", learn=2)
     with pytest.raises(ExecutionError, match="DeepSpeed trains by it"):
         wrapped(rank, "zero3")
-    with pytest.raises(ExecutionError, match="nobody trains by it here"):
-        wrapped(rank, "parameter-server:beside=1")
-    with pytest.raises(ExecutionError, match="simulated, and not run; give servers=N"):
-        RunSettings(scheme="parameter-server:beside=1")
+    with pytest.raises(ExecutionError, match="learn=0"):
+        wrapped(rank, "parameter-server:beside=1", learn=2)
+    with pytest.raises(PlanError, match="3 servers on a node of 1 rank"):
+        wrapped(rank, "parameter-server:beside=3")
     with pytest.raises(PlanError) as said:
         wrapped(rank, "parameter-server:servers=2")
     made = wrapped(rank, "parameter-server")
@@ -255,6 +349,9 @@ class _Group:
 
     def __init__(self) -> None:
         self.works: list[weakref.ref[FinishedWork]] = []
+
+    def rank(self) -> int:
+        return 0
 
     def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> FinishedWork:
         work = FinishedWork()

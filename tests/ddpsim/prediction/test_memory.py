@@ -120,6 +120,15 @@ def test_gathered_parameters_are_alive_beside_the_activations() -> None:
     assert kept.resident_bytes == resharded.resident_bytes
 
 
+def test_what_is_offloaded_is_on_the_host() -> None:
+    kept, offloaded = sharded_memory("fsdp2"), sharded_memory("fsdp2:offload")
+    buffers = sum(buffer.size_bytes for buffer in load_workload("bert-base@a100-amp-b32").buffers)
+    moved = kept.parameters_bytes - buffers + kept.gradients_bytes + kept.optimizer_bytes
+    assert (offloaded.host_bytes, kept.host_bytes) == (moved, 0)
+    assert (offloaded.parameters_bytes, offloaded.gradients_bytes, offloaded.optimizer_bytes) == (buffers, 0, 0)
+    assert offloaded.step_bytes == buffers + offloaded.gathered_bytes + offloaded.activations_bytes
+
+
 def test_an_optimizer_with_its_own_copy_keeps_one_tensor_more_in_fp32() -> None:
     whole = sharded_memory("ddp")
     assert sharded_memory("zero0").optimizer_bytes == whole.optimizer_bytes + whole.gradients_bytes

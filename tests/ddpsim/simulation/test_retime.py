@@ -67,6 +67,7 @@ def both_s(
         {"process_groups": 2},
         {"accumulate": 2},
         {"scheme": "fsdp2"},
+        {"scheme": "fsdp2:offload"},
         {"scheme": "zero1"},
         {"compression": "powersgd:2"},
         {"stragglers": {1: 1.3}},

@@ -1,0 +1,106 @@
+"""Messages that a rank sends to itself, as it does where a server and a training rank share a process.
+
+gloo sends between ranks only. Here a send and a receive of one tag meet, and the later of the two copies.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Sequence
+
+import torch.distributed as dist
+from torch import Tensor
+
+from ddpexec.groups.process_groups import Work
+
+
+class LoopbackWork:
+    """A message of a rank to itself, or its receipt; it waits for the other of the two."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+
+    def wait(self) -> bool:
+        """Wait until it has been copied.
+
+        Raises:
+            BaseException: what made the other end fail.
+        """
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether it has been copied, or never will be."""
+        return self._done.is_set()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Let those that wait go on, with `error` where there is one."""
+        self._error = error
+        self._done.set()
+
+
+class LoopbackGroup:
+    """Sends and receives of a gloo group, and those of a rank to itself within its process.
+
+    Args:
+        group: of all ranks.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group, self._own = group, group.rank()
+        self._lock = threading.Lock()
+        self._sends: defaultdict[int, deque[LoopbackWork]] = defaultdict(deque)
+        self._receives: defaultdict[int, deque[LoopbackWork]] = defaultdict(deque)
+        self._error: BaseException | None = None
+
+    def rank(self) -> int:
+        """Return this rank."""
+        return self._own
+
+    def send(self, tensors: Sequence[Tensor], to: int, tag: int) -> Work:
+        """Begin to send the one tensor of a list to a rank; it may be changed when the work has ended."""
+        if to != self._own:
+            work: Work = self._group.send(list(tensors), to, tag)
+            return work
+        return self._meet(LoopbackWork(tensors[0]), self._sends[tag], self._receives[tag], sends=True)
+
+    def recv(self, tensors: Sequence[Tensor], source: int, tag: int) -> Work:
+        """Begin to receive what a rank sends by `tag`, into the one tensor of a list."""
+        if source != self._own:
+            work: Work = self._group.recv(list(tensors), source, tag)
+            return work
+        return self._meet(LoopbackWork(tensors[0]), self._receives[tag], self._sends[tag], sends=False)
+
+    def fail(self, error: BaseException) -> None:
+        """Have all that wait for this rank's own messages, and whoever will, raise `error`."""
+        with self._lock:
+            self._error = error
+            for waiting in [*self._sends.values(), *self._receives.values()]:
+                while waiting:
+                    waiting.popleft().end(error)
+
+    def _meet(
+        self, mine: LoopbackWork, own: deque[LoopbackWork], others: deque[LoopbackWork], *, sends: bool
+    ) -> LoopbackWork:
+        with self._lock:
+            if self._error is not None or not others:
+                if self._error is None:
+                    own.append(mine)
+                else:
+                    mine.end(self._error)
+                return mine
+            other = others.popleft()
+        sent, received = (mine, other) if sends else (other, mine)
+        received.tensor.copy_(sent.tensor)
+        sent.end()
+        received.end()
+        return mine
+
+
+PointToPoint = dist.ProcessGroup | LoopbackGroup
+"""What sends to a rank, and receives from it, by a tag."""
