@@ -147,7 +147,7 @@ def resolve(
     workloads, planned = given.get("workloads", {}), given.get("planned")
     options.check(workload)
     options.check_ranks(placement.world_size)
-    _check_tensor(placement, options)
+    check_layer_groups(placement, options.tensor_parallel)
     _check_templates(placement, workloads, workload)
     options = options.on(workload, placement.topology)
     backend = options.backend_for(workload)
@@ -186,7 +186,7 @@ def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | Non
         InputError: more single transfers than bearable.
     """
     before = resolved.job.options
-    if before.scheduled or before.compiled or before.disturbed or before.order is not None:
+    if before.by_schedule or before.compiled or before.disturbed or before.order is not None:
         return None
     options = replace(before, caps=caps, plan=plan)
     plans = Plans([0], [options.bucket_plan(resolved.draws[0].workload)])
@@ -275,9 +275,13 @@ def _kinds_of(
         yield RankKind(sorted(ranks), source, execution, split, spread, jitter, beside_others, of_nodes, nodes)
 
 
-def _check_tensor(placement: Placement, options: Options) -> None:
-    """Refuse ranks that share layers where their groups begin or end in the middle of a node that others are on."""
-    ranks, each = options.tensor_parallel, placement.gpus_per_node
+def check_layer_groups(placement: Placement, ranks: int) -> None:
+    """Refuse groups of `ranks` that share layers where they begin or end in the middle of a node that others are on.
+
+    Raises:
+        InputError: a number that neither divides the ranks of a node nor is a multiple of them.
+    """
+    each = placement.gpus_per_node
     if ranks % each and each % ranks:
         what = f"groups of {ranks} ranks on nodes of {each}"
         raise InputError(what, place="tensor_parallel", remedy="give a divisor or a multiple of the ranks of a node")
