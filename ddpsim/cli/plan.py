@@ -21,6 +21,7 @@ from ddpsim.cli.plan_text import text
 from ddpsim.cli.predict import warn_of_pace
 from ddpsim.cli.progress import Progress
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
+from ddpsim.cli.search import check_without_search, document_of, run_searches, space_of
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.option import Section
@@ -46,6 +47,45 @@ class PlanArguments:
     bucket_cap_mb: SweptCaps = None
     plan: PlanFile = None
     schemes: Schemes = None
+    search: Annotated[
+        bool,
+        typer.Option(
+            "--search",
+            help="Look over schemes, --tensor-parallel, micro-batches and caps, and show the best few that fit.",
+        ),
+        Section.BUCKETS,
+    ] = False
+    tensor_parallel: Annotated[
+        str | None,
+        typer.Option(
+            "--tensor-parallel",
+            metavar="1,2,8",
+            help="Consecutive ranks that share each layer of an estimated transformer, as `predict` takes them; with "
+            "--search several. [1, with --search powers of two in a node]",
+        ),
+        Section.JOB,
+    ] = None
+    micro_batch_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="1,2,4",
+            help="With --search: samples that a rank, or ranks that share layers, compute at once, estimated anew. "
+            "[the workload's own by powers of two, of an estimate]",
+        ),
+        Section.JOB,
+    ] = None
+    global_batch_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="With --search: samples of a step, of all ranks. [batch x ranks x --accumulate]"
+        ),
+        Section.JOB,
+    ] = None
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(metavar="80GB", help="What a rank may take of its GPU's memory. [all of it]"),
+        Section.MACHINE,
+    ] = None
     out: Annotated[
         str | None,
         typer.Option(
@@ -66,20 +106,29 @@ def plan(
     output: Output,
     context: typer.Context,
 ) -> None:
-    """Find the bucket sizes that make an iteration shortest, or with --schemes the scheme.
+    """Find the bucket sizes that make an iteration shortest, with --schemes the scheme, or with --search all of it.
 
     Each row is set beside torch's default: the gain, and the line to paste; each scheme beside DDP. With -v the table
     has the parts of each step, and lines say where a gain comes from and what the bytes go by. What is done before a
     plan is stopped lies beside -o or --report, and the same command goes on from there.
+
+    A search keeps the samples of a step, and says how many candidates do not fit, divide or keep up.
     """
     from ddpsim.planning.planner import cells_of, report_of, task_of
     from ddpsim.prediction.models import Model
     from ddpsim.topology.spec import load_topology
+    from ddpsim.units import parse_size
 
     check_destination(arguments.out, as_json=output.as_json)
     check_destination(arguments.plot)
     check_report(arguments.report, output, {"-o": arguments.out, "--plot": arguments.plot})
+    if arguments.memory_limit is not None:
+        options = replace(options, memory_limit_bytes=parse_size(arguments.memory_limit, "memory_limit"))
     models = _name_models([Model.of(name, options) for name in arguments.workload])
+    if arguments.search:
+        _search(arguments, models, options, given, by, output)
+        return
+    options = replace(options, tensor_parallel=check_without_search(arguments))
     if arguments.schemes is not None:
         given_too = {name: getattr(arguments, name) for name in ("out", "plot", "report", "bucket_cap_mb", "plan")}
         _refuse_beside_schemes(given_too)
@@ -122,6 +171,48 @@ def plan(
         _document(reports) if output.as_json else None,
         lambda: _all(reports, details=output.verbose),
         aside=STANDARD_OUTPUT in (arguments.out, arguments.report),
+    )
+
+
+def _search(
+    arguments: PlanArguments,
+    models: Mapping[str, Model],
+    options: Options,
+    given: ConstantOptions,
+    by: Workers,
+    output: Output,
+) -> None:
+    """Search on each machine and node count, and print what is found."""
+    from ddpsim.cli.search_text import text as search_text
+    from ddpsim.planning.search import SearchQuestion
+    from ddpsim.topology.spec import load_topology
+
+    _check(options, arguments.bucket_cap_mb, arguments.plan, arguments.out, len(models))
+    space, caps = space_of(arguments, options), parse_swept_caps(arguments.bucket_cap_mb, options)
+    options = replace(options, caps=BucketCaps())
+    node_counts = [None] if arguments.nodes is None else counts(arguments.nodes, "nodes")
+    questions = [
+        SearchQuestion(
+            model,
+            machine,
+            count,
+            options=options,
+            space=space,
+            caps=caps,
+            gpus_per_node=arguments.gpus_per_node,
+            calibration=given.calibration_in_force(_backend(model, [machine], options)),
+        )
+        for model in models.values()
+        for machine in [load_topology(name) for name in arguments.topology]
+        for count in node_counts
+    ]
+    found = run_searches(questions, by, arguments.out)
+    each = len(found) // len(models)
+    reports = {name: found[n * each : (n + 1) * each] for n, name in enumerate(models)}
+    output.emit(
+        document_of(reports) if output.as_json else None,
+        lambda: "\n\n".join(search_text(report) for report in found),
+        aside=arguments.out == STANDARD_OUTPUT,
     )
 
 

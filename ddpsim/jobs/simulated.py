@@ -51,6 +51,7 @@ class Options(Job):
         beside: another job on the same machine, whose messages share the links between switches.
         tensor_parallel: consecutive ranks, each of which computes a part of every layer of a transformer; gradients are
             summed over every so-manieth rank.
+        memory_limit_bytes: what a rank may take of its GPU's memory; None is all of it.
         iterations: simulated iterations that count; None is 20, or where every recorded iteration is the same and no
             layer is left out 2, and 2 to 8 beside another job: the more, the longer that one's step is.
 
@@ -138,6 +139,7 @@ class Options(Job):
         ),
         Section.JOB,
     ] = 1
+    memory_limit_bytes: float | None = None
     iterations: Annotated[
         int | None, Option("Simulated iterations that count. [20; fewer where all are alike]", "N"), Section.JOB
     ] = None
