@@ -55,9 +55,10 @@ def best_buckets(
 ) -> PlanRow:
     """Return the plan that makes an iteration shortest, beside torch's default.
 
-    Tried are torch's default, uniform caps, and the exact best partition of a pipeline model; each is simulated, and
-    none of a scheme whose messages are not buckets. Of those within `TELLING` of the fastest the simplest is the plan: of those worth it, where the fastest is. The
-    partition, a list of caps, is the plan only where one cap loses more than `SIMPLER` of its gain.
+    Tried are torch's default, uniform caps, and the exact best partition of a pipeline model; each is simulated. Of a
+    scheme whose messages are not buckets the default alone is. Of those within `TELLING` of the fastest the simplest is
+    the plan: of those worth it, where the fastest is. The partition, a list of caps, is the plan only where one cap
+    loses more than `SIMPLER` of its gain.
 
     Args:
         caps: tried beside torch's default, instead of uniform caps and the partition; each with a `bucket_cap_mb`.

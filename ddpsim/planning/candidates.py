@@ -22,8 +22,8 @@ SCHEMES = ("ddp", "zero1", "zero2", "fsdp2")
 
 NOT_DIVIDED, NOT_CUT, NOT_TOGETHER = "does not divide", "cannot be cut", "does not go together"
 NOT_FITTING, SLOWER = "does not fit", "slower"
-"""Why a candidate is ruled out: ranks, nodes, heads, layers or samples that are left over; a step whose layers cannot be
-cut over ranks; options that exclude each other; memory; time."""
+"""Why a candidate is ruled out: ranks, nodes, heads, layers or samples that are left over; a step whose layers cannot
+be cut over ranks; options that exclude each other; memory; time."""
 
 _DIVIDING, _SAMPLES = "tensor_parallel", "global_batch_size"
 """Places of errors of what is left over."""

@@ -75,7 +75,8 @@ def search(
         executor: where they are computed; None is here, one by one. The rows are the same.
 
     Raises:
-        InputError: no candidate fits, the least need is named; none divides ranks, layers and samples; and as `predict`.
+        InputError: no candidate fits (the least need is named), or none divides ranks, layers and samples; and as
+            `predict`.
     """
     crew = crew_of(executor)
     question = SearchQuestion(

@@ -106,7 +106,8 @@ def _check_heads(block: ParallelBlock, parameters: Sequence[Parameter], ranks: i
         heads = block.heads_of(linear)
         if heads is not None and heads % ranks:
             does = "joins" if linear is block.row else "makes"
-            what = f"{ranks} ranks do not divide the {heads} heads of attention that {parameters[linear.weight].name} {does}"
+            name = parameters[linear.weight].name
+            what = f"{ranks} ranks do not divide the {heads} heads of attention that {name} {does}"
             raise WorkloadError(what, place="tensor_parallel", remedy=f"give a divisor of {heads}")
 
 
