@@ -18,10 +18,10 @@ def text(report: SearchReport) -> str:
     best = report.best.plan
     columns = [
         column("scheme", words=True),
-        column("tensor_parallel"),
-        column("data_parallel"),
+        column("tensor_parallel", "tensor"),
+        column("data_parallel", "data"),
         column("micro_batch_size", "micro-batch"),
-        column("accumulate"),
+        column("accumulate", "a step"),
         column("buckets", words=True),
         column("iteration_s"),
         column("samples_per_s"),
@@ -38,7 +38,7 @@ def text(report: SearchReport) -> str:
         f"    {best.advice}",
     ]
     if report.within:
-        lines.append(f"within its band too: {'; '.join(str(row.candidate) for row in report.within)}")
+        lines += ["within its band too:", *(f"    {row.candidate}" for row in report.within)]
     return "\n".join([*lines, *_ruled_out(report)])
 
 
