@@ -47,9 +47,9 @@ def _ruled_out(report: SearchReport) -> Iterator[str]:
     left = sum(each.count for each in report.ruled_out)
     memory = report.best.plan.chosen.memory
     room = None if memory is None or memory.capacity_bytes is None else memory.capacity_bytes / GIB
-    fitting = "" if room is None else f", of {room:.1f} GiB a GPU"
-    simulated = format_count(report.simulated, "simulation")
-    yield f"{format_count(report.candidates, 'candidate')}{fitting}, {simulated}; {left} left out:"
+    fitting = "" if room is None else f" for {room:.1f} GiB a GPU"
+    candidates = f"{format_count(report.candidates, 'candidate')}{fitting}, {report.simulated} of them simulated"
+    yield f"{candidates}; {left} left out:"
     for each in report.ruled_out:
         why = each.reason if each.count == 1 else each.reason.replace("does not", "do not")
         yield f"    {each.count} {why}" + (f": {each.example}" if each.example else "")
