@@ -11,6 +11,7 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.option import check_at_least_one
 from ddpsim.prediction.models import Model
+from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation.resolve import check_layer_groups
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.graph import Placement
@@ -30,7 +31,7 @@ _DIVIDING, _SAMPLES = "tensor_parallel", "global_batch_size"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class SearchCandidate:
     """One way to train: another dimension is another field here, and its values are in `SearchSpace`.
 
     Attributes:
@@ -161,7 +162,7 @@ class CandidateRun:
         least_s: seconds that a step computes whatever it sends; no step of it is shorter.
     """
 
-    candidate: Candidate
+    candidate: SearchCandidate
     workload: Workload
     options: Options
     least_s: float
@@ -198,10 +199,13 @@ def candidates_of(
     """Return the candidates that divide ranks, layers and samples, and count the others as ruled out.
 
     Raises:
-        InputError: a workload that keeps its own batch where others are asked for, or the machine's pace cannot be had.
+        InputError: a workload that keeps its own batch where others are asked for, a machine whose pace cannot be had,
+            or a scheme some of whose ranks do not train.
     """
     samples = global_batch_size_of(model, placement, options, space)
     schemes = space.schemes or default_schemes(placement)
+    for scheme in schemes:
+        _refuse_servers(scheme)
     found: list[CandidateRun] = []
     for ranks in space.tensor_parallel or _default_ranks(model, placement):
         asked = replace(options, scheme="ddp", tensor_parallel=ranks, accumulate=1)
@@ -219,31 +223,40 @@ def candidates_of(
         for batch in space.micro_batch_sizes or _default_batches(model, in_group):
             if in_group % batch:
                 what = f"micro-batches of {batch} do not divide the {in_group} samples of a data-parallel rank"
-                error = InputError(what, place="micro_batch_size", remedy=f"give a divisor of {in_group}")
-                ruled_out.add(NOT_DIVIDED, len(schemes), error)
+                left_over = InputError(what, place="micro_batch_size", remedy=f"give a divisor of {in_group}")
+                ruled_out.add(NOT_DIVIDED, len(schemes), left_over)
                 continue
             workload = model.on(topology, batch, options=asked)
-            found += _of_schemes(schemes, ranks, batch, in_group // batch, workload, options, ruled_out)
+            first = SearchCandidate(
+                scheme="ddp", tensor_parallel=ranks, micro_batch_size=batch, accumulate=in_group // batch
+            )
+            found += _of_schemes(schemes, first, workload, options, ruled_out)
     return found
+
+
+def _refuse_servers(scheme: str) -> None:
+    """Refuse a scheme of which some ranks do not train: a step of it would have other samples than the others'."""
+    if scheme_named(scheme).servers is not None:
+        what, remedy = "some of its ranks do not train, so that a step has other samples", "leave it out of a search"
+        raise InputError(what, place=f"scheme {scheme!r}", remedy=remedy)
 
 
 def _of_schemes(
     schemes: Sequence[str],
-    ranks: int,
-    batch: int,
-    accumulate: int,
+    first: SearchCandidate,
     workload: Workload,
     options: Options,
     ruled_out: RuledOutCounts,
 ) -> Iterator[CandidateRun]:
+    """Yield the candidates that differ from `first` in their schemes."""
     for scheme in schemes:
-        candidate = Candidate(scheme=scheme, tensor_parallel=ranks, micro_batch_size=batch, accumulate=accumulate)
+        candidate = replace(first, scheme=scheme)
         try:
             own = candidate.options(options)
         except InputError as error:
             ruled_out.add(NOT_TOGETHER, 1, error)
             continue
-        yield CandidateRun(candidate, workload, own, accumulate * _computing_s(workload, options))
+        yield CandidateRun(candidate, workload, own, first.accumulate * _computing_s(workload, options))
 
 
 def _default_ranks(model: Model, placement: Placement) -> Iterator[int]:

@@ -27,7 +27,7 @@ SIMULATED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class SearchMachine:
     """Where the candidates of a search run.
 
     Attributes:
@@ -58,7 +58,7 @@ class QuickStep:
     refused: InputError | None = None
 
 
-def quick_step(machine: Machine, asked: tuple[Workload, Options, float]) -> QuickStep:
+def quick_step(machine: SearchMachine, asked: tuple[Workload, Options, float]) -> QuickStep:
     """Return what a candidate needs and takes; one that does not fit is not simulated.
 
     Args:
@@ -86,7 +86,7 @@ def quick_step(machine: Machine, asked: tuple[Workload, Options, float]) -> Quic
     return QuickStep(memory, best_s, best)
 
 
-def _looks(machine: Machine, run: SimulatedRun) -> bool:
+def _looks(machine: SearchMachine, run: SimulatedRun) -> bool:
     return machine.caps != () and rests_on_buckets(run)
 
 

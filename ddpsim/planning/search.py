@@ -18,15 +18,15 @@ from ddpsim.planning.candidates import (
     NOT_FITTING,
     NOT_TOGETHER,
     SLOWER,
-    Candidate,
     CandidateRun,
     RuledOutCounts,
+    SearchCandidate,
     SearchSpace,
     candidates_of,
     global_batch_size_of,
 )
 from ddpsim.planning.planner import Cell, task_of
-from ddpsim.planning.quick_step import Machine, QuickStep, quick_step
+from ddpsim.planning.quick_step import QuickStep, SearchMachine, quick_step
 from ddpsim.planning.search_report import SearchReport, SearchRow
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.models import Model
@@ -102,7 +102,7 @@ class Leader:
         step_s: as the quick simulation has it.
     """
 
-    candidate: Candidate
+    candidate: SearchCandidate
     cell: Cell
     step_s: float
 
@@ -175,7 +175,7 @@ class SearchQuestion:
         ruled_out = RuledOutCounts()
         runs = candidates_of(self.model, self.topology, self.placement, self.options, self.space, ruled_out)
         ranking = _Ranking(runs, ruled_out, progress or show_nothing)
-        machine = Machine(self.topology, self.nodes, self.gpus_per_node, self.calibration, self.caps)
+        machine = SearchMachine(self.topology, self.nodes, self.gpus_per_node, self.calibration, self.caps)
         while wave := ranking.next_wave():
             items = [(run.workload, run.options, ranking.beat_s) for run in wave]
             known = dict(Points(partial(quick_step, machine), items, crew, lambda _: "a candidate"))
@@ -208,7 +208,7 @@ class _Ranking:
     show: Progress
     found: list[tuple[float, CandidateRun, QuickStep]] = field(default_factory=list)
     unsimulated: int = 0
-    nearest: tuple[Memory, Candidate] | None = None
+    nearest: tuple[Memory, SearchCandidate] | None = None
     _total: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -255,5 +255,5 @@ class _Ranking:
         return InputError(what, place=None if limit_bytes is None else "memory_limit", remedy=remedy)
 
 
-def _describe_need(memory: Memory, candidate: Candidate) -> str:
+def _describe_need(memory: Memory, candidate: SearchCandidate) -> str:
     return f"the least is {memory.least_bytes / GIB:.1f} GiB, of {candidate}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddpsim.markup import SCREEN
-from ddpsim.planning.candidates import Candidate, RuledOut
+from ddpsim.planning.candidates import RuledOut, SearchCandidate
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.prediction.document import flat
 from ddpsim.prediction.prediction import Band
@@ -17,7 +17,7 @@ from ddpsim.units import format_count
 class SearchRow:
     """A candidate and the row of a plan that was made for it."""
 
-    candidate: Candidate
+    candidate: SearchCandidate
     plan: PlanRow
 
     def __repr__(self) -> str:

@@ -15,11 +15,11 @@ from ddpsim.planning.candidates import (
     NOT_FITTING,
     NOT_TOGETHER,
     SLOWER,
-    Candidate,
+    SearchCandidate,
     SearchSpace,
 )
 from ddpsim.planning.lost import without_each
-from ddpsim.planning.quick_step import Machine, quick_step
+from ddpsim.planning.quick_step import SearchMachine, quick_step
 from ddpsim.planning.search import LEADERS, search
 from ddpsim.planning.search_report import SearchReport
 from ddpsim.prediction.models import Model
@@ -32,7 +32,7 @@ from ddpsim.workload.files import load_workload
 SCHEMES = ("ddp", "zero1", "fsdp2")
 
 
-def _step_s(model: Model, machine: str, nodes: int, candidate: Candidate, caps: BucketCaps) -> float:
+def _step_s(model: Model, machine: str, nodes: int, candidate: SearchCandidate, caps: BucketCaps) -> float:
     topology, options = load_topology(machine), candidate.options(Options(caps=caps))
     workload = model.on(topology, candidate.micro_batch_size, options=options)
     found = predict(workload, topology, nodes=nodes, options=options, local_s=1.0, band=False, brief=True)
@@ -56,7 +56,7 @@ def test_the_best_is_that_of_all_simulated(
     every = {}
     for scheme, together, batch in product(SCHEMES, ranks, batches):
         times = model.source.batch_size * together // batch
-        candidate = Candidate(scheme=scheme, tensor_parallel=together, micro_batch_size=batch, accumulate=times)
+        candidate = SearchCandidate(scheme=scheme, tensor_parallel=together, micro_batch_size=batch, accumulate=times)
         size_mb = model.source.gradient_bytes / together / MIB
         caps = [None, *(cap for cap in CAPS_MB if cap < size_mb and scheme != "fsdp2"), size_mb]
         every[candidate] = min(_step_s(model, machine, 2, candidate, BucketCaps(bucket_cap_mb=cap)) for cap in caps)
@@ -123,7 +123,7 @@ def test_a_limit_leaves_out_what_does_not_fit() -> None:
 def test_many_micro_batches_are_told_by_four(scheme: str, sync: str) -> None:
     node, asked = load_topology("dgx-a100"), Options(scheme=scheme, accumulate=11, sync=sync)
     workload = Model.of("gpt2-small").on(node, 1, options=asked)
-    told = quick_step(Machine(node, 2, None, None, ()), (workload, asked, float("inf")))
+    told = quick_step(SearchMachine(node, 2, None, None, ()), (workload, asked, float("inf")))
     whole = predict(workload, node, nodes=2, options=asked, local_s=1.0, band=False, brief=True)
     assert told.step_s == pytest.approx(11 * whole.iteration_s, rel=0.005)
 
@@ -151,5 +151,7 @@ def test_what_cannot_be_is_refused() -> None:
         search("resnet50", node, nodes=2, space=SearchSpace(tensor_parallel=[2]))
     with pytest.raises(InputError, match="`global_batch_size` and `accumulate=2` are both given"):
         search("mlp", node, nodes=2, space=SearchSpace(global_batch_size=128), options=Options(accumulate=2))
-    with pytest.raises(InputError, match="tensor_parallel: nothing is given"):
+    with pytest.raises(InputError, match="some of its ranks do not train"):
+        search("mlp", node, nodes=2, space=SearchSpace(schemes=["ddp", "parameter-server"]))
+    with pytest.raises(InputError, match="nothing is given"):
         SearchSpace(tensor_parallel=[])
