@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,17 +14,16 @@ from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.keeping import make_resumable
-from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCounts, PlanFile, Schemes, SweptCaps, parse_swept_caps
+from ddpsim.cli.options import parse_swept_caps
 from ddpsim.cli.output import Output, note
-from ddpsim.cli.pictures import plot_option
+from ddpsim.cli.plan_arguments import PlanArguments
 from ddpsim.cli.plan_text import text
 from ddpsim.cli.predict import warn_of_pace
 from ddpsim.cli.progress import Progress
-from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
+from ddpsim.cli.reporting import check_report, command_line, deliver_report
 from ddpsim.cli.search import check_without_search, document_of, run_searches, space_of
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
-from ddpsim.options.option import Section
 from ddpsim.options.text import counts
 from ddpsim.schedules.named import schemes_named
 from ddpsim.workers.asked import Workers
@@ -34,67 +33,6 @@ if TYPE_CHECKING:
     from ddpsim.planning.rows import PlanReport, PlanRow
     from ddpsim.prediction.models import Model
     from ddpsim.topology.graph import Topology
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanArguments:
-    """What `plan` is asked beside a job: workloads, machines, sizes, caps, and where to write."""
-
-    workload: Annotated[list[str], typer.Option(metavar="W", help="Workload or file; may be repeated."), Section.JOB]
-    topology: MachineNames
-    nodes: NodeCounts = None
-    gpus_per_node: GpusPerNode = None
-    bucket_cap_mb: SweptCaps = None
-    plan: PlanFile = None
-    schemes: Schemes = None
-    search: Annotated[
-        bool,
-        typer.Option(
-            "--search",
-            help="Look over schemes, --tensor-parallel, micro-batches and caps, and show the best few that fit.",
-        ),
-        Section.BUCKETS,
-    ] = False
-    tensor_parallel: Annotated[
-        str | None,
-        typer.Option(
-            "--tensor-parallel",
-            metavar="1,2,8",
-            help="Consecutive ranks that share each layer of an estimated transformer, as `predict` takes them; with "
-            "--search several. [1, with --search powers of two in a node]",
-        ),
-        Section.JOB,
-    ] = None
-    micro_batch_size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="1,2,4",
-            help="With --search: samples that a rank, or ranks that share layers, compute at once, estimated anew. "
-            "[the workload's own by powers of two, of an estimate]",
-        ),
-        Section.JOB,
-    ] = None
-    global_batch_size: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="With --search: samples of a step, of all ranks. [batch x ranks x --accumulate]"
-        ),
-        Section.JOB,
-    ] = None
-    memory_limit: Annotated[
-        str | None,
-        typer.Option(metavar="80GB", help="What a rank may take of its GPU's memory. [all of it]"),
-        Section.MACHINE,
-    ] = None
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out", "-o", metavar="FILE.json", help="Write the best row's plan, of one workload; - is standard output."
-        ),
-        Section.OUTPUT,
-    ] = None
-    plot: Annotated[str | None, plot_option("Draw latency over bucket cap, a panel a machine."), Section.OUTPUT] = None
-    report: ReportFile = None
 
 
 @expand
@@ -206,7 +144,7 @@ def _search(
         for machine in [load_topology(name) for name in arguments.topology]
         for count in node_counts
     ]
-    found = run_searches(questions, by, arguments.out)
+    found = run_searches(questions, by, arguments.out, write_plan)
     each = len(found) // len(models)
     reports = {name: found[n * each : (n + 1) * each] for n, name in enumerate(models)}
     output.emit(

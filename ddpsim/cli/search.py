@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ddpsim.cli.keeping import make_resumable
@@ -13,9 +13,10 @@ from ddpsim.options.text import counts
 from ddpsim.schedules.named import schemes_named
 
 if TYPE_CHECKING:
-    from ddpsim.cli.plan import PlanArguments
+    from ddpsim.cli.plan_arguments import PlanArguments
     from ddpsim.jobs.simulated import Options
     from ddpsim.planning.candidates import SearchSpace
+    from ddpsim.planning.rows import PlanReport
     from ddpsim.planning.search import SearchQuestion
     from ddpsim.planning.search_report import SearchReport
     from ddpsim.workers.asked import Workers
@@ -65,13 +66,19 @@ def space_of(arguments: PlanArguments, options: Options) -> SearchSpace:
     )
 
 
-def run_searches(questions: Sequence[SearchQuestion], by: Workers, out: str | None) -> list[SearchReport]:
-    """Return the reports of searches, each as it would be alone; -o has the plan of the best row of all.
+def run_searches(
+    questions: Sequence[SearchQuestion], by: Workers, out: str | None, write: Callable[[PlanReport, str], None]
+) -> list[SearchReport]:
+    """Return the reports of searches, each as it would be alone.
+
+    Args:
+        questions: of all of them.
+        by: who simulates.
+        out: where -o leads; `write` writes the plan of the best row of all there.
 
     Raises:
         InputError: as `ddpsim.planning.search.search`.
     """
-    from ddpsim.cli.plan import write_plan
     from ddpsim.planning.rows import PlanReport
     from ddpsim.planning.search import LEADERS
 
@@ -81,7 +88,7 @@ def run_searches(questions: Sequence[SearchQuestion], by: Workers, out: str | No
             ranked = question.rank(done.crew, Progress(f"candidates of {question}"))
             found.append(ranked.report(done.compute(ranked.task(), "plans")))
         if out is not None:
-            write_plan(PlanReport(tuple(row.plan for each in found for row in each.rows), found[0].name), out)
+            write(PlanReport(tuple(row.plan for each in found for row in each.rows), found[0].name), out)
     told = set[str]()
     for report in found:
         for row in report.rows:
