@@ -88,7 +88,9 @@ class FusedAttention(TorchFunctionMode):
 
     def _count_traffic(self, flops: float, tensors: Sequence[Tensor], passes: int, read: Sequence[Tensor]) -> None:
         traffic = float(passes * sum(tensor.numel() * self._element_bytes(tensor) for tensor in tensors))
-        self._count(Operator("gemm", flops, traffic, self._element_bytes is own_bytes, term="attention"), read)
+        query, narrow = tensors[0], self._element_bytes is own_bytes
+        heads = query.shape[-3] if query.dim() > 3 else 0
+        self._count(Operator("gemm", flops, traffic, narrow, term="attention", heads=heads), read)
 
 
 def _drop(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002

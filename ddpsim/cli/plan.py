@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,16 +14,16 @@ from ddpsim.cli.constants import ConstantOptions
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.keeping import make_resumable
-from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCounts, PlanFile, Schemes, SweptCaps, parse_swept_caps
+from ddpsim.cli.options import parse_swept_caps
 from ddpsim.cli.output import Output, note
-from ddpsim.cli.pictures import plot_option
+from ddpsim.cli.plan_arguments import PlanArguments
 from ddpsim.cli.plan_text import text
 from ddpsim.cli.predict import warn_of_pace
 from ddpsim.cli.progress import Progress
-from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
+from ddpsim.cli.reporting import check_report, command_line, deliver_report
+from ddpsim.cli.search import check_without_search, document_of, run_searches, space_of
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
-from ddpsim.options.option import Section
 from ddpsim.options.text import counts
 from ddpsim.schedules.named import schemes_named
 from ddpsim.workers.asked import Workers
@@ -35,28 +35,6 @@ if TYPE_CHECKING:
     from ddpsim.topology.graph import Topology
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanArguments:
-    """What `plan` is asked beside a job: workloads, machines, sizes, caps, and where to write."""
-
-    workload: Annotated[list[str], typer.Option(metavar="W", help="Workload or file; may be repeated."), Section.JOB]
-    topology: MachineNames
-    nodes: NodeCounts = None
-    gpus_per_node: GpusPerNode = None
-    bucket_cap_mb: SweptCaps = None
-    plan: PlanFile = None
-    schemes: Schemes = None
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out", "-o", metavar="FILE.json", help="Write the best row's plan, of one workload; - is standard output."
-        ),
-        Section.OUTPUT,
-    ] = None
-    plot: Annotated[str | None, plot_option("Draw latency over bucket cap, a panel a machine."), Section.OUTPUT] = None
-    report: ReportFile = None
-
-
 @expand
 def plan(
     arguments: PlanArguments,
@@ -66,20 +44,29 @@ def plan(
     output: Output,
     context: typer.Context,
 ) -> None:
-    """Find the bucket sizes that make an iteration shortest, or with --schemes the scheme.
+    """Find the bucket sizes that make an iteration shortest, with --schemes the scheme, or with --search all of it.
 
     Each row is set beside torch's default: the gain, and the line to paste; each scheme beside DDP. With -v the table
     has the parts of each step, and lines say where a gain comes from and what the bytes go by. What is done before a
     plan is stopped lies beside -o or --report, and the same command goes on from there.
+
+    A search keeps the samples of a step, and says how many candidates do not fit, divide or keep up.
     """
     from ddpsim.planning.planner import cells_of, report_of, task_of
     from ddpsim.prediction.models import Model
     from ddpsim.topology.spec import load_topology
+    from ddpsim.units import parse_size
 
     check_destination(arguments.out, as_json=output.as_json)
     check_destination(arguments.plot)
     check_report(arguments.report, output, {"-o": arguments.out, "--plot": arguments.plot})
+    if arguments.memory_limit is not None:
+        options = replace(options, memory_limit_bytes=parse_size(arguments.memory_limit, "memory_limit"))
     models = _name_models([Model.of(name, options) for name in arguments.workload])
+    if arguments.search:
+        _search(arguments, models, options, given, by, output)
+        return
+    options = replace(options, tensor_parallel=check_without_search(arguments))
     if arguments.schemes is not None:
         given_too = {name: getattr(arguments, name) for name in ("out", "plot", "report", "bucket_cap_mb", "plan")}
         _refuse_beside_schemes(given_too)
@@ -122,6 +109,48 @@ def plan(
         _document(reports) if output.as_json else None,
         lambda: _all(reports, details=output.verbose),
         aside=STANDARD_OUTPUT in (arguments.out, arguments.report),
+    )
+
+
+def _search(
+    arguments: PlanArguments,
+    models: Mapping[str, Model],
+    options: Options,
+    given: ConstantOptions,
+    by: Workers,
+    output: Output,
+) -> None:
+    """Search on each machine and node count, and print what is found."""
+    from ddpsim.cli.search_text import text as search_text
+    from ddpsim.planning.search import SearchQuestion
+    from ddpsim.topology.spec import load_topology
+
+    _check(options, arguments.bucket_cap_mb, arguments.plan, arguments.out, len(models))
+    space, caps = space_of(arguments, options), parse_swept_caps(arguments.bucket_cap_mb, options)
+    options = replace(options, caps=BucketCaps())
+    node_counts = [None] if arguments.nodes is None else counts(arguments.nodes, "nodes")
+    questions = [
+        SearchQuestion(
+            model,
+            machine,
+            count,
+            options=options,
+            space=space,
+            caps=caps,
+            gpus_per_node=arguments.gpus_per_node,
+            calibration=given.calibration_in_force(_backend(model, [machine], options)),
+        )
+        for model in models.values()
+        for machine in [load_topology(name) for name in arguments.topology]
+        for count in node_counts
+    ]
+    found = run_searches(questions, by, arguments.out, write_plan)
+    each = len(found) // len(models)
+    reports = {name: found[n * each : (n + 1) * each] for n, name in enumerate(models)}
+    output.emit(
+        document_of(reports) if output.as_json else None,
+        lambda: "\n\n".join(search_text(report) for report in found),
+        aside=arguments.out == STANDARD_OUTPUT,
     )
 
 

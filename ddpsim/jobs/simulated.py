@@ -53,6 +53,7 @@ class Options(Job):
             summed over every so-manieth rank.
         expert_parallel: consecutive ranks, each of which has some of the experts of each mixture; their gradients are
             summed over every so-manieth rank, all others over all.
+        memory_limit_bytes: what a rank may take of its GPU's memory; None is all of it.
         iterations: simulated iterations that count; None is 20, or where every recorded iteration is the same and no
             layer is left out 2, and 2 to 8 beside another job: the more, the longer that one's step is.
 
@@ -149,6 +150,7 @@ class Options(Job):
         ),
         Section.JOB,
     ] = 1
+    memory_limit_bytes: float | None = None
     iterations: Annotated[
         int | None, Option("Simulated iterations that count. [20; fewer where all are alike]", "N"), Section.JOB
     ] = None

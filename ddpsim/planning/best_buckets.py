@@ -55,9 +55,10 @@ def best_buckets(
 ) -> PlanRow:
     """Return the plan that makes an iteration shortest, beside torch's default.
 
-    Tried are torch's default, uniform caps, and the exact best partition of a pipeline model; each is simulated. Of
-    those within `TELLING` of the fastest the simplest is the plan: of those worth it, where the fastest is. The
-    partition, a list of caps, is the plan only where one cap loses more than `SIMPLER` of its gain.
+    Tried are torch's default, uniform caps, and the exact best partition of a pipeline model; each is simulated. Of a
+    scheme whose messages are not buckets the default alone is. Of those within `TELLING` of the fastest the simplest is
+    the plan: of those worth it, where the fastest is. The partition, a list of caps, is the plan only where one cap
+    loses more than `SIMPLER` of its gain.
 
     Args:
         caps: tried beside torch's default, instead of uniform caps and the partition; each with a `bucket_cap_mb`.
@@ -74,12 +75,13 @@ def best_buckets(
     tell = partial(_tried, default.run, like, progress=progress)
     total_mb = workload.gradient_bytes / (1 << 20)
     sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
-    uniform_caps = [BucketCaps(bucket_cap_mb=size) for size in sizes] if caps is None else caps
+    looks = caps is None and rests_on_buckets(default.run)
+    uniform_caps = caps or ([BucketCaps(bucket_cap_mb=size) for size in sizes] if looks else [])
     uniform = [tell(cap) for cap in uniform_caps]
     torchs = TriedBuckets(BucketCaps(), None, default.plan, default.iteration_s)
     tried = [torchs, *uniform]
     best, others = _choose_simplest(tried, torchs), list[TriedBuckets]()
-    if caps is None and (partition := pipeline_plan(default, calibration)) is not None:
+    if looks and (partition := pipeline_plan(default, calibration)) is not None:
         listed = tell(BucketCaps(), partition)
         one_cap, best = best, _choose_simpler(best, listed, torchs)
         tried.append(listed)
@@ -96,6 +98,14 @@ def best_buckets(
     if not row.chosen.workload.estimated:
         return row
     return replace(row, priors=tuple(launch_priors(options.backend_for(row.chosen.workload), calibration)))
+
+
+def rests_on_buckets(run: SimulatedRun) -> bool:
+    """Whether what is sent rests on buckets: of DDP, and of schemes whose messages are others at another cap."""
+    if not run.options.by_schedule:
+        return True
+    default, smallest = (run.with_buckets(caps).schedule() for caps in (BucketCaps(), BucketCaps(bucket_cap_mb=0)))
+    return default != smallest
 
 
 @dataclass(frozen=True, slots=True)

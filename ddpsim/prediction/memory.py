@@ -144,6 +144,11 @@ class Memory:
         return f"{parts} of {self.capacity_bytes / gib:.1f}, {verdict}{batch}"
 
     @property
+    def least_bytes(self) -> int:
+        """What the device must have at least, with the smaller slack of its allocator."""
+        return int(self._needed(1 + SLACK[0]))
+
+    @property
     def largest_batch_size(self) -> int | None:
         """The most samples a rank that fit, activations in proportion to them; None where that cannot be told."""
         if self.capacity_bytes is None or not self.activations_bytes:
@@ -166,7 +171,7 @@ class Memory:
             "total_bytes": int(self._needed(1 + sum(SLACK) / 2)),
             "capacity_bytes": self.capacity_bytes,
             "largest_batch_size": self.largest_batch_size,
-            "total_low_bytes": int(self._needed(1 + SLACK[0])),
+            "total_low_bytes": self.least_bytes,
             "total_high_bytes": int(self._needed(1 + SLACK[1])),
             "fits": self.fits,
         }

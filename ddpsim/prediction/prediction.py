@@ -13,7 +13,7 @@ from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Effect, Ends
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.markup import summary_card
-from ddpsim.prediction.memory import Memory, capacity_bytes
+from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.notes import codec_notes, pace_notes
 from ddpsim.prediction.path import CriticalPath
 from ddpsim.prediction.simulated_run import SimulatedRun
@@ -229,12 +229,7 @@ class Prediction:
     @property
     def memory(self) -> Memory | None:
         """What a rank needs of its GPU's memory; None on a CPU, whose memory is not judged."""
-        if self.workload.one_clock or self.topology.compute_device == "cpu":
-            return None
-        models = [gpu.model for each in self.placement.classes for gpu in each.template.gpus]
-        capacity = capacity_bytes(self.workload, models)
-        schedule = self.trace.schedule if self.options.by_schedule else None
-        return Memory.of(self.workload, self.plan, self.options, capacity, schedule)
+        return self.run.memory(self.plan)
 
     @property
     def transports(self) -> ChosenPaths | None:

@@ -12,7 +12,9 @@ from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
+from ddpsim.prediction.memory import Memory, capacity_bytes
 from ddpsim.prediction.models import Model
+from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.dependencies import Dependencies
@@ -21,6 +23,7 @@ from ddpsim.simulation.job_run import JobRun, period_of
 from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, SimulatedIterations, with_buckets
 from ddpsim.simulation.retime import is_retimable, periods_s
 from ddpsim.simulation.run import Progress
+from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.topology.placement import place
 from ddpsim.workload import Workload
@@ -124,6 +127,38 @@ class SimulatedRun:
         ran = self._run(progress, brief=True, like=like)
         end = ran.times.end
         return plan_of(ran), float(period_of(ran, ran.extent, lambda node: np.array(end[node])))
+
+    def schedule(self) -> Schedule | None:
+        """Return the schedule that takes the place of DDP's own; None of DDP. Nothing is simulated for it.
+
+        Raises:
+            PlanError: a schedule that cannot be carried out.
+        """
+        if self._trace is not None or not self.options.by_schedule:
+            return None if self._trace is None else self._trace.schedule
+        name = self.placement.class_of(0).template.workload
+        first = self.workload if name is None else workloads_on(self.placement, self.options)[name]
+        backend = self.options.backend_for(self.workload)
+        return schedule_of(
+            self.options, first, self.options.bucket_plan(first), self.placement, backend, self.calibration
+        )
+
+    def memory(self, plan: BucketPlan | None = None) -> Memory | None:
+        """Return what a rank needs of its GPU's memory; None on a CPU, whose memory is not judged.
+
+        Args:
+            plan: buckets in force; None is those of the options.
+
+        Raises:
+            PlanError: as `schedule`.
+        """
+        topology, workload, options = self.placement.topology, self.workload, self.options
+        if workload.one_clock or topology.compute_device == "cpu":
+            return None
+        models = [gpu.model for each in self.placement.classes for gpu in each.template.gpus]
+        own = capacity_bytes(workload, models)
+        capacity = own if options.memory_limit_bytes is None else options.memory_limit_bytes
+        return Memory.of(workload, plan or options.bucket_plan(workload), options, capacity, self.schedule())
 
     @property
     def resolved(self) -> ResolvedJob | None:

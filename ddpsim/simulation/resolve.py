@@ -147,7 +147,8 @@ def resolve(
     workloads, planned = given.get("workloads", {}), given.get("planned")
     options.check(workload)
     options.check_ranks(placement.world_size)
-    _check_parts(placement, options)
+    for name in ("tensor_parallel", "expert_parallel"):
+        check_layer_groups(placement, getattr(options, name), name)
     _check_templates(placement, workloads, workload)
     options = options.on(workload, placement.topology)
     backend = options.backend_for(workload)
@@ -188,7 +189,7 @@ def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | Non
         InputError: more single transfers than bearable.
     """
     before = resolved.job.options
-    if before.scheduled or before.compiled or before.disturbed or before.order is not None:
+    if before.by_schedule or before.compiled or before.disturbed or before.order is not None:
         return None
     options = replace(before, caps=caps, plan=plan)
     plans = Plans([0], [options.bucket_plan(resolved.draws[0].workload)])
@@ -277,14 +278,16 @@ def _kinds_of(
         yield RankKind(sorted(ranks), source, execution, split, spread, jitter, beside_others, of_nodes, nodes)
 
 
-def _check_parts(placement: Placement, options: Options) -> None:
-    """Refuse ranks that share layers or experts where their groups begin or end inside a node that others are on."""
+def check_layer_groups(placement: Placement, ranks: int, place: str = "tensor_parallel") -> None:
+    """Refuse groups of `ranks` that share layers or experts where they begin or end inside a node that others are on.
+
+    Raises:
+        InputError: a number, of the option `place`, that neither divides the ranks of a node nor is a multiple of them.
+    """
     each = placement.gpus_per_node
-    for name in ("tensor_parallel", "expert_parallel"):
-        ranks = getattr(options, name)
-        if ranks % each and each % ranks:
-            what = f"groups of {ranks} ranks on nodes of {each}"
-            raise InputError(what, place=name, remedy="give a divisor or a multiple of the ranks of a node")
+    if ranks % each and each % ranks:
+        what = f"groups of {ranks} ranks on nodes of {each}"
+        raise InputError(what, place=place, remedy="give a divisor or a multiple of the ranks of a node")
 
 
 def _check_templates(placement: Placement, workloads: dict[str, Workload], trained: Workload) -> None:

@@ -30,6 +30,7 @@ class Operator:
         edge_bytes: of an operator of forward, of tensors made before it that it or later ones read: what a graph that
             began with it would take from memory. As wide as `traffic_bytes` are.
         product: of a product of matrices how many there are, and rows, columns and depth of each; None of all else.
+        heads: of attention that is one kernel, of its queries; 0 of all else, and where they are not known.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Operator:
     term: str = ""
     product: Product | None = None
     edge_bytes: float = 0.0
+    heads: int = 0
 
     def times(self, factor: float) -> Operator:
         """Return the operator of a batch `factor` times as large."""

@@ -51,15 +51,32 @@ class ParallelLinear:
 
 @dataclass(frozen=True, slots=True)
 class ParallelBlock:
-    """Linears between two allreduces: each rank has a part of the columns' outputs, and of the row's inputs."""
+    """Linears between two allreduces: each rank has a part of the columns' outputs, and of the row's inputs.
+
+    Attributes:
+        columns, row: in forward's order.
+        heads: of the attention between them, which the row joins; None where there is none, or they are not known.
+    """
 
     columns: tuple[ParallelLinear, ...]
     row: ParallelLinear
+    heads: int | None = None
 
     @property
     def linears(self) -> tuple[ParallelLinear, ...]:
         """All of them, in forward's order."""
         return (*self.columns, self.row)
+
+    def heads_of(self, linear: ParallelLinear) -> int | None:
+        """Return how many heads a linear makes, or joins; None where that is not known.
+
+        Keys and values that several queries share have fewer than the block; one linear of all three has three times as
+        many.
+        """
+        if self.heads is None:
+            return None
+        features = linear.inputs if linear is self.row else linear.outputs
+        return features * self.heads // self.row.inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,25 +129,39 @@ def blocks_in(
     """
     width, found = width_of(parameters), list[ParallelBlock]()
     columns: list[ParallelLinear] = []
-    attended = False
+    attention: Operator | None = None
     for linear in _linears(forward, forward_use, parameters):
-        if linear is None:
-            attended = bool(columns)
+        if isinstance(linear, Operator):
+            attention = (attention or linear) if columns else None
             continue
         if columns and linear.rows != columns[0].rows:
             columns = []
+        attended = attention is not None
         ends = bool(columns) and linear.outputs == width and (attended or linear.inputs != width)
         if ends:
-            found.append(ParallelBlock(tuple(columns), linear))
+            found.append(ParallelBlock(tuple(columns), linear, _heads(attention, linear)))
         columns = [*columns, linear] if linear.inputs == width and not ends and not (columns and attended) else []
-        attended = False
+        attention = None
     return found
+
+
+def _heads(attention: Operator | None, row: ParallelLinear) -> int | None:
+    """Return the heads of the attention that `row` joins; None where that is not known.
+
+    Where attention is products one after the other, the depth of the first, of queries and keys, is a head's width.
+    """
+    if attention is None:
+        return None
+    if attention.heads:
+        return attention.heads
+    width = 0 if attention.product is None else attention.product[3]
+    return row.inputs // width if width and row.inputs % width == 0 else None
 
 
 def _linears(
     forward: Sequence[Operator], forward_use: Sequence[int | None], parameters: Sequence[Parameter]
-) -> Iterator[ParallelLinear | None]:
-    """Yield each linear, and None at each operator of attention, in order."""
+) -> Iterator[ParallelLinear | Operator]:
+    """Yield each linear, and each operator of attention, in order."""
     first_used: dict[int, list[int]] = {}
     for index, use in enumerate(forward_use):
         if use is not None and len(parameters[index].shape) == 2:
@@ -140,7 +171,7 @@ def _linears(
         pending += first_used.get(at, ())
         product = operator.product
         if operator.term == "attention" or (product is not None and product[0] > 1):
-            yield None
+            yield operator
         elif product is not None:
             _, rows, outputs, inputs = product
             sizes = sorted((outputs, inputs))

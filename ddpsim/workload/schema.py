@@ -34,6 +34,7 @@ class PhaseOperators(Document):
     term: list[Term] | None = None
     product: list[Annotated[list[Count], Field(min_length=4, max_length=4)] | None] | None = None
     edge_bytes: list[Amount] | None = None
+    heads: list[Index] | None = None
     gradients: list[list[Index]] | None = None
 
 
@@ -132,7 +133,7 @@ def _phases_from(read: OperatorsEntry | AutocastEntry, parameters: int, place: s
 
 
 _COLUMNS = ("kind", "flops", "traffic_bytes", "fixed_bytes", "fp32")
-_WHERE_ANY: Mapping[str, object] = {"fused_bytes": 0.0, "term": "", "product": None, "edge_bytes": 0.0}
+_WHERE_ANY: Mapping[str, object] = {"fused_bytes": 0.0, "term": "", "product": None, "edge_bytes": 0.0, "heads": 0}
 """Columns that are written where any operator has another value than this."""
 
 
@@ -159,8 +160,11 @@ def _operators(read: PhaseOperators, place: str) -> tuple[Operator, ...]:
             term,
             None if product is None else (product[0], product[1], product[2], product[3]),
             edge_bytes,
+            heads,
         )
-        for kind, flops, traffic, fp32, done, fixed, left_out, term, product, edge_bytes in zip(*columns, strict=True)
+        for kind, flops, traffic, fp32, done, fixed, left_out, term, product, edge_bytes, heads in zip(
+            *columns, strict=True
+        )
     )
 
 

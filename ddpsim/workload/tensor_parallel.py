@@ -83,12 +83,13 @@ def on_ranks(
         precision: of the computation: messages are of 16 bits where that is.
 
     Raises:
-        WorkloadError: no transformer, or linears that `ranks` do not divide.
+        WorkloadError: no transformer, or heads of attention or linears that `ranks` do not divide.
     """
     blocks = [] if forward_use is None else blocks_in(forward, forward_use, parameters)
     if forward_use is None or not blocks:
         raise WorkloadError("its operators are not those of a transformer's layers", remedy=REMEDY)
     for block in blocks:
+        _check_heads(block, parameters, ranks)
         for linear in block.linears:
             size = linear.inputs if linear is block.row else linear.outputs
             if size % ranks:
@@ -97,6 +98,17 @@ def on_ranks(
                 raise WorkloadError(what, place="tensor_parallel", remedy=f"give a divisor of {size}")
     cutter = _Cutter(forward, backward, forward_use, parameters, ranks, blocks)
     return cutter.step(_NARROW if precision in NARROW else _WIDE, _NARROW if precision == "bf16" else _WIDE)
+
+
+def _check_heads(block: ParallelBlock, parameters: Sequence[Parameter], ranks: int) -> None:
+    """Refuse a cut through a head of attention, which one rank computes whole."""
+    for linear in reversed(block.linears):
+        heads = block.heads_of(linear)
+        if heads is not None and heads % ranks:
+            does = "joins" if linear is block.row else "makes"
+            name = parameters[linear.weight].name
+            what = f"{ranks} ranks do not divide the {heads} heads of attention that {name} {does}"
+            raise WorkloadError(what, place="tensor_parallel", remedy=f"give a divisor of {heads}")
 
 
 @dataclass(slots=True)

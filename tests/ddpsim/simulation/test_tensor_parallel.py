@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.transport import Transport
@@ -27,9 +28,15 @@ NODE = load_topology("dgx-a100")
 MiB = 1 << 20
 
 
-def _predicted(ranks: int, nodes: int = 1, *, band: bool = False, keep: bool = False, **asked: object) -> Prediction:
+MODEL = "bert-large"
+"""Its sixteen heads can be in groups of all sizes that a node holds."""
+
+
+def _predicted(
+    ranks: int, nodes: int = 1, *, band: bool = False, keep: bool = False, model: str = MODEL, **asked: object
+) -> Prediction:
     options = Options(tensor_parallel=ranks, **asked)  # type: ignore[arg-type]
-    workload = Model.of("gpt2-small").on(NODE, options=options)
+    workload = Model.of(model).on(NODE, options=options)
     return predict(workload, NODE, nodes=nodes, options=options, band=band, keep=keep)
 
 
@@ -43,7 +50,7 @@ def _transports(found: Prediction) -> dict[str, tuple[Transport, int]]:
 
 
 def test_one_rank_is_what_it_was() -> None:
-    whole = predict(Model.of("gpt2-small").on(NODE), NODE, nodes=2, band=False)
+    whole = predict(Model.of(MODEL).on(NODE), NODE, nodes=2, band=False)
     assert _predicted(1, 2).document() == whole.document()
     assert not whole.options.by_schedule
 
@@ -52,7 +59,7 @@ def test_one_rank_is_what_it_was() -> None:
 def test_layers_wait_as_long_as_allreduces_among_their_ranks_take(ranks: int) -> None:
     options = Options(tensor_parallel=ranks)
     alike = Calibration.priors("nccl").with_values({"nccl.ddp.pace_spread": 0.0}, source="a test's")
-    workload = Model.of("gpt2-small").on(NODE, options=options)
+    workload = Model.of(MODEL).on(NODE, options=options)
     found = predict(workload, NODE, options=options, calibration=alike, band=False)
     transport = make_transport(place(NODE, 1, ranks), "nccl")
     assert found.workload.tensor is not None
@@ -156,7 +163,7 @@ def test_what_does_not_go_together_is_refused(asked: dict[str, object], message:
 
 def test_groups_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match="groups of 3 ranks do not divide 16 ranks; give a divisor of 16"):
-        _predicted(3, 2)
+        _predicted(3, 2, model="gpt2-small")
     options = Options(tensor_parallel=4)
     with pytest.raises(InputError, match="groups of 4 ranks on nodes of 6; give a divisor or a multiple"):
         predict(Model.of("gpt2-small").on(NODE, options=options), NODE, nodes=2, gpus_per_node=6, options=options)
@@ -164,6 +171,15 @@ def test_groups_that_do_not_fit_are_refused() -> None:
         _predicted(2, 2, scheme="hsdp:2")
     with pytest.raises(PlanError, match="its ranks cannot be in groups of 2"):
         _predicted(2, 2, scheme="parameter-server")
+
+
+def test_other_buckets_of_a_job_that_is_resolved_are_sent() -> None:
+    found = _predicted(4, 2, keep=True)
+    caps = BucketCaps(bucket_cap_mb=100)
+    again = found.run.with_buckets(caps).plan_and_period(like=found.run.resolved)
+    anew = _predicted(4, 2, caps=caps)
+    assert again == (anew.plan, pytest.approx(anew.iteration_s))
+    assert anew.iteration_s != pytest.approx(found.iteration_s)
 
 
 def test_a_whole_step_is_not_taken_for_a_part() -> None:

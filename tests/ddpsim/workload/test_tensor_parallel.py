@@ -10,7 +10,7 @@ from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import GPUS, gpu_named
 from ddpsim.workload.on_gpu import estimate_on_gpu
 from ddpsim.workload.operators import Operator, StepOperators
-from ddpsim.workload.parallel_linears import backward_spans, blocks_in
+from ddpsim.workload.parallel_linears import ParallelBlock, ParallelLinear, backward_spans, blocks_in
 from ddpsim.workload.tensor_parallel import RankStep, on_ranks
 
 TOKENS, WIDTH, LAYERS, WORDS = 8 * 512, 768, 12, 50257
@@ -144,11 +144,47 @@ def test_a_rank_takes_a_part_of_the_time_and_of_the_memory() -> None:
 def test_what_cannot_be_cut_is_refused() -> None:
     with pytest.raises(WorkloadError, match="resnet50: its operators are not those of a transformer's layers"):
         estimate_on_gpu(load_workload("resnet50"), gpu_named("A100"), tensor_parallel=2)
-    with pytest.raises(WorkloadError, match=r"5 ranks do not divide the 2304 features by which .*c_attn.weight"):
-        estimate_on_gpu(load_workload("gpt2-small"), gpu_named("A100"), tensor_parallel=5)
+    with pytest.raises(
+        WorkloadError, match=r"8 ranks do not divide the 12 heads .*c_proj.weight joins; give a div.* 12"
+    ):
+        estimate_on_gpu(load_workload("gpt2-small"), gpu_named("A100"), tensor_parallel=8)
     bare = replace(load_workload("gpt2-small"), operators=None)
     with pytest.raises(WorkloadError, match="its operators are not known; make the file with `python -m ddpexec est"):
         estimate_on_gpu(bare, gpu_named("A100"), tensor_parallel=2)
     recorded = replace(load_workload("gpt2-small"), estimated=False)
     with pytest.raises(WorkloadError, match="its times were recorded of whole ones"):
         estimate_on_gpu(recorded, gpu_named("A100"), tensor_parallel=2)
+
+
+def _without_heads(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
+    return tuple(replace(each, heads=0) for each in operators)
+
+
+def test_where_heads_are_not_known_features_are_cut() -> None:
+    workload, whole = load_workload("gpt2-small"), _operators()
+    forward, backward = map(_without_heads, (whole.forward, whole.backward))
+    made = on_ranks(forward, backward, whole.forward_use, workload.parameters, 8, "fp32")
+    assert len(made.forward_messages) == 1 + 2 * LAYERS + 3
+    with pytest.raises(WorkloadError, match=r"5 ranks do not divide the 768 features by which .*c_attn.weight|2304"):
+        on_ranks(forward, backward, whole.forward_use, workload.parameters, 5, "fp32")
+
+
+def test_heads_are_told_by_products_of_queries_and_keys() -> None:
+    workload, whole = load_workload("gpt2-small"), _operators()
+    eager = tuple(
+        replace(each, heads=0, product=(8 * 12, 512, 512, 64)) if each.term == "attention" else each
+        for each in whole.forward
+    )
+    found = blocks_in(eager, whole.forward_use or (), workload.parameters)
+    known = blocks_in(whole.forward, whole.forward_use or (), workload.parameters)
+    assert [block.heads for block in found] == [block.heads for block in known] == [12, None] * LAYERS
+
+
+def test_keys_that_several_queries_share_have_fewer_heads() -> None:
+    queries, keys, row = (ParallelLinear(n, TOKENS, out, width, n) for n, out, width in _SHARED)
+    block = ParallelBlock((queries, keys), row, heads=32)
+    assert [block.heads_of(each) for each in block.linears] == [32, 8, 32]
+
+
+_SHARED = ((0, 4096, 4096), (1, 1024, 4096), (2, 4096, 4096))
+"""Number, features out and in of linears of Llama 3's 8 billion parameters: 32 heads of queries, 8 of keys."""

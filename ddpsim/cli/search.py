@@ -1,0 +1,114 @@
+"""`ddpsim plan --search`: schemes, groups that share layers, micro-batches and caps, the best few that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ddpsim.cli.keeping import make_resumable
+from ddpsim.cli.predict import warn_of_pace
+from ddpsim.cli.progress import Progress
+from ddpsim.errors import InputError
+from ddpsim.options.text import counts
+from ddpsim.schedules.named import schemes_named
+
+if TYPE_CHECKING:
+    from ddpsim.cli.plan_arguments import PlanArguments
+    from ddpsim.jobs.simulated import Options
+    from ddpsim.planning.candidates import SearchSpace
+    from ddpsim.planning.rows import PlanReport
+    from ddpsim.planning.search import SearchQuestion
+    from ddpsim.planning.search_report import SearchReport
+    from ddpsim.workers.asked import Workers
+
+_ALONE = ("micro_batch_size", "global_batch_size")
+"""Options that say nothing without `search`."""
+
+
+def check_without_search(arguments: PlanArguments) -> int:
+    """Return the ranks that share layers of a plan that is no search.
+
+    Raises:
+        InputError: what a search alone takes.
+    """
+    for name in _ALONE:
+        if getattr(arguments, name) is not None:
+            raise InputError("says nothing without `search`", place=name, remedy="add `search`, or leave it out")
+    found = [1] if arguments.tensor_parallel is None else counts(arguments.tensor_parallel, "tensor_parallel", "8")
+    if len(found) > 1:
+        remedy = "add `search`, or give one"
+        raise InputError(f"{len(found)} values without `search`", place="tensor_parallel", remedy=remedy)
+    return found[0]
+
+
+def space_of(arguments: PlanArguments, options: Options) -> SearchSpace:
+    """Return what the arguments of a search let it look over.
+
+    Raises:
+        InputError: what draws or reports one plan, or a value that cannot be read.
+    """
+    from ddpsim.planning.candidates import SearchSpace
+
+    for name in ("plot", "report"):
+        if getattr(arguments, name) is not None:
+            what = f"`search` and `{name}` are both given"
+            raise InputError(what, place="search", remedy="leave one out; --json has all that a search finds")
+    lists = {
+        name: None if (text := getattr(arguments, name)) is None else counts(text, name, example)
+        for name, example in (("tensor_parallel", "1,2,8"), ("micro_batch_size", "1,2,4"))
+    }
+    schemes = None if options.scheme == "ddp" else [options.scheme]
+    return SearchSpace(
+        schemes=schemes if arguments.schemes is None else schemes_named(arguments.schemes),
+        tensor_parallel=lists["tensor_parallel"],
+        micro_batch_sizes=lists["micro_batch_size"],
+        global_batch_size=arguments.global_batch_size,
+    )
+
+
+def run_searches(
+    questions: Sequence[SearchQuestion], by: Workers, out: str | None, write: Callable[[PlanReport, str], None]
+) -> list[SearchReport]:
+    """Return the reports of searches, each as it would be alone.
+
+    Args:
+        questions: of all of them.
+        by: who simulates.
+        out: where -o leads; `write` writes the plan of the best row of all there.
+
+    Raises:
+        InputError: as `ddpsim.planning.search.search`.
+    """
+    from ddpsim.planning.rows import PlanReport
+    from ddpsim.planning.search import LEADERS
+
+    with make_resumable(by, LEADERS * len(questions), out) as done:
+        found = []
+        for question in questions:
+            ranked = question.rank(done.crew, Progress(f"candidates of {question}"))
+            found.append(ranked.report(done.compute(ranked.task(), "plans")))
+        if out is not None:
+            write(PlanReport(tuple(row.plan for each in found for row in each.rows), found[0].name), out)
+    told = set[str]()
+    for report in found:
+        for row in report.rows:
+            warn_of_pace(row.plan.chosen, told)
+    return found
+
+
+def document_of(reports: Mapping[str, Sequence[SearchReport]]) -> dict[str, object]:
+    """Return the `plan` document of searches, by workload."""
+    from ddpsim.planning.ranking import list_rankable
+
+    best: dict[str, object] = {}
+    for name, each in reports.items():
+        ranked = list_rankable((report.best for report in each), lambda row: row.plan.chosen)
+        fastest = max(ranked, key=lambda row: row.plan.chosen.samples_per_s, default=None)
+        best[name] = None if fastest is None else fastest.document()
+    documents = [report.document() for each in reports.values() for report in each]
+    return {
+        "rows": [row for each in documents for row in each["rows"]],  # type: ignore[attr-defined]
+        "best": next(iter(best.values())) if len(best) == 1 else None,
+        "best_by_workload": best,
+        "searches": [each["search"] for each in documents],
+    }

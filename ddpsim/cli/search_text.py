@@ -1,0 +1,60 @@
+"""A search as text: the best few, what is as good within its band, the line to paste, and why the rest are left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ddpsim.cli.plan_text import memory_cell
+from ddpsim.tables import ResultTable, column
+from ddpsim.units import GIB, format_count
+
+if TYPE_CHECKING:
+    from ddpsim.planning.search_report import SearchReport, SearchRow
+
+
+def text(report: SearchReport) -> str:
+    """Return the report as a table and what is to be said beside it."""
+    best = report.best.plan
+    columns = [
+        column("scheme", words=True),
+        column("tensor_parallel", "tensor"),
+        column("data_parallel", "data"),
+        column("micro_batch_size", "micro-batch"),
+        column("accumulate", "a step"),
+        column("buckets", words=True),
+        column("iteration_s"),
+        column("samples_per_s"),
+        column("memory", "memory GiB"),
+        column("binds", words=True),
+    ]
+    where = f"{best.chosen.topology.name}, {format_count(best.chosen.nodes, 'node')}"
+    lines = [
+        f"{report.name} on {where}: {format_count(report.global_batch_size, 'sample')} a step",
+        "",
+        ResultTable.of(columns, [_record(row) for row in report.rows]).text(),
+        "",
+        f"best: {report.best.candidate}",
+        f"    {best.advice}",
+    ]
+    if report.within:
+        lines += ["within its band too:", *(f"    {row.candidate}" for row in report.within)]
+    return "\n".join([*lines, *_ruled_out(report)])
+
+
+def _ruled_out(report: SearchReport) -> Iterator[str]:
+    """Yield how many candidates were looked at, and why the others are left."""
+    left = sum(each.count for each in report.ruled_out)
+    memory = report.best.plan.chosen.memory
+    room = None if memory is None or memory.capacity_bytes is None else memory.capacity_bytes / GIB
+    fitting = "" if room is None else f" for {room:.1f} GiB a GPU"
+    candidates = f"{format_count(report.candidates, 'candidate')}{fitting}, {report.simulated} of them simulated"
+    yield f"{candidates}; {left} left out:"
+    for each in report.ruled_out:
+        why = each.reason if each.count == 1 else each.reason.replace("does not", "do not")
+        yield f"    {each.count} {why}" + (f": {each.example}" if each.example else "")
+
+
+def _record(row: SearchRow) -> dict[str, object]:
+    found = row.describe()
+    return {**found, "binds": found["binds"] or "", "memory": memory_cell(row.plan.chosen.memory)}

@@ -1,0 +1,306 @@
+"""What a search looks over: schemes, groups that share layers, micro-batches and how many of them make a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ddpsim.errors import InputError
+from ddpsim.jobs.simulated import Options
+from ddpsim.options.option import check_at_least_one
+from ddpsim.prediction.models import Model
+from ddpsim.schedules.named import scheme_named
+from ddpsim.simulation.resolve import check_layer_groups
+from ddpsim.topology.cluster import Topology
+from ddpsim.topology.graph import Placement
+from ddpsim.units import format_count
+from ddpsim.workload import Workload
+
+SCHEMES = ("ddp", "zero1", "zero2", "fsdp2")
+"""Those that are looked over where none are named, and `hsdp` with a copy a node: PyTorch's own, and ZeRO's stages."""
+
+NOT_DIVIDED, NOT_CUT, NOT_TOGETHER = "does not divide", "cannot be cut", "does not go together"
+NOT_FITTING, SLOWER = "does not fit", "slower"
+"""Why a candidate is ruled out: ranks, nodes, heads, layers or samples that are left over; a step whose layers cannot
+be cut over ranks; options that exclude each other; memory; time."""
+
+_DIVIDING, _SAMPLES = "tensor_parallel", "global_batch_size"
+"""Places of errors of what is left over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchCandidate:
+    """One way to train: another dimension is another field here, and its values are in `SearchSpace`.
+
+    Attributes:
+        scheme: as `--scheme` takes it.
+        tensor_parallel: consecutive ranks that share each layer.
+        micro_batch_size: samples that such a group computes at once.
+        accumulate: micro-batches of a step.
+    """
+
+    scheme: str
+    tensor_parallel: int
+    micro_batch_size: int
+    accumulate: int
+
+    def __str__(self) -> str:
+        batch = format_count(self.accumulate, "micro-batch").replace("batchs", "batches")
+        together = f", tensor-parallel {self.tensor_parallel}" if self.tensor_parallel > 1 else ""
+        return f"{self.scheme}{together}, {batch} of {self.micro_batch_size}"
+
+    def options(self, asked: Options) -> Options:
+        """Return the options of its job, all else as asked.
+
+        Raises:
+            InputError: options that contradict each other.
+        """
+        return replace(asked, scheme=self.scheme, tensor_parallel=self.tensor_parallel, accumulate=self.accumulate)
+
+    def document(self, world_size: int) -> dict[str, object]:
+        """Return its keys of a row, on so many ranks."""
+        return {
+            "scheme": self.scheme,
+            "tensor_parallel": self.tensor_parallel,
+            "data_parallel": world_size // self.tensor_parallel,
+            "micro_batch_size": self.micro_batch_size,
+            "accumulate": self.accumulate,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpace:
+    """What is looked over; None are sensible values.
+
+    Attributes:
+        schemes: as `--scheme` takes them; None are `SCHEMES`.
+        tensor_parallel: consecutive ranks that share each layer; None are powers of two in a node, where the step can
+            be cut.
+        micro_batch_sizes: samples that such a group computes at once; None are the workload's batch by powers of two,
+            where it can be estimated anew.
+        global_batch_size: samples of a step, of all ranks; None are the workload's batch on every rank, by the
+            micro-batches of the options.
+    """
+
+    schemes: Sequence[str] | None = None
+    tensor_parallel: Sequence[int] | None = None
+    micro_batch_sizes: Sequence[int] | None = None
+    global_batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("schemes", "tensor_parallel", "micro_batch_sizes"):
+            found = getattr(self, name)
+            if found is not None and not found:
+                raise InputError("nothing is given", place=name, remedy="give at least one")
+        if self.global_batch_size is not None:
+            check_at_least_one("global_batch_size", self.global_batch_size)
+
+
+@dataclass(frozen=True, slots=True)
+class RuledOut:
+    """Candidates that a search left, for one reason.
+
+    Attributes:
+        example: what is wrong with the first of them, in words; None where the reason says it all.
+    """
+
+    reason: str
+    count: int
+    example: str | None = None
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        return {"reason": self.reason, "count": self.count, "example": self.example}
+
+
+@dataclass(slots=True)
+class RuledOutCounts:
+    """How many candidates are ruled out so far, by reason.
+
+    Attributes:
+        first: the first error that ruled some out.
+    """
+
+    first: InputError | None = None
+    _counts: dict[str, int] = field(default_factory=dict)
+    _examples: dict[str, str] = field(default_factory=dict)
+
+    def add(self, reason: str, count: int = 1, error: InputError | None = None) -> None:
+        """Count some that are ruled out, by an error where there is one."""
+        if not count:
+            return
+        self._counts[reason] = self._counts.get(reason, 0) + count
+        if error is not None:
+            self.first = self.first or error
+            scheme = f"{error.place}: " if (error.place or "").startswith("scheme") else ""
+            self._examples.setdefault(reason, f"{scheme}{error.message}")
+
+    def explain(self, reason: str, example: str) -> None:
+        """Say of those of a reason what the nearest of them lacks."""
+        self._examples[reason] = example
+
+    @property
+    def total(self) -> int:
+        """How many are ruled out, for whatever reason."""
+        return sum(self._counts.values())
+
+    def list_all(self) -> tuple[RuledOut, ...]:
+        """Return all of them, in the order in which they were looked at."""
+        order = (NOT_DIVIDED, NOT_CUT, NOT_TOGETHER, NOT_FITTING, SLOWER)
+        return tuple(
+            RuledOut(each, self._counts[each], self._examples.get(each)) for each in order if each in self._counts
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateRun:
+    """A candidate with the workload of one of its ranks.
+
+    Attributes:
+        least_s: seconds that a step computes whatever it sends; no step of it is shorter.
+    """
+
+    candidate: SearchCandidate
+    workload: Workload
+    options: Options
+    least_s: float
+
+
+def default_schemes(placement: Placement) -> list[str]:
+    """Return the schemes that are looked over where none are named."""
+    each, nodes = placement.gpus_per_node, placement.nodes
+    return [*SCHEMES, *([f"hsdp:{each}"] if nodes > 1 and each > 1 else [])]
+
+
+def global_batch_size_of(model: Model, placement: Placement, options: Options, space: SearchSpace) -> int:
+    """Return the samples of a step.
+
+    Raises:
+        InputError: they are given, and micro-batches too.
+    """
+    if space.global_batch_size is None:
+        return model.source.batch_size * placement.world_size * options.accumulate
+    if options.accumulate > 1:
+        what = f"`global_batch_size` and `accumulate={options.accumulate}` are both given"
+        raise InputError(what, place="global_batch_size", remedy="keep one")
+    return space.global_batch_size
+
+
+def candidates_of(
+    model: Model,
+    topology: Topology,
+    placement: Placement,
+    options: Options,
+    space: SearchSpace,
+    ruled_out: RuledOutCounts,
+) -> list[CandidateRun]:
+    """Return the candidates that divide ranks, layers and samples, and count the others as ruled out.
+
+    Raises:
+        InputError: a workload that keeps its own batch where others are asked for, a machine whose pace cannot be had,
+            or a scheme some of whose ranks do not train.
+    """
+    samples = global_batch_size_of(model, placement, options, space)
+    schemes = space.schemes or default_schemes(placement)
+    for scheme in schemes:
+        _refuse_servers(scheme)
+    found: list[CandidateRun] = []
+    for ranks in space.tensor_parallel or _default_ranks(model, placement):
+        asked = replace(options, scheme="ddp", tensor_parallel=ranks, accumulate=1)
+        try:
+            asked.check_ranks(placement.world_size)
+            check_layer_groups(placement, ranks)
+            model.on(topology, options=asked)
+            in_group = _samples_of_group(samples, placement.world_size // ranks)
+        except InputError as error:
+            if _DIVIDING in (error.place or "") or _SAMPLES in (error.place or ""):
+                ruled_out.add(NOT_DIVIDED, len(schemes), error)
+            elif space.tensor_parallel is not None:
+                ruled_out.add(NOT_CUT, len(schemes), error)
+            continue
+        for batch in space.micro_batch_sizes or _default_batches(model, in_group):
+            if in_group % batch:
+                what = f"micro-batches of {batch} do not divide the {in_group} samples of a data-parallel rank"
+                left_over = InputError(what, place="micro_batch_size", remedy=f"give a divisor of {in_group}")
+                ruled_out.add(NOT_DIVIDED, len(schemes), left_over)
+                continue
+            workload = model.on(topology, batch, options=asked)
+            first = SearchCandidate(
+                scheme="ddp", tensor_parallel=ranks, micro_batch_size=batch, accumulate=in_group // batch
+            )
+            found += _of_schemes(schemes, first, workload, options, ruled_out)
+    return found
+
+
+def _refuse_servers(scheme: str) -> None:
+    """Refuse a scheme of which some ranks do not train: a step of it would have other samples than the others'."""
+    if scheme_named(scheme).servers is not None:
+        what, remedy = "some of its ranks do not train, so that a step has other samples", "leave it out of a search"
+        raise InputError(what, place=f"scheme {scheme!r}", remedy=remedy)
+
+
+def _of_schemes(
+    schemes: Sequence[str],
+    first: SearchCandidate,
+    workload: Workload,
+    options: Options,
+    ruled_out: RuledOutCounts,
+) -> Iterator[CandidateRun]:
+    """Yield the candidates that differ from `first` in their schemes."""
+    for scheme in schemes:
+        candidate = replace(first, scheme=scheme)
+        try:
+            own = candidate.options(options)
+        except InputError as error:
+            ruled_out.add(NOT_TOGETHER, 1, error)
+            continue
+        yield CandidateRun(candidate, workload, own, first.accumulate * _computing_s(workload, options))
+
+
+def _default_ranks(model: Model, placement: Placement) -> Iterator[int]:
+    """Yield the sizes of groups that are looked over where none are given: one, and powers of two that a node holds."""
+    yield 1
+    ranks = 2
+    while _is_estimated(model) and ranks <= placement.gpus_per_node:
+        yield ranks
+        ranks *= 2
+
+
+def _default_batches(model: Model, samples: int) -> list[int]:
+    """Return the micro-batches that are looked over where none are given, descending.
+
+    They are the workload's own by powers of two, and all samples of a group at once.
+    """
+    own = model.source.batch_size
+    if not _is_estimated(model) or model.keeps_pace:
+        return [own]
+    found = {samples}
+    while own % 2 == 0:
+        own //= 2
+    while own <= samples:
+        found.add(own)
+        own *= 2
+    return sorted((batch for batch in found if samples % batch == 0), reverse=True)
+
+
+def _is_estimated(model: Model) -> bool:
+    """Whether steps of other batches and of parts of layers are estimated alike."""
+    return model.source.estimated and model.source.operators is not None and not model.source.one_clock
+
+
+def _samples_of_group(samples: int, groups: int) -> int:
+    if samples % groups:
+        what = f"{groups} data-parallel ranks do not divide {samples} samples a step"
+        raise InputError(what, place=_SAMPLES, remedy=f"give a multiple of {groups}")
+    return samples // groups
+
+
+def _computing_s(workload: Workload, options: Options) -> float:
+    """Return what the device works in forward and backward of the shortest recorded iteration, at least."""
+    if workload.one_clock:
+        return 0.0
+    phases = (("forward", workload.forward), ("backward", workload.backward))
+    work_s = sum(options.scale.get(name, 1.0) * np.asarray(phase.device_s) for name, phase in phases)
+    return options.scale_compute * float(np.min(work_s))

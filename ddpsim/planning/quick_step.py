@@ -1,0 +1,145 @@
+"""A step simulated just far enough to rank it: without a band, of many micro-batches a few, buckets where they tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ddpsim.bucketing import BucketCaps
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.errors import InputError
+from ddpsim.planning.best_buckets import rests_on_buckets
+from ddpsim.planning.rows import WORTH_IT
+from ddpsim.prediction.memory import Memory
+from ddpsim.prediction.simulated_run import SimulatedRun
+from ddpsim.simulation import Options
+from ddpsim.simulation.resolve import ResolvedJob
+from ddpsim.topology.cluster import Topology
+from ddpsim.trace.metrics import summarise
+from ddpsim.units import MIB
+from ddpsim.workload import Workload
+
+CAPS_MB = (5.0, 10.0, 40.0, 100.0, 200.0)
+"""Uniform caps a search tries beside torch's default and one bucket, in MiB: every other of those that a plan tries."""
+
+SIMULATED = 4
+"""Micro-batches of a step that are simulated at most: each of those between the first and the last takes as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchMachine:
+    """Where the candidates of a search run.
+
+    Attributes:
+        caps: tried beside torch's default; None are `CAPS_MB`.
+    """
+
+    topology: Topology
+    nodes: int | None
+    gpus_per_node: int | None
+    calibration: Calibration | None
+    caps: Sequence[BucketCaps] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QuickStep:
+    """What is known of a candidate after a quick simulation.
+
+    Attributes:
+        memory: of a rank; None where it is not judged, or the candidate cannot be.
+        step_s: between two steps of the optimizer, with the best caps; None where it does not fit, or cannot be.
+        caps: those; None are torch's.
+        refused: why the candidate cannot be.
+    """
+
+    memory: Memory | None = None
+    step_s: float | None = None
+    caps: BucketCaps | None = None
+    refused: InputError | None = None
+
+
+def quick_step(machine: SearchMachine, asked: tuple[Workload, Options, float]) -> QuickStep:
+    """Return what a candidate needs and takes; one that does not fit is not simulated.
+
+    Args:
+        asked: the workload and options of one of its ranks, and the step in seconds that caps must be able to beat to
+            be tried.
+    """
+    workload, options, beat_s = asked
+    if options.fidelity == "steps":
+        options = replace(options, fidelity="flow")
+    try:
+        run = SimulatedRun.of(
+            workload, machine.topology, machine.nodes, machine.gpus_per_node, options, machine.calibration, brief=True
+        )
+        memory = run.memory()
+        if memory is not None and memory.fits is False:
+            return QuickStep(memory)
+        timed = _TimedBuckets.of(run)
+    except InputError as error:
+        return QuickStep(refused=error)
+    best_s, best = timed.default_s, None
+    if timed.savable_s > WORTH_IT * best_s and best_s - timed.savable_s < beat_s and _looks(machine, run):
+        for caps in _caps_of(workload) if machine.caps is None else machine.caps:
+            if (step_s := timed.step_s(caps)) < best_s:
+                best_s, best = step_s, caps
+    return QuickStep(memory, best_s, best)
+
+
+def _looks(machine: SearchMachine, run: SimulatedRun) -> bool:
+    return machine.caps != () and rests_on_buckets(run)
+
+
+def _caps_of(workload: Workload) -> list[BucketCaps]:
+    total_mb = workload.gradient_bytes / MIB
+    return [BucketCaps(bucket_cap_mb=size) for size in (*(cap for cap in CAPS_MB if cap < total_mb), -(-total_mb // 1))]
+
+
+@dataclass(slots=True)
+class _TimedBuckets:
+    """Times a step with other buckets.
+
+    Attributes:
+        runs: of so many micro-batches as are simulated, and of one less where that are fewer than a step has.
+        like: what each of these rests on, with any buckets; None where that rests on them too.
+        accumulate: micro-batches of a step.
+        default_s: of a step with torch's own caps.
+        savable_s: how much shorter other buckets can make it, at most: by all that waits for communication, and all
+            that is spent on buckets.
+    """
+
+    runs: list[SimulatedRun]
+    like: list[ResolvedJob | None]
+    accumulate: int
+    default_s: float
+    savable_s: float
+
+    @classmethod
+    def of(cls, run: SimulatedRun) -> _TimedBuckets:
+        accumulate = run.options.accumulate
+        counts = [accumulate] if accumulate <= SIMULATED else [SIMULATED, SIMULATED - 1]
+        runs = [replace(run, options=replace(run.options, accumulate=count)) for count in counts]
+        like, periods_s, waits_s = list[ResolvedJob | None](), list[float](), 0.0
+        for each in runs:
+            summary = summarise(each.trace(keep=True))
+            like.append(each.resolved)
+            each.let_go()
+            periods_s.append(summary.iteration_s)
+            waits_s = max(waits_s, each.options.accumulate * (summary.exposed_comm_s + summary.ddp_overhead_s))
+        often = accumulate / counts[0] if run.options.sync == "every" else 1.0
+        step_s = _whole_s(counts, periods_s, accumulate)
+        return cls(runs, like, accumulate, step_s, waits_s * often)
+
+    def step_s(self, caps: BucketCaps) -> float:
+        """Return the time between two steps of the optimizer with other caps."""
+        found = [
+            each.with_buckets(caps).plan_and_period(like=like)[1]
+            for each, like in zip(self.runs, self.like, strict=True)
+        ]
+        return _whole_s([each.options.accumulate for each in self.runs], found, self.accumulate)
+
+
+def _whole_s(counts: Sequence[int], periods_s: Sequence[float], accumulate: int) -> float:
+    """Return the step of `accumulate` micro-batches from steps of `counts` and the periods of their micro-batches."""
+    steps_s = [count * period_s for count, period_s in zip(counts, periods_s, strict=True)]
+    return steps_s[0] + (accumulate - counts[0]) * (steps_s[0] - steps_s[-1])

@@ -1,0 +1,259 @@
+"""The best way to train on one machine: every candidate is ranked by a quick simulation, the leaders get their bands.
+
+Candidates are looked at in the order of what they compute at least, so that those that compute longer than the leaders'
+whole steps take are not simulated at all. The leaders' rows are those of a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+
+from ddpsim.bucketing import BucketCaps
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.errors import InputError
+from ddpsim.planning.candidates import (
+    NOT_FITTING,
+    NOT_TOGETHER,
+    SLOWER,
+    CandidateRun,
+    RuledOutCounts,
+    SearchCandidate,
+    SearchSpace,
+    candidates_of,
+    global_batch_size_of,
+)
+from ddpsim.planning.planner import Cell, task_of
+from ddpsim.planning.quick_step import QuickStep, SearchMachine, quick_step
+from ddpsim.planning.search_report import SearchReport, SearchRow
+from ddpsim.prediction.memory import Memory
+from ddpsim.prediction.models import Model
+from ddpsim.prediction.named import take_names
+from ddpsim.simulation import Options
+from ddpsim.simulation.run import Progress
+from ddpsim.topology.cluster import Topology
+from ddpsim.topology.placement import Placement, place
+from ddpsim.units import GIB, format_count
+from ddpsim.workers.crew import WorkerPool, crew_of
+from ddpsim.workers.journal import JournalEntry
+from ddpsim.workers.kept import Task, compute, show_nothing
+from ddpsim.workers.points import Points
+from ddpsim.workload import Workload
+
+LEADERS = 5
+"""Candidates that get a band and a row."""
+
+_AT_ONCE = 16
+"""Candidates that are simulated before those that can be no leader any more are left out: as many whoever computes, so
+that every machine leaves out the same."""
+
+
+@take_names
+def search(
+    workload: Workload | str | Model,
+    topology: Topology,
+    *,
+    nodes: int | None = None,
+    space: SearchSpace | None = None,
+    caps: Sequence[BucketCaps] | None = None,
+    options: Options | None = None,
+    gpus_per_node: int | None = None,
+    calibration: Calibration | None = None,
+    progress: Progress | None = None,
+    executor: Executor | WorkerPool | None = None,
+) -> SearchReport:
+    """Find the schemes, groups that share layers, micro-batches and buckets that make a step of given samples shortest.
+
+    Args:
+        workload: put on the machine's own GPU, as `Model` does.
+        space: what is looked over; None are sensible values.
+        caps: tried beside torch's default; None are some from 5 MiB to one bucket.
+        options: of the job, all that is not looked over; `memory_limit_bytes` decides what fits.
+        progress: called with (candidates done, candidates in all).
+        executor: where they are computed; None is here, one by one. The rows are the same.
+
+    Raises:
+        InputError: no candidate fits (the least need is named), or none divides ranks, layers and samples; and as
+            `predict`.
+    """
+    crew = crew_of(executor)
+    question = SearchQuestion(
+        Model.of(workload, options),
+        topology,
+        nodes,
+        options=options or Options(),
+        space=space or SearchSpace(),
+        caps=caps,
+        gpus_per_node=gpus_per_node,
+        calibration=calibration,
+    )
+    found = question.rank(crew, progress)
+    return found.report(compute(found.task(), crew=crew))
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """A candidate that is to get a row.
+
+    Attributes:
+        cell: that of its row.
+        step_s: as the quick simulation has it.
+    """
+
+    candidate: SearchCandidate
+    cell: Cell
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankedCandidates:
+    """What a quick look at all candidates found: the leaders, and why the others are none."""
+
+    question: SearchQuestion
+    leaders: tuple[Leader, ...]
+    candidates: int
+    simulated: int
+    ruled_out: RuledOutCounts
+
+    def task(self) -> Task[Cell]:
+        """Return the leaders' rows as a task."""
+        return task_of([leader.cell for leader in self.leaders])
+
+    def report(self, entries: Sequence[JournalEntry]) -> SearchReport:
+        """Return the report of the rows that were kept of the leaders, the fastest first."""
+        rows = [
+            SearchRow(leader.candidate, leader.cell.row(entry))
+            for leader, entry in zip(self.leaders, entries, strict=True)
+        ]
+        asked = self.question
+        return SearchReport(
+            asked.model.source.name,
+            tuple(sorted(rows, key=lambda row: row.step_s[0])),
+            global_batch_size_of(asked.model, asked.placement, asked.options, asked.space),
+            self.candidates,
+            self.simulated,
+            self.ruled_out.list_all(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuestion:
+    """What a search is of: a model on one machine and node count.
+
+    Attributes:
+        placement: of all ranks.
+    """
+
+    model: Model
+    topology: Topology
+    nodes: int | None
+    options: Options = field(default_factory=Options, kw_only=True)
+    space: SearchSpace = field(default_factory=SearchSpace, kw_only=True)
+    caps: Sequence[BucketCaps] | None = field(default=None, kw_only=True)
+    gpus_per_node: int | None = field(default=None, kw_only=True)
+    calibration: Calibration | None = field(default=None, kw_only=True)
+    placement: Placement = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "placement", place(self.topology, self.nodes, self.gpus_per_node))
+
+    def __str__(self) -> str:
+        return f"{self.model.name} on {self.topology.name}, {format_count(self.placement.nodes, 'node')}"
+
+    def rank(self, crew: WorkerPool | None = None, progress: Progress | None = None) -> RankedCandidates:
+        """Return the leaders of all candidates.
+
+        Args:
+            crew: who simulates; None is this process.
+            progress: called with (candidates done, candidates in all).
+
+        Raises:
+            InputError: as `search`.
+        """
+        ruled_out = RuledOutCounts()
+        runs = candidates_of(self.model, self.topology, self.placement, self.options, self.space, ruled_out)
+        ranking = _Ranking(runs, ruled_out, progress or show_nothing)
+        machine = SearchMachine(self.topology, self.nodes, self.gpus_per_node, self.calibration, self.caps)
+        while wave := ranking.next_wave():
+            items = [(run.workload, run.options, ranking.beat_s) for run in wave]
+            known = dict(Points(partial(quick_step, machine), items, crew, lambda _: "a candidate"))
+            for place_of, run in enumerate(wave):
+                ranking.take(run, known[place_of])
+        if not ranking.found:
+            raise ranking.make_error(self.options.memory_limit_bytes)
+        leaders = [
+            Leader(run.candidate, self._cell(run, quick), step_s) for step_s, run, quick in ranking.found[:LEADERS]
+        ]
+        ruled_out.add(SLOWER, len(ranking.found) - len(leaders) + ranking.unsimulated)
+        return RankedCandidates(self, tuple(leaders), ruled_out.total + len(leaders), len(ranking.found), ruled_out)
+
+    def _cell(self, run: CandidateRun, quick: QuickStep) -> Cell:
+        caps = () if quick.caps is None else (quick.caps,)
+        return Cell(run.workload, self.topology, self.nodes, caps, run.options, self.gpus_per_node, self.calibration)
+
+
+@dataclass(slots=True)
+class _Ranking:
+    """The candidates that are left, and those that were simulated, the fastest first.
+
+    Attributes:
+        unsimulated: how many were left out because they compute longer than the leaders' steps take.
+        nearest: the least memory of those that do not fit, and whose it is.
+    """
+
+    left: list[CandidateRun]
+    ruled_out: RuledOutCounts
+    show: Progress
+    found: list[tuple[float, CandidateRun, QuickStep]] = field(default_factory=list)
+    unsimulated: int = 0
+    nearest: tuple[Memory, SearchCandidate] | None = None
+    _total: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.left.sort(key=lambda run: run.least_s)
+        self._total = len(self.left)
+        self.show(0, self._total)
+
+    @property
+    def beat_s(self) -> float:
+        """The step of the last leader; without end as long as there are not so many."""
+        return self.found[LEADERS - 1][0] if len(self.found) >= LEADERS else float("inf")
+
+    def next_wave(self) -> list[CandidateRun]:
+        """Return the candidates to be simulated next; none where none that is left can be a leader."""
+        able = [run for run in self.left if run.least_s < self.beat_s]
+        self.unsimulated += len(self.left) - len(able)
+        wave, self.left = able[:_AT_ONCE], able[_AT_ONCE:]
+        done = self._total - len(self.left) - len(wave)
+        self.show(done, self._total)
+        return wave
+
+    def take(self, run: CandidateRun, quick: QuickStep) -> None:
+        """Take in what a quick simulation says of a candidate."""
+        if quick.refused is not None:
+            self.ruled_out.add(NOT_TOGETHER, 1, quick.refused)
+        elif quick.step_s is None:
+            assert quick.memory is not None
+            self.ruled_out.add(NOT_FITTING)
+            if self.nearest is None or quick.memory.least_bytes < self.nearest[0].least_bytes:
+                self.nearest = quick.memory, run.candidate
+                self.ruled_out.explain(NOT_FITTING, _describe_need(*self.nearest))
+        else:
+            self.found.append((quick.step_s, run, quick))
+            self.found.sort(key=lambda each: each[0])
+
+    def make_error(self, limit_bytes: float | None) -> InputError:
+        """Return why there is no leader: what comes nearest to fitting, or what ruled out the first candidate."""
+        if self.nearest is None:
+            return self.ruled_out.first or InputError("nothing is given", place="schemes", remedy="give at least one")
+        memory, _ = self.nearest
+        room = f"{(memory.capacity_bytes or 0) / GIB:.1f} GiB"
+        what = f"nothing that was looked over fits {room} of a GPU: {_describe_need(*self.nearest)}"
+        remedy = "allow more, or look over more nodes, ranks that share layers, or schemes that shard more"
+        return InputError(what, place=None if limit_bytes is None else "memory_limit", remedy=remedy)
+
+
+def _describe_need(memory: Memory, candidate: SearchCandidate) -> str:
+    return f"the least is {memory.least_bytes / GIB:.1f} GiB, of {candidate}"

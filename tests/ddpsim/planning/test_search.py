@@ -1,0 +1,157 @@
+"""A search beside the simulation of everything it looks over, and what it leaves out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from ddpsim.bucketing import BucketCaps
+from ddpsim.errors import InputError
+from ddpsim.planning.best_buckets import CAPS_MB
+from ddpsim.planning.candidates import (
+    NOT_DIVIDED,
+    NOT_FITTING,
+    NOT_TOGETHER,
+    SLOWER,
+    SearchCandidate,
+    SearchSpace,
+)
+from ddpsim.planning.lost import without_each
+from ddpsim.planning.quick_step import SearchMachine, quick_step
+from ddpsim.planning.search import LEADERS, search
+from ddpsim.planning.search_report import SearchReport
+from ddpsim.prediction.models import Model
+from ddpsim.prediction.predict import predict
+from ddpsim.simulation import Options
+from ddpsim.topology.spec import load_topology
+from ddpsim.units import MIB
+from ddpsim.workload.files import load_workload
+
+SCHEMES = ("ddp", "zero1", "fsdp2")
+
+
+def _step_s(model: Model, machine: str, nodes: int, candidate: SearchCandidate, caps: BucketCaps) -> float:
+    topology, options = load_topology(machine), candidate.options(Options(caps=caps))
+    workload = model.on(topology, candidate.micro_batch_size, options=options)
+    found = predict(workload, topology, nodes=nodes, options=options, local_s=1.0, band=False, brief=True)
+    return candidate.accumulate * found.iteration_s
+
+
+@pytest.mark.parametrize(
+    ("name", "machine", "ranks", "batches"),
+    [
+        ("gpt2-small", "dgx-a100", (1, 4), (2, 8)),
+        ("gpt2-small", "p3.16xlarge", (1, 4), (8,)),
+        ("mlp", "p3.16xlarge", (1,), (16, 64)),
+    ],
+)
+def test_the_best_is_that_of_all_simulated(
+    name: str, machine: str, ranks: tuple[int, ...], batches: tuple[int, ...]
+) -> None:
+    model = Model.of(name)
+    space = SearchSpace(schemes=SCHEMES, tensor_parallel=ranks, micro_batch_sizes=batches)
+    found = search(model, load_topology(machine), nodes=2, space=space)
+    every = {}
+    for scheme, together, batch in product(SCHEMES, ranks, batches):
+        times = model.source.batch_size * together // batch
+        candidate = SearchCandidate(scheme=scheme, tensor_parallel=together, micro_batch_size=batch, accumulate=times)
+        size_mb = model.source.gradient_bytes / together / MIB
+        caps = [None, *(cap for cap in CAPS_MB if cap < size_mb and scheme != "fsdp2"), size_mb]
+        every[candidate] = min(_step_s(model, machine, 2, candidate, BucketCaps(bucket_cap_mb=cap)) for cap in caps)
+    assert found.candidates == len(every)
+    assert min(row.plan.best.step_s[0] for row in found.rows) == pytest.approx(min(every.values()), rel=0.01)
+    # What was left out, of which most were never simulated, is slower than the slowest of the leaders.
+    shown = {row.candidate for row in found.rows}
+    last_s = max(row.plan.best.step_s[0] for row in found.rows)
+    assert all(step_s > 0.99 * last_s for candidate, step_s in every.items() if candidate not in shown)
+
+
+@pytest.fixture(scope="module")
+def small() -> SearchReport:
+    space = SearchSpace(schemes=["ddp", "hsdp:4"], tensor_parallel=[1, 2, 8], micro_batch_sizes=[2, 4, 8])
+    return search("gpt2-small", load_topology("dgx-a100"), nodes=2, space=space)
+
+
+def test_rows_are_those_of_predict_with_their_bands(small: SearchReport) -> None:
+    for row in small.rows:
+        chosen, candidate = row.plan.chosen, row.candidate
+        asked = candidate.options(Options(caps=chosen.options.caps))
+        workload = Model.of("gpt2-small").on(load_topology("dgx-a100"), candidate.micro_batch_size, options=asked)
+        node = load_topology("dgx-a100")
+        alone = predict(workload, node, nodes=2, options=asked, brief=True, also=without_each)
+        assert chosen.iteration_s == pytest.approx(alone.iteration_s)
+        assert (chosen.low_s, chosen.high_s) == pytest.approx((alone.low_s, alone.high_s))
+        assert row.step_s[1] < row.step_s[0] < row.step_s[2]
+        assert chosen.samples * candidate.accumulate == small.global_batch_size == 16 * 8
+    assert [row.step_s[0] for row in small.rows] == sorted(row.step_s[0] for row in small.rows)
+
+
+def test_each_candidate_is_shown_or_left_for_a_reason(small: SearchReport) -> None:
+    left = {each.reason: each for each in small.ruled_out}
+    assert len(small.rows) == LEADERS
+    assert small.candidates == len(small.rows) + sum(each.count for each in small.ruled_out) == 2 * 3 + 2 * 3 + 2
+    # Of groups of eight a candidate a scheme, whatever its micro-batch; of groups of two all of hsdp.
+    assert left[NOT_DIVIDED].count == 2
+    assert "8 ranks do not divide the 12 heads of attention" in str(left[NOT_DIVIDED].example)
+    assert left[NOT_TOGETHER].count == 3
+    assert str(left[NOT_TOGETHER].example).startswith("scheme 'hsdp:4': its ranks cannot be in groups of 2")
+    assert left[SLOWER].count == small.candidates - LEADERS - 2 - 3
+
+
+def test_a_limit_leaves_out_what_does_not_fit() -> None:
+    space = SearchSpace(schemes=SCHEMES, micro_batch_sizes=[8], tensor_parallel=[1])
+    node = load_topology("dgx-a100")
+    whole = search("gpt2-small", node, nodes=2, space=space)
+    most = max(row.plan.chosen.memory.least_bytes for row in whole.rows if row.plan.chosen.memory is not None)
+    limited = search("gpt2-small", node, nodes=2, space=space, options=Options(memory_limit_bytes=most - MIB))
+    assert {row.candidate.scheme for row in limited.rows} == {"zero1", "fsdp2"}
+    assert limited.document()["search"]["memory_limit_bytes"] == most - MIB  # type: ignore[index]
+    [left] = [each for each in limited.ruled_out if each.reason == NOT_FITTING]
+    assert left.count == 1
+    assert "the least is" in str(left.example)
+    assert "of ddp, 1 micro-batch of 8" in str(left.example)
+    with pytest.raises(
+        InputError, match=r"fits 0.5 GiB of a GPU: the least is \d.\d GiB, of fsdp2, 1 micro-batch of 8"
+    ):
+        search("gpt2-small", node, nodes=2, space=space, options=Options(memory_limit_bytes=MIB * 512))
+
+
+@pytest.mark.parametrize("scheme", ["ddp", "zero1", "fsdp2", "zero2"])
+@pytest.mark.parametrize("sync", ["last", "every"])
+def test_many_micro_batches_are_told_by_four(scheme: str, sync: str) -> None:
+    node, asked = load_topology("dgx-a100"), Options(scheme=scheme, accumulate=11, sync=sync)
+    workload = Model.of("gpt2-small").on(node, 1, options=asked)
+    told = quick_step(SearchMachine(node, 2, None, None, ()), (workload, asked, float("inf")))
+    whole = predict(workload, node, nodes=2, options=asked, local_s=1.0, band=False, brief=True)
+    assert told.step_s == pytest.approx(11 * whole.iteration_s, rel=0.005)
+
+
+def test_a_recorded_step_keeps_its_batch_and_its_layers() -> None:
+    recorded = replace(load_workload("gpt2-small@a100-amp-b8"), estimated=False, operators=None)
+    found = search(recorded, load_topology("dgx-a100"), nodes=2, space=SearchSpace(global_batch_size=16 * 16))
+    assert {row.candidate.micro_batch_size for row in found.rows} == {8}
+    assert {row.candidate.tensor_parallel for row in found.rows} == {1}
+    assert {row.candidate.accumulate for row in found.rows} == {2}
+    assert found.candidates == 5
+
+
+def test_what_cannot_be_is_refused() -> None:
+    node = load_topology("dgx-a100")
+    with pytest.raises(InputError, match="groups of 7 ranks do not divide 16 ranks; give a divisor of 16"):
+        search("gpt2-small", node, nodes=2, space=SearchSpace(tensor_parallel=[7, 5]))
+    with pytest.raises(InputError, match="8 ranks do not divide the 12 heads of attention"):
+        search("gpt2-small", node, nodes=2, space=SearchSpace(tensor_parallel=[8]))
+    with pytest.raises(InputError, match="16 data-parallel ranks do not divide 100 samples a step; give a multiple"):
+        search("gpt2-small", node, nodes=2, space=SearchSpace(global_batch_size=100, tensor_parallel=[1]))
+    with pytest.raises(InputError, match="micro-batches of 3 do not divide the 8 samples of a data-parallel rank"):
+        search("gpt2-small", node, nodes=2, space=SearchSpace(micro_batch_sizes=[3], tensor_parallel=[1]))
+    with pytest.raises(InputError, match="its operators are not those of a transformer's layers"):
+        search("resnet50", node, nodes=2, space=SearchSpace(tensor_parallel=[2]))
+    with pytest.raises(InputError, match="`global_batch_size` and `accumulate=2` are both given"):
+        search("mlp", node, nodes=2, space=SearchSpace(global_batch_size=128), options=Options(accumulate=2))
+    with pytest.raises(InputError, match="some of its ranks do not train"):
+        search("mlp", node, nodes=2, space=SearchSpace(schemes=["ddp", "parameter-server"]))
+    with pytest.raises(InputError, match="nothing is given"):
+        SearchSpace(tensor_parallel=[])
