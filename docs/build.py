@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
 FENCE = re.compile(r"^```(\w+) (\S.*)$", re.MULTILINE)
 API = "docs/reference/python"
+SEARCH = "docs/iframe-worker.js"
 
 
 class DeadLinkError(Exception):
@@ -103,6 +104,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     write_api(pages / API)
+    shutil.copyfile(ROOT / SEARCH, pages / SEARCH)
     settings = out / "mkdocs.yml"
     fixed = (ROOT / "docs/mkdocs.yml").read_text().replace("docs/signatures.py", str(ROOT / "docs/signatures.py"))
     settings.write_text(f"{fixed}docs_dir: {pages}\nsite_dir: {out / 'site'}\n")
