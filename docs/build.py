@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
@@ -87,8 +88,13 @@ def write_api(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for package in ("ddpsim", "ddpexec"):
         module = importlib.import_module(package)
-        names = "\n\n".join(f"::: {package}.{name}" for name in sorted(module.__all__, key=str.lower))
+        names = "\n\n".join(f"::: {package}.{name}" for name in sorted(public_names(module), key=str.lower))
         (folder / f"{package}.md").write_text(f"# {package} in Python\n\n{names}\n")
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """Return the names that a package offers: those that `dir` lists, without Python's own."""
+    return [name for name in dir(module) if not name.startswith("__")]
 
 
 def main() -> int:
