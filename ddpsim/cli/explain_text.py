@@ -77,7 +77,7 @@ def _parts(found: Explanation) -> str:
     inside = "holds" if told.holds else "does NOT hold"
     band = f"predicted {where}: {format_time(told.low_s)} to {format_time(told.high_s)}, which {inside} the traced step"
     helps = format_helps_most(told.sensitivities, told.prediction.iteration_s)
-    return "\n".join([shown, band, f"predicted: {told.prediction.critical_path.text()}", *helps])
+    return "\n".join([shown, band, told.prediction.critical_path.text("predicted: "), *helps])
 
 
 def _buckets(found: Explanation) -> str:

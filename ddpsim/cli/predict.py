@@ -326,18 +326,18 @@ def format_hidden_cost(prediction: Prediction) -> list[str]:
     from ddpsim.units import format_time
 
     share = f"{cost_s / prediction.iteration_s:.1%}".replace("%", " %")
-    prior = "" if prediction.hidden_comm_known else ", by priors"
+    prior = "" if prediction.hidden_comm_known else " (assumed, not measured)"
     cost = format_time(prediction.options.accumulate * cost_s)
-    return [f"of it {cost} ({share}) is what communication beside computation costs both{prior}"]
+    return [f"of it {cost} ({share}) is slowdown from communicating while computing{prior}"]
 
 
 def _format_binds(prediction: Prediction, bound: Bound) -> list[str]:
-    """Return the line on what binds the step: what it would take if that took no time."""
+    """Return the line on what the step is bound by: what it would take if that took no time."""
     from ddpsim.planning.bound import describe_bound
     from ddpsim.units import format_time
 
     left = format_time(prediction.options.accumulate * (prediction.iteration_s - bound.lost[bound.by]))
-    return [f"binds: {describe_bound(bound, prediction.workload)}; {left} if it took no time"]
+    return [f"bound by: {describe_bound(bound, prediction.workload)}; {left} if it took no time"]
 
 
 def _format_helps(prediction: Prediction, helps: Sequence[Sensitivity]) -> list[str]:
