@@ -72,7 +72,7 @@ def plan(
     has the parts of each step, and lines say where a gain comes from and what the bytes go by. What is done before a
     plan is stopped lies beside -o or --report, and the same command goes on from there.
     """
-    from ddpsim.planning.planner import cells_of, report_of, task_of
+    from ddpsim.planning.planner import cells_of, places_of, report_of, task_of
     from ddpsim.prediction.models import Model
     from ddpsim.topology.spec import load_topology
 
@@ -93,8 +93,7 @@ def plan(
     cells = [
         cells_of(
             model,
-            machines,
-            node_counts,
+            places_of(machines, node_counts),
             caps,
             options,
             arguments.gpus_per_node,

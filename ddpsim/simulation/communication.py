@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 import simpy
 
@@ -38,6 +39,13 @@ from ddpsim.workload.gpus import AchievedGpu
 
 WireFactor = Callable[[int], float]
 """Factor on the time of a collective by its bytes."""
+
+
+class SharedNetwork(NamedTuple):
+    """A network that several jobs are on, and whose messages the job's are there."""
+
+    network: Network
+    sender: Hashable
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,16 +231,15 @@ class JobResources:
         self,
         env: simpy.Environment,
         scheduled: Scheduled | None,
-        network: Network | None = None,
-        sender: Hashable = None,
+        on: SharedNetwork | None = None,
     ) -> Communication:
         """Return what carries the collectives of all ranks.
 
         Args:
-            network: that another job is on too, as `sender` says whose messages are whose; None is the job's own.
+            on: a network that another job is on too; None is the job's own.
         """
         rings = scheduled is not None and runs_in_rings(scheduled.schedule)
-        collectives, lanes = self._collectives(env, rings, self.placement, network=network, sender=sender), None
+        collectives, lanes = self._collectives(env, rings, self.placement, on=on), None
         if scheduled is not None:
             made = partial(self._collectives, env, rings)
             groups, patterns = scheduled.schedule.groups, scheduled.schedule.patterns
@@ -286,11 +293,10 @@ class JobResources:
         pattern: str | None = None,
         share: float = 1.0,
         *,
-        network: Network | None = None,
-        sender: Hashable = None,
+        on: SharedNetwork | None = None,
     ) -> Collectives:
         # Links that another job loads too are not those of a node that stands for all.
-        options = replace(self.options.collective, rings=rings, expand=network is not None)
+        options = replace(self.options.collective, rings=rings, expand=on is not None)
         options = options if pattern is None else replace(options, algorithm=pattern)
         calibration = self.calibration
         if calibration is not None and self.backend == "gloo":
@@ -300,6 +306,7 @@ class JobResources:
             self.transports[key] = make_transport(placement, self.backend, calibration, options)
         factor = self.wire_factor if share == 1 else _times(share, self.wire_factor)
         transport = scale_transport(self.transports[key], factor, self.latency)
+        network, sender = on or (None, None)
         return Collectives.over(transport, env, fidelity=options.fidelity, network=network, sender=sender)
 
 
