@@ -184,7 +184,7 @@ def _table(rows: Sequence[PlanRow]) -> str:
         column("buckets", words=True),
         column("iteration_s", None if accumulates else "iteration ms"),
         *(column(key, bands=False) for key in ("scaling_efficiency", "gain")),
-        column("memory", "memory GiB"),
+        column("memory", "GiB"),
         column("binds", "bound", words=True),
     ]
     return ResultTable.of(columns, [_record(row) for row in rows]).text()
