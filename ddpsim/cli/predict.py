@@ -27,6 +27,7 @@ from ddpsim.cli.progress import Progress
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.option import Section
+from ddpsim.tables import break_line
 from ddpsim.tables.cells import percent
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def _text(
         *format_hidden_cost(prediction),
         path.text(),
         *_correction(prediction),
-        *prediction.codec_notes,
+        *map(break_line, prediction.codec_notes),
         *_format_binds(prediction, bound),
         *_format_helps(prediction, helps),
         "",
@@ -232,7 +233,7 @@ def _text(
         f"scaling efficiency {percent(prediction.scaling_efficiency)}, "
         f"communication hidden {percent(summary.overlap_ratio) or '-'}",
         *([] if (memory := prediction.memory) is None else [f"memory of a rank at the peak: {memory.text()}"]),
-        *([] if (taken := prediction.transports) is None else taken.lines()),
+        *([] if (taken := prediction.transports) is None else map(break_line, taken.lines())),
         "",
         first_rows(tables[BUCKETS], _BUCKETS_SHOWN),
     ]

@@ -130,9 +130,15 @@ class BucketTimes:
 
     def after(self, start_s: float) -> BucketTimes:
         """Return the bucket with its moments from `start_s` on."""
-        moments = ("ready_s", "launched_s", "started_s", "wire_s", "finished_s", "written_s")
-        at = {name: getattr(self, name) for name in moments}
-        return replace(self, **{name: None if seconds is None else seconds - start_s for name, seconds in at.items()})
+        return replace(
+            self,
+            ready_s=self.ready_s - start_s,
+            launched_s=self.launched_s - start_s,
+            started_s=self.started_s - start_s,
+            wire_s=None if self.wire_s is None else self.wire_s - start_s,
+            finished_s=self.finished_s - start_s,
+            written_s=self.written_s - start_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
