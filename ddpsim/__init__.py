@@ -7,12 +7,24 @@ workload, a machine or a calibration is taken:
 >>> predict("resnet50", "dgx-1v", nodes=2).nodes
 2
 
-Questions: `predict` one step, `sweep` caps and node counts, `plan` the best buckets, `compare` machines, `validate` a
-prediction beside a measured run, `calibrate` constants by a measured table. `help(ddpsim.predict)` is of one of them.
+Questions; `help(ddpsim.predict)` and its like say what each argument is, and what stands for "...":
 
-What they take and return: `Workload`, `Topology`, `Options` of a job, `BucketCaps`, `BucketPlan`, `Calibration`,
-`Prediction`; `InputError` is what cannot be. Files are read by `load_workload`, `load_topology`, `load_plan`,
-`load_calibration`, `load_prediction`, `read_table` and `read_trace`, and `save_workload` writes one.
+    predict(workload, topology, nodes=, options=, ...)         one step: a Prediction
+    sweep(workload, topology, nodes=, caps=, ...)              bucket caps and node counts: a list of Predictions
+    plan(workload, topologies, nodes=, ...)                    the best buckets on each machine
+    compare(workloads, topologies, nodes=, batch_sizes=, ...)  machines before one is bought
+    validate(prediction, measured)                             a prediction beside a measured run
+    calibrate(tables, topology, nodes=, ...)                   constants by measured tables: a Calibration
+
+What they take and return; `help(ddpsim.Options)` and its like say what each has:
+
+    Workload                 one rank's iterations without communication; Topology: the machine
+    Options, BucketCaps      of a job; BucketPlan: which gradients share a bucket
+    Prediction, Calibration  what is predicted, and what was measured
+    InputError               what cannot be: the value, its place and the remedy
+
+Files are read by `load_workload`, `load_topology`, `load_plan`, `load_calibration`, `load_prediction`, `read_table` and
+`read_trace`, and `save_workload` writes one.
 """
 
 # Nothing is imported here, `typing` neither: a command could not yet answer an interrupt.
@@ -21,51 +33,28 @@ if TYPE_CHECKING:
     from typing import Any
 
     __version__: str
-    from ddpsim.bucketing import BucketCaps, BucketPlan
-    from ddpsim.calibrating.calibrate import calibrate
-    from ddpsim.collectives.calibration import Calibration
-    from ddpsim.collectives.calibration_file import load_calibration
-    from ddpsim.errors import InputError
-    from ddpsim.measured import read_table
-    from ddpsim.planning.compare import compare
-    from ddpsim.planning.plan_file import load_plan
-    from ddpsim.planning.planner import plan
-    from ddpsim.planning.sweep import sweep
-    from ddpsim.prediction.document import load_prediction
-    from ddpsim.prediction.named import predict
-    from ddpsim.prediction.prediction import Prediction
-    from ddpsim.simulation import Options
-    from ddpsim.topology.cluster import Topology
-    from ddpsim.topology.spec import load_topology
-    from ddpsim.trace.json import read_trace
-    from ddpsim.validation.validate import validate
-    from ddpsim.workload.files import load_workload, save_workload
-    from ddpsim.workload.profile import Workload
-
-__all__ = [
-    "BucketCaps",
-    "BucketPlan",
-    "Calibration",
-    "InputError",
-    "Options",
-    "Prediction",
-    "Topology",
-    "Workload",
-    "calibrate",
-    "compare",
-    "load_calibration",
-    "load_plan",
-    "load_prediction",
-    "load_topology",
-    "load_workload",
-    "plan",
-    "predict",
-    "read_table",
-    "read_trace",
-    "save_workload",
-    "sweep",
-    "validate",
-]
+    from ddpsim.bucketing import BucketCaps as BucketCaps
+    from ddpsim.bucketing import BucketPlan as BucketPlan
+    from ddpsim.calibrating.calibrate import calibrate as calibrate
+    from ddpsim.collectives.calibration import Calibration as Calibration
+    from ddpsim.collectives.calibration_file import load_calibration as load_calibration
+    from ddpsim.errors import InputError as InputError
+    from ddpsim.measured import read_table as read_table
+    from ddpsim.planning.compare import compare as compare
+    from ddpsim.planning.plan_file import load_plan as load_plan
+    from ddpsim.planning.planner import plan as plan
+    from ddpsim.planning.sweep import sweep as sweep
+    from ddpsim.prediction.document import load_prediction as load_prediction
+    from ddpsim.prediction.named import predict as predict
+    from ddpsim.prediction.prediction import Prediction as Prediction
+    from ddpsim.simulation import Options as Options
+    from ddpsim.topology.cluster import Topology as Topology
+    from ddpsim.topology.spec import load_topology as load_topology
+    from ddpsim.trace.json import read_trace as read_trace
+    from ddpsim.validation.validate import validate as validate
+    from ddpsim.workload.files import load_workload as load_workload
+    from ddpsim.workload.files import save_workload as save_workload
+    from ddpsim.workload.profile import Workload as Workload
 
 _MODULES = {
     "BucketCaps": "bucketing",
@@ -91,7 +80,9 @@ _MODULES = {
     "sweep": "planning.sweep",
     "validate": "validation.validate",
 }
-"""Where each name of `__all__` stands: `ddpsim --help` answers at once because none is imported before it is used."""
+"""Where each name stands: `ddpsim --help` answers at once because none is imported before it is used."""
+# [Note: no `__all__`] With one, `help(ddpsim)` prints every member of every class, 1,369 lines; the docstring above
+# lists the names by what they are for instead. `from ddpsim import *` therefore takes nothing.
 
 
 def __getattr__(name: str) -> "Any":
@@ -107,4 +98,4 @@ def __getattr__(name: str) -> "Any":
 
 def __dir__() -> list[str]:
     """Return the public names, without the modules that this one needs itself."""
-    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})
+    return sorted({*(name for name in globals() if name.startswith("__")), *_MODULES})

@@ -15,11 +15,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
 FENCE = re.compile(r"^```(\w+) (\S.*)$", re.MULTILINE)
 API = "docs/reference/python"
+SEARCH = "docs/iframe-worker.js"
 
 
 class DeadLinkError(Exception):
@@ -86,8 +88,13 @@ def write_api(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for package in ("ddpsim", "ddpexec"):
         module = importlib.import_module(package)
-        names = "\n\n".join(f"::: {package}.{name}" for name in sorted(module.__all__, key=str.lower))
+        names = "\n\n".join(f"::: {package}.{name}" for name in sorted(public_names(module), key=str.lower))
         (folder / f"{package}.md").write_text(f"# {package} in Python\n\n{names}\n")
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """Return the names that a package offers: those that `dir` lists, without Python's own."""
+    return [name for name in dir(module) if not name.startswith("__")]
 
 
 def main() -> int:
@@ -103,6 +110,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     write_api(pages / API)
+    shutil.copyfile(ROOT / SEARCH, pages / SEARCH)
     settings = out / "mkdocs.yml"
     fixed = (ROOT / "docs/mkdocs.yml").read_text().replace("docs/signatures.py", str(ROOT / "docs/signatures.py"))
     settings.write_text(f"{fixed}docs_dir: {pages}\nsite_dir: {out / 'site'}\n")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import pydoc
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,11 +33,25 @@ def test_every_name_is_there_is_what_types_are_told_of_it_and_is_listed(name: st
     for_types = (node for node in ast.parse(file.read_text()).body if isinstance(node, ast.If))
     inside = [node for each in for_types for node in each.body if isinstance(node, ast.ImportFrom) and node.module]
     told = {alias.name: node.module for node in inside for alias in node.names if node.module.startswith(f"{name}.")}
-    assert set(found.__all__) == set(told) <= set(dir(found))
+    assert set(told) == {each for each in dir(found) if not each.startswith("__")}
     for each, module in told.items():
         assert getattr(found, each) is getattr(importlib.import_module(module), each)
     with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'palm'"):
         _ = found.palm
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_help_fits_on_two_screens_and_has_every_name_with_arguments_that_it_takes(name: str) -> None:
+    found = package(name)
+    shown = pydoc.render_doc(found, renderer=pydoc.plaintext)
+    assert shown.count("\n") < 110
+    names = [each for each in dir(found) if not each.startswith("__")]
+    assert [each for each in names if not re.search(rf"\b{each}\b", found.__doc__ or "")] == []
+    calls = re.findall(r"^    (\w+)\((.*?)\)", found.__doc__ or "", re.MULTILINE)
+    assert calls
+    for each, arguments in calls:
+        given = [argument.rstrip("=") for argument in arguments.split(", ") if argument != "..."]
+        assert set(given) <= set(inspect.signature(getattr(found, each)).parameters), each
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -61,13 +61,14 @@ def microbench(
     import torch
 
     from ddpexec.groups.launched import join_launched
-    from ddpexec.microbench.microbench import forget
+    from ddpexec.microbench.microbench import ComputingLoad, forget
     from ddpexec.microbench.microbench import microbench as measure
     from ddpsim.doctor.other_work import OtherWork
     from ddpsim.files import is_regular, json_text
     from ddpsim.workload.files import load_workload
 
     workload = None if arguments.under_load is None else load_workload(arguments.under_load)
+    load = ComputingLoad(workload, arguments.load_seconds)
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
     with join_launched("microbench", arguments.backend, arguments.device) as rank:
@@ -77,7 +78,7 @@ def microbench(
                 print(f"microbench: {line}", file=sys.stderr, flush=True)
 
         keep = arguments.output if is_regular(arguments.output) and str(arguments.output) != STANDARD_OUTPUT else None
-        document = measure(rank, wanted, workload, progress, together=at_once, load_s=arguments.load_seconds, keep=keep)
+        document = measure(rank, wanted, load, progress, together=at_once, keep=keep)
         if rank.communicator.rank == 0:
             config = document["config"]
             other = OtherWork.read(config) if isinstance(config, dict) else None

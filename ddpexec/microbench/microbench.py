@@ -47,22 +47,33 @@ class MicrobenchRow:
     wrong: int
 
 
+@dataclass(frozen=True, slots=True)
+class ComputingLoad:
+    """What ranks compute while collectives are measured once more, and for how long in each of four measurements.
+
+    Attributes:
+        workload: None measures nothing under load.
+    """
+
+    workload: Workload | None = None
+    seconds: float = SECONDS
+
+
 def microbench(
     launched: Launched,
     sizes_bytes: Sequence[int],
-    workload: Workload | None,
+    load: ComputingLoad,
     progress: Progress = lambda line: None,
     *,
     together: Sequence[Sequence[int]] = (),
-    load_s: float = SECONDS,
     keep: Path | None = None,
 ) -> dict[str, object]:
-    """Return the document of a whole run: collectives of every size, DDP's costs, slow-downs under `workload`.
+    """Return the document of a whole run: collectives of every size, DDP's costs, slow-downs under `load`.
 
-    `together` are sizes in bytes of collectives launched at once; `load_s` is how long each of the four measurements
-    under load takes. `keep` is the file that the document is for, beside which stages are kept until it is whole.
+    `together` are sizes in bytes of collectives launched at once. `keep` is the file that the document is for, beside
+    which stages are kept until it is whole.
     """
-    clock = ProcessorClock()
+    clock, workload, load_s = ProcessorClock(), load.workload, load.seconds
     asked = {"sizes": list(sizes_bytes), "together": [list(sizes) for sizes in together], "load_s": load_s}
     stages = Stages(launched.communicator, keep, {**asked, **_config(launched, workload)}, progress)
     rows = measure_allreduce(launched, sizes_bytes, progress, stages)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from ddpsim.charts.timeline import BucketSpan, TimelineStep
+from ddpsim.charts.timeline import TimelineStep
 from ddpsim.trace.metrics import arrivals
 from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT, BucketTimes, Iteration, PathSpan, Trace, spans_of
 
@@ -23,6 +24,7 @@ def timeline_from_trace(trace: Trace, iteration_s: float, label: str, rank: int 
         iteration_s=step.iteration_s,
         phases=_phases(step, trace.backend),
         buckets=tuple(_life(b, step.start_s, arrived.get((step.index, b.index))) for b in step.buckets),
+        counts=tuple(len(bucket.parameters) for bucket in step.buckets),
         gradients_s=tuple(sorted(gradient.ready_s - step.start_s for gradient in step.gradients)),
         path=_path(trace.path_of(step)),
     )
@@ -32,7 +34,9 @@ def timeline_from_document(document: Mapping[str, object], label: str, path: Seq
     """Return the step that a predict document describes: its parts one after another, its buckets' times, its path."""
     broadcast, total = _number(document, "buffer_broadcast_s"), _number(document, "iteration_s")
     forward = broadcast + _number(document, "forward_s")
-    lives = tuple(_build_span(each) for each in _get_buckets(document.get("buckets")))
+    buckets = _get_buckets(document.get("buckets"))
+    lives = tuple(_read_bucket(each) for each in buckets)
+    counts = tuple(len(names) if isinstance(names := each.get("parameters"), list) else None for each in buckets)
     # On one clock hooks and copies lie between the gradients, so that backward ends with the last of them.
     backward = max([forward + _number(document, "backward_compute_s"), *(life.ready_s for life in lives)])
     phases = (
@@ -43,7 +47,7 @@ def timeline_from_document(document: Mapping[str, object], label: str, path: Seq
         (OPTIMIZER, total - _number(document, "optimizer_s"), total),
     )
     drawn = tuple(phase for phase in phases if phase[2] > phase[1])
-    return TimelineStep(label, total, drawn, lives, path=_path(path))
+    return TimelineStep(label, total, drawn, lives, counts, path=_path(path))
 
 
 def _path(spans: Sequence[PathSpan]) -> tuple[tuple[str, str, float, float], ...]:
@@ -54,12 +58,11 @@ def _get_buckets(buckets: object) -> list[Mapping[str, object]]:
     return [each for each in buckets if isinstance(each, Mapping)] if isinstance(buckets, list) else []
 
 
-def _build_span(bucket: Mapping[str, object]) -> BucketSpan:
-    names = bucket.get("parameters")
-    return BucketSpan(
+def _read_bucket(bucket: Mapping[str, object]) -> BucketTimes:
+    return BucketTimes(
         index=int(_number(bucket, "index")),
         size_bytes=int(_number(bucket, "size_bytes")),
-        parameters=len(names) if isinstance(names, list) else None,
+        parameters=(),
         ready_s=_number(bucket, "ready_s"),
         launched_s=_number(bucket, "launched_s"),
         started_s=_number(bucket, "started_s"),
@@ -76,19 +79,9 @@ def _phases(step: Iteration, backend: str) -> tuple[tuple[str, float, float], ..
     return (*first, *((span.name, span.start_s - start, span.end_s - start) for span in spans))
 
 
-def _life(bucket: BucketTimes, start_s: float, arrived_s: float | None) -> BucketSpan:
+def _life(bucket: BucketTimes, start_s: float, arrived_s: float | None) -> BucketTimes:
     wire = arrived_s if bucket.wire_s is None else bucket.wire_s
-    return BucketSpan(
-        index=bucket.index,
-        size_bytes=bucket.size_bytes,
-        parameters=len(bucket.parameters),
-        ready_s=bucket.ready_s - start_s,
-        launched_s=bucket.launched_s - start_s,
-        started_s=bucket.started_s - start_s,
-        wire_s=None if wire is None else wire - start_s,
-        finished_s=bucket.finished_s - start_s,
-        written_s=bucket.written_s - start_s,
-    )
+    return replace(bucket, wire_s=wire).after(start_s)
 
 
 def _number(document: Mapping[str, object], key: str) -> float:

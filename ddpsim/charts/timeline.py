@@ -4,41 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class BucketSpan:
-    """One bucket's life in a step, in seconds from the start of forward; `wire_s` None where it is unknown."""
-
-    index: int
-    size_bytes: int
-    parameters: int | None
-    ready_s: float
-    launched_s: float
-    started_s: float
-    wire_s: float | None
-    finished_s: float
-    written_s: float
-
-    @property
-    def moving_s(self) -> float:
-        """When bytes could move: all ranks were there, as far as that is known."""
-        return self.started_s if self.wire_s is None else self.wire_s
-
-    @property
-    def queued_s(self) -> float:
-        """How long it was ready and no collective of it had begun."""
-        return max(0.0, self.started_s - self.ready_s)
-
-    @property
-    def skew_s(self) -> float:
-        """How long its collective waited for the last rank."""
-        return max(0.0, self.moving_s - self.started_s)
-
-    @property
-    def on_wire_s(self) -> float:
-        """How long its bytes moved."""
-        return self.finished_s - self.moving_s
-
+from ddpsim.trace.records import BucketTimes
 
 COLUMNS = (
     "bucket", "size_bytes", "parameters", "ready_us", "launched_us", "started_us", "wire_us", "finished_us",
@@ -54,7 +20,8 @@ class TimelineStep:
     Attributes:
         label: what it is of: torch's default, the plan, the measured run.
         phases: (name, start, end) of what computed or waited, in seconds from the start of forward.
-        buckets: in launch order.
+        buckets: in launch order, their moments from the start of forward.
+        counts: how many parameters each bucket has; None where that is not known.
         gradients_s: when each gradient was ready, ascending; empty where unknown.
         path: (cause, stream, start, end) of the longest path, in order; empty where unknown.
     """
@@ -62,7 +29,8 @@ class TimelineStep:
     label: str
     iteration_s: float
     phases: tuple[tuple[str, float, float], ...]
-    buckets: tuple[BucketSpan, ...]
+    buckets: tuple[BucketTimes, ...]
+    counts: tuple[int | None, ...]
     gradients_s: tuple[float, ...] = ()
     path: tuple[tuple[str, str, float, float], ...] = ()
 
@@ -73,7 +41,7 @@ class TimelineStep:
             "iteration_us": microseconds(self.iteration_s),
             "phases": [[name, microseconds(start), microseconds(end)] for name, start, end in self.phases],
             "columns": list(COLUMNS),
-            "buckets": [_life(bucket) for bucket in self.buckets],
+            "buckets": [_life(*bucket) for bucket in zip(self.buckets, self.counts, strict=True)],
             "gradients_us": [microseconds(seconds) for seconds in self.gradients_s],
             "path": [[cause, stream, *map(microseconds, ends)] for cause, stream, *ends in self.path],
         }
@@ -84,7 +52,7 @@ def microseconds(seconds: float) -> float:
     return round(seconds * 1e6, 1)
 
 
-def _life(life: BucketSpan) -> list[object]:
+def _life(life: BucketTimes, count: int | None) -> list[object]:
     moments = (life.ready_s, life.launched_s, life.started_s, life.wire_s, life.finished_s, life.written_s)
     told = [None if seconds is None else microseconds(seconds) for seconds in moments]
-    return [life.index, life.size_bytes, life.parameters, *told]
+    return [life.index, life.size_bytes, count, *told]

@@ -155,7 +155,7 @@ _TIME: Columns = [
     Column("samples/s", lambda row: f"{row.samples_per_s[0]:.0f}"),
     Column("eff.", lambda row: _percent(row.efficiency[0])),
     Column("exposed", lambda row: _percent(row.bound.exposed_share)),
-    Column("binds", _format_binds, words=True),
+    Column("bound", _format_binds, words=True),
     Column("link", lambda row: row.bound.link, words=True),
     Column("GiB", _memory),
 ]

@@ -7,6 +7,7 @@ from ddpsim.explaining.against import RunComparison
 from ddpsim.explaining.explanation import Explanation
 from ddpsim.explaining.tables import CHANGES, COLLECTIVES, MOVED, PARTS, RANKS
 from ddpsim.prediction.path import format_helps_most
+from ddpsim.tables import break_line
 from ddpsim.units import format_count, format_time
 
 _SHOWN = 24
@@ -27,7 +28,7 @@ def changes(since: RunComparison) -> str:
     if MOVED in tables:
         lines += ["", tables[MOVED].text()]
     if since.changed:
-        lines += ["", *(f"- {line}" for line in since.changed)]
+        lines += ["", *(break_line(f"- {line}") for line in since.changed)]
     return "\n".join(lines)
 
 
@@ -72,12 +73,14 @@ def _format_rank(found: Explanation) -> str:
 def _parts(found: Explanation) -> str:
     told, shown = found.foretold, found.tables()[PARTS].text("  ")
     if told is None:
-        return "\n".join([shown, *([] if found.unpredicted is None else [f"not predicted: {found.unpredicted}"])])
+        return "\n".join(
+            [shown, *([] if found.unpredicted is None else [break_line(f"not predicted: {found.unpredicted}")])]
+        )
     where = f"on {format_count(told.prediction.nodes, 'node')} of {told.prediction.topology.name}"
     inside = "holds" if told.holds else "does NOT hold"
     band = f"predicted {where}: {format_time(told.low_s)} to {format_time(told.high_s)}, which {inside} the traced step"
     helps = format_helps_most(told.sensitivities, told.prediction.iteration_s)
-    return "\n".join([shown, band, f"predicted: {told.prediction.critical_path.text()}", *helps])
+    return "\n".join([shown, band, told.prediction.critical_path.text("predicted: "), *helps])
 
 
 def _buckets(found: Explanation) -> str:
@@ -104,4 +107,4 @@ def _ranks(found: Explanation) -> str:
 
 
 def _advice(found: Explanation) -> str:
-    return "\n".join(f"- {line}" for line in found.advice)
+    return "\n".join(break_line(f"- {line}") for line in found.advice)

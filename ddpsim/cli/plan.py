@@ -52,7 +52,7 @@ def plan(
 
     A search keeps the samples of a step, and says how many candidates do not fit, divide or keep up.
     """
-    from ddpsim.planning.planner import cells_of, report_of, task_of
+    from ddpsim.planning.planner import cells_of, places_of, report_of, task_of
     from ddpsim.prediction.models import Model
     from ddpsim.topology.spec import load_topology
     from ddpsim.units import parse_size
@@ -80,8 +80,7 @@ def plan(
     cells = [
         cells_of(
             model,
-            machines,
-            node_counts,
+            places_of(machines, node_counts),
             caps,
             options,
             arguments.gpus_per_node,

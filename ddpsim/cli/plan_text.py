@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ddpsim.cli.breakdown import step_line
 from ddpsim.cli.predict import format_largest_doubt
-from ddpsim.tables import ResultTable, column
+from ddpsim.tables import ResultTable, break_line, column
 from ddpsim.units import GIB, format_count
 
 if TYPE_CHECKING:
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from ddpsim.prediction.memory import Memory
     from ddpsim.prediction.prediction import Prediction
 
-_DETAILS = {
+_ROW = (*(column(key, words=True) for key in ("topology", "pace")), *map(column, ("nodes", "world_size")))
+"""Columns that say which row it is."""
+
+_PARTS = {
     "forward_s": "forward", "backward_compute_s": "backward", "exposed_comm_s": "exposed",
     "buffer_broadcast_s": "broadcast", "ddp_overhead_s": "DDP", "optimizer_s": "optimizer", "overlap_ratio": "hidden",
 }  # fmt: skip
-"""Columns of the parts of a step, only with details, in milliseconds as the step."""
+"""Columns of the parts of a step."""
 
 _TENTH = 0.1
 """Share of a saving from which a part of it is told; chosen by hand."""
@@ -29,10 +32,11 @@ def text(report: PlanReport, *, details: bool = False) -> str:
     """Return the report as a table and the lines to paste.
 
     Args:
-        details: whether the table has the parts of each step, and lines say where a gain comes from and what the bytes
-            of each machine go by.
+        details: whether a second table has the parts of each step, and lines say where a gain comes from and what the
+            bytes of each machine go by.
     """
-    lines = [_table(report.rows, details=details), "", *_verdict(report), ""]
+    parts = ["", "parts of each step, in ms:", _parts(report.rows)] if details else []
+    lines = [_table(report.rows), *parts, "", *_verdict(report), ""]
     for row in report.rows:
         steps = step_line(row.chosen.options, row.chosen.iteration_s)
         lines += [f"{_format_where([row])}: {line}" for line in steps]
@@ -40,13 +44,14 @@ def text(report: PlanReport, *, details: bool = False) -> str:
     if kept:
         most = max(kept, key=lambda row: row.most)
         found = f"at most {100 * most.most:.1f} ± {50 * (most.gain_high - most.gain_low):.1f} % faster found"
-        lines += [f"keep torch's default on {_format_where(kept)} ({found}):", f"    {kept[0].advice}"]
+        lines += [break_line(f"keep torch's default on {_format_where(kept)} ({found}):"), f"    {kept[0].advice}"]
     changed = [row for row in report.rows if not row.keep_default]
     for advice in dict.fromkeys(row.advice for row in changed):
-        lines += [f"on {_format_where([row for row in changed if row.advice == advice])}:", f"    {advice}"]
+        where = _format_where([row for row in changed if row.advice == advice])
+        lines += [break_line(f"on {where}:"), f"    {advice}"]
     lines += [line for row in changed for line in _format_others(row)]
     if details:
-        lines += [_explain_gain(row) for row in changed]
+        lines += [break_line(_explain_gain(row)) for row in changed]
         lines += _describe_hidden(changed)
     if unsure := [row for row in changed if row.rests_on_priors]:
         lines += ["", *_priors(unsure)]
@@ -64,7 +69,7 @@ def _verdict(report: PlanReport) -> list[str]:
         where = f"{best.chosen.topology.name}, {format_count(best.chosen.nodes, 'node')}"
         lines.append(f"most samples a second: {where}{unfit}")
     said = list_unranked(row.chosen for row in report.rows)
-    return lines + [f"not ranked: {_places(found)}: {why}" for why, found in said]
+    return lines + [break_line(f"not ranked: {_places(found)}: {why}") for why, found in said]
 
 
 _TOLD = 1e-3
@@ -106,7 +111,7 @@ def _doubts(rows: Sequence[PlanRow]) -> list[str]:
     for row in rows:
         for line in format_largest_doubt(row.chosen):
             said.setdefault(line.partition(":")[2].partition(": band")[0].strip(), []).append(row)
-    return [f"most in doubt on {_format_where(found)}: {what}" for what, found in said.items()]
+    return [break_line(f"most in doubt on {_format_where(found)}: {what}") for what, found in said.items()]
 
 
 def _transports(rows: Sequence[PlanRow], *, details: bool) -> list[str]:
@@ -115,7 +120,7 @@ def _transports(rows: Sequence[PlanRow], *, details: bool) -> list[str]:
     for row in rows:
         for line in _describe_transports(row.chosen, details=details):
             said.setdefault(line, []).append(row)
-    return [f"on {_format_where(found)}: {line}" for line, found in said.items()]
+    return [break_line(f"on {_format_where(found)}: {line}") for line, found in said.items()]
 
 
 def _describe_transports(prediction: Prediction, *, details: bool) -> list[str]:
@@ -171,20 +176,24 @@ def _places(predictions: Sequence[Prediction]) -> str:
     )
 
 
-def _table(rows: Sequence[PlanRow], *, details: bool) -> str:
-    """Return the rows as a table, with details a column a part of the step; `input` where one waits for its batch."""
-    waits = {"input_s": "input"} if any(row.chosen.summary.input_s is not None for row in rows) else {}
+def _table(rows: Sequence[PlanRow]) -> str:
+    """Return the rows as a table."""
     accumulates = any(row.chosen.options.accumulate > 1 for row in rows)
     columns = [
-        *(column(key, words=True) for key in ("topology", "pace")),
-        *map(column, ("nodes", "world_size")),
+        *_ROW,
         column("buckets", words=True),
         column("iteration_s", None if accumulates else "iteration ms"),
-        *(column(key, heading) for key, heading in ({**waits, **_DETAILS} if details else {}).items()),
         *(column(key, bands=False) for key in ("scaling_efficiency", "gain")),
-        column("memory", "memory GiB"),
-        column("binds", words=True),
+        column("memory", "GiB"),
+        column("binds", "bound", words=True),
     ]
+    return ResultTable.of(columns, [_record(row) for row in rows]).text()
+
+
+def _parts(rows: Sequence[PlanRow]) -> str:
+    """Return the parts of each step as a table; `input` where one waits for its batch."""
+    waits = {"input_s": "input"} if any(row.chosen.summary.input_s is not None for row in rows) else {}
+    columns = [*_ROW, *(column(key, heading) for key, heading in {**waits, **_PARTS}.items())]
     return ResultTable.of(columns, [_record(row) for row in rows]).text()
 
 

@@ -27,6 +27,7 @@ from ddpsim.cli.progress import Progress
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.option import Section
+from ddpsim.tables import break_line
 from ddpsim.tables.cells import percent
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ def _text(
         *format_hidden_cost(prediction),
         path.text(),
         *_correction(prediction),
-        *prediction.codec_notes,
+        *map(break_line, prediction.codec_notes),
         *_format_binds(prediction, bound),
         *_format_helps(prediction, helps),
         "",
@@ -234,7 +235,7 @@ def _text(
         f"scaling efficiency {percent(prediction.scaling_efficiency)}, "
         f"communication hidden {percent(summary.overlap_ratio) or '-'}",
         *([] if (memory := prediction.memory) is None else [f"memory of a rank at the peak: {memory.text()}"]),
-        *([] if (taken := prediction.transports) is None else taken.lines()),
+        *([] if (taken := prediction.transports) is None else map(break_line, taken.lines())),
         "",
         first_rows(tables[BUCKETS], _BUCKETS_SHOWN),
     ]
@@ -341,18 +342,18 @@ def format_hidden_cost(prediction: Prediction) -> list[str]:
     from ddpsim.units import format_time
 
     share = f"{cost_s / prediction.iteration_s:.1%}".replace("%", " %")
-    prior = "" if prediction.hidden_comm_known else ", by priors"
+    prior = "" if prediction.hidden_comm_known else " (assumed, not measured)"
     cost = format_time(prediction.options.accumulate * cost_s)
-    return [f"of it {cost} ({share}) is what communication beside computation costs both{prior}"]
+    return [f"of it {cost} ({share}) is slowdown from communicating while computing{prior}"]
 
 
 def _format_binds(prediction: Prediction, bound: Bound) -> list[str]:
-    """Return the line on what binds the step: what it would take if that took no time."""
+    """Return the line on what the step is bound by: what it would take if that took no time."""
     from ddpsim.planning.bound import describe_bound
     from ddpsim.units import format_time
 
     left = format_time(prediction.options.accumulate * (prediction.iteration_s - bound.lost[bound.by]))
-    return [f"binds: {describe_bound(bound, prediction.workload)}; {left} if it took no time"]
+    return [f"bound by: {describe_bound(bound, prediction.workload)}; {left} if it took no time"]
 
 
 def _format_helps(prediction: Prediction, helps: Sequence[Sensitivity]) -> list[str]:

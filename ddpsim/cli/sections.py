@@ -10,6 +10,7 @@ from ddpsim.options.option import Section
 
 _FEWEST = 20
 """Options of a command that are shown in sections; fewer fit on a screen. Chosen by hand."""
+_ARGUMENTS = "Arguments"
 _FIRST = "Options"
 """What an option stands under that names no section."""
 
@@ -20,10 +21,10 @@ class SectionedCommand(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and options with their help into click's `formatter`."""
         params = self.get_params(ctx)
-        if len(params) < _FEWEST or any(param.param_type_name == "argument" for param in params):
+        if len(params) < _FEWEST:
             super().format_options(ctx, formatter)
             return
-        rows: dict[str, list[tuple[str, str]]] = {section: [] for section in (_FIRST, *Section)}
+        rows: dict[str, list[tuple[str, str]]] = {section: [] for section in (_ARGUMENTS, _FIRST, *Section)}
         for param in params:
             record = param.get_help_record(ctx)
             if record is not None:
@@ -36,4 +37,6 @@ class SectionedCommand(TyperCommand):
 
 def _section_of(param: Any) -> str:
     """Return the section of a parameter; click itself declares `--help`."""
+    if param.param_type_name == "argument":
+        return _ARGUMENTS
     return Section.OUTPUT if param.name == "help" else getattr(param, "rich_help_panel", None) or _FIRST

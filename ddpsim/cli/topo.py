@@ -16,6 +16,7 @@ from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.transports import transports_of, transports_text
 from ddpsim.errors import InputError
 from ddpsim.options.text import indices
+from ddpsim.tables import break_line
 
 if TYPE_CHECKING:
     from ddpsim.topology.graph import Cluster, Topology
@@ -237,7 +238,7 @@ def _text(machine: Topology, document: dict[str, object]) -> str:
         # Most machines' files state no latency: hops cost what the transport's constants say.
         stated = len(header) if any(link.latency_s for link in template.links) else -1
         lines.append(table(header[:stated], [row[:stated] for row in rows], left=(0, 1)))
-    sources = [f"source: {source}" for source in machine.sources]
+    sources = [break_line(f"source: {source}") for source in machine.sources]
     confidence = f"confidence: {machine.confidence or 'not stated'}"
     return "\n".join([*lines, "", *sources, confidence, f"fingerprint: {document['fingerprint']}"])
 

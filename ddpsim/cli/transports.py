@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddpsim.cli.output import table
+from ddpsim.tables import break_line
 
 if TYPE_CHECKING:
     from ddpsim.collectives.nccl.paths_taken import ChosenPaths
@@ -33,7 +34,7 @@ def transports_text(paths: ChosenPaths) -> str:
         for group in group_pairs(paths.pairs)
     ]
     header = ("pairs", "transport", "route", "alone", "why no nearer way")
-    return "\n".join([table(header, rows, left=(0, 1, 2, 4)), *paths.lines()])
+    return "\n".join([table(header, rows, left=(0, 1, 2, 4)), *map(break_line, paths.lines())])
 
 
 def _pairs(group: list[PairTransport]) -> str:

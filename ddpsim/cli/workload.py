@@ -21,7 +21,9 @@ from ddpsim.cli.options import (
     refuse_beside_plan,
 )
 from ddpsim.cli.output import Output, note, table
+from ddpsim.cli.sections import SectionedCommand
 from ddpsim.jobs.simulated import Options
+from ddpsim.options.option import Section
 from ddpsim.tables.cells import ms
 
 if TYPE_CHECKING:
@@ -169,15 +171,17 @@ class AnchorArguments:
 
     workload: Annotated[str, typer.Argument(metavar="W", help="Shipped workload, or a workload file.")]
     topology: TopologyName
-    step: Annotated[str, typer.Option(metavar="1.3s", help="What the step took there.")]
-    file: Annotated[Path, typer.Option("-o", "--output", help="Workload file to write, .json or .json.gz.")]
+    step: Annotated[str, typer.Option(metavar="1.3s", help="What the step took there."), Section.JOB]
+    file: Annotated[
+        Path, typer.Option("-o", "--output", help="Workload file to write, .json or .json.gz."), Section.OUTPUT
+    ]
     nodes: NodeCount = None
     gpus_per_node: GpusPerNode = None
     plan: PlanFile = None
     calibration: CalibrationFile = None
 
 
-@app.command()
+@app.command(cls=SectionedCommand)
 @expand
 def anchor(
     arguments: AnchorArguments,

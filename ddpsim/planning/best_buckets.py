@@ -20,14 +20,12 @@ from ddpsim.planning.lost import without_each
 from ddpsim.planning.partition import best_partition
 from ddpsim.planning.rows import AlternativePlan, PlanRow, is_worth_it
 from ddpsim.planning.savings import savings
-from ddpsim.prediction.predict import Also, gain_band, predict
+from ddpsim.prediction.placed_job import PlacedJob
+from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun
-from ddpsim.simulation import Options
 from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import Progress
-from ddpsim.topology.graph import Topology
-from ddpsim.workload import Workload
 
 CAPS_MB = (1.0, 2.0, 5.0, 10.0, 15.0, 25.0, 40.0, 60.0, 100.0, 200.0)
 """Uniform caps a plan tries, in MiB: 1 to 200 by factors of 1.5 to 2.5, torch's own 25 among them."""
@@ -42,17 +40,7 @@ SIMPLER = 1 / 3
 """Share of the best gain that a simpler line may lose and be offered first; chosen by hand, it moves no time."""
 
 
-def best_buckets(
-    workload: Workload,
-    topology: Topology,
-    nodes: int | None,
-    *,
-    caps: Sequence[BucketCaps] | None,
-    options: Options,
-    gpus_per_node: int | None,
-    calibration: Calibration | None,
-    progress: Progress | None = None,
-) -> PlanRow:
+def best_buckets(job: PlacedJob, caps: Sequence[BucketCaps] | None, progress: Progress | None = None) -> PlanRow:
     """Return the plan that makes an iteration shortest, beside torch's default.
 
     Tried are torch's default, uniform caps, and the exact best partition of a pipeline model; each is simulated. Of a
@@ -62,14 +50,18 @@ def best_buckets(
 
     Args:
         caps: tried beside torch's default, instead of uniform caps and the partition; each with a `bucket_cap_mb`.
-        progress: as that of `predict`, and the rest of the arguments too.
+        progress: as that of `predict`.
 
     Raises:
         InputError: as `predict`.
     """
-    one = partial(_find_one_cap, workload, topology, gpus_per_node, calibration, progress=progress)
+    workload, options, calibration = job.workload, job.options, job.calibration
+    one = partial(
+        predict, workload, job.topology, nodes=job.nodes, gpus_per_node=job.gpus_per_node, calibration=calibration,
+        progress=progress, brief=True, also=without_each,
+    )  # fmt: skip
     # A whole run tells nothing more of a row: its iterations are alike.
-    default = one(nodes, replace(options, caps=BucketCaps(), plan=None), also=without_each, brief=True, keep=True)
+    default = one(options=replace(options, caps=BucketCaps(), plan=None), keep=True)
     like = default.run.resolved
     default.run.let_go()
     tell = partial(_tried, default.run, like, progress=progress)
@@ -91,7 +83,7 @@ def best_buckets(
     row = replace(row, others=tuple(AlternativePlan(each.plan.torch, each.iteration_s) for each in others))
     if best is not torchs:
         asked = replace(default.options, caps=best.caps, plan=best.asked)
-        found = one(nodes, asked, local_s=default.local_s, also=without_each, brief=True, like=like)
+        found = one(options=asked, local_s=default.local_s, like=like)
         low, high = gain_band(default, found)
         row = replace(row, best=found, gain_low=low, gain_high=high, savings=savings(default, found, calibration))
     row = replace(row, bound=bound_of(row.chosen, calibration))
@@ -205,33 +197,3 @@ def _interpolate(seconds: Callable[[int], float], largest: int) -> Callable[[NDA
     times = np.array([seconds(int(size)) for size in sizes])
     log_sizes, log_times = np.log(sizes), np.log(times)
     return lambda size: np.exp(np.interp(np.log(np.maximum(size, 64)), log_sizes, log_times))
-
-
-def _find_one_cap(
-    workload: Workload,
-    topology: Topology,
-    gpus_per_node: int | None,
-    calibration: Calibration | None,
-    nodes: int | None,
-    options: Options,
-    local_s: float | None = None,
-    progress: Progress | None = None,
-    brief: bool = False,
-    keep: bool = False,
-    also: Also | None = None,
-    like: ResolvedJob | None = None,
-) -> Prediction:
-    return predict(
-        workload,
-        topology,
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
-        options=options,
-        calibration=calibration,
-        local_s=local_s,
-        progress=progress,
-        brief=brief,
-        keep=keep,
-        also=also,
-        like=like,
-    )

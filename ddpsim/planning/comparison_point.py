@@ -13,6 +13,7 @@ from ddpsim.planning.entries import entry_of, read_entry
 from ddpsim.planning.keys import Keys
 from ddpsim.planning.lost import without_each
 from ddpsim.prediction.kept import KeptPrediction, restore_prediction
+from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
@@ -93,12 +94,7 @@ class ComparisonPoint:
         return ComparisonRow(
             prediction=restore_prediction(
                 kept.prediction,
-                self.workload,
-                self.topology,
-                nodes=self.nodes,
-                gpus_per_node=self.gpus_per_node,
-                options=self.options,
-                calibration=self.calibration,
+                PlacedJob(self.workload, self.topology, self.nodes, self.gpus_per_node, self.options, self.calibration),
             ),
             machine=self.machine,
             model=self.model,

@@ -19,6 +19,7 @@ from ddpsim.planning.savings import Saving
 from ddpsim.prediction.kept import KeptPrediction, restore_prediction
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import take_names
+from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
@@ -89,7 +90,8 @@ def plan(
         InputError: no topology, no node count or no cap; and as `predict`.
     """
     model = Model.of(workload, options)
-    cells = cells_of(model, topologies, nodes, caps, options or Options(), gpus_per_node, calibration)
+    places = places_of(topologies, nodes)
+    cells = cells_of(model, places, caps, options or Options(), gpus_per_node, calibration)
     return report_of(model.source.name, cells, compute(task_of(cells), crew=crew_of(executor), progress=progress))
 
 
@@ -108,22 +110,18 @@ class Cell:
     def __str__(self) -> str:
         return self.topology.name if self.nodes is None else f"{self.topology.name}, {format_count(self.nodes, 'node')}"
 
+    @property
+    def job(self) -> PlacedJob:
+        """The job whose buckets are looked for."""
+        return PlacedJob(self.workload, self.topology, self.nodes, self.gpus_per_node, self.options, self.calibration)
+
     def entry(self, progress: Progress | None = None) -> JournalEntry:
         """Return what is kept of its row.
 
         Raises:
             InputError: as `predict`; and a figure that JSON lacks.
         """
-        row = best_buckets(
-            self.workload,
-            self.topology,
-            self.nodes,
-            caps=self.caps,
-            options=self.options,
-            gpus_per_node=self.gpus_per_node,
-            calibration=self.calibration,
-            progress=progress,
-        )
+        row = best_buckets(self.job, self.caps, progress)
         return entry_of(KeptRow.of(row), row.best, str(self))
 
     def row(self, entry: JournalEntry) -> PlanRow:
@@ -149,39 +147,38 @@ class Cell:
         )
 
     def _restore(self, kept: KeptPrediction) -> Prediction:
-        return restore_prediction(
-            kept,
-            self.workload,
-            self.topology,
-            nodes=self.nodes,
-            gpus_per_node=self.gpus_per_node,
-            options=self.options,
-            calibration=self.calibration,
-        )
+        return restore_prediction(kept, self.job)
+
+
+def places_of(topologies: Sequence[Topology], nodes: Sequence[int | None]) -> list[tuple[Topology, int | None]]:
+    """Return each machine with each node count, machines outermost.
+
+    Raises:
+        InputError: no topology, or no node count.
+    """
+    check_given("topologies", topologies)
+    check_given("nodes", nodes)
+    return [(topology, count) for topology in topologies for count in nodes]
 
 
 def cells_of(
     model: Model,
-    topologies: Sequence[Topology],
-    nodes: Sequence[int | None],
+    places: Sequence[tuple[Topology, int | None]],
     caps: Sequence[BucketCaps] | None,
     options: Options,
     gpus_per_node: int | None,
     calibration: Calibration | None,
 ) -> list[Cell]:
-    """Return the cells of a plan, machines outermost.
+    """Return the cells of a plan, one a place.
 
     Raises:
-        InputError: no topology, no node count or no cap.
+        InputError: no cap.
     """
-    check_given("topologies", topologies)
-    check_given("nodes", nodes)
     if caps is not None:
         check_given("caps", caps)
     return [
         Cell(model.on(topology, options=options), topology, count, caps, options, gpus_per_node, calibration)
-        for topology in topologies
-        for count in nodes
+        for topology, count in places
     ]
 
 

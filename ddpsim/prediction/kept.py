@@ -8,15 +8,12 @@ from dataclasses import dataclass, replace
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
 from ddpsim.bucketing.assign import Bucket
 from ddpsim.bucketing.caps import TorchCall
-from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts.doubt import Ends
+from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.predict import build_prediction
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun
-from ddpsim.simulation import Options
-from ddpsim.topology.graph import Cluster
 from ddpsim.trace.metrics import Summary
-from ddpsim.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,25 +73,15 @@ class KeptPrediction:
         )
 
 
-def restore_prediction(
-    kept: KeptPrediction,
-    workload: Workload,
-    topology: Cluster,
-    *,
-    nodes: int | None,
-    gpus_per_node: int | None,
-    options: Options,
-    calibration: Calibration | None,
-) -> Prediction:
+def restore_prediction(kept: KeptPrediction, job: PlacedJob) -> Prediction:
     """Return the prediction that was kept; its trace is simulated again where it is asked for.
 
     Args:
-        workload, topology, nodes, gpus_per_node, calibration: that were given to `predict`.
-        options: likewise, but for the buckets.
+        job: that `predict` was asked about, whatever its buckets.
     """
-    parameters, asked = workload.parameters, kept.asked_plan
-    options = replace(options, caps=kept.caps, plan=None if asked is None else asked.restore(parameters))
-    run = SimulatedRun.of(workload, topology, nodes, gpus_per_node, options, calibration, brief=kept.brief)
+    parameters, asked = job.workload.parameters, kept.asked_plan
+    options = replace(job.options, caps=kept.caps, plan=None if asked is None else asked.restore(parameters))
+    run = SimulatedRun.of(replace(job, options=options), brief=kept.brief)
     return replace(
         build_prediction(run, kept.summary, kept.plan.restore(parameters), kept.local_s),
         low_s=kept.low_s,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from textwrap import fill
 from typing import Any
 
-from ddpsim.tables import Column, ResultTable
+from ddpsim.tables import Column, ResultTable, break_line
 from ddpsim.trace.records import PathSpan, Trace
 from ddpsim.units import format_time
 
@@ -89,11 +88,11 @@ class CriticalPath:
         whole = sum(self.seconds.values())
         return [{"cause": name, "seconds": s, "share": s / whole if whole else 0.0} for name, s in self.seconds.items()]
 
-    def text(self) -> str:
-        """Return the line on what the step waits for, broken where it is longer than a screen is wide."""
+    def text(self, lead: str = "") -> str:
+        """Return the line on what the step waits for, behind `lead`, broken where it is too long."""
         whole = sum(self.seconds.values())
         shares = [f"{name} {100 * s / whole:.1f} %" for name, s in self.seconds.items() if s >= 0.001 * whole]
-        return fill(f"the step waits for: {', '.join(shares)}", 120, subsequent_indent="  ", break_on_hyphens=False)
+        return break_line(f"{lead}the step waits for: {', '.join(shares)}")
 
 
 def format_helps_most(found: Sequence[Sensitivity], iteration_s: float, steps: int = 1, where: str = "") -> list[str]:

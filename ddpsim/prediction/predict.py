@@ -12,6 +12,7 @@ from ddpsim.collectives.execute import find_correcting_curve
 from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.doubt import Doubt, Ends
+from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.prediction import AlternativeStep, Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun, shorten_run
 from ddpsim.simulation import Options, simulate_local
@@ -71,7 +72,8 @@ def predict(
     Raises:
         InputError: as `simulate` and `Topology.place`.
     """
-    run = SimulatedRun.of(workload, topology, nodes, gpus_per_node, options or Options(), calibration, brief=brief)
+    job = PlacedJob(workload, topology, nodes, gpus_per_node, options or Options(), calibration)
+    run = SimulatedRun.of(job, brief=brief)
     trace = run.trace(progress, keep=band or keep, like=like)
     if local_s is None:
         local_s = local_period_s(run.workload, run.options, progress, calibration)

@@ -14,6 +14,7 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.prediction.memory import Memory, capacity_bytes
 from ddpsim.prediction.models import Model
+from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
@@ -60,27 +61,18 @@ class SimulatedRun:
         return f"<SimulatedRun: {self.workload.name}, {self.placement!r}>"
 
     @classmethod
-    def of(
-        cls,
-        workload: Workload,
-        topology: Cluster,
-        nodes: int | None,
-        gpus_per_node: int | None,
-        options: Options,
-        calibration: Calibration | None,
-        *,
-        brief: bool,
-    ) -> SimulatedRun:
-        """Return the run of a workload on the first GPUs of a machine's first nodes.
+    def of(cls, job: PlacedJob, *, brief: bool) -> SimulatedRun:
+        """Return the run of a job.
 
         Raises:
             InputError: as `place`, and for a CPU's workload on GPUs.
         """
-        placement = place(topology, nodes, gpus_per_node)
-        replayed = replay_on(topology, workload, options)
+        topology, options = job.topology, job.options
+        placement = place(topology, job.nodes, job.gpus_per_node)
+        replayed = replay_on(topology, job.workload, options)
         if options.beside is not None:
             options = replace(options, beside=_set_pace(options.beside, topology))
-        return cls(replayed, placement, options.on(replayed, topology), calibration, brief)
+        return cls(replayed, placement, options.on(replayed, topology), job.calibration, brief)
 
     @property
     def batches(self) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ddpsim.charts.model import StackedBar
 from ddpsim.charts.one_step import BROADCAST, timeline_from_document
-from ddpsim.charts.timeline import BucketSpan, TimelineStep
+from ddpsim.charts.timeline import TimelineStep
 from ddpsim.explaining.against import RunComparison
 from ddpsim.explaining.explanation import Explanation
 from ddpsim.explaining.seen import SeenRank
@@ -17,7 +17,7 @@ from ddpsim.report.model import BarChart, Report, StepsChart, Table, TimelineCha
 from ddpsim.report.rows import MOST_ROWS, PART_NAMES
 from ddpsim.report.wording import format_signed
 from ddpsim.tables import ResultTable
-from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT
+from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT, BucketTimes
 from ddpsim.units import format_count, format_time
 
 _INPUT = "input"
@@ -171,7 +171,9 @@ def _collectives(found: Explanation) -> tuple[Table, ...]:
 
 
 def _timeline(found: Explanation) -> tuple[TimelineChart, ...]:
-    steps = [TimelineStep("traced", found.traced.step_s, _phases(found), tuple(_life(split) for split in found.splits))]
+    counts = tuple(split.parameters or None for split in found.splits)
+    lives = tuple(_life(split) for split in found.splits)
+    steps = [TimelineStep("traced", found.traced.step_s, _phases(found), lives, counts)]
     if found.foretold is not None:
         prediction = found.foretold.prediction
         steps.append(timeline_from_document(prediction.document(), "predicted", prediction.critical_path.spans))
@@ -196,12 +198,12 @@ def _phases(found: Explanation) -> tuple[tuple[str, float, float], ...]:
     return tuple(phase for phase in phases if phase[2] > phase[1])
 
 
-def _life(split: MedianSplit) -> BucketSpan:
+def _life(split: MedianSplit) -> BucketTimes:
     wire_s = max(split.started_s, split.finished_s - split.wire_s)
-    return BucketSpan(
+    return BucketTimes(
         index=split.index,
         size_bytes=split.size_bytes or 0,
-        parameters=split.parameters or None,
+        parameters=(),
         ready_s=split.ready_s,
         launched_s=split.ready_s,
         started_s=max(split.started_s, split.ready_s),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 
-from ddpsim.charts.timeline import BucketSpan
 from ddpsim.markup import Markup, call_macro, render_template
 from ddpsim.report import bars, charts
 from ddpsim.report.model import BarChart, Charts, Report, Section, Table, TimelineChart
 from ddpsim.tables import Column, ResultTable
 from ddpsim.tables.cells import mib, ms
+from ddpsim.trace.records import BucketTimes
 from ddpsim.version import __version__
 
 
@@ -51,12 +51,12 @@ def _timeline(section: TimelineChart, number: int) -> Markup:
     return call_macro("parts.html", "timeline", section, number, tables)
 
 
-_BUCKETS: tuple[Column[BucketSpan], ...] = (
+_BUCKETS: tuple[Column[BucketTimes], ...] = (
     Column("bucket", lambda b: b.index, words=True),
     Column("MiB", lambda b: mib(b.size_bytes)),
     Column("ready ms", lambda b: ms(b.ready_s)),
     Column("queued", lambda b: ms(b.queued_s)),
-    Column("waited for ranks", lambda b: ms(b.skew_s)),
+    Column("waited for ranks", lambda b: ms(b.wait_s)),
     Column("on the wire", lambda b: ms(b.on_wire_s)),
     Column("finished ms", lambda b: ms(b.finished_s)),
     Column("written ms", lambda b: ms(b.written_s)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 import simpy
 
@@ -39,6 +40,18 @@ from ddpsim.workload.gpus import AchievedGpu
 
 WireFactor = Callable[[int], float]
 """Factor on the time of a collective by its bytes."""
+
+
+class SharedNetwork(NamedTuple):
+    """A network that several jobs are on, or several groups of a job's ranks, and whose messages these are there.
+
+    Attributes:
+        expand: whether links are those of each node, as where another job loads them, not of one that stands for all.
+    """
+
+    network: Network
+    sender: Hashable
+    expand: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,16 +246,15 @@ class JobResources:
         self,
         env: simpy.Environment,
         scheduled: Scheduled | None,
-        network: Network | None = None,
-        sender: Hashable = None,
+        on: SharedNetwork | None = None,
     ) -> Communication:
         """Return what carries the collectives of all ranks.
 
         Args:
-            network: that another job is on too, as `sender` says whose messages are whose; None is the job's own.
+            on: a network that another job is on too; None is the job's own.
         """
         rings = scheduled is not None and runs_in_rings(scheduled.schedule)
-        collectives, lanes = self._collectives(env, rings, self.placement, network=network, sender=sender), None
+        collectives, lanes = self._collectives(env, rings, self.placement, on=on), None
         if scheduled is not None:
             groups, patterns = scheduled.schedule.groups, scheduled.schedule.patterns
             # Experts' gradients go over every so-manieth rank while all others' go over all, on the same links.
@@ -300,8 +312,10 @@ class JobResources:
         share: float,
     ) -> Collectives:
         """Return the collectives of groups of ranks, on `network` where that is on links of all ranks' too."""
-        sender = None if network is None else (placement.nodes, placement.gpus_per_node, share)
-        return self._collectives(env, rings, placement, pattern, share, network=network, sender=sender, expand=False)
+        on = None
+        if network is not None:
+            on = SharedNetwork(network, (placement.nodes, placement.gpus_per_node, share), expand=False)
+        return self._collectives(env, rings, placement, pattern, share, on=on)
 
     def _collectives(
         self,
@@ -311,12 +325,9 @@ class JobResources:
         pattern: str | None = None,
         share: float = 1.0,
         *,
-        expand: bool = True,
-        network: Network | None = None,
-        sender: Hashable = None,
+        on: SharedNetwork | None = None,
     ) -> Collectives:
-        # Links that another job loads too are not those of a node that stands for all.
-        options = replace(self.options.collective, rings=rings, expand=expand and network is not None)
+        options = replace(self.options.collective, rings=rings, expand=on is not None and on.expand)
         options = options if pattern is None else replace(options, algorithm=pattern)
         calibration = self.calibration
         if calibration is not None and self.backend == "gloo":
@@ -326,6 +337,7 @@ class JobResources:
             self.transports[key] = make_transport(placement, self.backend, calibration, options)
         factor = self.wire_factor if share == 1 else _times(share, self.wire_factor)
         transport = scale_transport(self.transports[key], factor, self.latency)
+        network, sender = (None, None) if on is None else on[:2]
         return Collectives.over(transport, env, fidelity=options.fidelity, network=network, sender=sender)
 
 

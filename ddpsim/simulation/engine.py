@@ -146,7 +146,7 @@ def _period_again(run: JobRun, graph: StepGraph, extent: SimulatedIterations, pr
     graph = replace(graph, seconds=prices.seconds[:, column].tolist())
     costs, late_s = zip(*((each.costs[column], float(each.late_s[column])) for each in prices.ranks), strict=True)
     shared = job.communication(simpy.Environment(), run.settings[0].scheduled)
-    again = make_graph_run(job, shared, graph, run.draws, run.settings, costs, late_s)
+    again = make_graph_run(replace(run, job=job), shared, graph, costs, late_s)
     end = again.run().end
     return float(period_of(run, extent, lambda node: np.array(end[node])))
 

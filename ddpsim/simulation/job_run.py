@@ -7,7 +7,7 @@ for as long as the one that is asked about: it is given steps until it outlasts 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import median
 
@@ -23,14 +23,12 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.network.fluid import Network
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.build import build_rank
-from ddpsim.simulation.communication import Communication, JobResources
+from ddpsim.simulation.communication import Communication, SharedNetwork
 from ddpsim.simulation.contention import Process
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import StepGraph
-from ddpsim.simulation.representatives import SimulatedRank
 from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, resolve
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
-from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.records import cycles
 from ddpsim.workload import Workload
@@ -83,25 +81,23 @@ def start(
     job: ResolvedJob,
     env: simpy.Environment,
     progress: Progress | None = None,
-    network: Network | None = None,
-    sender: Hashable = None,
+    on: SharedNetwork | None = None,
 ) -> JobRun:
     """Build what each simulated rank does and let it begin in `env`.
 
     Args:
         env: the simulation.
         progress: as that of `run_job`.
-        network: that another job is on too; None is one of the job's own.
-        sender: whose messages the job's are, where others are on the network too.
+        on: a network that another job is on too; None is one of the job's own.
     """
     settings = job.settings
-    shared = job.job.communication(env, settings[0].scheduled, network, sender)
+    shared = job.job.communication(env, settings[0].scheduled, on)
     lanes = job.job.options.process_groups if shared.lanes is None else len(shared.lanes.groups)
     graph = StepGraph()
     for draw, setting in zip(job.draws, settings, strict=True):
         build_rank(graph, setting, draw.rank, lanes)
-    late_s = [setting.late_s for setting in settings]
-    run = make_graph_run(job.job, shared, graph, job.draws, settings, [setting.costs for setting in settings], late_s)
+    costs, late_s = [setting.costs for setting in settings], [setting.late_s for setting in settings]
+    run = make_graph_run(job, shared, graph, costs, late_s)
     report(run, graph.ranks[0], progress)
     return JobRun(
         job.job, job.workload, job.kinds, job.draws, settings, job.schedule, job.extent,
@@ -110,13 +106,7 @@ def start(
 
 
 def make_graph_run(
-    job: JobResources,
-    shared: Communication,
-    graph: StepGraph,
-    draws: Sequence[SimulatedRank],
-    settings: Sequence[RankConfiguration],
-    costs: Sequence[Costs],
-    late_s: Sequence[float],
+    resolved: ResolvedJob, shared: Communication, graph: StepGraph, costs: Sequence[Costs], late_s: Sequence[float]
 ) -> GraphRun:
     """Return a run of a graph that has yet to be run, each rank on its resources.
 
@@ -124,6 +114,7 @@ def make_graph_run(
         costs: of DDP, by rank.
         late_s: by rank, how long a collective waits for multiprocessors.
     """
+    job, draws, settings = resolved.job, resolved.draws, resolved.settings
     env, scheduled = shared.env, settings[0].scheduled
     links = job.channels(env, scheduled, shared.collectives)
     transfer = shared.transfer if job.options.comm == "real" else None
@@ -246,7 +237,7 @@ class BesideRun:
         """Return the run of both; where the other has ended first, which share of the job asked about is done."""
         env = simpy.Environment()
         network = Network(env, {})
-        started = start(own, env, progress, network, "own")
+        started = start(own, env, progress, SharedNetwork(network, "own"))
         begun: list[JobRun] = []
         done, ended = started.run.done(), env.event()
         env.process(self._run_later(env, other, network, other_s, begun, ended))
@@ -273,7 +264,7 @@ class BesideRun:
     ) -> Process:
         """Let the other job begin by its phase later, and tell when it has ended."""
         yield env.timeout(self.other.phase * other_s)
-        begun.append(start(other, env, None, network, "other"))
+        begun.append(start(other, env, None, SharedNetwork(network, "other")))
         yield begun[0].run.done()
         ended.succeed()
 

@@ -17,8 +17,8 @@ Record = Mapping[str, object]
 
 Cells = tuple[str | None, ...]
 
-WIDEST = 132
-"""Characters of a line of text, from which on words are broken; what wide terminals have."""
+WIDEST = 120
+"""Characters of a line of text, beyond which words are broken; chosen by hand, as the code's own."""
 _NARROWEST = 16
 """Characters that a column of words keeps at least; chosen by hand."""
 
@@ -71,10 +71,10 @@ class ResultTable:
     def text(self, indent: str = "") -> str:
         """Return aligned lines, each after `indent`; a cell of nothing is a hyphen.
 
-        Where lines would be longer than `WIDEST`, cells of words take several.
+        Where lines would be longer than `WIDEST`, cells of words and headings take several.
         """
         cells = [self.header, *self._mark_cells("-")]
-        widths = self._narrowed([max(map(len, column)) for column in zip(*cells, strict=True)])
+        widths = self._widths(cells, WIDEST - len(indent))
         lines = [line for row in cells for line in _broken(row, widths)]
         return "\n".join(
             indent
@@ -100,14 +100,20 @@ class ResultTable:
         """Return the headings and cells as JSON values."""
         return {"header": list(self.header), "rows": [list(row) for row in self._mark_cells("–")]}
 
-    def _narrowed(self, widths: list[int]) -> list[int]:
-        """Return the widths of columns in which the widest of words are as narrow as they must be."""
-        left = WIDEST - 2 * (len(widths) - 1) - sum(width for n, width in enumerate(widths) if n not in self.words)
-        words = [widths[n] for n in sorted(self.words) if n < len(widths)]
-        most = max(words, default=0)
-        while most > _NARROWEST and sum(min(width, most) for width in words) > left:
+    def _widths(self, cells: Sequence[Sequence[str]], widest: int) -> list[int]:
+        """Return the widths of columns where lines are at most `widest`: first words are broken, then headings."""
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        words = [number for number in sorted(self.words) if number < len(widths)]
+        whole = {number: max(len(word) for row in cells for word in row[number].split() or [""]) for number in words}
+        most = max((widths[number] for number in words), default=0)
+        while most > _NARROWEST and _line(widths) > widest:
             most -= 1
-        return [min(width, most) if n in self.words else width for n, width in enumerate(widths)]
+            widths = [min(w, max(most, whole[n])) if n in whole else w for n, w in enumerate(widths)]
+        if _line(widths) <= widest or len(cells) == 1:
+            return widths
+        headings = [max(map(len, heading.split() or [""])) for heading in cells[0]]
+        below = [max(len(row[number]) for row in cells[1:]) for number in range(len(widths))]
+        return [min(width, max(each)) for width, *each in zip(widths, headings, below, strict=True)]
 
     def _mark_cells(self, nothing: str) -> list[tuple[str, ...]]:
         return [tuple(nothing if cell is None else cell for cell in row) for row in self.rows]
@@ -115,6 +121,11 @@ class ResultTable:
 
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
+
+
+def _line(widths: Sequence[int]) -> int:
+    """Return how long a line of columns of these widths is."""
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def _broken(row: Sequence[str], widths: Sequence[int]) -> list[tuple[str, ...]]:

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, median
 
 from ddpsim.errors import TraceError
-from ddpsim.operations import Operation
 from ddpsim.trace.records import (
     BucketTimes,
     Iteration,
@@ -115,24 +114,20 @@ either of two values; those of a cycle of accumulated gradients do too, and a cy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BucketSummary:
+class BucketSummary(BucketTimes):
     """Holds one bucket's times on rank 0: medians over iterations, in seconds from the start of forward.
 
-    `wire_s` is when the last rank had arrived and `skew_s` how long this rank's collective waited for it; both None
-    where the trace cannot tell.
+    `skew_s` is how long this rank's collective waited for the last one, also a median; it and `wire_s` are None where
+    the trace cannot tell.
     """
 
-    index: int
-    size_bytes: int
-    parameters: tuple[int, ...]
-    ready_s: float
-    launched_s: float
-    started_s: float
-    wire_s: float | None
-    finished_s: float
-    written_s: float
     skew_s: float | None
-    operation: str = Operation.ALLREDUCE
+
+    def document(self) -> dict[str, object]:
+        """Return the bucket as JSON values."""
+        told = asdict(self)
+        operation = told.pop("operation")
+        return {**told, "parameters": list(self.parameters), "operation": operation}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +176,7 @@ class Summary:
 
     def document(self) -> dict[str, object]:
         """Return the summary as JSON values."""
-        buckets = [{**asdict(b), "parameters": list(b.parameters)} for b in self.buckets]
+        buckets = [bucket.document() for bucket in self.buckets]
         document = {**asdict(self), "buckets": buckets}
         for part in (INPUT, LAYERS):
             if document[part] is None:

@@ -26,7 +26,6 @@ INPUT = "input"
 FORWARD = "forward"
 BACKWARD = "backward"
 OPTIMIZER = "optimizer"
-INPUT = "input"
 COPY_OUT = "copy_out"
 WAIT = "wait"
 ALLREDUCE = "nccl:all_reduce"
@@ -83,10 +82,12 @@ class Gradient:
 class BucketTimes:
     """These moments are the life of one bucket in one iteration of one rank.
 
+    They are on the trace's clock, or, of a step that is summarised or drawn, from the start of its forward.
+
     Attributes:
         index: place in launch order.
         size_bytes: gradient bytes in it.
-        parameters: registration indices.
+        parameters: registration indices; empty where a step that is drawn does not name them.
         ready_s: its last gradient was complete on the device.
         launched_s: the host handed the collective to the backend.
         started_s: the collective began on this rank (it may then wait for peers).
@@ -106,6 +107,38 @@ class BucketTimes:
     finished_s: float
     written_s: float
     operation: Operation = Operation.ALLREDUCE
+
+    @property
+    def moving_s(self) -> float:
+        """When bytes could move: all ranks were there, as far as that is known."""
+        return self.started_s if self.wire_s is None else self.wire_s
+
+    @property
+    def queued_s(self) -> float:
+        """How long it was ready and no collective of it had begun."""
+        return max(0.0, self.started_s - self.ready_s)
+
+    @property
+    def wait_s(self) -> float:
+        """How long its collective waited for the last rank."""
+        return max(0.0, self.moving_s - self.started_s)
+
+    @property
+    def on_wire_s(self) -> float:
+        """How long its bytes moved."""
+        return self.finished_s - self.moving_s
+
+    def after(self, start_s: float) -> BucketTimes:
+        """Return the bucket with its moments from `start_s` on."""
+        return replace(
+            self,
+            ready_s=self.ready_s - start_s,
+            launched_s=self.launched_s - start_s,
+            started_s=self.started_s - start_s,
+            wire_s=None if self.wire_s is None else self.wire_s - start_s,
+            finished_s=self.finished_s - start_s,
+            written_s=self.written_s - start_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

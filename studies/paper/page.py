@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ddpsim.files import write_whole
+from ddpsim.tables import break_line
 from studies.paper import lab
 from studies.paper.assumptions import ASSUMPTIONS, CENTRAL, Assumption
 from studies.paper.claim import Claim, counted
@@ -111,7 +112,7 @@ def tally(claims: Sequence[Claim]) -> str:
     for claim in claims:
         parts.setdefault(sources.get(claim.figure, "of the paper's {} claims"), []).append(claim)
     told = "; ".join(f"{what.format(len(found))} {counted(found)}" for what, found in parts.items())
-    return f"{told[:1].upper()}{told[1:]}."
+    return break_line(f"{told[:1].upper()}{told[1:]}.", "")
 
 
 def value_of(assumption: Assumption) -> str:

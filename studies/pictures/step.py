@@ -9,11 +9,11 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-from ddpsim.charts.timeline import BucketSpan, TimelineStep
+from ddpsim.charts.timeline import TimelineStep
 from ddpsim.errors import InputError
 from ddpsim.files import read_json
 from ddpsim.plots import plot_lanes
-from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT
+from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT, BucketTimes
 
 LAB = Path(__file__).parents[2] / "traces" / "lab"
 RUN = "gpt2-small-pair-wire1-default"
@@ -41,14 +41,13 @@ def _step(label: str, document: Mapping[str, Any], total_s: float, start_s: floa
     ends = [0.0, *accumulate(parts.values())]
     phases = tuple((name, *at) for name, at in zip(_PARTS.values(), pairwise(ends), strict=True))
     buckets = tuple(_bucket(number, bucket, start_s) for number, bucket in enumerate(document["buckets"]))
-    return TimelineStep(label, total_s, phases, buckets)
+    return TimelineStep(label, total_s, phases, buckets, (None,) * len(buckets))
 
 
-def _bucket(number: int, bucket: Mapping[str, Any], start_s: float) -> BucketSpan:
-    ready, launched, started, finished = (
-        bucket[f"{moment}_s"] - start_s for moment in ("ready", "launched", "started", "finished")
-    )
-    return BucketSpan(number, bucket["size_bytes"], None, ready, launched, started, None, finished, finished)
+def _bucket(number: int, bucket: Mapping[str, Any], start_s: float) -> BucketTimes:
+    moments = {f"{name}_s": bucket[f"{name}_s"] - start_s for name in ("ready", "launched", "started", "finished")}
+    written_s, size_bytes = moments["finished_s"], bucket["size_bytes"]
+    return BucketTimes(index=number, size_bytes=size_bytes, parameters=(), wire_s=None, written_s=written_s, **moments)
 
 
 def rows() -> Iterator[tuple[str, float, float]]:

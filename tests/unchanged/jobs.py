@@ -14,6 +14,7 @@ from itertools import cycle
 from typing import Any
 
 from ddpsim.bucketing import BucketCaps
+from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.simulated_run import SimulatedRun, shorten_run, workloads_on
 from ddpsim.simulation import Options, Simulated, simulate, simulate_local
 from ddpsim.topology.spec import load_topology
@@ -97,7 +98,7 @@ class Job:
 
         try:
             topology, options = load_topology(self.machine), options_of(**dict(self.options))
-            run = SimulatedRun.of(self.workload(), topology, self.nodes, None, options, None, brief=False)
+            run = SimulatedRun.of(PlacedJob(self.workload(), topology, self.nodes, None, options, None), brief=False)
             brief, warm_up = shorten_run(run.options, run.workload)
             named = workloads_on(run.placement, run.options)
             whole = run.trace()

@@ -11,7 +11,7 @@ import torch.distributed as dist  # noqa: E402
 from ddpexec.__main__ import main  # noqa: E402
 from ddpexec.groups.launched import Launched  # noqa: E402
 from ddpexec.groups.process_groups import Communicator  # noqa: E402
-from ddpexec.microbench.microbench import microbench  # noqa: E402
+from ddpexec.microbench.microbench import ComputingLoad, microbench  # noqa: E402
 from ddpexec.microbench.under_load import computation_of, measure_slowdowns  # noqa: E402
 from ddpsim.collectives.codec_priors import CODECS  # noqa: E402
 from ddpsim.errors import InputError  # noqa: E402
@@ -25,7 +25,8 @@ def this_rank():
 
 
 def document_of(rank):
-    return microbench(this_rank(), [64, 4096, 1 << 20], None, together=[[1 << 16], [1 << 23, 1 << 23, 1 << 23]])
+    together = [[1 << 16], [1 << 23, 1 << 23, 1 << 23]]
+    return microbench(this_rank(), [64, 4096, 1 << 20], ComputingLoad(), together=together)
 
 
 def slowdowns_of(rank):

@@ -13,7 +13,7 @@ import torch.distributed as dist  # noqa: E402
 
 from ddpexec.groups.launched import Launched  # noqa: E402
 from ddpexec.groups.process_groups import Communicator  # noqa: E402
-from ddpexec.microbench.microbench import forget, measure_allreduce, microbench  # noqa: E402
+from ddpexec.microbench.microbench import ComputingLoad, forget, measure_allreduce, microbench  # noqa: E402
 from ddpexec.microbench.stages import Stages, part_of  # noqa: E402
 from ddpsim.errors import InputError  # noqa: E402
 from tests.ddpexec.groups import ranks  # noqa: E402
@@ -112,7 +112,7 @@ def test_nothing_is_left_of_a_whole_measurement(tmp_path: Path, monkeypatch: pyt
     costs: dict[str, Any] = {"hook_s": 1e-6}
     monkeypatch.setattr("ddpexec.microbench.microbench.measure_costs", lambda _: costs)
     launched, path = Launched(alone(), torch.device("cpu"), nodes=1), tmp_path / "a.json"
-    document = microbench(launched, SIZES, None, keep=path)
+    document = microbench(launched, SIZES, ComputingLoad(), keep=path)
     assert document["ddp"] == costs
     assert part_of(path).is_file()
     forget(path, launched)

@@ -33,14 +33,20 @@ def test_accumulate_of_estimate_says_what_it_is_for() -> None:
     assert "--one-gpu-step" in info.help
 
 
-@pytest.mark.parametrize("name", ["predict", "plan", "compare", "sweep"])
+@pytest.mark.parametrize("name", ["predict", "plan", "compare", "sweep", "workload anchor"])
 def test_every_option_of_a_long_help_stands_once_in_a_section_of_its_own(name: str) -> None:
-    command = find_command(whole_command(), [name])
+    command = find_command(whole_command(), name.split())
     text = command.get_help(command.make_context(name, [], resilient_parsing=True))
-    assert re.findall(r"^([A-Z].*):$", text, re.MULTILINE) == [each for each in Section if f"\n{each}:\n" in text]
-    options = text.partition("\nJob:\n")[2]
+    head, _, options = text.partition("\nJob:\n")
+    assert "Options:" not in head
+    assert (
+        re.findall(r"^([A-Z].*):$", options, re.MULTILINE) == [each for each in Section if f"\n{each}:\n" in text][1:]
+    )
     for param in command.params:
-        assert len(re.findall(rf"^  (?:-\w, )?{param.opts[0]}(?=[ ,]|$)", options, re.MULTILINE)) == 1
+        if param.param_type_name == "argument":
+            assert "\nArguments:\n  W " in head
+        else:
+            assert len(re.findall(rf"^  (?:-\w, )?{param.opts[0]}(?=[ ,]|$)", options, re.MULTILINE)) == 1
 
 
 def test_an_option_stands_in_the_section_that_its_declaration_names() -> None:

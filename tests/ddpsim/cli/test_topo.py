@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -194,14 +195,14 @@ def test_trees_are_shown_chain_by_chain_and_node_by_node(ddpsim: Callable, tmp_p
 def test_fast_ethernet_is_asked_about(ddpsim: Callable) -> None:
     said = ddpsim("topo", "show", "8xl40s-pcie")
     assert "advice: 8xl40s-pcie has 4 cards of 25GB/s of kind `ethernet`" in said.out
-    assert ddpsim("topo", "show", "8xl40s-pcie", "--json").document["advice"][0] in said.out
+    assert ddpsim("topo", "show", "8xl40s-pcie", "--json").document["advice"][0] in " ".join(said.out.split())
     assert ddpsim("topo", "show", "dgx-1v", "--json").document["advice"] == []
 
 
 def test_the_transport_of_each_pair_is_shown(ddpsim: Callable) -> None:
     said = ddpsim("topo", "show", "2x4a100-1nic").out
     assert "gpu0 - gpu1, gpu0 - gpu2 and 4 more" in said
-    assert "gpu2 - another node, gpu3 - another node  NET/IB through host memory  SYS" in said
+    assert re.search(r"^gpu2 - another node, gpu3 - another +NET/IB through host memory +SYS ", said, re.MULTILINE)
     assert "bus bandwidth by P2P over NVLink in a node: " in said
     shown = ddpsim("topo", "show", "2x4a100-1nic", "--json").document["transports"]
     assert shown["in_node"]["transports"] == ["P2P over NVLink"]

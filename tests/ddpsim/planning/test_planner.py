@@ -70,15 +70,14 @@ def test_the_advice_follows_the_rule_of_one_percent_and_the_band(monkeypatch, se
     def seconds_of(caps, plan):
         return seconds.get("list" if plan else caps.bucket_cap_mb, 1.0)
 
-    def one(*arguments, **kept):
-        options = arguments[5]
+    def one(*arguments, options, **kept):
         iteration_s = seconds_of(options.caps, options.plan)
         return replace(model, options=options, summary=replace(model.summary, iteration_s=iteration_s))
 
     def tried(run, like, caps, plan=None, **kept):
         return TriedBuckets(caps, plan, model.plan, seconds_of(caps, plan))
 
-    monkeypatch.setattr(best_buckets, "_find_one_cap", one)
+    monkeypatch.setattr(best_buckets, "predict", one)
     monkeypatch.setattr(best_buckets, "_tried", tried)
     monkeypatch.setattr(best_buckets, "gain_band", lambda *_: (gain_low, 0.05))
     monkeypatch.setattr(best_buckets, "pipeline_plan", lambda *_: listed)

@@ -13,6 +13,7 @@ from ddpsim.planning.best_buckets import pipeline_plan
 from ddpsim.planning.efficiency import efficiency_of
 from ddpsim.planning.entries import entry_of, read_entry
 from ddpsim.prediction.kept import KeptPrediction, restore_prediction
+from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
@@ -36,7 +37,7 @@ def again(found: Prediction, given: dict[str, Any]) -> Prediction:
     kept = read_entry(KeptPrediction, entry_of(KeptPrediction.of(found), None, "here"))
     rest = {"nodes": 2, "gpus_per_node": None, "options": Options(), "calibration": None}
     asked = rest | {key: value for key, value in given.items() if key in rest}
-    return restore_prediction(kept, load_workload("resnet50"), found.topology, **asked)
+    return restore_prediction(kept, PlacedJob(load_workload("resnet50"), found.topology, **asked))
 
 
 @pytest.mark.parametrize("case", CASES)

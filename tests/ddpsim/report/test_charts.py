@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsim.charts import Axis, BoxBar, Chart, ChartLine, ChartPoint, StackedBar, categories
-from ddpsim.charts.timeline import BucketSpan, TimelineStep
+from ddpsim.charts.timeline import TimelineStep
 from ddpsim.report import Report, bars, charts, render
 from ddpsim.report.model import BarChart, Charts, StepsChart, Table, TimelineChart
 from ddpsim.tables import ResultTable
+from ddpsim.trace.records import BucketTimes
 from tests import pages
 
 VALUES = st.floats(1e-3, 1e4)
@@ -136,7 +137,9 @@ def test_no_name_of_a_chart_becomes_markup_or_a_template() -> None:
     chart = Chart(HOSTILE, *axes, (ChartLine(HOSTILE, points),), key=HOSTILE)
     parts = BarChart(HOSTILE, (StackedBar(HOSTILE, ((HOSTILE, 1.0),), 0.5, 2.0),), HOSTILE)
     cells = Table(HOSTILE, ResultTable((HOSTILE, "b"), ((HOSTILE, "1"),)), HOSTILE, folded=True)
-    step = TimelineStep(HOSTILE, 1.0, ((HOSTILE, 0.0, 1.0),), (BucketSpan(0, 1, 1, 0, 0, 0, None, 1, 1),))
+    moments = {"ready_s": 0, "launched_s": 0, "started_s": 0, "wire_s": None, "finished_s": 1, "written_s": 1}
+    bucket = BucketTimes(index=0, size_bytes=1, parameters=(0,), **moments)
+    step = TimelineStep(HOSTILE, 1.0, ((HOSTILE, 0.0, 1.0),), (bucket,), (1,))
     steps = TimelineChart(HOSTILE, (StepsChart(HOSTILE, (step,)),), HOSTILE)
     sections = (Charts(HOSTILE, (chart,), HOSTILE), parts, cells, steps)
     page = render(Report(HOSTILE, (HOSTILE, HOSTILE), sections, ((HOSTILE, HOSTILE),), (HOSTILE,), HOSTILE))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpsim.tables import Column, ResultTable, column, table_from_records
+from ddpsim.tables import Column, ResultTable, break_line, column, table_from_records
 from ddpsim.tables.table import WIDEST
 from tests import pages
 
@@ -74,6 +74,23 @@ def test_a_column_of_which_nothing_is_known_is_none_and_rows_may_be_left_out() -
     known = table.known()
     assert (known.header, known.words) == (("a", "c"), frozenset({0, 1}))
     assert known.first(1).text("  ") == "  a  c\n  x  1"
+
+
+def test_a_line_is_broken_between_words_and_never_before_a_unit() -> None:
+    assert break_line("short: 1 %") == "short: 1 %"
+    for length in range(90, 121):
+        lines = break_line(f"{'x' * length} 12.5 % of 3 GB/s and 4 nodes, {'y' * 60}").splitlines()
+        assert all(len(line) <= WIDEST for line in lines)
+        assert all(not line.lstrip().startswith(("%", "GB/s", "nodes")) for line in lines)
+    assert break_line(f"{'x' * 200} y", "    ") == f"{'x' * 200}\n    y"
+
+
+def test_headings_that_make_lines_too_long_take_several() -> None:
+    header = ("machine", *(f"column number {n}" for n in range(9)))
+    lines = ResultTable(header, (("a", *"123456789"),)).text().splitlines()
+    assert max(map(len, lines)) <= WIDEST
+    assert [line.split() for line in lines[1:3]] == [["number"] * 9, list("012345678")]
+    assert lines[3].split() == ["a", *"123456789"]
 
 
 def test_words_that_make_lines_too_long_take_several() -> None:
