@@ -54,13 +54,7 @@ class RankPrices:
 
 
 def has_prices(run: JobRun) -> bool:
-    """Whether other constants price each node of a run.
-
-    Threads of one process and compiled graphs have hosts' times of which only a part is the pace; ranks that were given
-    have paces of no kind.
-    """
-    if run.job.options.compiled or (run.schedule is not None and run.schedule.one_process):
-        return False
+    """Whether other constants price each node of a run: ranks that were given have paces of no kind."""
     return all(any(kind.paces is draw.records for kind in run.kinds) for draw in run.draws)
 
 
@@ -94,6 +88,7 @@ class Prices:
             kind = self._kind(draw)
             others = [replace(kind, spread=c.pace_spread, node_spread=c.node_spread) for c in self.costs]
             self.another |= [len(kind.paces) == 1 and other.differs != kind.differs for other in others]
+        self.another |= list(map(self._moves_part_of_host, assumed, self.costs))
         if run.schedule is not None and any(message.delay_s > 0 for message in run.schedule):
             self.another |= [each.compute != 1 or not job.keeps_transports(each) for each in assumed]
         names = list(self.ranks[0].constants)
@@ -108,6 +103,16 @@ class Prices:
         for rank, values, each in zip(self.ranks, constants, graph.ranks, strict=True):
             own = (nodes >= each.nodes.start) & (nodes < each.nodes.stop)
             self._price(graph, each, rank, nodes[own], (times @ values)[sums[own]])
+
+    def _moves_part_of_host(self, assumed: Assumptions, costs: Costs) -> bool:
+        """Whether a host's time moves of which a part keeps its own.
+
+        Threads of one process copy the module too, and each further graph of a compiled step takes `graph_s`.
+        """
+        run = self._run
+        compiled, one_process = run.job.options.compiled, run.schedule is not None and run.schedule.one_process
+        graphs = compiled and costs.graph_s != self.costs[0].graph_s
+        return graphs or (assumed.host != 1 and (compiled or one_process))
 
     def _price(
         self, graph: StepGraph, rank: RankGraph, prices: RankPrices, nodes: NDArray[np.intp], constants_s: Columns
