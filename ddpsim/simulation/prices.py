@@ -22,9 +22,11 @@ from ddpsim.collectives.transport import AlgorithmChoice
 from ddpsim.operations import Operation
 from ddpsim.simulation.communication import Assumptions, Communication
 from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
+from ddpsim.simulation.dependencies import is_in_line
 from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, PER, Cause, Collective, NodeKind, RankGraph, StepGraph, Terms
 from ddpsim.simulation.job_run import Columns, JobRun
 from ddpsim.simulation.representatives import LATEST, RankKind, SimulatedRank
+from ddpsim.simulation.servers import ServerLinks
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload.gpus import AchievedGpu
 
@@ -142,6 +144,16 @@ class Prices:
                 of_transports[key] = plain.communication(simpy.Environment(), scheduled)
         return [of_transports[id(job.transports), job.latency] for job in self.jobs]
 
+    @cached_property
+    def channels(self) -> list[ServerLinks | None]:
+        """What carries each rank's own messages, as `shared` what ranks meet for; None where they do."""
+        run, made = self._run, dict[int, ServerLinks | None]()
+        for job, shared in zip(self.jobs, self.shared, strict=True):
+            if id(shared) not in made:
+                plain = replace(job, wire_factor=run.job.wire_factor)
+                made[id(shared)] = plain.channels(shared.env, run.settings[0].scheduled, shared.collectives)
+        return [made[id(shared)] for shared in self.shared]
+
     def _price_rank(self, draw: SimulatedRank, setting: RankConfiguration) -> RankPrices:
         options, kind = self._run.job.options, self._kind(draw)
         costs = [self._costs(each.calibration, setting.gpu) for each in self.assumed]
@@ -204,29 +216,44 @@ def _paces(graph: StepGraph, rank: RankGraph) -> NDArray[np.intp]:
     return np.where(delays & (cause == Cause.HOST), host, found)
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A collective, and the place in the graph of the rank that sends it without the others; None where they meet."""
+
+    collective: Collective
+    sender: int | None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells it from those that take another time."""
+        return self.sender, *self.collective.key
+
+
 class CollectiveTimes:
     """Times of the distinct collectives of a run under several assumptions.
 
     Args:
         run: whose transports they go by.
         prices: of DDP's costs, and the transports.
-        collectives: one of each kind; rows are in their order.
+        sent: one of each kind; rows are in their order.
     """
 
-    def __init__(self, run: JobRun, prices: Prices, collectives: Sequence[Collective]) -> None:
+    def __init__(self, run: JobRun, prices: Prices, sent: Sequence[Sent]) -> None:
         self._run, self._prices = run, prices
-        self.rows = {collective.key: row for row, collective in enumerate(collectives)}
+        self.rows = {each.key: row for row, each in enumerate(sent)}
+        collectives, apart = [each.collective for each in sent], any(each.sender is not None for each in sent)
         costs, shared = prices.costs, prices.shared
-        hops = [tuple(self._group(each, run.shared).transport.hops) for each in collectives]
+        hops = [() if apart else tuple(self._group(each, run.shared).transport.hops) for each in collectives]
         known = {each: [cost.slowdown_of(each) for cost in costs] for each in dict.fromkeys(hops)}
         slowed = np.array([known[each] for each in hops])
         steps = np.maximum(np.array([each.step_slowdown for each in costs]) / slowed, 1.0)
         distinct = list({id(each): each for each in shared}.values())
         columns = [distinct.index(each) for each in shared]
-        told = np.array([[self._demand(each, by) for by in distinct] for each in collectives])[:, columns]
+        told = np.array([[self._demand(each, by) for by in map(columns.index, range(len(distinct)))] for each in sent])
+        told = told[:, columns]
         latency, stall, links, threads, slow = np.moveaxis(told, -1, 0)
         self.another_choice = np.zeros(len(columns), dtype=bool)
-        if len(distinct) > 1:
+        if len(distinct) > 1 and not apart:
             chosen = [[self._choice(each, by) for by in distinct] for each in collectives]
             self.another_choice[:] = [any(row[each] != row[columns[0]] for row in chosen) for each in columns]
         self._wire = np.array([prices.wire(self._sized(collective)) for collective in collectives])
@@ -270,15 +297,22 @@ class CollectiveTimes:
             return collective.size_bytes
         return lanes.together[collective.lane] * collective.size_bytes
 
-    def _demand(self, collective: Collective, shared: Communication) -> tuple[float, float, float, float, float]:
+    def _demand(self, sent: Sent, column: int) -> tuple[float, float, float, float, float]:
+        collective, shared = sent.collective, self._prices.shared[column]
         lanes, group, buffers = shared.lanes, self._group(collective, shared), collective.operation == BUFFERS
         operation = Operation.BROADCAST if buffers else Operation(collective.operation)
-        demand, capacities = group.transport.demand(operation, self._sized(collective)), group.transport.capacities
+        channels = None if sent.sender is None else self._prices.channels[column]
+        if channels is None or sent.sender is None:
+            demand, capacities = group.transport.demand(operation, self._sized(collective)), group.transport.capacities
+        else:
+            demand = channels.demand(self._run.draws[sent.sender].rank, collective)
+            capacities = channels.network.capacities
         size_bytes, latency_s = demand.size_bytes, demand.latency_s
         links_s = size_bytes / min(demand.alone_rate(capacities), demand.rate_limit)
         threads_s = size_bytes / demand.host_limit
-        slowed = self._run.job.options.fidelity != "closed" and bool(demand.loads) and size_bytes > 0
-        if lanes is not None and not buffers and lanes.lines[collective.lane] is not None:
+        shares_links = channels is not None or self._run.job.options.fidelity != "closed"
+        slowed = shares_links and bool(demand.loads) and size_bytes > 0
+        if lanes is not None and not buffers and is_in_line(self._run, collective.lane):
             latency_s = 0.0
         return latency_s, demand.stall_s, links_s, threads_s, float(slowed and math.isfinite(links_s))
 
