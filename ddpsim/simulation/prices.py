@@ -22,7 +22,7 @@ from ddpsim.collectives.transport import AlgorithmChoice
 from ddpsim.operations import Operation
 from ddpsim.simulation.communication import Assumptions, Communication
 from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
-from ddpsim.simulation.dependencies import is_in_line
+from ddpsim.simulation.dependencies import is_in_line, numbers_of
 from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, PER, Cause, Collective, NodeKind, RankGraph, StepGraph, Terms
 from ddpsim.simulation.job_run import Columns, JobRun
 from ddpsim.simulation.representatives import LATEST, RankKind, SimulatedRank
@@ -209,7 +209,7 @@ def _terms(graph: StepGraph, names: Sequence[str]) -> tuple[NDArray[np.intp], ND
 def _paces(graph: StepGraph, rank: RankGraph) -> NDArray[np.intp]:
     """Return by whose pace each node's seconds go that are none of DDP's costs; only a device's host has its own."""
     of = slice(rank.nodes.start, rank.nodes.stop)
-    kind, cause = np.array(graph.kind[of], dtype=np.intp), np.array(graph.cause[of], dtype=np.intp)
+    kind, cause = numbers_of(graph.kind[of]), numbers_of(graph.cause[of])
     delays, host = kind == NodeKind.DELAY, _KEPT if rank.one_thread else _HOST
     computed = ((kind == NodeKind.COMPUTE) | (kind == NodeKind.PACED)) & np.isin(cause, _COMPUTED)
     found = np.where(computed | (delays & (cause == Cause.OPTIMIZER)), _DEVICE, _KEPT)
