@@ -111,24 +111,34 @@ def test_what_needs_another_graph_is_left_to_simulation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "options", "least"),
+    ("nodes", "size", "options"),
     [
-        (2, {"compiled": True}, 0.7),
-        (1, {"scheme": "dataparallel"}, 0.7),
-        (2, {"scheme": "parameter-server:async"}, 0.5),
-        (2, {"scheme": "parameter-server:servers=2,async", "stragglers": {1: 1.2}}, 0.5),
-        (1, {"scheme": "parameter-server:async", "backend": "gloo"}, 0.5),
+        (2, 1_000_000, {"compiled": True}),
+        (1, 1_000_000, {"scheme": "dataparallel"}),
+        (2, 100_000, {"scheme": "parameter-server:async"}),
+        (2, 100_000, {"scheme": "parameter-server:servers=2,async", "stragglers": {1: 1.2}}),
+        (2, 1_000_000, {"scheme": "parameter-server:async"}),
     ],
     ids=str,
 )
 def test_compiled_graphs_threads_of_one_process_and_ranks_that_do_not_meet_are_retimed(
-    nodes: int, options: dict[str, Any], least: float
+    nodes: int, size: int, options: dict[str, Any]
 ) -> None:
-    source = workload(device="V100", gradients=12, size=1_000_000)
+    source = workload(device="V100", gradients=12, size=size)
     pairs = both_s(source, "dgx-1v", nodes, Options(iterations=1, **options))
     found = [(told, simulated) for told, simulated in pairs if told is not None]
-    assert len(found) >= least * len(pairs)
+    assert len(found) >= 0.6 * len(pairs)
     assert all(told == pytest.approx(simulated, rel=5e-3) for told, simulated in found)
+
+
+def test_ranks_whose_messages_fill_the_links_are_retimed_where_no_message_moves() -> None:
+    source = workload(device="V100", gradients=12, size=1_000_000)
+    options = Options(iterations=1, scheme="parameter-server:servers=2,async", stragglers={1: 1.2})
+    ends = (Assumptions(), Assumptions(host=1.01), Assumptions(wire_factor=TWICE))
+    (own, host, wire) = both_s(source, "dgx-1v", 2, options, ends)
+    assert own[0] == pytest.approx(own[1], rel=1e-9)
+    assert host[0] == pytest.approx(host[1], rel=1e-9)
+    assert wire[0] is None
 
 
 def test_messages_that_wait_for_the_stream_are_no_later_for_that() -> None:
