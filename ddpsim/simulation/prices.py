@@ -217,7 +217,7 @@ def _paces(graph: StepGraph, rank: RankGraph) -> NDArray[np.intp]:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentCollective:
     """A collective, and the place in the graph of the rank that sends it without the others; None where they meet."""
 
     collective: Collective
@@ -238,7 +238,7 @@ class CollectiveTimes:
         sent: one of each kind; rows are in their order.
     """
 
-    def __init__(self, run: JobRun, prices: Prices, sent: Sequence[Sent]) -> None:
+    def __init__(self, run: JobRun, prices: Prices, sent: Sequence[SentCollective]) -> None:
         self._run, self._prices = run, prices
         self.rows = {each.key: row for row, each in enumerate(sent)}
         collectives, apart = [each.collective for each in sent], any(each.sender is not None for each in sent)
@@ -297,7 +297,7 @@ class CollectiveTimes:
             return collective.size_bytes
         return lanes.together[collective.lane] * collective.size_bytes
 
-    def _demand(self, sent: Sent, column: int) -> tuple[float, float, float, float, float]:
+    def _demand(self, sent: SentCollective, column: int) -> tuple[float, float, float, float, float]:
         collective, shared = sent.collective, self._prices.shared[column]
         lanes, group, buffers = shared.lanes, self._group(collective, shared), collective.operation == BUFFERS
         operation = Operation.BROADCAST if buffers else Operation(collective.operation)

@@ -20,7 +20,7 @@ from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.dependencies import Dependencies, Moments, goes_apart, is_in_line
 from ddpsim.simulation.graph import BUFFERS
 from ddpsim.simulation.job_run import Columns, JobRun, period_of
-from ddpsim.simulation.prices import CollectiveTimes, Prices, Sent, has_prices
+from ddpsim.simulation.prices import CollectiveTimes, Prices, SentCollective, has_prices
 from ddpsim.simulation.resolve import SimulatedIterations
 from ddpsim.simulation.retimed_work import RankWork, RetimedRun, fair_rates, integrate_busy, narrow, share
 from ddpsim.simulation.servers import send_s
@@ -247,7 +247,7 @@ class RetimedCollectives:
             each_rank = [[node for nodes in each_rank for node in nodes]]
         self._all, nodes = [seen.order.row[nodes] for nodes in each_rank], each_rank[0]
         self._collectives = [run.graph.collectives[node] for node in nodes]
-        sent = [Sent(each, sender) for each, sender in zip(self._collectives, self._senders, strict=True)]
+        sent = [SentCollective(each, sender) for each, sender in zip(self._collectives, self._senders, strict=True)]
         self._times = CollectiveTimes(run, seen.prices, list({each.key: each for each in sent}.values()))
         self._kind = np.array([self._times.rows[each.key] for each in sent])
         self.line_s = np.zeros(seen.columns)
