@@ -9,14 +9,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.graph import ORIGIN, NodeKind, RankGraph, StepGraph
-from ddpsim.simulation.job_run import Columns, JobRun
+from ddpsim.simulation.job_run import Columns, JobRun, goes_apart, is_in_line, numbers_of
 
 _BREAKS = (NodeKind.WAIT, NodeKind.COPY, NodeKind.LOAD, NodeKind.RESUME)
 
@@ -108,24 +107,6 @@ class _Cursor:
             [at for at, node in enumerate(nodes) if kinds[node] in _BREAKS] for nodes in (rank.host, rank.compute)
         )
         return cls(rank, list(rank.delays), queued, released, host, compute)
-
-
-def numbers_of(members: Sequence[IntEnum]) -> NDArray[np.intp]:
-    """Return the numbers of members below 256; numpy itself asks each member for its own, which takes eighty times as
-    long."""
-    return np.frombuffer(bytes(members), np.uint8).astype(np.intp)
-
-
-def goes_apart(run: JobRun) -> bool:
-    """Whether each rank of a run sends its messages without meeting the others."""
-    return run.job.options.asynchronous and run.job.options.comm == "real"
-
-
-def is_in_line(run: JobRun, lane: int) -> bool:
-    """Whether messages of a lane wait out their latency behind one another."""
-    if goes_apart(run):
-        return run.shared.collectives.sends_in_line
-    return run.shared.lanes is not None and run.shared.lanes.lines[lane] is not None
 
 
 class Dependencies:

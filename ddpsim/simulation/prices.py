@@ -22,9 +22,8 @@ from ddpsim.collectives.transport import AlgorithmChoice
 from ddpsim.operations import Operation
 from ddpsim.simulation.communication import Assumptions, Communication
 from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
-from ddpsim.simulation.dependencies import is_in_line, numbers_of
 from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, PER, Cause, Collective, NodeKind, RankGraph, StepGraph, Terms
-from ddpsim.simulation.job_run import Columns, JobRun
+from ddpsim.simulation.job_run import Columns, JobRun, is_in_line, numbers_of
 from ddpsim.simulation.representatives import LATEST, RankKind, SimulatedRank
 from ddpsim.simulation.servers import ServerLinks
 from ddpsim.simulation.setting import RankConfiguration

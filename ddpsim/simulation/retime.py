@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.communication import Assumptions
-from ddpsim.simulation.dependencies import Dependencies, Moments, goes_apart, is_in_line
+from ddpsim.simulation.dependencies import Dependencies, Moments
 from ddpsim.simulation.graph import BUFFERS
-from ddpsim.simulation.job_run import Columns, JobRun, period_of
+from ddpsim.simulation.job_run import Columns, JobRun, goes_apart, is_in_line, period_of
 from ddpsim.simulation.prices import CollectiveTimes, Prices, SentCollective, has_prices
 from ddpsim.simulation.resolve import SimulatedIterations
 from ddpsim.simulation.retimed_work import RankWork, RetimedRun, fair_rates, integrate_busy, narrow, share
