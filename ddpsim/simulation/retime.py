@@ -308,8 +308,10 @@ class RetimedCollectives:
         run = self._seen.run
         lanes, world = run.shared.lanes, run.shared.collectives
         if self._apart:
-            pushed = np.array([each.operation is Operation.REDUCE for each in self._collectives])
-            return [np.flatnonzero(pushed), np.flatnonzero(~pushed)]
+            ways: tuple[list[int], list[int]] = ([], [])
+            for place, each in enumerate(self._collectives):
+                ways[each.operation is Operation.REDUCE].append(place)
+            return list(map(np.array, ways))
         if run.job.options.fidelity == "closed":
             return []
         found: dict[int, list[int]] = {}
