@@ -21,8 +21,9 @@ from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.dependencies import Dependencies
 from ddpsim.simulation.engine import Simulated, plan_of, run_again, run_job, run_resolved, trace_of
 from ddpsim.simulation.job_run import JobRun, period_of
+from ddpsim.simulation.prices import has_prices
 from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, SimulatedIterations, with_buckets
-from ddpsim.simulation.retime import is_retimable, periods_s
+from ddpsim.simulation.retime import periods_s
 from ddpsim.simulation.run import Progress
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.topology.graph import Cluster, Placement
@@ -161,7 +162,7 @@ class SimulatedRun:
         """Return the period under each of `assumed`, told from the graph; None where only another run tells it."""
         ran = self._graph()
         extent = self._extent(ran)
-        if self._order is None and is_retimable(ran):
+        if self._order is None and has_prices(ran):
             self._order = Dependencies(ran, extent.end)
         return periods_s(ran, extent, assumed, self._order)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.graph import ORIGIN, NodeKind, RankGraph, StepGraph
-from ddpsim.simulation.job_run import Columns, JobRun
+from ddpsim.simulation.job_run import Columns, JobRun, goes_apart, is_in_line, numbers_of
 
 _BREAKS = (NodeKind.WAIT, NodeKind.COPY, NodeKind.LOAD, NodeKind.RESUME)
 
@@ -30,9 +30,9 @@ class Moments:
         begin: of collectives, when the rank has come.
         wire: of collectives, when the last has.
         late: of collectives, how long before they waited for multiprocessors.
-        free: by lane, when each of its streams is, the earlier first.
+        free: by lane of those that meet, when each of its streams is, the earlier first.
         due: by rank, when the next layer that sleeps is due.
-        line: by lane, the latency of a message in line, and when the last has ended.
+        line: likewise, the latency of a message in line, and when the last has ended.
         loaders: by rank, one a column.
     """
 
@@ -119,6 +119,7 @@ class Dependencies:
     Attributes:
         graph: of these iterations.
         row, kind, queued: by node of it, as `Rows` and `StepGraph` have them.
+        lanes: the lanes of ranks that meet: of all together, or of each where it goes on without the others.
     """
 
     def __init__(self, run: JobRun, iterations: int) -> None:
@@ -128,11 +129,13 @@ class Dependencies:
         self._known = bytearray(self.rows.count)
         self._known[0] = 1
         self._cursors = [_Cursor.of(rank, self.graph, self.rows.of) for rank in self.graph.ranks]
-        self._at_lane = [0] * len(run.graph.ranks[0].lanes)
+        numbers = range(len(self._cursors))
+        meet = [[number] for number in numbers] if goes_apart(run) else [[*numbers]]
+        self.lanes = [(each, lane) for each in meet for lane in range(len(run.graph.ranks[0].lanes))]
+        self._at_lane = [0] * len(self.lanes)
         self.operations = list(self._write())
-        self.row, self.kind, self.queued = (
-            np.array(each, dtype=np.intp) for each in (self.rows.of, self.graph.kind, self.graph.queued)
-        )
+        self.row, self.queued = (np.array(each, dtype=np.intp) for each in (self.rows.of, self.graph.queued))
+        self.kind = numbers_of(self.graph.kind)
 
     def _write(self) -> Iterator[Operation]:
         going = True
@@ -142,8 +145,8 @@ class Dependencies:
                 for operation in self._list_operations(number, cursor):
                     going = True
                     yield operation
-            for lane in range(len(self._at_lane)):
-                while (meeting := self._meeting(lane)) is not None:
+            for place in range(len(self.lanes)):
+                while (meeting := self._meeting(place)) is not None:
                     going = True
                     yield meeting
         left = self._known.count(0)
@@ -239,15 +242,16 @@ class Dependencies:
                 return _run_lasting(row[node], [row[each] for each in after])
         return None
 
-    def _meeting(self, lane: int) -> Operation | None:
-        graph, row, at, run = self.graph, self.rows.of, self._at_lane[lane], self._run
-        lanes = [cursor.rank.lanes[lane] for cursor in self._cursors]
+    def _meeting(self, place: int) -> Operation | None:
+        graph, row, at, run = self.graph, self.rows.of, self._at_lane[place], self._run
+        ranks, lane = self.lanes[place]
+        lanes = [self._cursors[number].rank.lanes[lane] for number in ranks]
         if any(len(each) <= at for each in lanes):
             return None
         nodes = [each[at] for each in lanes]
         if not all(self._all_known(graph.after[node]) for node in nodes):
             return None
-        self._at_lane[lane] += 1
+        self._at_lane[place] += 1
         for node in nodes:
             self._end(row[node], row[node] + 1)
         arrivals = []
@@ -258,9 +262,7 @@ class Dependencies:
             arrivals.append((row[node], after))
         if run.job.options.comm != "real":
             return _meet_apart(arrivals)
-        streams = run.shared.lanes
-        in_line = streams is not None and streams.lines[lane] is not None
-        return _meet(arrivals, lane, in_line=in_line)
+        return _meet(arrivals, place, in_line=is_in_line(run, lane))
 
 
 def _run_in_turn(first: int, stop: int, begin: Sequence[int]) -> Operation:
@@ -340,19 +342,19 @@ Arrival = tuple[int, list[int]]
 """A collective's row on one rank, and what it comes after there."""
 
 
-def _meet(arrivals: Sequence[Arrival], lane: int, *, in_line: bool) -> Operation:
-    """A collective for which all ranks meet, on the first stream of its lane that is free."""
+def _meet(arrivals: Sequence[Arrival], place: int, *, in_line: bool) -> Operation:
+    """A collective for which ranks meet, on the first stream of its lane that is free."""
 
     def done(now: Moments) -> None:
-        free, wire = now.free[lane], None
+        free, line, wire = now.free[place], now.line[place], None
         for row, after in arrivals:
             begin = now.begin[row] = np.maximum(_find_last(now.end, after), free[0]) + now.late[row]
             wire = begin if wire is None else np.maximum(wire, begin)
         assert wire is not None
-        sent = np.maximum(wire + now.line[lane][0], now.line[lane][1]) if in_line else wire
+        sent = np.maximum(wire + line[0], line[1]) if in_line else wire
         end = sent + now.lasts[arrivals[0][0]]
         if in_line:
-            now.line[lane][1] = end
+            line[1] = end
         for row, _ in arrivals:
             now.wire[row], now.end[row] = wire, end
         if len(free) == 1:

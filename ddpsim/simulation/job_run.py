@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from enum import IntEnum
 from statistics import median
 
 import numpy as np
@@ -130,6 +131,24 @@ def make_graph_run(
             channel=None if links is None else links.attendance(draw.rank),
         )
     return run
+
+
+def numbers_of(members: Sequence[IntEnum]) -> NDArray[np.intp]:
+    """Return the numbers of members below 256; numpy itself asks each member for its own, which takes eighty times as
+    long."""
+    return np.frombuffer(bytes(members), np.uint8).astype(np.intp)
+
+
+def goes_apart(run: JobRun) -> bool:
+    """Whether each rank of a run sends its messages without meeting the others."""
+    return run.job.options.asynchronous and run.job.options.comm == "real"
+
+
+def is_in_line(run: JobRun, lane: int) -> bool:
+    """Whether messages of a lane wait out their latency behind one another."""
+    if goes_apart(run):
+        return run.shared.collectives.sends_in_line
+    return run.shared.lanes is not None and run.shared.lanes.lines[lane] is not None
 
 
 def period_of(run: JobRun, extent: SimulatedIterations, end: Callable[[int], Columns]) -> Columns:

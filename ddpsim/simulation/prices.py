@@ -23,8 +23,9 @@ from ddpsim.operations import Operation
 from ddpsim.simulation.communication import Assumptions, Communication
 from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
 from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, PER, Cause, Collective, NodeKind, RankGraph, StepGraph, Terms
-from ddpsim.simulation.job_run import Columns, JobRun
+from ddpsim.simulation.job_run import Columns, JobRun, is_in_line, numbers_of
 from ddpsim.simulation.representatives import LATEST, RankKind, SimulatedRank
+from ddpsim.simulation.servers import ServerLinks
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload.gpus import AchievedGpu
 
@@ -54,13 +55,7 @@ class RankPrices:
 
 
 def has_prices(run: JobRun) -> bool:
-    """Whether other constants price each node of a run.
-
-    Threads of one process and compiled graphs have hosts' times of which only a part is the pace; ranks that were given
-    have paces of no kind.
-    """
-    if run.job.options.compiled or (run.schedule is not None and run.schedule.one_process):
-        return False
+    """Whether other constants price each node of a run: ranks that were given have paces of no kind."""
     return all(any(kind.paces is draw.records for kind in run.kinds) for draw in run.draws)
 
 
@@ -94,6 +89,7 @@ class Prices:
             kind = self._kind(draw)
             others = [replace(kind, spread=c.pace_spread, node_spread=c.node_spread) for c in self.costs]
             self.another |= [len(kind.paces) == 1 and other.differs != kind.differs for other in others]
+        self.another |= list(map(self._moves_part_of_host, assumed, self.costs))
         if run.schedule is not None and any(message.delay_s > 0 for message in run.schedule):
             self.another |= [each.compute != 1 or not job.keeps_transports(each) for each in assumed]
         names = list(self.ranks[0].constants)
@@ -108,6 +104,16 @@ class Prices:
         for rank, values, each in zip(self.ranks, constants, graph.ranks, strict=True):
             own = (nodes >= each.nodes.start) & (nodes < each.nodes.stop)
             self._price(graph, each, rank, nodes[own], (times @ values)[sums[own]])
+
+    def _moves_part_of_host(self, assumed: Assumptions, costs: Costs) -> bool:
+        """Whether a host's time moves of which a part keeps its own.
+
+        Threads of one process copy the module too, and each further graph of a compiled step takes `graph_s`.
+        """
+        run = self._run
+        compiled, one_process = run.job.options.compiled, run.schedule is not None and run.schedule.one_process
+        graphs = compiled and costs.graph_s != self.costs[0].graph_s
+        return graphs or (assumed.host != 1 and (compiled or one_process))
 
     def _price(
         self, graph: StepGraph, rank: RankGraph, prices: RankPrices, nodes: NDArray[np.intp], constants_s: Columns
@@ -136,6 +142,16 @@ class Prices:
                 plain = replace(job, wire_factor=run.job.wire_factor)
                 of_transports[key] = plain.communication(simpy.Environment(), scheduled)
         return [of_transports[id(job.transports), job.latency] for job in self.jobs]
+
+    @cached_property
+    def channels(self) -> list[ServerLinks | None]:
+        """What carries each rank's own messages, as `shared` what ranks meet for; None where they do."""
+        run, made = self._run, dict[int, ServerLinks | None]()
+        for job, shared in zip(self.jobs, self.shared, strict=True):
+            if id(shared) not in made:
+                plain = replace(job, wire_factor=run.job.wire_factor)
+                made[id(shared)] = plain.channels(shared.env, run.settings[0].scheduled, shared.collectives)
+        return [made[id(shared)] for shared in self.shared]
 
     def _price_rank(self, draw: SimulatedRank, setting: RankConfiguration) -> RankPrices:
         options, kind = self._run.job.options, self._kind(draw)
@@ -192,11 +208,24 @@ def _terms(graph: StepGraph, names: Sequence[str]) -> tuple[NDArray[np.intp], ND
 def _paces(graph: StepGraph, rank: RankGraph) -> NDArray[np.intp]:
     """Return by whose pace each node's seconds go that are none of DDP's costs; only a device's host has its own."""
     of = slice(rank.nodes.start, rank.nodes.stop)
-    kind, cause = np.array(graph.kind[of], dtype=np.intp), np.array(graph.cause[of], dtype=np.intp)
+    kind, cause = numbers_of(graph.kind[of]), numbers_of(graph.cause[of])
     delays, host = kind == NodeKind.DELAY, _KEPT if rank.one_thread else _HOST
     computed = ((kind == NodeKind.COMPUTE) | (kind == NodeKind.PACED)) & np.isin(cause, _COMPUTED)
     found = np.where(computed | (delays & (cause == Cause.OPTIMIZER)), _DEVICE, _KEPT)
     return np.where(delays & (cause == Cause.HOST), host, found)
+
+
+@dataclass(frozen=True, slots=True)
+class SentCollective:
+    """A collective, and the place in the graph of the rank that sends it without the others; None where they meet."""
+
+    collective: Collective
+    sender: int | None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells it from those that take another time."""
+        return self.sender, *self.collective.key
 
 
 class CollectiveTimes:
@@ -205,23 +234,25 @@ class CollectiveTimes:
     Args:
         run: whose transports they go by.
         prices: of DDP's costs, and the transports.
-        collectives: one of each kind; rows are in their order.
+        sent: one of each kind; rows are in their order.
     """
 
-    def __init__(self, run: JobRun, prices: Prices, collectives: Sequence[Collective]) -> None:
+    def __init__(self, run: JobRun, prices: Prices, sent: Sequence[SentCollective]) -> None:
         self._run, self._prices = run, prices
-        self.rows = {collective.key: row for row, collective in enumerate(collectives)}
+        self.rows = {each.key: row for row, each in enumerate(sent)}
+        collectives, apart = [each.collective for each in sent], any(each.sender is not None for each in sent)
         costs, shared = prices.costs, prices.shared
-        hops = [tuple(self._group(each, run.shared).transport.hops) for each in collectives]
+        hops = [() if apart else tuple(self._group(each, run.shared).transport.hops) for each in collectives]
         known = {each: [cost.slowdown_of(each) for cost in costs] for each in dict.fromkeys(hops)}
         slowed = np.array([known[each] for each in hops])
         steps = np.maximum(np.array([each.step_slowdown for each in costs]) / slowed, 1.0)
         distinct = list({id(each): each for each in shared}.values())
         columns = [distinct.index(each) for each in shared]
-        told = np.array([[self._demand(each, by) for by in distinct] for each in collectives])[:, columns]
+        told = np.array([[self._demand(each, by) for by in map(columns.index, range(len(distinct)))] for each in sent])
+        told = told[:, columns]
         latency, stall, links, threads, slow = np.moveaxis(told, -1, 0)
         self.another_choice = np.zeros(len(columns), dtype=bool)
-        if len(distinct) > 1:
+        if len(distinct) > 1 and not apart:
             chosen = [[self._choice(each, by) for by in distinct] for each in collectives]
             self.another_choice[:] = [any(row[each] != row[columns[0]] for row in chosen) for each in columns]
         self._wire = np.array([prices.wire(self._sized(collective)) for collective in collectives])
@@ -265,15 +296,22 @@ class CollectiveTimes:
             return collective.size_bytes
         return lanes.together[collective.lane] * collective.size_bytes
 
-    def _demand(self, collective: Collective, shared: Communication) -> tuple[float, float, float, float, float]:
+    def _demand(self, sent: SentCollective, column: int) -> tuple[float, float, float, float, float]:
+        collective, shared = sent.collective, self._prices.shared[column]
         lanes, group, buffers = shared.lanes, self._group(collective, shared), collective.operation == BUFFERS
         operation = Operation.BROADCAST if buffers else Operation(collective.operation)
-        demand, capacities = group.transport.demand(operation, self._sized(collective)), group.transport.capacities
+        channels = None if sent.sender is None else self._prices.channels[column]
+        if channels is None or sent.sender is None:
+            demand, capacities = group.transport.demand(operation, self._sized(collective)), group.transport.capacities
+        else:
+            demand = channels.demand(self._run.draws[sent.sender].rank, collective)
+            capacities = channels.network.capacities
         size_bytes, latency_s = demand.size_bytes, demand.latency_s
         links_s = size_bytes / min(demand.alone_rate(capacities), demand.rate_limit)
         threads_s = size_bytes / demand.host_limit
-        slowed = self._run.job.options.fidelity != "closed" and bool(demand.loads) and size_bytes > 0
-        if lanes is not None and not buffers and lanes.lines[collective.lane] is not None:
+        shares_links = channels is not None or self._run.job.options.fidelity != "closed"
+        slowed = shares_links and bool(demand.loads) and size_bytes > 0
+        if lanes is not None and not buffers and is_in_line(self._run, collective.lane):
             latency_s = 0.0
         return latency_s, demand.stall_s, links_s, threads_s, float(slowed and math.isfinite(links_s))
 

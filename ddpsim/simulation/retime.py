@@ -14,12 +14,13 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from ddpsim.operations import Operation
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.dependencies import Dependencies, Moments
 from ddpsim.simulation.graph import BUFFERS
-from ddpsim.simulation.job_run import Columns, JobRun, period_of
-from ddpsim.simulation.prices import CollectiveTimes, Prices, has_prices
+from ddpsim.simulation.job_run import Columns, JobRun, goes_apart, is_in_line, period_of
+from ddpsim.simulation.prices import CollectiveTimes, Prices, SentCollective, has_prices
 from ddpsim.simulation.resolve import SimulatedIterations
 from ddpsim.simulation.retimed_work import RankWork, RetimedRun, fair_rates, integrate_busy, narrow, share
 from ddpsim.simulation.servers import send_s
@@ -52,16 +53,11 @@ MOST_RATIO = 0.7
 MET_OTHERS = 0.03
 """Share of collectives' time in which they share links otherwise than in the run, from which on it is simulated."""
 
+MET_OTHERS_APART = 0.01
+"""The same where ranks do not meet: what one of them is late by moves whom it meets next. Chosen by hand, as that."""
+
 FAITHFUL = 2e-4
 """Share of the period by which the run's own assumptions, retimed, may miss it."""
-
-
-def is_retimable(run: JobRun) -> bool:
-    """Whether a run has a graph that other constants keep.
-
-    Asynchronous servers' ranks go on as messages come.
-    """
-    return not run.job.options.asynchronous and has_prices(run)
 
 
 def periods_s(
@@ -77,7 +73,7 @@ def periods_s(
         extent: which iterations count.
         order: of the run's nodes until `extent.end`; None finds it.
     """
-    if not assumed or not is_retimable(run):
+    if not assumed or not has_prices(run):
         return [None] * len(assumed)
     retiming = _Retiming(run, extent, assumed, order)
     told = zip(*retiming.effects(), strict=True)
@@ -142,7 +138,8 @@ class _Retiming:
             more_s[columns] = np.where(np.isfinite(limit), limit, found)
             told[columns] = settled
             if self._messages is not None:
-                told[columns] &= self._messages.measure_changed_overlap() <= MET_OTHERS
+                most = MET_OTHERS_APART if goes_apart(self._run) else MET_OTHERS
+                told[columns] &= self._messages.measure_changed_overlap() <= most
             if settled.all():
                 break
             left = np.flatnonzero(~settled | (columns == 0))
@@ -151,7 +148,24 @@ class _Retiming:
                 narrow(now, ("end", "begin", "wire"), left)
                 columns, found, moved = columns[left], found[left], moved[left]
         faithful = abs(self._period_of(now.end)[0] - self.simulated_s) <= FAITHFUL * self.simulated_s
-        return more_s, told & faithful & ~self._find_changed_columns()
+        unmoved = np.zeros(len(told), dtype=bool)
+        unmoved[columns[self._is_unmoved(now)]] = True
+        more_s[unmoved] = 0.0
+        return more_s, (unmoved | (told & faithful)) & ~self._find_changed_columns()
+
+    def _is_unmoved(self, now: Moments) -> NDArray[np.bool_]:
+        """Return in which columns devices and messages do what they do in the run's own, whatever hosts do meanwhile.
+
+        That is so of ranks whose overlaps do not settle, too.
+        """
+        streams = [
+            nodes for rank in self._dependencies.graph.ranks for nodes in (rank.compute, *rank.lanes, rank.delays)
+        ]
+        rows = self._dependencies.row[np.array([node for nodes in streams for node in nodes], dtype=np.intp)]
+        ends = now.end[rows]
+        moved = np.abs(ends - ends[:, :1]).max(axis=0, initial=0.0)
+        found: NDArray[np.bool_] = moved <= _ROUNDING * self.simulated_s
+        return found if len(rows) else np.zeros_like(found)
 
     def _leave_out_but(self, columns: NDArray[np.intp]) -> None:
         self._columns = len(columns)
@@ -176,7 +190,7 @@ class _Retiming:
         run, shape = self._run, self._seen.lasts.shape
         nothing: Columns = np.zeros(self._columns)
         stage = [setting.input_stage for setting in run.settings]
-        lanes = len(run.graph.ranks[0].lanes)
+        lanes = len(self._dependencies.lanes)
         now = Moments(
             end=np.zeros(shape),
             lasts=self._seen.lasts,
@@ -212,7 +226,9 @@ _MET = 0.02
 
 
 class RetimedCollectives:
-    """The collectives for which all ranks of a run meet, and the copies of batches that are on links with them.
+    """The collectives of a run, and the copies of batches that are on links with them.
+
+    Ranks meet for them, or send each its own to servers, whose links they share with what others send the same way.
 
     Args:
         seen: gets what they take.
@@ -223,21 +239,29 @@ class RetimedCollectives:
         self._seen, self._ranks = seen, ranks
         run, ranks_of = seen.run, seen.order.graph.ranks
         each_rank = [[node for lane in rank.lanes for node in lane] for rank in ranks_of]
+        self._apart = goes_apart(run)
+        # By place, whose each is; None of those for which all meet.
+        self._senders: list[int | None] = [None] * len(each_rank[0])
+        if self._apart:
+            self._senders = [number for number, nodes in enumerate(each_rank) for _ in nodes]
+            each_rank = [[node for nodes in each_rank for node in nodes]]
         self._all, nodes = [seen.order.row[nodes] for nodes in each_rank], each_rank[0]
         self._collectives = [run.graph.collectives[node] for node in nodes]
-        distinct = {each.key: each for each in self._collectives}
-        self._times = CollectiveTimes(run, seen.prices, list(distinct.values()))
-        self._kind = np.array([self._times.rows[each.key] for each in self._collectives])
+        sent = [SentCollective(each, sender) for each, sender in zip(self._collectives, self._senders, strict=True)]
+        self._times = CollectiveTimes(run, seen.prices, list({each.key: each for each in sent}.values()))
+        self._kind = np.array([self._times.rows[each.key] for each in sent])
         self.line_s = np.zeros(seen.columns)
-        if run.shared.lanes is not None and any(run.shared.lanes.lines):
+        if any(is_in_line(run, lane) for lane in range(len(ranks_of[0].lanes))):
             ranks_of_all = run.job.placement.world_size
             sends_s = [send_s(each.collectives, ranks_of_all) for each in seen.prices.shared]
             self.line_s = np.array(sends_s) * seen.prices.wire(ranks_of_all)
         wire = np.array([run.times.wire.get(node, np.nan) for node in nodes])
-        met = run.job.options.fidelity != "closed" and any(rank.copies.met for rank in ranks)
+        met = not self._apart and run.job.options.fidelity != "closed" and any(rank.copies.met for rank in ranks)
         self._copies = [rank.copies for rank in ranks] if met else []
-        least_s = self._times.beside_others_s(self._collectives, wire, seen.end_s[self._all[0]])
-        self._floor = np.maximum(self._times.floor_s[self._kind], least_s)
+        self._floor = self._times.floor_s[self._kind]
+        if not self._apart:
+            least_s = self._times.beside_others_s(self._collectives, wire, seen.end_s[self._all[0]])
+            self._floor = np.maximum(self._floor, least_s)
         self._links = self._list_shared_links()
         self._ratio, self._seen_busy, seen_rates = self._seen_ratio(wire)
         self._part, self._seen_rates, self._rates_now = self._parts(seen_rates), seen_rates, seen_rates
@@ -283,6 +307,11 @@ class RetimedCollectives:
         """Return the places of what may be on links at once: of each network where it has several; copies come last."""
         run = self._seen.run
         lanes, world = run.shared.lanes, run.shared.collectives
+        if self._apart:
+            ways: tuple[list[int], list[int]] = ([], [])
+            for place, each in enumerate(self._collectives):
+                ways[each.operation is Operation.REDUCE].append(place)
+            return list(map(np.array, ways))
         if run.job.options.fidelity == "closed":
             return []
         found: dict[int, list[int]] = {}
@@ -334,13 +363,14 @@ class RetimedCollectives:
         return np.concatenate([alone_s, *(copies.alone_s for copies in self._copies)])
 
     def _measure_busy(self, ends: Columns, begin: Columns, end: Columns, horizon_s: float) -> Columns:
-        """Return for which share of intervals a rank is busy: of the rank that is so most."""
+        """Return for which share of intervals a rank is busy: the one that sends, or of all the one that is so most."""
         most = np.zeros_like(begin)
-        for rank in self._ranks:
+        for number, rank in enumerate(self._ranks):
             began, over = rank.find_busy(ends)
+            own = np.flatnonzero(np.array(self._senders) == number) if self._apart else slice(None)
             if len(began):
                 until = integrate_busy(began, over, horizon_s)
-                most = np.maximum(most, share(until(end) - until(begin), end - begin))
+                most[own] = np.maximum(most[own], share(until(end[own]) - until(begin[own]), end[own] - begin[own]))
         return most
 
     def _seen_ratio(self, wire: Columns) -> tuple[Columns, Columns, Columns]:
@@ -375,12 +405,11 @@ class RetimedCollectives:
 
     def _find_sent(self, wire: Columns, end: Columns) -> Columns:
         """Return when each message in line left: after its latency, and the one before it."""
-        lanes = self._seen.run.shared.lanes
         sent = wire.copy()
-        last: dict[int, float] = {}
-        for place, collective in enumerate(self._collectives):
-            lane = collective.lane
-            if lanes is not None and lanes.lines[lane] is not None:
-                sent[place] = max(wire[place] + self.line_s[0], last.get(lane, 0.0))
-                last[lane] = end[place]
+        last: dict[tuple[int | None, int], float] = {}
+        for place, (collective, sender) in enumerate(zip(self._collectives, self._senders, strict=True)):
+            if is_in_line(self._seen.run, collective.lane):
+                line = sender, collective.lane
+                sent[place] = max(wire[place] + self.line_s[0], last.get(line, 0.0))
+                last[line] = end[place]
         return sent

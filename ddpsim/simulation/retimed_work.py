@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heapreplace
 from typing import Literal
 
 import numpy as np
@@ -296,8 +297,11 @@ class RankWork:
         """Let work take as many times its own seconds as it did in the run, and collectives be late that were."""
         times, own_late_s = self._seen.run.times, self._late_s[0]
         if own_late_s > 0:
+            graph, streams = self._seen.run.graph, self._seen.run.shared.collectives.streams_per_group
+            free: dict[int, list[float]] = {}
             for node, row in zip(collectives, self._flights, strict=True):
-                ready_s = max(times.end[each] for each in self._seen.run.graph.after[node])
+                lane = free.setdefault(graph.collectives[node].lane, [0.0] * streams)
+                ready_s = max(heapreplace(lane, times.end[node]), *(times.end[each] for each in graph.after[node]))
                 if times.begin[node] - ready_s > own_late_s / 2:
                     self._seen.late[row] = self._late_s
         if not len(self._work):

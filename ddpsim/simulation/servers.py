@@ -193,6 +193,7 @@ class ServerLinks:
         self._ways, self._costs = ways, costs
         self.network, self.latency_s = Network(env, {}), latency_s
         self.staleness = Staleness()
+        self._demands: dict[tuple[int, str, int], Demand] = {}
         self._versions: dict[Bucket, int] = {}
         self._seen: dict[tuple[int, Bucket], int] = {}
 
@@ -207,6 +208,13 @@ class ServerLinks:
 
     def demand(self, rank: int, collective: Collective) -> Demand:
         """Return what a rank's push or pull asks of the network."""
+        key = (rank, str(collective.operation), collective.size_bytes)
+        if key not in self._demands:
+            self._demands[key] = self._make_demand(rank, collective)
+        return self._demands[key]
+
+    def _make_demand(self, rank: int, collective: Collective) -> Demand:
+        size_bytes = collective.size_bytes
         loads: dict[LinkId, float] = {}
         latency_s = 0.0
         for server in self._hosts:
@@ -218,9 +226,9 @@ class ServerLinks:
             for link, load in connection.loads.items():
                 loads[link] = loads.get(link, 0.0) + load / len(self._hosts)
         self.network.add(self._ways.capacities)
-        latency_s = (self._ways.start_s(collective.size_bytes) + latency_s) * self._latency
-        demand = Demand(latency_s, collective.size_bytes if loads else 0, loads)
-        return demand if self._factor is None else scale_demand(demand, self._factor(collective.size_bytes))
+        latency_s = (self._ways.start_s(size_bytes) + latency_s) * self._latency
+        demand = Demand(latency_s, size_bytes if loads else 0, loads)
+        return demand if self._factor is None else scale_demand(demand, self._factor(size_bytes))
 
     def count_push(self, rank: int, bucket: Bucket) -> None:
         """Count a rank's gradient of a bucket, which the servers now update by."""

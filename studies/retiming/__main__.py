@@ -6,8 +6,10 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from statistics import median
 
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.errors import DdpsimError
@@ -36,12 +38,35 @@ class Told:
         return None if self.retimed is None else abs(self.retimed - self.simulated)
 
 
+TURNS = 3
+"""How often a prediction without and one with its band are timed, one after the other, once both have run before."""
+
+
 @dataclass(frozen=True)
 class Cost:
-    """What a prediction and its band took, in seconds of the processor."""
+    """What a prediction and its band took, in seconds of the processor: medians over turns."""
 
     central_s: float
     band_s: float
+
+
+def cost_of(predicted: Callable[[bool], object]) -> Cost:
+    """Return what a prediction costs and what its band, both of which run once before they are timed.
+
+    Args:
+        predicted: makes the prediction, with its band or without.
+    """
+    predicted(True)
+    turns = [[_time_of(partial(predicted, band)) for band in (False, True)] for _ in range(TURNS)]
+    central_s, banded_s = map(median, zip(*turns, strict=True))
+    return Cost(central_s, banded_s - central_s)
+
+
+def _time_of(called: Callable[[], object]) -> float:
+    """Return how many seconds of the processor a call takes."""
+    begun_s = time.process_time()
+    called()
+    return time.process_time() - begun_s
 
 
 def ends_of(job: Job) -> tuple[Cost, list[Told]]:
@@ -49,16 +74,10 @@ def ends_of(job: Job) -> tuple[Cost, list[Told]]:
     topology, options = load_topology(job.machine), options_of(**dict(job.options))
     workload = job.workload()
 
-    def central() -> Prediction:
-        return predict.predict(workload, topology, nodes=job.nodes, options=options, band=False)
+    def predicted(band: bool) -> Prediction:
+        return predict.predict(workload, topology, nodes=job.nodes, options=options, band=band)
 
-    central()
-    begun_s = time.process_time()
-    prediction = central()
-    alone_s = time.process_time() - begun_s
-    begun_s = time.process_time()
-    predict.predict(workload, topology, nodes=job.nodes, options=options)
-    band_s = time.process_time() - begun_s - alone_s
+    cost, prediction = cost_of(predicted), predicted(False)
     sizes = [bucket.size_bytes for bucket in prediction.plan.buckets]
     doubts = doubts_of(prediction.workload, prediction.placement, options, None, sizes)
     named = [(doubt.name, end) for doubt in doubts for end in (doubt.low, doubt.high) if end is not None]
@@ -71,7 +90,7 @@ def ends_of(job: Job) -> tuple[Cost, list[Told]]:
         moved_s = predict.with_assumptions(flows, end).iteration_s - now_s
         over = None if found_s is None else found_s / prediction.iteration_s
         told.append(Told(str(job), name, over, 1 + moved_s / prediction.iteration_s))
-    return Cost(alone_s, band_s), told
+    return cost, told
 
 
 def lines(costs: list[Cost], told: list[Told]) -> Iterator[str]:
