@@ -11,6 +11,7 @@ from ddpsim.errors import InputError
 from ddpsim.planning.best_buckets import rests_on_buckets
 from ddpsim.planning.rows import WORTH_IT
 from ddpsim.prediction.memory import Memory
+from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
 from ddpsim.simulation.resolve import ResolvedJob
@@ -69,9 +70,8 @@ def quick_step(machine: SearchMachine, asked: tuple[Workload, Options, float]) -
     if options.fidelity == "steps":
         options = replace(options, fidelity="flow")
     try:
-        run = SimulatedRun.of(
-            workload, machine.topology, machine.nodes, machine.gpus_per_node, options, machine.calibration, brief=True
-        )
+        job = PlacedJob(workload, machine.topology, machine.nodes, machine.gpus_per_node, options, machine.calibration)
+        run = SimulatedRun.of(job, brief=True)
         memory = run.memory()
         if memory is not None and memory.fits is False:
             return QuickStep(memory)
