@@ -14,7 +14,6 @@ if __name__ == "__main__":
 import functools
 import gc
 import os
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,8 +21,8 @@ import typer
 
 from ddpexec.commands import COMMANDS
 from ddpexec.errors import LostRankError
-from ddpexec.groups.mpi_environment import adopt_mpirun, is_under_mpirun
-from ddpexec.groups.torchrun import is_first_rank, speaks
+from ddpexec.groups.mpi_environment import adopt_mpirun
+from ddpexec.groups.speaking import speak
 from ddpsim.cli.flags import find_command, error_in_flags, flags_of
 from ddpsim.cli.sections import SectionedCommand
 from ddpsim.cli.streams import guard_streams
@@ -32,8 +31,6 @@ from ddpsim.errors import InputError
 from ddpsim.stopping import Interrupts
 
 _PROGRAM = "python -m ddpexec"
-_LET_SPEAK_S = 10.0
-"""How long a failing rank stays, as mpirun ends all with the first that fails, and rank 0 may not have spoken yet."""
 
 
 def app() -> typer.Typer:
@@ -83,16 +80,14 @@ def _exit_code(arguments: Sequence[str] | None) -> int | str | None:
             refuse_repeated(whole_command(), given)
             code = whole_command()(given, prog_name=_PROGRAM, standalone_mode=False)
     except USAGE_ERROR as error:
-        if is_first_rank():
-            print(usage_message(error, given, _PROGRAM), file=sys.stderr)
+        speak(usage_message(error, given, _PROGRAM))
         return 2
     except (typer.Abort, KeyboardInterrupt):
         print("error: interrupted", file=sys.stderr)
         return INTERRUPTED
     except InputError as error:
-        if speaks(error.speaker) if isinstance(error, LostRankError) else is_first_rank():
-            flags = flags_of(find_command(whole_command(), given))
-            print(f"error: {error_in_flags(error, flags)}", file=sys.stderr)
+        flags = flags_of(find_command(whole_command(), given))
+        speak(f"error: {error_in_flags(error, flags)}", error.speaker if isinstance(error, LostRankError) else 0)
         return 2
     except SystemExit as done:
         return done.code
@@ -117,8 +112,6 @@ def _run_and_leave() -> None:
         code = end.code
     sys.stdout.flush()
     sys.stderr.flush()
-    if code and is_under_mpirun() and not is_first_rank():
-        time.sleep(_LET_SPEAK_S)
     os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 

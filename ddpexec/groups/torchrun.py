@@ -22,6 +22,11 @@ def speaks(speaker: int | None) -> bool:
     return speaker is None or os.environ.get("RANK", "0") == str(speaker)
 
 
+def is_under_torchrun() -> bool:
+    """Return whether torchrun started this process, which ends all ranks of a node with the first that fails."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 def has_others() -> bool:
     """Return whether there is more than one rank."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
