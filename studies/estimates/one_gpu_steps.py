@@ -1,9 +1,10 @@
 """Published training steps on one GPU, and the two halves into which they are split before anything is fitted.
 
 A row is kept where its model has a constructor here, it ran eager and channels first, without checkpointing, with
-weights in 32 bits, and its precision, optimizer, accumulation and GPU are certain: 128 of 350 rows collected. Left out:
-84 for the model, 67 compiled or fused by TorchScript, 16 for the optimizer, 15 channels last, 15 for the precision, 12
-for the accumulation, 8 with weights in 16 bits, 4 with checkpointing, 1 for the GPU.
+weights in 32 bits, and its precision, optimizer, accumulation and GPU are certain: 128 of 350 rows collected first.
+Left out: 84 for the model, 67 compiled or fused by TorchScript, 16 for the optimizer, 15 channels last, 15 for the
+precision, 12 for the accumulation, 8 with weights in 16 bits, 4 with checkpointing, 1 for the GPU. Of those found last
+(`later_steps.csv`, which says what was left out) all judge.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _BY_NAME = (
     "summerquest-wu",
     "summerquest-xu",
 )
+_FILES = ("steps.csv", "plain_steps.csv")
+_LATER = "later_steps.csv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class Step:
         seconds: of the whole step.
         published: the figure as it stands at the source.
         checkpointed: whether forward is computed again in backward, layer by layer.
+        later: whether it was found after everything was fitted and settled.
     """
 
     source: str
@@ -65,6 +69,7 @@ class Step:
     seconds: float
     published: str
     checkpointed: bool = False
+    later: bool = False
 
     @property
     def fused(self) -> bool:
@@ -77,8 +82,10 @@ class Step:
 
         The halves are drawn by a hash of the source: the repository, and in it the machine that was measured, for one
         repository has half of all rows, from fourteen machines. Sources of plain transformers, which came later, are
-        drawn by name: of the list in alphabetical order each second one is judged.
+        drawn by name: of the list in alphabetical order each second one is judged. What was found last is judged.
         """
+        if self.later:
+            return False
         if self.source in _BY_NAME:
             return _BY_NAME.index(self.source) % 2 == 0
         digest = hashlib.sha256(f"{self.source}/{self.gpu}".encode()).hexdigest()
@@ -101,8 +108,9 @@ def steps() -> list[Step]:
             float(row["step_ms"]) / 1e3,
             row["as_published"],
             row["checkpointed"] == "yes",
+            file == _LATER,
         )
-        for file in ("steps.csv", "plain_steps.csv")
+        for file in (*_FILES, _LATER)
         for row in ({"checkpointed": ""} | each for each in read_rows(FOLDER / file))
     ]
 
