@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ddpexec.capturing.estimate import estimate_step
+from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
@@ -101,9 +102,10 @@ def schemes() -> Iterator[Kept]:
     under_autocast = estimate_step(partial(training, LARGE, 4, "amp"), system.gpu).activations_bytes
     for dtype, row in cases(system):
         predicted = prediction(system, dtype, row, calibration=None)
-        if row["scheme"] == "ddp":  # the one row that is not of bfloat16 throughout
-            predicted = replace(predicted, workload=replace(predicted.workload, activations_bytes=under_autocast))
         memory = predicted.memory
+        if row["scheme"] == "ddp":  # the one row that is not of bfloat16 throughout
+            workload = replace(predicted.workload, activations_bytes=under_autocast)
+            memory = Memory.of(workload, predicted.plan, predicted.options, None, predicted.run.schedule())
         assert memory is not None
         published = (float(row["resident_gib"]), float(row["peak_gib"]))
         yield Kept(row["scheme"], published[0], memory.resident_bytes / GIB, published[1], memory.step_bytes / GIB)
