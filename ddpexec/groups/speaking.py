@@ -28,7 +28,7 @@ def speak(message: str, speaker: int | None = 0) -> None:
     if speaks(speaker):
         print(message, file=sys.stderr)
         return
-    if not (is_under_mpirun() or is_under_torchrun() and is_on_first_node()):
+    if not (is_under_mpirun() or (is_under_torchrun() and is_on_first_node())):
         return
     try:
         with stop_on_signals():
