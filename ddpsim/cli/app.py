@@ -56,7 +56,10 @@ class Listed:
 COMMANDS = (
     Listed("predict", "Predict an iteration's latency, its breakdown and every bucket."),
     Listed("sweep", "Predict every bucket cap at every node count."),
-    Listed("plan", "Find the bucket sizes that make an iteration shortest, or with --schemes the scheme."),
+    Listed(
+        "plan",
+        "Find the bucket sizes that make an iteration shortest, with --schemes the scheme, or with --search all of it.",
+    ),
     Listed("compare", "Compare machines before buying: time, efficiency, memory, links and cost, each with its band."),
     Listed(
         "compression",

@@ -135,7 +135,7 @@ DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
     "mpi": tuple(_list_mpi()),
 }
 
-_IN_A_BOX = {"pace_spread": 0.003, "shared_compute_slowdown": 1.003}
+_IN_A_BOX = {"pace_spread": 0.001, "shared_compute_slowdown": 1.002}
 _DEVICES: Mapping[int, Mapping[str, float]] = {
     80: {"node_spread": 0.041},
     90: {**_IN_A_BOX, "node_spread": 0.02},
@@ -144,10 +144,13 @@ _DEVICES: Mapping[int, Mapping[str, float]] = {
 }
 """How far devices and nodes of one model differ, and what devices of a machine cost each other, by compute capability.
 
-In a box Hopper's are fitted to two of eight H100; of the data centre's Blackwells one row of GB300 says 0, and
-Hopper's are taken: `python -m studies.published.devices_fit`. What that prints of Ampere and Ada comes from boxes whose
-links are in doubt; theirs, and those of cards of later generations, stay V100's. What nodes differ by beyond that is
-fitted to steps of 8 to 128 GPUs, A100's and H100's each to its own: `python -m studies.published.many_ranks --fit`.
+In a box, Hopper's `pace_spread` is that of 38 H100 on hosts of their own, whose rates differ by 0.07 to 0.14 %:
+`python -m studies.published.device_spread`. What devices of a machine cost each other is fitted beside it to two of
+eight H100: `python -m studies.published.devices_fit 0.001`. Of the data centre's Blackwells there is one row of GB300,
+which says that they cost each other nothing, and Hopper's are taken. What `devices_fit` prints of Ampere and Ada comes
+from boxes whose links are in doubt; theirs, and those of cards of later generations, stay V100's. What nodes differ by
+beyond that is fitted to steps of 8 to 128 GPUs, A100's and H100's each to its own:
+`python -m studies.published.many_ranks --fit`.
 """
 
 

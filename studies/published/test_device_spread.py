@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddpsim.simulation.costs import Costs
 from studies.published.device_spread import clocks, rates, spread
 
 
@@ -17,3 +18,8 @@ def test_both_sources_are_read_whole() -> None:
     assert {len(values) for _, values in clocks()} == {8}
     assert len(list(clocks())) == 6
     assert max(spread(values) for _, values in rates()) < min(spread(values) for _, values in clocks())
+
+
+def test_hopper_s_spread_is_that_of_the_hosts_rates() -> None:
+    spreads = [spread(values) for _, values in rates()]
+    assert min(spreads) < Costs.of("nccl", None, "H100").pace_spread < max(spreads)

@@ -103,7 +103,9 @@ def test_an_error_names_the_flag_on_the_command_line(error: InputError, said: st
 def test_every_field_is_an_option_or_holds_some(kind: type) -> None:
     told_of = set(option_values(kind()))
     assert told_of == {each.field for each in list_declared(kind)}
-    assert set(kind.__dataclass_fields__) - told_of <= {"caps", "plan"}  # type: ignore[attr-defined]
+    # Several options each, and the bytes of `plan --memory-limit`.
+    held = {"caps", "plan", "memory_limit_bytes"}
+    assert set(kind.__dataclass_fields__) - told_of <= held  # type: ignore[attr-defined]
 
 
 def test_layers_by_rank_are_read_and_written_again() -> None:
