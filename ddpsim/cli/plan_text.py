@@ -216,4 +216,5 @@ def memory_cell(memory: Memory | None) -> str:
     if memory.capacity_bytes is None:
         return size
     mark = {False: " does NOT fit", None: " may not fit" if known else ""}.get(memory.fits, "")
-    return f"{size} of {memory.capacity_bytes / GIB:.0f}{mark}"
+    room = f"{memory.capacity_bytes / GIB:.1f}".removesuffix(".0")
+    return f"{size} of {room}{mark}"

@@ -22,9 +22,16 @@ SCHEMES = ("ddp", "zero1", "zero2", "fsdp2")
 """Those that are looked over where none are named, and `hsdp` with a copy a node: PyTorch's own, and ZeRO's stages."""
 
 NOT_DIVIDED, NOT_CUT, NOT_TOGETHER = "does not divide", "cannot be cut", "does not go together"
-NOT_FITTING, SLOWER = "does not fit", "slower"
+TOO_MANY, NOT_FITTING, SLOWER = "not simulated", "does not fit", "slower"
 """Why a candidate is ruled out: ranks, nodes, heads, layers or samples that are left over; a step whose layers cannot
-be cut over ranks; options that exclude each other; memory; time."""
+be cut over ranks; options that exclude each other; more micro-batches than `MOST_MICRO_BATCHES`; memory; time."""
+
+MOST_MICRO_BATCHES = 128
+"""Micro-batches of a step that a candidate may have, chosen by hand: a leader's band is of all of them.
+
+`ddpsim predict --workload bert-large --topology dgx-h100 --nodes 2 --scheme fsdp2 --accumulate 128` takes 30 s of a
+processor and 2.7 GB, both in proportion to them.
+"""
 
 _DIVIDING, _SAMPLES = "tensor_parallel", "global_batch_size"
 """Places of errors of what is left over."""
@@ -148,7 +155,7 @@ class RuledOutCounts:
 
     def list_all(self) -> tuple[RuledOut, ...]:
         """Return all of them, in the order in which they were looked at."""
-        order = (NOT_DIVIDED, NOT_CUT, NOT_TOGETHER, NOT_FITTING, SLOWER)
+        order = (NOT_DIVIDED, NOT_CUT, NOT_TOGETHER, TOO_MANY, NOT_FITTING, SLOWER)
         return tuple(
             RuledOut(each, self._counts[each], self._examples.get(each)) for each in order if each in self._counts
         )
@@ -226,6 +233,9 @@ def candidates_of(
                 left_over = InputError(what, place="micro_batch_size", remedy=f"give a divisor of {in_group}")
                 ruled_out.add(NOT_DIVIDED, len(schemes), left_over)
                 continue
+            if in_group // batch > MOST_MICRO_BATCHES:
+                ruled_out.add(TOO_MANY, len(schemes), _too_many(in_group, batch))
+                continue
             workload = model.on(topology, batch, options=asked)
             first = SearchCandidate(
                 scheme="ddp", tensor_parallel=ranks, micro_batch_size=batch, accumulate=in_group // batch
@@ -288,6 +298,11 @@ def _default_batches(model: Model, samples: int) -> list[int]:
 def _is_estimated(model: Model) -> bool:
     """Whether steps of other batches and of parts of layers are estimated alike."""
     return model.source.estimated and model.source.operators is not None and not model.source.one_clock
+
+
+def _too_many(samples: int, batch: int) -> InputError:
+    what = f"{samples // batch:,} micro-batches of {batch} are a step, and {MOST_MICRO_BATCHES} are simulated at most"
+    return InputError(what, place="micro_batch_size", remedy="give larger ones, more nodes, or fewer samples a step")
 
 
 def _samples_of_group(samples: int, groups: int) -> int:

@@ -339,7 +339,12 @@ def schemes_named(text: str) -> list[str]:
         else:
             found.append(piece)
     for each in found:
-        scheme_named(each)
+        try:
+            scheme_named(each)
+        except InputError as error:
+            if error.place == "scheme":
+                error.place = "schemes"
+            raise
         if found.count(each) > 1:
             raise InputError(f"{each} is named twice", place="schemes", remedy="name it once")
     return found

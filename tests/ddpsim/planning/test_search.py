@@ -147,6 +147,9 @@ def test_what_cannot_be_is_refused() -> None:
         search("gpt2-small", node, nodes=2, space=SearchSpace(global_batch_size=100, tensor_parallel=[1]))
     with pytest.raises(InputError, match="micro-batches of 3 do not divide the 8 samples of a data-parallel rank"):
         search("gpt2-small", node, nodes=2, space=SearchSpace(micro_batch_sizes=[3], tensor_parallel=[1]))
+    space = SearchSpace(micro_batch_sizes=[1], global_batch_size=129 * 16, tensor_parallel=[1])
+    with pytest.raises(InputError, match="129 micro-batches of 1 are a step, and 128 are simulated at most; give"):
+        search("gpt2-small", node, nodes=2, space=space)
     with pytest.raises(InputError, match="its operators are not those of a transformer's layers"):
         search("resnet50", node, nodes=2, space=SearchSpace(tensor_parallel=[2]))
     with pytest.raises(InputError, match="`global_batch_size` and `accumulate=2` are both given"):
