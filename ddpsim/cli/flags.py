@@ -49,8 +49,16 @@ def error_in_flags(error: InputError, flags: Mapping[str, str]) -> str:
 
 
 def _place(place: str, flags: Mapping[str, str]) -> str:
+    """Return `place` with its option as a flag: the first word, or the last after what it is of.
+
+    >>> _place("mixture: expert_parallel", {"expert_parallel": "--expert-parallel"})
+    'mixture: --expert-parallel'
+    """
     found = _PLACE.match(place)
-    return place if found is None else _flag(found, flags) + place[found.end() :]
+    if found is not None and found[1] in flags:
+        return _flag(found, flags) + place[found.end() :]
+    of, colon, last = place.rpartition(": ")
+    return f"{of}{colon}{flags.get(last, last)}"
 
 
 def _flag(found: re.Match[str], flags: Mapping[str, str]) -> str:
