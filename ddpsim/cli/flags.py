@@ -11,7 +11,7 @@ from ddpsim.errors import InputError
 _SPAN = re.compile(r"`([a-z_]+)(?:=([^`]*))?`")
 """An option in a sentence, alone or with a value: `comm`, `comm=noop`."""
 
-_PLACE = re.compile(r"([a-z_]+)(?:=([^:]*)|\[([^\]]*)\])?(?=: |$)")
+_PLACE = re.compile(r"([a-z_]+)(?:=(.*?)|\[([^\]]*)\])?(?=: |$)")
 """An option as a place, alone, with a value or with a key: `drop`, `device=cpu`, `drop[encoder.layer.3]`."""
 
 
@@ -53,6 +53,8 @@ def _place(place: str, flags: Mapping[str, str]) -> str:
 
     >>> _place("mixture: expert_parallel", {"expert_parallel": "--expert-parallel"})
     'mixture: --expert-parallel'
+    >>> _place("scheme=zero1:deepspeed", {"scheme": "--scheme"})
+    '--scheme zero1:deepspeed'
     """
     found = _PLACE.match(place)
     if found is not None and found[1] in flags:
