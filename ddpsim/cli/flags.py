@@ -11,7 +11,7 @@ from ddpsim.errors import InputError
 _SPAN = re.compile(r"`([a-z_]+)(?:=([^`]*))?`")
 """An option in a sentence, alone or with a value: `comm`, `comm=noop`."""
 
-_PLACE = re.compile(r"([a-z_]+)(?:=([^:]*)|\[([^\]]*)\])?(?=: |$)")
+_PLACE = re.compile(r"([a-z_]+)(?:=(.*?)|\[([^\]]*)\])?(?=: |$)")
 """An option as a place, alone, with a value or with a key: `drop`, `device=cpu`, `drop[encoder.layer.3]`."""
 
 
@@ -49,8 +49,18 @@ def error_in_flags(error: InputError, flags: Mapping[str, str]) -> str:
 
 
 def _place(place: str, flags: Mapping[str, str]) -> str:
+    """Return `place` with its option as a flag: the first word, or the last after what it is of.
+
+    >>> _place("mixture: expert_parallel", {"expert_parallel": "--expert-parallel"})
+    'mixture: --expert-parallel'
+    >>> _place("scheme=zero1:deepspeed", {"scheme": "--scheme"})
+    '--scheme zero1:deepspeed'
+    """
     found = _PLACE.match(place)
-    return place if found is None else _flag(found, flags) + place[found.end() :]
+    if found is not None and found[1] in flags:
+        return _flag(found, flags) + place[found.end() :]
+    of, colon, last = place.rpartition(": ")
+    return f"{of}{colon}{flags.get(last, last)}"
 
 
 def _flag(found: re.Match[str], flags: Mapping[str, str]) -> str:

@@ -53,9 +53,10 @@ class ServerPlaces:
         given = [name for name in ("servers", "nodes", "beside") if getattr(self, name) is not None]
         if len(given) > 1:
             what = f"`{given[0]}` and `{given[1]}` are both given"
-            raise InputError(what, place="servers", remedy="say once where they are")
+            raise InputError(what, place="scheme 'parameter-server'", remedy="say once where they are")
         if self.each is not None and self.nodes is None:
-            raise InputError("`each` says nothing without `nodes`", place="servers", remedy="e.g. nodes=2,each=4")
+            what, remedy = "`each` says nothing without `nodes`", "write e.g. nodes=2,each=4"
+            raise InputError(what, place="scheme 'parameter-server'", remedy=remedy)
 
     @property
     def in_the_last_ranks(self) -> bool:

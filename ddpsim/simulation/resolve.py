@@ -15,8 +15,6 @@ import simpy
 
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.errors import InputError
-from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
@@ -28,6 +26,7 @@ from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.pace import check_left, find_dropped, leave_out, leave_unused, paces
+from ddpsim.simulation.refusals import check_extent, check_layer_groups, check_schedule, check_templates
 from ddpsim.simulation.representatives import RankKind, SimulatedRank, cuts_s, draws_of, graphs_of, group_by_graphs
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.setting import Plans, PolicyView, RankConfiguration, carry_out, plans_of
@@ -69,12 +68,6 @@ class SimulatedIterations:
         end = begin + iterations * period
         return cls(begin, end, end + (period if schedule is not None and whole else 0))
 
-
-MOST_MOMENTS = 4_000_000
-"""Gradients of all iterations and ranks that one simulation records: about 1.2 GB of them."""
-
-MOST_APART = 64
-"""Ranks that each go their own way; chosen by hand: their steps are events of one queue."""
 
 _GENERATION = 3
 """PCIe generation of a GPU of which nothing is known: the oldest still in use, whose copies take longest."""
@@ -149,7 +142,7 @@ def resolve(
     options.check_ranks(placement.world_size)
     for name in ("tensor_parallel", "expert_parallel"):
         check_layer_groups(placement, getattr(options, name), name)
-    _check_templates(placement, workloads, workload)
+    check_templates(placement, workloads, workload)
     options = options.on(workload, placement.topology)
     backend = options.backend_for(workload)
     gpu = gpu_of(workload.gpu, workload.provenance)
@@ -162,11 +155,11 @@ def resolve(
         first = kinds[0].workload
         plan = options.bucket_plan(first) if planned is None else planned.plan(0)
         schedule = schedule_of(options, first, plan, placement, backend, calibration)
-        _check_schedule(schedule, placement, backend, kinds[0].execution, options)
+        check_schedule(schedule, placement, backend, kinds[0].execution, options)
     iterations = max(options.iterations_of(kind.workload) for kind in kinds)
     warm_up, whole = given.get("warm_up", WARM_UP), given.get("whole", True)
     extent = SimulatedIterations.of(options, iterations, warm_up, schedule, whole=whole)
-    _check_extent(extent.end, kinds)
+    check_extent(extent.end, kinds)
     drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
     settings = list(_settings_of(drawn, ranks, options, backend, calibration, extent.total, planned=planned))
     if schedule is not None:
@@ -226,7 +219,7 @@ def resolve_alone(workload: Workload, options: Options, calibration: Calibration
     """
     scaled = tuple(paces(workload, options.scale_compute, options.scale_host, options.scale))
     kind = RankKind(range(1), workload, _execution_of(workload), scaled)
-    _check_extent(total, [kind])
+    check_extent(total, [kind])
     draws, backend = list(draws_of(kind, options, total)), options.backend_for(workload)
     [setting] = _settings_of(draws, 1, options, backend, calibration, total, ddp=False)
     stage = setting.input_stage
@@ -276,71 +269,6 @@ def _kinds_of(
         nodes = len({rank // placement.gpus_per_node for rank in ranks})
         jitter = jitter_of(source)
         yield RankKind(sorted(ranks), source, execution, split, spread, jitter, beside_others, of_nodes, nodes)
-
-
-def check_layer_groups(placement: Placement, ranks: int, place: str = "tensor_parallel") -> None:
-    """Refuse groups of `ranks` that share layers or experts where they begin or end inside a node that others are on.
-
-    Raises:
-        InputError: a number, of the option `place`, that neither divides the ranks of a node nor is a multiple of them.
-    """
-    each = placement.gpus_per_node
-    if ranks % each and each % ranks:
-        what = f"groups of {ranks} ranks on nodes of {each}"
-        raise InputError(what, place=place, remedy="give a divisor or a multiple of the ranks of a node")
-
-
-def _check_templates(placement: Placement, workloads: dict[str, Workload], trained: Workload) -> None:
-    for node_class in placement.classes:
-        place, name = f"node template {node_class.template.name!r}", node_class.template.workload
-        if name is None:
-            continue
-        if name not in workloads:
-            raise InputError(f"names the workload {name!r}, which is not given", place=place)
-        other = workloads[name]
-        ours, theirs = ([(p.name, p.shape, p.dtype) for p in each.parameters] for each in (trained, other))
-        if ours != theirs or trained.buffers != other.buffers:
-            what = "parameters" if ours != theirs else "buffers"
-            remedy = f"name one of the model that is trained, {trained.name!r}, captured on the template's GPU"
-            raise InputError(f"the workload {other.name!r} has other {what}", place=place, remedy=remedy)
-
-
-def _check_extent(iterations: int, kinds: Sequence[RankKind]) -> None:
-    """Refuse what would record more moments than memory holds.
-
-    Raises:
-        InputError: too many iterations, for so many parameters and kinds of ranks.
-    """
-    parameters = len(kinds[0].workload.parameters)
-    if (moments := iterations * len(kinds) * parameters) > MOST_MOMENTS:
-        ranks = f"{len(kinds)} kinds of ranks" if len(kinds) > 1 else "a rank"
-        what = f"{iterations} iterations of {parameters} gradients on {ranks} are {moments:.3g} moments to record"
-        remedy = f"ask for fewer `iterations`, micro-batches (`accumulate`) or `stragglers`: at most {MOST_MOMENTS} fit"
-        raise InputError(what, remedy=remedy)
-
-
-def _check_schedule(
-    schedule: Schedule, placement: Placement, backend: str, execution: ExecutionModel, options: Options
-) -> None:
-    """Refuse ranks of one process, and ranks that each go their own way, where they cannot be.
-
-    Raises:
-        InputError: of one process several machines, no GPUs, or another backend than NCCL, which copies between them;
-            more ranks than are simulated one by one.
-    """
-    if schedule.asynchronous and options.comm == "real" and placement.world_size > MOST_APART:
-        what = f"{placement.world_size} ranks, each of which goes its own way"
-        remedy = f"give {MOST_APART} at most, or leave out `async`"
-        raise InputError(what, place="scheme 'parameter-server'", remedy=remedy)
-    if not schedule.one_process:
-        return
-    place = f"scheme={schedule.scheme}"
-    if placement.nodes > 1:
-        what = f"its ranks are threads of one process, {placement.nodes} nodes are asked for"
-        raise InputError(what, place=place, remedy="ask for one node, or take `ddp`")
-    if execution.one_thread or backend not in GPU_BACKENDS:
-        what = f"it moves parameters and gradients between GPUs, not by {backend}"
-        raise InputError(what, place=place, remedy="use a workload of a GPU and `backend=nccl`, or take `ddp`")
 
 
 def _settings_of(

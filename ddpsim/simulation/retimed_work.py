@@ -22,6 +22,9 @@ from ddpsim.simulation.setting import RankConfiguration
 _SHORT_S = 1e-12
 """What takes no longer has no share of anything."""
 
+ROUNDING = 1e-9
+"""Share by which times may differ, as sums of the same floating-point numbers do in another order."""
+
 
 class Integral:
     """The integral of a rate over time in each column, from 0 on; the rate is constant between moments.

@@ -50,7 +50,10 @@ def test_what_cannot_be_spread_exits_with_one_message(
     ddpsim: Callable, here: tuple[object, ...], tmp_path: Path
 ) -> None:
     for asked, message in (
-        ((*here, "--expert-parallel", "3"), "groups of 3 ranks do not divide the 8 experts of layers.0.moe.experts"),
+        (
+            (*here, "--expert-parallel", "3"),
+            "mixture: --expert-parallel: groups of 3 ranks do not divide the 8 experts of layers",
+        ),
         ((*here, "--gpus-per-node", "3", "--expert-parallel", "4"), "groups of 4 ranks do not divide 6 ranks"),
         (("--workload", "resnet50", *MACHINE, "--expert-parallel", "8"), "none of its parameters is of a list of exp"),
         ((*here, "--expert-parallel", "8", "--first", "3"), "--first and --expert-parallel are both given"),

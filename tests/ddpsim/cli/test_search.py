@@ -46,7 +46,9 @@ def test_a_scheme_alone_and_caps_are_searched(ddpsim: Callable, tmp_path: Path) 
 
 
 def test_a_limit_is_the_memory_of_a_plan_too(ddpsim: Callable) -> None:
-    document = ddpsim(*HERE[:1], *HERE[2:], "--memory-limit", "1GB", "--bucket-cap-mb", "25", "--json").document
+    limited = (*HERE[:1], *HERE[2:], "--memory-limit", "1GB", "--bucket-cap-mb", "25")
+    assert " of 0.9" in ddpsim(*limited).out
+    document = ddpsim(*limited, "--json").document
     assert document["rows"][0]["memory"]["capacity_bytes"] == 10**9
     assert document["rows"][0]["memory"]["fits"] is False
 
@@ -69,7 +71,7 @@ def test_a_limit_is_the_memory_of_a_plan_too(ddpsim: Callable) -> None:
         (("--global-batch-size", "0"), "--global-batch-size: 0 is not a count"),
         (("--global-batch-size", "8", "--accumulate", "2"), "--global-batch-size and --accumulate 2 are both given"),
         (("--report", "page.html"), "--search and --report are both given"),
-        (("--schemes", "ddp,zero9"), "unknown scheme 'zero9'"),
+        (("--schemes", "ddp,zero9"), "--schemes: unknown scheme 'zero9'"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(ddpsim: Callable, asked: tuple[str, ...], message: str) -> None:

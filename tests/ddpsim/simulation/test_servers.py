@@ -274,7 +274,7 @@ def test_beside_trainers_a_server_takes_what_a_node_of_its_own_cannot() -> None:
         ("beside=9", "9 servers on a node of 8 ranks; give beside=8 at most"),
         ("servers=16", "without clients; give servers=15 at most"),
         ("each=2", "`each` says nothing without `nodes`"),
-        ("servers=2,nodes=1", "`servers` and `nodes` are both given"),
+        ("servers=2,nodes=1", "scheme 'parameter-server': `servers` and `nodes` are both given"),
         ("nodes=1,beside=1", "`nodes` and `beside` are both given"),
     ],
 )

@@ -1,0 +1,210 @@
+"""The collectives of a run under other constants: what each takes beside the others and the computation it meets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpsim.operations import Operation
+from ddpsim.simulation.dependencies import Moments
+from ddpsim.simulation.graph import BUFFERS
+from ddpsim.simulation.job_run import Columns, goes_apart, is_in_line
+from ddpsim.simulation.prices import CollectiveTimes, SentCollective
+from ddpsim.simulation.retimed_work import ROUNDING, RankWork, RetimedRun, fair_rates, integrate_busy, narrow, share
+from ddpsim.simulation.servers import send_s
+
+_MET = 0.02
+"""Share of the links that others have from which on it is told by a run what they cost."""
+
+
+class RetimedCollectives:
+    """The collectives of a run, and the copies of batches that are on links with them.
+
+    Ranks meet for them, or send each its own to servers, whose links they share with what others send the same way.
+
+    Args:
+        seen: gets what they take.
+        ranks: whose computation slows them, and whose batches are copied.
+    """
+
+    def __init__(self, seen: RetimedRun, ranks: Sequence[RankWork]) -> None:
+        self._seen, self._ranks = seen, ranks
+        run, ranks_of = seen.run, seen.order.graph.ranks
+        each_rank = [[node for lane in rank.lanes for node in lane] for rank in ranks_of]
+        self._apart = goes_apart(run)
+        # By place, whose each is; None of those for which all meet.
+        self._senders: list[int | None] = [None] * len(each_rank[0])
+        if self._apart:
+            self._senders = [number for number, nodes in enumerate(each_rank) for _ in nodes]
+            each_rank = [[node for nodes in each_rank for node in nodes]]
+        self._all, nodes = [seen.order.row[nodes] for nodes in each_rank], each_rank[0]
+        self._collectives = [run.graph.collectives[node] for node in nodes]
+        sent = [SentCollective(each, sender) for each, sender in zip(self._collectives, self._senders, strict=True)]
+        self._times = CollectiveTimes(run, seen.prices, list({each.key: each for each in sent}.values()))
+        self._kind = np.array([self._times.rows[each.key] for each in sent])
+        self.line_s = np.zeros(seen.columns)
+        if any(is_in_line(run, lane) for lane in range(len(ranks_of[0].lanes))):
+            ranks_of_all = run.job.placement.world_size
+            sends_s = [send_s(each.collectives, ranks_of_all) for each in seen.prices.shared]
+            self.line_s = np.array(sends_s) * seen.prices.wire(ranks_of_all)
+        wire = np.array([run.times.wire.get(node, np.nan) for node in nodes])
+        met = not self._apart and run.job.options.fidelity != "closed" and any(rank.copies.met for rank in ranks)
+        self._copies = [rank.copies for rank in ranks] if met else []
+        self._floor = self._times.floor_s[self._kind]
+        if not self._apart:
+            least_s = self._times.beside_others_s(self._collectives, wire, seen.end_s[self._all[0]])
+            self._floor = np.maximum(self._floor, least_s)
+        self._links = self._list_shared_links()
+        self._ratio, self._seen_busy, seen_rates = self._seen_ratio(wire)
+        self._part, self._seen_rates, self._rates_now = self._parts(seen_rates), seen_rates, seen_rates
+        self._set_lasts(self._time_alone(self._seen_busy), seen_rates)
+
+    def relax(self, now: Moments, horizon_s: float) -> bool:
+        """Let collectives take what the computation beside them costs at these moments; return whether it does."""
+        if not self._times.busy_matters and not self._links:
+            return False
+        rows = self._all[0]
+        begin, end = now.wire[rows] + self._times.latency_s[self._kind], now.end[rows]
+        busy = self._measure_busy(now.end, begin, end, horizon_s) if self._times.busy_matters else np.zeros_like(begin)
+        begin = np.concatenate([begin, *(copies.begin(now.end) for copies in self._copies)])
+        end = np.concatenate([end, *(now.end[copies.rows] for copies in self._copies)])
+        self._rates_now = self._rates(begin, end, horizon_s)
+        self._set_lasts(self._time_alone(busy), self._rates_now)
+        return True
+
+    def leave_out_but(self, columns: NDArray[np.intp]) -> None:
+        """Go on with some columns only."""
+        self._times.leave_out_but(columns)
+        narrow(self, ("line_s", "_floor"), columns)
+
+    @property
+    def another_way(self) -> NDArray[np.bool_]:
+        """In which columns a collective is carried out by another algorithm, protocol or number of channels.
+
+        And those of other transports, where collectives share links: while one stalls, others move.
+        """
+        if not self._links:
+            return self._times.another_choice
+        others = [each is not self._seen.run.shared for each in self._seen.prices.shared]
+        found: NDArray[np.bool_] = self._times.another_choice | np.array(others)
+        return found
+
+    def measure_changed_overlap(self) -> Columns:
+        """Return for which share of their time collectives share links otherwise than the run saw, or with copies."""
+        lasts, count = self._seen.lasts[self._all[0]], len(self._collectives)
+        moved = np.abs(self._part * (self._rates_now - self._seen_rates))[:count] * lasts
+        return np.asarray(moved.sum(axis=0) / np.maximum(lasts.sum(axis=0), ROUNDING))
+
+    def _list_shared_links(self) -> list[Columns]:
+        """Return the places of what may be on links at once: of each network where it has several; copies come last."""
+        run = self._seen.run
+        lanes, world = run.shared.lanes, run.shared.collectives
+        if self._apart:
+            ways: tuple[list[int], list[int]] = ([], [])
+            for place, each in enumerate(self._collectives):
+                ways[each.operation is Operation.REDUCE].append(place)
+            return list(map(np.array, ways))
+        if run.job.options.fidelity == "closed":
+            return []
+        found: dict[int, list[int]] = {}
+        streams: dict[int, set[int]] = {}
+        for place, each in enumerate(self._collectives):
+            group = world if lanes is None or each.operation == BUFFERS else lanes.groups[each.lane]
+            found.setdefault(id(group.network), []).append(place)
+            streams.setdefault(id(group.network), set()).add(each.lane)
+        copied = range(len(self._collectives), len(self._collectives) + sum(len(each.rows) for each in self._copies))
+        if copied:
+            found.setdefault(id(world.network), []).extend(copied)
+            streams.setdefault(id(world.network), set()).update((-1, -2))
+        several = world.streams_per_group > 1
+        return [np.array(places) for key, places in found.items() if several or len(streams[key]) > 1]
+
+    def _rates(self, begin: Columns, end: Columns, horizon_s: float) -> Columns:
+        """Return which part of the links each has, in the mean, where those on them at once have equal parts."""
+        rates = np.ones_like(begin)
+        for places in self._links:
+            rates[places] = fair_rates(begin[places], end[places], horizon_s)
+        return rates
+
+    def _parts(self, seen_rates: Columns) -> Columns:
+        """Return how much of what equal parts would cost each was seen to pay; the usual where it met nobody."""
+        met = seen_rates < 1 - _MET
+        with np.errstate(divide="ignore", invalid="ignore"):
+            parts = np.where(met, np.clip((1 - 1 / self._ratio) / (1 - seen_rates), 0.0, 1.0), 1.0)
+        found = np.empty_like(parts)
+        count = len(self._collectives)
+        for kind in (slice(count), slice(count, None)):
+            known = parts[kind][met[kind]].tolist()
+            found[kind] = np.where(met[kind], parts[kind], median(known) if known else 1.0)
+        self._ratio = self._ratio * (1 - found * (1 - seen_rates))
+        return found
+
+    def _set_lasts(self, alone_s: Columns, rates: Columns) -> None:
+        lasts = self._ratio * alone_s / (1 - self._part * (1 - rates))
+        count = len(self._collectives)
+        found = np.maximum(lasts[:count], self._floor)
+        for rows in self._all:
+            self._seen.lasts[rows] = found
+        for copies in self._copies:
+            self._seen.lasts[copies.rows] = lasts[count : count + len(copies.rows)]
+            count += len(copies.rows)
+
+    def _time_alone(self, busy: Columns) -> Columns:
+        """Return what messages take with no others beside them, where computation goes on for the share `busy`."""
+        alone_s = self._times.latency_s[self._kind] + self._times.bytes_s(self._kind, busy)
+        return np.concatenate([alone_s, *(copies.alone_s for copies in self._copies)])
+
+    def _measure_busy(self, ends: Columns, begin: Columns, end: Columns, horizon_s: float) -> Columns:
+        """Return for which share of intervals a rank is busy: the one that sends, or of all the one that is so most."""
+        most = np.zeros_like(begin)
+        for number, rank in enumerate(self._ranks):
+            began, over = rank.find_busy(ends)
+            own = np.flatnonzero(np.array(self._senders) == number) if self._apart else slice(None)
+            if len(began):
+                until = integrate_busy(began, over, horizon_s)
+                most[own] = np.maximum(most[own], share(until(end[own]) - until(begin[own]), end[own] - begin[own]))
+        return most
+
+    def _seen_ratio(self, wire: Columns) -> tuple[Columns, Columns, Columns]:
+        """Return by what factor each took longer in the run than with no others beside it, 1 where that is not known.
+
+        Then for which share of it ranks were busy, and which part of the links it had where those on them are alike.
+        """
+        end = self._seen.end_s[self._all[0]]
+        begin, took_s = wire, end - wire
+        if self.line_s.any():
+            begin = self._find_sent(wire, end)
+            took_s = end - begin
+        begun = (begin + self._times.latency_s[self._kind][:, 0])[:, None]
+        busy = np.zeros((len(wire), 1))
+        ends = np.where(np.isfinite(self._seen.end_s), self._seen.end_s, 0.0)[:, None]
+        horizon_s = 2 * float(ends.max()) + 1e-9
+        over, floor_s = end[:, None], self._floor[:, 0]
+        known = np.isfinite(took_s)
+        begun, over = np.where(known[:, None], begun, 0.0), np.where(known[:, None], over, 0.0)
+        if self._times.busy_matters:
+            busy = self._measure_busy(ends, begun, over, horizon_s)
+        alone_s = self._time_alone(busy)[:, 0]
+        for copies in self._copies:
+            began, ended = (np.where(np.isfinite(copies.seen[1]), each, 0.0) for each in copies.seen)
+            begun, over = np.concatenate([begun, began]), np.concatenate([over, ended])
+            took_s = np.concatenate([took_s, (copies.seen[1] - copies.seen[0])[:, 0]])
+        floor_s = np.pad(floor_s, (0, len(took_s) - len(floor_s)))
+        bound = (floor_s > alone_s) & (took_s <= floor_s * (1 + ROUNDING))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(np.isfinite(took_s) & ~bound & (alone_s > 0), took_s / alone_s, 1.0)
+        return ratio[:, None], busy, self._rates(begun, over, horizon_s)
+
+    def _find_sent(self, wire: Columns, end: Columns) -> Columns:
+        """Return when each message in line left: after its latency, and the one before it."""
+        sent = wire.copy()
+        last: dict[tuple[int | None, int], float] = {}
+        for place, (collective, sender) in enumerate(zip(self._collectives, self._senders, strict=True)):
+            if is_in_line(self._seen.run, collective.lane):
+                line = sender, collective.lane
+                sent[place] = max(wire[place] + self.line_s[0], last.get(line, 0.0))
+                last[line] = end[place]
+        return sent
