@@ -25,8 +25,8 @@ def text(report: SearchReport) -> str:
         column("buckets", words=True),
         column("iteration_s"),
         column("samples_per_s"),
-        column("memory", "memory GiB"),
-        column("binds", words=True),
+        column("memory", "GiB"),
+        column("binds", "bound", words=True),
     ]
     where = f"{best.chosen.topology.name}, {format_count(best.chosen.nodes, 'node')}"
     lines = [

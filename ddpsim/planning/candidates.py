@@ -214,7 +214,7 @@ def candidates_of(
     for scheme in schemes:
         _refuse_servers(scheme)
     found: list[CandidateRun] = []
-    for ranks in space.tensor_parallel or _default_ranks(model, placement):
+    for ranks in space.tensor_parallel or _default_ranks(model, placement, options):
         asked = replace(options, scheme="ddp", tensor_parallel=ranks, accumulate=1)
         try:
             asked.check_ranks(placement.world_size)
@@ -269,11 +269,14 @@ def _of_schemes(
         yield CandidateRun(candidate, workload, own, first.accumulate * _computing_s(workload, options))
 
 
-def _default_ranks(model: Model, placement: Placement) -> Iterator[int]:
-    """Yield the sizes of groups that are looked over where none are given: one, and powers of two that a node holds."""
+def _default_ranks(model: Model, placement: Placement, options: Options) -> Iterator[int]:
+    """Yield the sizes of groups that are looked over where none are given: one, and powers of two that a node holds.
+
+    Ranks that share experts do not share layers too.
+    """
     yield 1
     ranks = 2
-    while _is_estimated(model) and ranks <= placement.gpus_per_node:
+    while _is_estimated(model) and options.expert_parallel == 1 and ranks <= placement.gpus_per_node:
         yield ranks
         ranks *= 2
 

@@ -185,10 +185,10 @@ def plan_of(ran: JobRun) -> BucketPlan:
     call = torch_line(ran.job.options, plan, [kind.workload for kind in ran.kinds])
     shared = ran.job.options.tensor_parallel
     if shared > 1 and call.caps is not None:
-        parts = f"of a rank's part of the model, process_group: every {shared}-th rank"
+        parts = f"of a rank's part of the model, process_group: one rank in {shared}"
         call = replace(call, note="; ".join(filter(None, [parts, call.note])))
     if (experts := ran.job.options.expert_parallel) > 1 and plan.call.caps is not None:
-        parts = f"of all but experts; theirs by another, process_group: every {experts}-th rank"
+        parts = f"of all but experts; theirs by another, process_group: one rank in {experts}"
         call = replace(plan.call, note=parts)
     return replace(plan, call=call)
 

@@ -20,7 +20,7 @@ def test_a_prediction_says_what_experts_send(ddpsim: Callable, here: tuple[objec
     assert "experts over 8 consecutive ranks, 12 all-to-alls of 192 MiB (201,326,592 B) in all a step" in text
     assert "gradients over 16 ranks, experts' over 2 ranks" in text
     assert "communication of layers" in text
-    assert "of all but experts; theirs by another, process_group: every 8-th rank" in text
+    assert "of all but experts; theirs by another, process_group: one rank in 8" in text
 
 
 def test_the_document_has_it_in_bytes_and_seconds(ddpsim: Callable, here: tuple[object, ...]) -> None:
@@ -61,3 +61,8 @@ def test_what_cannot_be_spread_exits_with_one_message(
         ((*here, "--expert-parallel", "8", "--scheme", "hsdp:2"), "experts in groups of 8 ranks have theirs apart"),
     ):
         ddpsim("predict", *asked).refused(message)
+
+
+def test_a_search_has_ranks_share_experts_or_layers_not_both(ddpsim: Callable, here: tuple[object, ...]) -> None:
+    found = ddpsim("plan", "--search", *here, "--expert-parallel", 2, "--schemes", "ddp", "--json").document
+    assert {row["tensor_parallel"] for row in found["rows"]} == {1}

@@ -13,7 +13,7 @@ def test_a_prediction_says_what_layers_send(ddpsim: Callable) -> None:
     assert "layers over 4 consecutive ranks, 53 allreduces of " in text
     assert "gradients over 4 ranks" in text
     assert "communication of layers" in text
-    assert "DistributedDataParallel(model)  # of a rank's part of the model, process_group: every 4-th rank" in text
+    assert "DistributedDataParallel(model)  # of a rank's part of the model, process_group: one rank in 4" in text
 
 
 def test_the_document_has_it_in_bytes_and_seconds(ddpsim: Callable) -> None:
