@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from ddpsim.errors import InputError
@@ -51,8 +52,12 @@ def error_in_flags(error: InputError, flags: Mapping[str, str]) -> str:
 def _place(place: str, flags: Mapping[str, str]) -> str:
     """Return `place` with its option as a flag: the first word, or the last after what it is of.
 
+    In a file it is a key, and stays.
+
     >>> _place("mixture: expert_parallel", {"expert_parallel": "--expert-parallel"})
     'mixture: --expert-parallel'
+    >>> _place("c.yaml: seed", {"seed": "--seed"})
+    'c.yaml: seed'
     >>> _place("scheme=zero1:deepspeed", {"scheme": "--scheme"})
     '--scheme zero1:deepspeed'
     """
@@ -60,6 +65,8 @@ def _place(place: str, flags: Mapping[str, str]) -> str:
     if found is not None and found[1] in flags:
         return _flag(found, flags) + place[found.end() :]
     of, colon, last = place.rpartition(": ")
+    if PurePath(of).suffix:
+        return place
     return f"{of}{colon}{flags.get(last, last)}"
 
 
