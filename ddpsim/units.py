@@ -126,8 +126,9 @@ def format_exact(number: float) -> str:
 
 
 def format_count(count: int, noun: str) -> str:
-    """Return a count with its noun, in the plural but for one: `1 NIC`, `2 NICs`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """Return a count with its noun, in the plural but for one: `1 NIC`, `2 NICs`, `2 batches`."""
+    plural = "es" if noun.endswith("ch") else "s"
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{plural}"
 
 
 def format_size(size_bytes: int) -> str:

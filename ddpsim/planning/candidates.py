@@ -54,7 +54,7 @@ class SearchCandidate:
     accumulate: int
 
     def __str__(self) -> str:
-        batch = format_count(self.accumulate, "micro-batch").replace("batchs", "batches")
+        batch = format_count(self.accumulate, "micro-batch")
         together = f", tensor-parallel {self.tensor_parallel}" if self.tensor_parallel > 1 else ""
         return f"{self.scheme}{together}, {batch} of {self.micro_batch_size}"
 

@@ -179,8 +179,8 @@ class SearchQuestion:
         while wave := ranking.next_wave():
             items = [(run.workload, run.options, ranking.beat_s) for run in wave]
             known = dict(Points(partial(quick_step, machine), items, crew, lambda _: "a candidate"))
-            for place_of, run in enumerate(wave):
-                ranking.take(run, known[place_of])
+            for number, run in enumerate(wave):
+                ranking.take(run, known[number])
         if not ranking.found:
             raise ranking.make_error(self.options.memory_limit_bytes)
         leaders = [

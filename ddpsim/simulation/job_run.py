@@ -31,7 +31,7 @@ from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, resolve
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
 from ddpsim.topology.graph import Placement
-from ddpsim.trace.records import cycles
+from ddpsim.trace.cycles import cycles
 from ddpsim.workload import Workload
 
 Columns = NDArray[np.float64]

@@ -10,17 +10,8 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, median
 
 from ddpsim.errors import TraceError
-from ddpsim.trace.records import (
-    BucketTimes,
-    Iteration,
-    Span,
-    Trace,
-    cycle_length,
-    cycles,
-    follows_schedule,
-    leaves_layers_out,
-    period_steps,
-)
+from ddpsim.trace.cycles import cycle_length, cycles, follows_schedule, leaves_layers_out, period_steps
+from ddpsim.trace.records import BucketTimes, Iteration, Span, Trace
 
 Interval = tuple[float, float]
 """Start and end in seconds."""

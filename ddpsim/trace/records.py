@@ -5,14 +5,14 @@ Times are seconds on one clock common to all ranks. The names of streams and eve
 
 Spans are drawn from iteration records (`spans_of`), so that simulated and measured runs look alike in a viewer.
 
-What of it repeats is one period (`cycles`): an iteration, the micro-batches of a step, or several steps of a scheme.
+What of it repeats is one period (`ddpsim/trace/cycles.py`): an iteration, the micro-batches of a step, or several steps
+of a scheme.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
 
 from ddpsim.operations import Operation
 
@@ -347,77 +347,3 @@ def _span(it: Iteration, stream: str, name: str, start_s: float, end_s: float, *
         kernel=kernel,
         args={"iteration": it.index},
     )
-
-
-class _Stepping(Protocol):
-    @property
-    def stepped(self) -> bool: ...
-
-
-Iterated = TypeVar("Iterated", bound=_Stepping)
-"""What tells of one iteration, and whether a step of the optimizer ends it."""
-
-
-def leaves_layers_out(trace: Trace) -> bool:
-    """Return whether iterations of `trace` leave layers out, as its provenance says."""
-    options = trace.provenance.get("options")
-    drop = options.get("drop") if isinstance(options, Mapping) else None
-    return isinstance(drop, Mapping) and any(drop.values())
-
-
-def follows_schedule(trace: Trace) -> bool:
-    """Return whether a schedule took DDP's place, as the provenance of `trace` says: ranks then wait in its order."""
-    options = trace.provenance.get("options")
-    if not isinstance(options, Mapping):
-        return False
-    return bool(options.get("scheme", "ddp") != "ddp" or options.get("overlap", "on") != "on")
-
-
-def fused_by_times(trace: Trace) -> bool:
-    """Return whether which gradients share a message went by when they came, as in Horovod's cycles."""
-    options = trace.provenance.get("options")
-    scheme = options.get("scheme") if isinstance(options, Mapping) else None
-    return isinstance(scheme, str) and scheme.partition(":")[0] == "horovod"
-
-
-def period_steps(trace: Trace) -> int:
-    """Return the optimizer's steps after which what `trace` sends repeats, as its provenance says: 1 of most."""
-    options = trace.provenance.get("options")
-    found = options.get("steps", 1) if isinstance(options, Mapping) else 1
-    return found if isinstance(found, int) and found > 0 else 1
-
-
-def cycles(iterations: Sequence[Iterated], steps: int = 1) -> list[list[Iterated]]:
-    """Group one rank's iterations into cycles that end with a step of the optimizer; an unfinished one is left out.
-
-    Without any step each iteration is a cycle of its own.
-
-    Args:
-        steps: of the optimizer, that a cycle has; where there are not so many, one has all.
-    """
-    if not any(it.stepped for it in iterations):
-        return [[it] for it in iterations]
-    if steps > 1:
-        singles = cycles(iterations)
-        steps = min(steps, len(singles))
-        begins = range(0, len(singles) - steps + 1, steps)
-        return [[it for single in singles[begin : begin + steps] for it in single] for begin in begins]
-    groups: list[list[Iterated]] = [[]]
-    for it in iterations:
-        groups[-1].append(it)
-        if it.stepped:
-            groups.append([])
-    whole = groups[:-1]
-    longest = max(len(group) for group in whole)
-    return [group for group in whole if len(group) == longest]
-
-
-def cycle_length(trace: Trace) -> int:
-    """Return how many iterations a step of the optimizer has: 1 where gradients are not accumulated."""
-    return len(cycles(trace.of_rank(trace.ranks[0]))[0])
-
-
-def sync_length(trace: Trace) -> int:
-    """Return of how many iterations one reduces gradients: a cycle's, where its last alone does."""
-    cycle = cycles(trace.of_rank(trace.ranks[0]))[0]
-    return len(cycle) if sum(it.synced for it in cycle) <= 1 else 1

@@ -11,8 +11,9 @@ from ddpsim.doctor.other_work import OtherWork
 from ddpsim.errors import InputError, TraceError
 from ddpsim.prediction.document import BUCKET_TIMES
 from ddpsim.prediction.path import CriticalPath, Sensitivity
+from ddpsim.trace.cycles import follows_schedule, fused_by_times, sync_length
 from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, length, summarise, union
-from ddpsim.trace.records import Trace, follows_schedule, fused_by_times, sync_length
+from ddpsim.trace.records import Trace
 from ddpsim.validation.baselines import baselines
 from ddpsim.validation.result import BucketError, ComparedQuantity, ErrorTerm, Validation
 

@@ -232,10 +232,6 @@ def _part_of(shape: ModelShape, options: EstimateOptions, precision: str) -> Ran
         error.at(shape.name)
 
 
-def _layers(part: RankStep, ranks: int, timeline: Timeline) -> TensorParallel:
-    return TensorParallel(ranks, _messages(part, timeline))
-
-
 def _experts(part: ExpertStep, ranks: int, timeline: Timeline) -> ExpertParallel:
     return ExpertParallel(ranks, _messages(part, timeline), part.experts, part.layers)
 

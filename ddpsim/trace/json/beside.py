@@ -15,8 +15,9 @@ from statistics import fmean, median
 
 from ddpsim.errors import TraceError
 from ddpsim.files import compress, write_whole
+from ddpsim.trace.cycles import cycles
 from ddpsim.trace.json.writing import Event, path_events, span_events, stream_names, stream_numbers
-from ddpsim.trace.records import HOST, ITERATION, Iteration, PathSpan, Span, Trace, cycles
+from ddpsim.trace.records import HOST, ITERATION, Iteration, PathSpan, Span, Trace
 
 SIDES = ("measured", "predicted")
 

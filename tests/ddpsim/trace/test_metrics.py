@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsim.errors import TraceError
+from ddpsim.trace.cycles import cycles, sync_length
 from ddpsim.trace.json import read_trace, write_trace
 from ddpsim.trace.metrics import PARTS, intersection, length, quantile, summarise, union
-from ddpsim.trace.records import Trace, cycles, sync_length
+from ddpsim.trace.records import Trace
 from tests.traces import example_trace, random_traces
 
 intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)).map(lambda p: (p[0], p[0] + p[1])), max_size=12)
