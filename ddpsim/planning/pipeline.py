@@ -18,6 +18,7 @@ import simpy
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import find_rank_paths, library_of, make_transport
+from ddpsim.collectives.groups import part_of
 from ddpsim.collectives.transport import Connection, Transport
 from ddpsim.errors import InputError
 from ddpsim.jobs.pipeline import Pipeline
@@ -33,7 +34,6 @@ from ddpsim.schedules.pipeline import (
 )
 from ddpsim.schedules.sharded import REPLICA
 from ddpsim.schedules.units import modules_of
-from ddpsim.simulation.groups import part_of
 from ddpsim.simulation.pipeline import GradientBucket, PipelineLinks, PipelinePlan, simulate_pipeline
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload

@@ -8,6 +8,7 @@ from statistics import fmean, median
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import remove_overlap_costs
 from ddpsim.collectives.execute import find_correcting_curve
 from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
@@ -17,7 +18,6 @@ from ddpsim.prediction.prediction import AlternativeStep, Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun, shorten_run
 from ddpsim.simulation import Options, simulate_local
 from ddpsim.simulation.communication import Assumptions
-from ddpsim.simulation.costs import remove_overlap_costs
 from ddpsim.simulation.engine import trace_of
 from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import Progress

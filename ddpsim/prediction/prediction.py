@@ -8,6 +8,7 @@ from statistics import fmean
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.nccl.paths_taken import ChosenPaths, paths_advice, paths_taken
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Effect, Ends
@@ -18,7 +19,6 @@ from ddpsim.prediction.notes import codec_notes, pace_notes
 from ddpsim.prediction.path import CriticalPath
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
-from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.engine import Simulated
 from ddpsim.tables import ResultTable
 from ddpsim.topology.graph import Cluster, Placement

@@ -11,16 +11,16 @@ from collections import deque
 from collections.abc import Collection, Sequence
 
 from ddpsim.bucketing.drop import skipped_buckets
+from ddpsim.collectives.ddp_costs import KERNELS
 from ddpsim.schedules.points import BACKWARD_END
 from ddpsim.schedules.schedule import queue_of_buckets
-from ddpsim.simulation.costs import KERNELS
 from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind, StepGraph
 from ddpsim.simulation.messages import Launches, PlannedMessage
-from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.pre_forward import PreForwardBuilder
 from ddpsim.simulation.rank_builder import OptimizerBuilder, RankBuilder
 from ddpsim.simulation.scheduling import WHOLE_UPDATE, ForwardWait
 from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.workload.iteration_profile import IterationProfile
 from ddpsim.workload.layer_messages import LayerMessage
 
 RUN_AHEAD = 2

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import simpy
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives, find_rank_paths, make_transport, scale_transport
 from ddpsim.collectives.gloo.groups import adapt_to_group
 from ddpsim.collectives.routes import PlacementLinks
@@ -24,7 +25,6 @@ from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
 from ddpsim.schedules.mesh import EXPERT
 from ddpsim.simulation.contention import ComputeSlowdown, ConcurrentCollectives, OnBusy, Processor, slow_messages
-from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.simulation.messages import runs_in_rings
 from ddpsim.simulation.record import BETWEEN_NODES, ENDS, INSIDE_NODE, LATENCY

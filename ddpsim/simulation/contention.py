@@ -20,10 +20,10 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.transport import Transport
 from ddpsim.network.fluid import FULL, Network, Speed
 from ddpsim.operations import Operation
-from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.workload.gpus import GPUS, AchievedGpu
 

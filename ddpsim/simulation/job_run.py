@@ -17,6 +17,7 @@ import simpy
 from numpy.typing import NDArray
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import library_of
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
@@ -26,7 +27,6 @@ from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Communication, SharedNetwork
 from ddpsim.simulation.contention import Process
-from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, resolve
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report

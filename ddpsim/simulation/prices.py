@@ -17,12 +17,13 @@ import simpy
 from numpy.typing import NDArray
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
 from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.linear import PER, Terms
 from ddpsim.collectives.transport import AlgorithmChoice
 from ddpsim.operations import Operation
 from ddpsim.simulation.communication import Assumptions, Communication
-from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
-from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, PER, Cause, Collective, NodeKind, RankGraph, StepGraph, Terms
+from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, Cause, Collective, NodeKind, RankGraph, StepGraph
 from ddpsim.simulation.job_run import Columns, JobRun, is_in_line, numbers_of
 from ddpsim.simulation.representatives import LATEST, RankKind, SimulatedRank
 from ddpsim.simulation.servers import ServerLinks

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ddpsim.collectives.ddp_costs import Costs
+from ddpsim.collectives.linear import Linear
 from ddpsim.operations import Operation
-from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import (
     ORIGIN,
     Cause,
@@ -19,15 +20,14 @@ from ddpsim.simulation.graph import (
     ExecutionModel,
     IterationNodes,
     LayerNodes,
-    Linear,
     MessageNodes,
     NodeKind,
     RankGraph,
     StepGraph,
 )
 from ddpsim.simulation.messages import Launches, PlannedMessage
-from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.scheduling import OptimizerUpdate
+from ddpsim.workload.iteration_profile import IterationProfile
 from ddpsim.workload.layer_messages import LayerMessage
 
 _GRADIENT = (NodeKind.DELAY, NodeKind.MARK, NodeKind.COMPUTE)

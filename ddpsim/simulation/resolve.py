@@ -14,7 +14,9 @@ from typing import TypedDict, Unpack
 import simpy
 
 from ddpsim.bucketing import BucketCaps, BucketPlan
+from ddpsim.bucketing.compiled import graph_splits
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
@@ -22,18 +24,18 @@ from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.communication import JobResources, WireFactor, byte_copy_s
 from ddpsim.simulation.contention import GpuCapacity
-from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
-from ddpsim.simulation.pace import check_left, find_dropped, leave_out, leave_unused, paces
 from ddpsim.simulation.refusals import check_extent, check_layer_groups, check_schedule, check_templates
-from ddpsim.simulation.representatives import RankKind, SimulatedRank, cuts_s, draws_of, graphs_of, group_by_graphs
+from ddpsim.simulation.representatives import RankKind, SimulatedRank, draws_of
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.setting import Plans, PolicyView, RankConfiguration, carry_out, plans_of
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
+from ddpsim.workload.compiled import cuts_s, group_by_graphs
 from ddpsim.workload.gpus import AchievedGpu, gpu_of
+from ddpsim.workload.iteration_profile import check_left, find_dropped, leave_out, leave_unused, paces
 from ddpsim.workload.replayed import jitter_of
 
 WARM_UP = 3
@@ -241,6 +243,7 @@ def _kinds_of(
     workload: Workload, placement: Placement, options: Options, workloads: dict[str, Workload], costs: Costs
 ) -> Iterator[RankKind]:
     """Yield the ranks by workload, straggler factor and unused parameters, lowest rank first."""
+    caps = (None if options.plan is None else options.plan.call.caps) or options.caps
     trainers = options.trainers(placement.world_size, placement.gpus_per_node)
     unused = {rank: options.unused_by(rank, workload.parameters) for rank in options.unused}
     nobody: frozenset[int] = frozenset.intersection(*unused.values()) if len(unused) == trainers else frozenset()
@@ -260,7 +263,7 @@ def _kinds_of(
         beside_others = placement.gpus_per_node > 1 and source.ranks == 1 and not execution.sleeps
         shared = costs.shared_compute_slowdown if beside_others else 1.0
         scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)
-        graphs = graphs_of(source, options)
+        graphs = graph_splits(source.parameters, caps, source.arrival_order()) if options.compiled else []
         cut_s = cuts_s(source, graphs, gpu_of(source.gpu, source.provenance)) if graphs else []
         edges_s = [edge_s * options.scale_compute * factor for edge_s in cut_s]
         used = [leave_unused(each, unused_here, nobody, source.parameters) for each in scaled]

@@ -13,7 +13,9 @@ import numpy as np
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import make_transport
+from ddpsim.collectives.groups import part_of, share_of_together
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.schedules.mesh import DATA, LAYERS, beside_experts, beside_tensor
@@ -22,8 +24,6 @@ from ddpsim.schedules.points import Point, PointKind, points
 from ddpsim.schedules.schedule import Lane, Schedule, parameters_at, queue_of
 from ddpsim.schedules.servers import SERVERS
 from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.groups import part_of, share_of_together
 from ddpsim.simulation.messages import Launches, PlannedMessage, is_filled_by_hooks, messages_of
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import simpy
 
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.groups import part_of, share_of_together
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.scaled import scale_demand
 from ddpsim.collectives.transport import Transport
@@ -19,9 +21,7 @@ from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Lane
 from ddpsim.schedules.servers import count_sendable
 from ddpsim.simulation.contention import OnBusy, Process, slow_messages
-from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import Collective
-from ddpsim.simulation.groups import part_of, share_of_together
 from ddpsim.topology.graph import Placement
 
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from ddpsim.bucketing import Bucket, BucketPlan, rebuilt_plan
 from ddpsim.bucketing.drop import remap_gradients
+from ddpsim.collectives.ddp_costs import ENTER_S, KERNELS, Costs
+from ddpsim.collectives.linear import Linear
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
@@ -21,13 +23,12 @@ from ddpsim.order import Arrivals, OrderExchange, conferences
 from ddpsim.schedules.mesh import LAYERS
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.contention import GpuCapacity
-from ddpsim.simulation.costs import ENTER_S, KERNELS, Costs
-from ddpsim.simulation.graph import BUFFERS_PART, ExecutionModel, Linear
+from ddpsim.simulation.graph import BUFFERS_PART, ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
-from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.scheduling import ForwardWait, Scheduled
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import AchievedGpu
+from ddpsim.workload.iteration_profile import IterationProfile
 from ddpsim.workload.layer_messages import LayerMessage, ModelParallel
 from ddpsim.workload.optimizers import ADDITION
 

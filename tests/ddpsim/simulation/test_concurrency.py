@@ -9,11 +9,11 @@ import pytest
 import simpy
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.simulation import simulate
 from ddpsim.simulation.contention import ConcurrentCollectives
-from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
