@@ -93,6 +93,11 @@ class Collective:
         """What tells its time from another's."""
         return str(self.operation), self.size_bytes, self.lane
 
+    @property
+    def carried_as(self) -> Operation:
+        """The operation of its process group: buffers are broadcast."""
+        return Operation.BROADCAST if self.operation == BUFFERS else Operation(self.operation)
+
 
 @dataclass(slots=True)
 class MessageNodes:

@@ -26,7 +26,7 @@ from ddpsim.network.fluid import Network
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Communication, SharedNetwork
-from ddpsim.simulation.contention import Process
+from ddpsim.simulation.contention import Process, Processor
 from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, resolve
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
@@ -93,10 +93,9 @@ def start(
     """
     settings = job.settings
     shared = job.job.communication(env, settings[0].scheduled, on)
-    lanes = job.job.options.process_groups if shared.lanes is None else len(shared.lanes.groups)
     graph = StepGraph()
     for draw, setting in zip(job.draws, settings, strict=True):
-        build_rank(graph, setting, draw.rank, lanes)
+        build_rank(graph, setting, draw.rank, len(shared.lanes))
     costs, late_s = [setting.costs for setting in settings], [setting.late_s for setting in settings]
     run = make_graph_run(job, shared, graph, costs, late_s)
     report(run, graph.ranks[0], progress)
@@ -124,7 +123,7 @@ def make_graph_run(
         on_busy = together if links is None else links.on_busy(draw.rank)
         run.add(
             rank,
-            job.processor(shared, setting, own, on_busy),
+            Processor(env, shared.slowdown(setting, own), on_busy, job.costs.copy_slowdown),
             late_s=late,
             loader=None if setting.input_stage is None else Loader(setting.input_stage),
             copy=job.copy(env, setting, shared.collectives.network, draw.stands_for),
@@ -148,7 +147,7 @@ def is_in_line(run: JobRun, lane: int) -> bool:
     """Whether messages of a lane wait out their latency behind one another."""
     if goes_apart(run):
         return run.shared.collectives.sends_in_line
-    return run.shared.lanes is not None and run.shared.lanes.lines[lane] is not None
+    return run.shared.lanes[lane].line is not None
 
 
 def period_of(run: JobRun, extent: SimulatedIterations, end: Callable[[int], Columns]) -> Columns:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from ddpsim.operations import Operation
 from ddpsim.simulation.dependencies import Moments
-from ddpsim.simulation.graph import BUFFERS
 from ddpsim.simulation.job_run import Columns, goes_apart, is_in_line
 from ddpsim.simulation.prices import CollectiveTimes, SentCollective
 from ddpsim.simulation.retimed_work import ROUNDING, RankWork, RetimedRun, fair_rates, integrate_busy, narrow, share
@@ -101,7 +100,7 @@ class RetimedCollectives:
     def _list_shared_links(self) -> list[Columns]:
         """Return the places of what may be on links at once: of each network where it has several; copies come last."""
         run = self._seen.run
-        lanes, world = run.shared.lanes, run.shared.collectives
+        world = run.shared.collectives
         if self._apart:
             ways: tuple[list[int], list[int]] = ([], [])
             for place, each in enumerate(self._collectives):
@@ -112,9 +111,9 @@ class RetimedCollectives:
         found: dict[int, list[int]] = {}
         streams: dict[int, set[int]] = {}
         for place, each in enumerate(self._collectives):
-            group = world if lanes is None or each.operation == BUFFERS else lanes.groups[each.lane]
-            found.setdefault(id(group.network), []).append(place)
-            streams.setdefault(id(group.network), set()).add(each.lane)
+            network = run.shared.group_of(each).collectives.network
+            found.setdefault(id(network), []).append(place)
+            streams.setdefault(id(network), set()).add(each.lane)
         copied = range(len(self._collectives), len(self._collectives) + sum(len(each.rows) for each in self._copies))
         if copied:
             found.setdefault(id(world.network), []).extend(copied)
