@@ -125,7 +125,7 @@ class IterationBuilder:
         if setting.scheduled is not None:
             self._scheduled = self._scheduled or setting.scheduled.launches()
             return self._scheduled
-        dropped, plan = setting.dropped(index), setting.plan(index)
+        dropped, plan = setting.dropped(index), setting.plans.plan(index)
         remaps = setting.remaps(dropped)
         buckets = setting.remap(plan, dropped) if remaps else plan.buckets
         groups = [bucket.parameters for bucket in buckets]

@@ -26,7 +26,15 @@ from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
 from ddpsim.schedules.mesh import DATA, EXPERT
 from ddpsim.schedules.message import WORLD
-from ddpsim.simulation.contention import ComputeSlowdown, ConcurrentCollectives, OnBusy, Share, share_of, slow_messages
+from ddpsim.simulation.contention import (
+    ComputeSlowdown,
+    ConcurrentCollectives,
+    GpuCapacity,
+    OnBusy,
+    Share,
+    share_of,
+    slow_messages,
+)
 from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.simulation.messages import runs_in_rings
 from ddpsim.simulation.record import BETWEEN_NODES, ENDS, INSIDE_NODE, LATENCY
@@ -213,7 +221,7 @@ class Communication:
             group = self.lanes[collective.lane] if apart else self.world
             operation = collective.carried_as if apart else Operation.ALLREDUCE
             transport, size_bytes = group.collectives.transport, collective.size_bytes
-            return share_of(costs, setting.capacity, transport, group.ranks, size_bytes, operation)
+            return share_of(costs, GpuCapacity.of(setting.gpu), transport, group.ranks, size_bytes, operation)
 
         return ComputeSlowdown.of(costs, setting.workload.arithmetic_share, taken)
 

@@ -134,7 +134,7 @@ def _keeps_graph(run: JobRun, assumed: Assumptions) -> bool:
     if run.schedule is None or (assumed.compute == 1 and job.keeps_transports(assumed)):
         return True
     options = replace(job.options, scale_compute=job.options.scale_compute * assumed.compute)
-    first, plan = run.kinds[0].workload, run.settings[0].plan(0)
+    first, plan = run.kinds[0].workload, run.settings[0].plans.plan(0)
     return run.schedule == schedule_of(
         options, first, plan, assumed.on(job.placement), job.backend, assumed.calibration
     )
@@ -181,7 +181,7 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
 
 def plan_of(ran: JobRun) -> BucketPlan:
     """Return the buckets of the last iteration that counts, with the line of torch's that makes them."""
-    plan = ran.settings[0].plan(ran.extent.end - 1)
+    plan = ran.settings[0].plans.plan(ran.extent.end - 1)
     call = torch_line(ran.job.options, plan, [kind.workload for kind in ran.kinds])
     shared = ran.job.options.tensor_parallel
     if shared > 1 and call.caps is not None:

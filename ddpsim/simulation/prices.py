@@ -166,7 +166,7 @@ class Prices:
         constants[PER + CODEC_RATE] = np.array([1 / each.memory_bandwidth for each in codecs])
         meets = np.array([not each.silent for each in self.assumed], dtype=float)
         constants |= {BUFFERS_PART + name: values * meets for name, values in constants.items()}
-        if setting.alone or options.comm == "noop":
+        if not setting.collectives_take:
             meets = np.zeros_like(meets)
         entered = [each.entering_s(s) for each, s in zip(costs, kernels_s.tolist(), strict=True)]
         constants[ENTER_S] = np.array(entered) * meets

@@ -10,11 +10,11 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from ddpsim.jobs.plans import PolicyView
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation.graph import ExecutionModel
-from ddpsim.simulation.setting import PolicyView
 from ddpsim.workload import Workload
 from ddpsim.workload.iteration_profile import IterationProfile, merge_latest
 from ddpsim.workload.profile import Seconds

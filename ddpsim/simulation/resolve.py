@@ -17,24 +17,24 @@ from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.bucketing.compiled import graph_splits
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.ddp_costs import Costs
+from ddpsim.jobs.plans import Plans, PolicyView, plans_of
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.communication import JobResources, WireFactor, byte_copy_s
-from ddpsim.simulation.contention import GpuCapacity
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.refusals import check_extent, check_layer_groups, check_schedule, check_templates
 from ddpsim.simulation.representatives import RankKind, SimulatedRank, draws_of
 from ddpsim.simulation.scheduling import schedule_of
-from ddpsim.simulation.setting import Plans, PolicyView, RankConfiguration, carry_out, plans_of
+from ddpsim.simulation.setting import RankConfiguration, carry_out
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
 from ddpsim.workload.compiled import cuts_s, group_by_graphs
-from ddpsim.workload.gpus import AchievedGpu, gpu_of
+from ddpsim.workload.gpus import gpu_of
 from ddpsim.workload.iteration_profile import check_left, find_dropped, leave_out, leave_unused, paces
 from ddpsim.workload.replayed import jitter_of
 
@@ -188,7 +188,7 @@ def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | Non
         return None
     options = replace(before, caps=caps, plan=plan)
     plans = Plans([0], [options.bucket_plan(resolved.draws[0].workload)])
-    settings = [each.with_buckets(options, plans.plan) for each in resolved.settings]
+    settings = [replace(each, options=options, plans=plans) for each in resolved.settings]
     job = replace(resolved.job, options=options)
     _check_transports(job, settings[0], resolved.extent)
     return ResolvedJob(
@@ -299,24 +299,19 @@ def _settings_of(
     if plans is None:
         views = [view for draw in draws for view in draw.seen]
         plans = plans_of(options, first, views, range(cycle - 1, total, cycle), total)
-    alone = world_size == 1 and ddp
-    known: dict[int, tuple[ExecutionModel, AchievedGpu | None, Costs, CodecCosts, list[float]]] = {}
+    alike: dict[int, RankConfiguration] = {}
     for draw in draws:
         own = draw.workload
-        if id(own) not in known:
-            execution, gpu = _execution_of(own), gpu_of(own.gpu, own.provenance)
+        if id(own) not in alike:
+            execution, gpu, parameters = _execution_of(own), gpu_of(own.gpu, own.provenance), own.parameters
             costs = Costs.of(backend, calibration, gpu).linear()
-            codec = CodecCosts(
-                options.codec, own.parameters, world_size, costs, gpu=gpu, one_thread=execution.one_thread
-            )
-            copies_s = [costs.copies_s(1, each.size_bytes) for each in own.parameters] if ddp else []
-            known[id(own)] = execution, gpu, costs, codec, copies_s
-        execution, gpu, costs, codec, copies_s = known[id(own)]
-        confers = partial(plans.agreement_costs, options=options, costs=costs, ranks=world_size)
-        yield RankConfiguration(
-            own, execution, gpu, GpuCapacity.of(gpu), plans.plan, options, costs, draw.pace, dropped, codec, copies_s,
-            total, ddp=ddp, alone=alone, input_stage=options.input_of(own), confers=confers,
-        )  # fmt: skip
+            codec = CodecCosts(options.codec, parameters, world_size, costs, gpu=gpu, one_thread=execution.one_thread)
+            alike[id(own)] = RankConfiguration(
+                own, execution, gpu, options, costs, plans, draw.pace, dropped, codec,
+                [costs.copies_s(1, each.size_bytes) for each in parameters] if ddp else [],
+                total, world_size, ddp=ddp, input_stage=options.input_of(own),
+            )  # fmt: skip
+        yield replace(alike[id(own)], pace=draw.pace)
 
 
 def _check_transports(job: JobResources, setting: RankConfiguration, extent: SimulatedIterations) -> None:
@@ -328,7 +323,7 @@ def _check_transports(job: JobResources, setting: RankConfiguration, extent: Sim
     options = job.options
     shared = job.communication(simpy.Environment(), setting.scheduled)
     if options.comm == "real":
-        messages = [(Operation.ALLREDUCE, bucket.size_bytes) for bucket in setting.plan(extent.total - 1).buckets]
+        messages = [(Operation.ALLREDUCE, bucket.size_bytes) for bucket in setting.plans.plan(extent.total - 1).buckets]
         if setting.scheduled is not None:
             schedule = setting.scheduled.schedule
             own = WORLD in schedule.patterns or schedule.asynchronous
