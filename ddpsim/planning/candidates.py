@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ddpsim.collectives.groups import check_layer_groups
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.option import check_at_least_one
 from ddpsim.prediction.models import Model
 from ddpsim.schedules.named import scheme_named
-from ddpsim.simulation.refusals import check_layer_groups
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.graph import Placement
 from ddpsim.units import format_count

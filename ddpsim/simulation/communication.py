@@ -213,17 +213,18 @@ class Communication:
         """Return what a collective of its bytes among all ranks takes with nothing in flight."""
         return self.collectives.estimate_s(collective.size_bytes, collective.carried_as)
 
-    def slowdown(self, setting: RankConfiguration, costs: Costs) -> ComputeSlowdown:
-        """Return what collectives cost the computation of a rank, at these costs; DDP's own count as allreduces."""
+    def slowdown(self, setting: RankConfiguration) -> ComputeSlowdown:
+        """Return what collectives cost the computation of a rank; DDP's own count as allreduces."""
 
         def taken(collective: Collective) -> Share:
             apart = self.scheduled and collective.operation != BUFFERS
             group = self.lanes[collective.lane] if apart else self.world
             operation = collective.carried_as if apart else Operation.ALLREDUCE
             transport, size_bytes = group.collectives.transport, collective.size_bytes
-            return share_of(costs, GpuCapacity.of(setting.gpu), transport, group.ranks, size_bytes, operation)
+            return share_of(setting.costs, gpu, transport, group.ranks, size_bytes, operation)
 
-        return ComputeSlowdown.of(costs, setting.workload.arithmetic_share, taken)
+        gpu = GpuCapacity.of(setting.gpu)
+        return ComputeSlowdown.of(setting.costs, setting.workload.arithmetic_share, taken)
 
     def on_busy(self) -> OnBusy:
         """Return what is told when a rank becomes busy or idle, and slows the collectives that it is part of.

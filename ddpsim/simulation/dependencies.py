@@ -99,7 +99,9 @@ class Dependencies:
     def _after(self, node: int) -> list[int]:
         return [int(self.row[each]) for each in self.graph.after[node]]
 
-    def _parts(self, nodes: Sequence[int], *, sleeps: bool = False, by: NDArray[np.intp] | None = None) -> Iterator[range]:
+    def _parts(
+        self, nodes: Sequence[int], *, sleeps: bool = False, by: NDArray[np.intp] | None = None
+    ) -> Iterator[range]:
         """Yield the places of a stream's nodes of which only the first waits for more than the one before it.
 
         Args:

@@ -22,7 +22,15 @@ from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.job_run import BesideRun, JobRun, OtherJob, make_graph_run, period_of, start
 from ddpsim.simulation.prices import Prices, has_prices
 from ddpsim.simulation.record import critical_path, iterations_of
-from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, SimulatedIterations, resolve, resolve_alone
+from ddpsim.simulation.resolve import (
+    WARM_UP,
+    JobConditions,
+    ResolvedJob,
+    SimulatedIterations,
+    alone_copy_s,
+    resolve,
+    resolve_alone,
+)
 from ddpsim.simulation.run import GraphRun, Progress, report
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.servers import Staleness
@@ -144,9 +152,11 @@ def _period_again(run: JobRun, graph: StepGraph, extent: SimulatedIterations, pr
     """Return the period of the first iterations of a run under one of several assumptions."""
     job = prices.jobs[column]
     graph = replace(graph, seconds=prices.seconds[:, column].tolist())
-    costs, late_s = zip(*((each.costs[column], float(each.late_s[column])) for each in prices.ranks), strict=True)
+    options = replace(job.options, scale_compute=job.options.scale_compute * prices.assumed[column].compute)
+    ranks = zip(run.settings, prices.ranks, strict=True)
+    settings = [replace(each, costs=rank.costs[column], options=options) for each, rank in ranks]
     shared = job.communication(simpy.Environment(), run.settings[0].scheduled)
-    again = make_graph_run(replace(run, job=job), shared, graph, costs, late_s)
+    again = make_graph_run(replace(run, job=job, settings=settings), shared, graph)
     end = again.run().end
     return float(period_of(run, extent, lambda node: np.array(end[node])))
 
@@ -227,15 +237,12 @@ def simulate_local(
         calibration: says what adding gradients takes, where they are accumulated.
     """
     cycle = options.accumulate
-    alone = resolve_alone(workload, options, calibration, (WARM_UP + options.iterations_of(workload)) * cycle)
-    env, graph, setting = simpy.Environment(), StepGraph(), alone.setting
+    setting = resolve_alone(workload, options, calibration, (WARM_UP + options.iterations_of(workload)) * cycle)
+    env, graph = simpy.Environment(), StepGraph()
     build_rank(graph, setting, 0, 1)
     [rank] = graph.ranks
     run, stage = GraphRun(env, graph, None, 1), setting.input_stage
-    processor = Processor(env, UNDISTURBED, lambda busy: None)
-    if stage is None:
-        run.add(rank, processor)
-    else:
-        run.add(rank, processor, loader=Loader(stage), copy=lambda: env.timeout(alone.copy_s))
+    loader, copy_s = None if stage is None else Loader(stage), alone_copy_s(setting)
+    run.add(rank, Processor(env, UNDISTURBED, lambda busy: None), loader=loader, copy=lambda: env.timeout(copy_s))
     report(run, rank, progress)
     return [record for record in iterations_of(graph, rank, run.run()) if record.index >= WARM_UP * cycle]

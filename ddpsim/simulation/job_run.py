@@ -17,7 +17,6 @@ import simpy
 from numpy.typing import NDArray
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import library_of
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
@@ -96,8 +95,7 @@ def start(
     graph = StepGraph()
     for draw, setting in zip(job.draws, settings, strict=True):
         build_rank(graph, setting, draw.rank, len(shared.lanes))
-    costs, late_s = [setting.costs for setting in settings], [setting.late_s for setting in settings]
-    run = make_graph_run(job, shared, graph, costs, late_s)
+    run = make_graph_run(job, shared, graph)
     report(run, graph.ranks[0], progress)
     return JobRun(
         job.job, job.workload, job.kinds, job.draws, settings, job.schedule, job.extent,
@@ -105,26 +103,19 @@ def start(
     )  # fmt: skip
 
 
-def make_graph_run(
-    resolved: ResolvedJob, shared: Communication, graph: StepGraph, costs: Sequence[Costs], late_s: Sequence[float]
-) -> GraphRun:
-    """Return a run of a graph that has yet to be run, each rank on its resources.
-
-    Args:
-        costs: of DDP, by rank.
-        late_s: by rank, how long a collective waits for multiprocessors.
-    """
+def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGraph) -> GraphRun:
+    """Return a run of a graph that has yet to be run, each rank on its resources."""
     job, draws, settings = resolved.job, resolved.draws, resolved.settings
     env, scheduled = shared.env, settings[0].scheduled
     links = job.channels(env, scheduled, shared.collectives)
     transfer = shared.transfer if job.options.comm == "real" else None
     together, run = shared.on_busy(), GraphRun(env, graph, transfer, shared.collectives.streams_per_group)
-    for draw, setting, rank, own, late in zip(draws, settings, graph.ranks, costs, late_s, strict=True):
+    for draw, setting, rank in zip(draws, settings, graph.ranks, strict=True):
         on_busy = together if links is None else links.on_busy(draw.rank)
         run.add(
             rank,
-            Processor(env, shared.slowdown(setting, own), on_busy, job.costs.copy_slowdown),
-            late_s=late,
+            Processor(env, shared.slowdown(setting), on_busy, job.costs.copy_slowdown),
+            late_s=setting.late_s,
             loader=None if setting.input_stage is None else Loader(setting.input_stage),
             copy=job.copy(env, setting, shared.collectives.network, draw.stands_for),
             channel=None if links is None else links.attendance(draw.rank),

@@ -17,16 +17,17 @@ from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.bucketing.compiled import graph_splits
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.ddp_costs import Costs
+from ddpsim.collectives.groups import check_layer_groups
+from ddpsim.errors import InputError
+from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.plans import Plans, PolicyView, plans_of
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
-from ddpsim.options.input_stage import InputStage
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.communication import JobResources, WireFactor, byte_copy_s
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
-from ddpsim.simulation.refusals import check_extent, check_layer_groups, check_schedule, check_templates
 from ddpsim.simulation.representatives import RankKind, SimulatedRank, draws_of
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.setting import RankConfiguration, carry_out
@@ -37,6 +38,12 @@ from ddpsim.workload.compiled import cuts_s, group_by_graphs
 from ddpsim.workload.gpus import gpu_of
 from ddpsim.workload.iteration_profile import check_left, find_dropped, leave_out, leave_unused, paces
 from ddpsim.workload.replayed import jitter_of
+
+MOST_MOMENTS = 4_000_000
+"""Gradients of all iterations and ranks that one simulation records: about 1.2 GB of them."""
+
+MOST_APART = 64
+"""Ranks that each go their own way; chosen by hand: their steps are events of one queue."""
 
 WARM_UP = 3
 """Iterations simulated before those that count: the host's lead over the device settles in two."""
@@ -144,7 +151,7 @@ def resolve(
     options.check_ranks(placement.world_size)
     for name in ("tensor_parallel", "expert_parallel"):
         check_layer_groups(placement, getattr(options, name), name)
-    check_templates(placement, workloads, workload)
+    _check_templates(placement, workloads, workload)
     options = options.on(workload, placement.topology)
     backend = options.backend_for(workload)
     gpu = gpu_of(workload.gpu, workload.provenance)
@@ -157,11 +164,11 @@ def resolve(
         first = kinds[0].workload
         plan = options.bucket_plan(first) if planned is None else planned.plan(0)
         schedule = schedule_of(options, first, plan, placement, backend, calibration)
-        check_schedule(schedule, placement, backend, kinds[0].execution, options)
+        _check_schedule(schedule, placement, backend, kinds[0].execution, options)
     iterations = max(options.iterations_of(kind.workload) for kind in kinds)
     warm_up, whole = given.get("warm_up", WARM_UP), given.get("whole", True)
     extent = SimulatedIterations.of(options, iterations, warm_up, schedule, whole=whole)
-    check_extent(extent.end, kinds)
+    _check_extent(extent.end, kinds)
     drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
     settings = list(_settings_of(drawn, ranks, options, backend, calibration, extent.total, planned=planned))
     if schedule is not None:
@@ -196,21 +203,10 @@ def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | Non
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessAlone:
-    """One process without DDP.
-
-    Attributes:
-        setting: what it runs.
-        copy_s: of copying a batch to a GPU that has a slot of sixteen lanes to itself.
-    """
-
-    setting: RankConfiguration
-    copy_s: float
-
-
-def resolve_alone(workload: Workload, options: Options, calibration: Calibration | None, total: int) -> ProcessAlone:
-    """Return all that a step of one process without DDP rests on.
+def resolve_alone(
+    workload: Workload, options: Options, calibration: Calibration | None, total: int
+) -> RankConfiguration:
+    """Return what one process without DDP runs.
 
     Args:
         calibration: says what adding gradients takes, where they are accumulated.
@@ -221,14 +217,17 @@ def resolve_alone(workload: Workload, options: Options, calibration: Calibration
     """
     scaled = tuple(paces(workload, options.scale_compute, options.scale_host, options.scale))
     kind = RankKind(range(1), workload, _execution_of(workload), scaled)
-    check_extent(total, [kind])
+    _check_extent(total, [kind])
     draws, backend = list(draws_of(kind, options, total)), options.backend_for(workload)
     [setting] = _settings_of(draws, 1, options, backend, calibration, total, ddp=False)
-    stage = setting.input_stage
-    return ProcessAlone(setting, 0.0 if stage is None else _copy_s(stage, workload.gpu))
+    return setting
 
 
-def _copy_s(stage: InputStage, model: str | None) -> float:
+def alone_copy_s(setting: RankConfiguration) -> float:
+    """Return what copying a batch takes to a GPU that has a slot of sixteen lanes to itself."""
+    stage, model = setting.input_stage, setting.workload.gpu
+    if stage is None:
+        return 0.0
     facts = None if model is None else gpu_facts(model)
     slot_Bps = PCIE_X16_BANDWIDTH[_GENERATION if facts is None else facts.pcie]  # noqa: N806
     return stage.copy_bytes / min(slot_Bps, stage.limit_Bps)
@@ -312,6 +311,64 @@ def _settings_of(
                 total, world_size, ddp=ddp, input_stage=options.input_of(own),
             )  # fmt: skip
         yield replace(alike[id(own)], pace=draw.pace)
+
+
+def _check_templates(placement: Placement, workloads: dict[str, Workload], trained: Workload) -> None:
+    """Refuse node templates whose workload is not given, or is of another model than the one that is trained.
+
+    Raises:
+        InputError: such a template.
+    """
+    for node_class in placement.classes:
+        place, name = f"node template {node_class.template.name!r}", node_class.template.workload
+        if name is None:
+            continue
+        if name not in workloads:
+            raise InputError(f"names the workload {name!r}, which is not given", place=place)
+        other = workloads[name]
+        ours, theirs = ([(p.name, p.shape, p.dtype) for p in each.parameters] for each in (trained, other))
+        if ours != theirs or trained.buffers != other.buffers:
+            what = "parameters" if ours != theirs else "buffers"
+            remedy = f"name one of the model that is trained, {trained.name!r}, captured on the template's GPU"
+            raise InputError(f"the workload {other.name!r} has other {what}", place=place, remedy=remedy)
+
+
+def _check_extent(iterations: int, kinds: Sequence[RankKind]) -> None:
+    """Refuse what would record more moments than memory holds.
+
+    Raises:
+        InputError: too many iterations, for so many parameters and kinds of ranks.
+    """
+    parameters = len(kinds[0].workload.parameters)
+    if (moments := iterations * len(kinds) * parameters) > MOST_MOMENTS:
+        ranks = f"{len(kinds)} kinds of ranks" if len(kinds) > 1 else "a rank"
+        what = f"{iterations} iterations of {parameters} gradients on {ranks} are {moments:.3g} moments to record"
+        remedy = f"ask for fewer `iterations`, micro-batches (`accumulate`) or `stragglers`: at most {MOST_MOMENTS} fit"
+        raise InputError(what, remedy=remedy)
+
+
+def _check_schedule(
+    schedule: Schedule, placement: Placement, backend: str, execution: ExecutionModel, options: Options
+) -> None:
+    """Refuse ranks of one process, and ranks that each go their own way, where they cannot be.
+
+    Raises:
+        InputError: of one process several machines, no GPUs, or another backend than NCCL, which copies between them;
+            more ranks than are simulated one by one.
+    """
+    if schedule.asynchronous and options.comm == "real" and placement.world_size > MOST_APART:
+        what = f"{placement.world_size} ranks, each of which goes its own way"
+        remedy = f"give {MOST_APART} at most, or leave out `async`"
+        raise InputError(what, place="scheme 'parameter-server'", remedy=remedy)
+    if not schedule.one_process:
+        return
+    place = f"scheme={schedule.scheme}"
+    if placement.nodes > 1:
+        what = f"its ranks are threads of one process, {placement.nodes} nodes are asked for"
+        raise InputError(what, place=place, remedy="ask for one node, or take `ddp`")
+    if execution.one_thread or backend not in GPU_BACKENDS:
+        what = f"it moves parameters and gradients between GPUs, not by {backend}"
+        raise InputError(what, place=place, remedy="use a workload of a GPU and `backend=nccl`, or take `ddp`")
 
 
 def _check_transports(job: JobResources, setting: RankConfiguration, extent: SimulatedIterations) -> None:
