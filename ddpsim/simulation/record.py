@@ -87,8 +87,11 @@ def _iteration(graph: StepGraph, rank: RankGraph, nodes: IterationNodes, times: 
 
 def _idle_s(nodes: IterationNodes, times: NodeTimes) -> float:
     """Return for how long a device stood in backward on account of DDP: what it idled more, and waited."""
-    [(begun, ended)] = nodes.backward
-    idled_s, waited_s = (after - before for before, after in zip(times.stood[begun], times.stood[ended], strict=True))
+    stood = [
+        [after - before for before, after in zip(times.stood[begun], times.stood[ended], strict=True)]
+        for begun, ended in nodes.backward
+    ]
+    idled_s, waited_s = (sum(each) for each in zip(*stood, strict=True))
     return max(0.0, idled_s - nodes.idle_s) + waited_s
 
 
