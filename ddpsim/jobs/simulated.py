@@ -156,10 +156,10 @@ class Options(Job):
     pipeline: Annotated[
         Pipeline | None,
         Option(
-            "Cut the model into stages: an order of their micro-batches, ranks of a pipeline, and what else is asked, "
-            "as 1f1b:4,micro-batches=16,boundary=25MiB. Orders are gpipe, 1f1b and interleaved, with stages-per-rank=V. "
-            "Gradients of a stage go over its ranks in all copies.",
-            "ORDER:STAGES[,...]",
+            "Cut the model into stages, of a rank each: 1f1b:4,micro-batches=16, and boundary=SIZE, as `ddpsim "
+            "pipeline` has them. Orders are gpipe, 1f1b and interleaved, with stages-per-rank=V. Gradients of a stage "
+            "go over its ranks in all copies.",
+            "ORDER:P[,...]",
             parse=parse_pipeline,
         ),
         Section.JOB,
@@ -239,6 +239,13 @@ class Options(Job):
                 what = f"{workload.name} is {'a whole step' if parts == 1 else f'one of {parts} parts of a step'}"
                 remedy = "take the part by `Model.of(workload).on(topology, options=options)`, as `ddpsim.predict` does"
                 raise InputError(f"{what}, asked for is {asked}", place=name, remedy=remedy)
+        given = self.pipeline
+        if given is not None and self.staged and given.boundary_bytes is None and workload.boundary_bytes is None:
+            what = f"how many bytes pass from one layer of {workload.name} to the next is not known"
+            remedy = (
+                "say the activations of a micro-batch there: samples x values of a sample x bytes, e.g. boundary=25MiB"
+            )
+            raise InputError(what, place="pipeline", remedy=remedy)
         for rank in self.unused:
             if len(self.unused_by(rank, workload.parameters)) == len(workload.parameters):
                 remedy = "leave it a layer"

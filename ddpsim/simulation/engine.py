@@ -182,12 +182,14 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
 def plan_of(ran: JobRun) -> BucketPlan:
     """Return the buckets of the last iteration that counts, with the line of torch's that makes them."""
     plan = ran.settings[0].plan(ran.extent.end - 1)
-    call = torch_line(ran.job.options, plan, [kind.workload for kind in ran.kinds])
-    shared = ran.job.options.tensor_parallel
+    options = ran.job.options
+    kinds = [kind for kind in ran.kinds if kind.part is None or kind.part.place == 0]
+    call = torch_line(options, plan, [kind.workload for kind in kinds])
+    shared = options.ranks_a_copy
     if shared > 1 and call.caps is not None:
         parts = f"of a rank's part of the model, process_group: one rank in {shared}"
         call = replace(call, note="; ".join(filter(None, [parts, call.note])))
-    if (experts := ran.job.options.expert_parallel) > 1 and plan.call.caps is not None:
+    if (experts := options.expert_parallel) > 1 and plan.call.caps is not None:
         parts = f"of all but experts; theirs by another, process_group: one rank in {experts}"
         call = replace(plan.call, note=parts)
     return replace(plan, call=call)

@@ -1,8 +1,8 @@
 """Who carries the messages of a pipeline's ranks: of each place its own groups, and what its stages send each other.
 
-The collectives of a place are run on the GPUs that its ranks have in a node. Where a copy lies in one node, all messages
-share its links. Where it spans several, the collectives of places on one node of a copy share theirs, and what goes
-from stage to stage shares them among itself.
+The collectives of a place are run on the GPUs that its ranks have in a node. Where a copy lies in one node, all
+messages share its links. Where it spans several, the collectives of places on one node of a copy share theirs, and what
+goes from stage to stage shares them among itself.
 """
 
 from __future__ import annotations
@@ -68,8 +68,7 @@ class StageLinks:
 
     def _groups(self, name: str, place: int) -> tuple[Collectives, int, int]:
         """Return the collectives of the groups `name` of a place, with their ranks and how many they stand for."""
-        stages, tensor = self.ranks
-        ranks = self._ranks(place)
+        tensor, ranks = self.ranks[1], self._ranks(place)
         if name == TENSOR:
             part, together, count, share = *part_of(self.placement, TENSOR, tensor), tensor, 1.0
         else:

@@ -36,6 +36,7 @@ def in_stages(
     options = settings[0].options
     given = options.pipeline
     assert given is not None
+    boundary_bytes = given.boundary_bytes or parts[0].workload.boundary_bytes or 0
     schedules: list[Schedule] = []
     for place, each in enumerate(parts if options.staged else ()):
         plan = options.bucket_plan(each.workload)
@@ -56,6 +57,6 @@ def in_stages(
                 schedules[part.place], part.workload, setting.costs, options, gloo=backend == "gloo",
                 pipeline=(lanes, part.place),
             )  # fmt: skip
-        stages = RankStages(part, works[part.place], last, given.boundary_bytes or 0, numbers)
+        stages = RankStages(part, works[part.place], last, boundary_bytes, numbers)
         found.append(replace(setting, scheduled=made.get(part.place), stages=stages))
     return found
