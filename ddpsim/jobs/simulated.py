@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Self
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
+from ddpsim.bucketing.plan import custom_plan
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.job import Job
@@ -18,6 +19,7 @@ from ddpsim.options.option import Option, Section, check_at_least_one, plain_sig
 from ddpsim.options.text import layers_by_rank, percentage, phase_factors
 
 if TYPE_CHECKING:
+    from ddpsim.jobs.stages import RankPart
     from ddpsim.topology.graph import Cluster
     from ddpsim.workload import Workload
 
@@ -309,6 +311,14 @@ class Options(Job):
             )
         return plan_buckets(parameters, self.caps, self.assignment_in_force, workload.arrival_order())
 
+    def plan_of_part(self, part: RankPart) -> BucketPlan:
+        """Return the plan of a rank of a pipeline: what a given one has of its parameters, or what caps make."""
+        if self.plan is None:
+            return self.bucket_plan(part.workload)
+        own = {index: at for at, index in enumerate(part.indices)}
+        groups = [tuple(own[index] for index in group if index in own) for group in self.plan.groups()]
+        return custom_plan(part.workload.parameters, [group for group in groups if group])
+
     def iterations_of(self, workload: Workload) -> int:
         """Return how many simulated iterations count."""
         if self.iterations is not None:
@@ -381,7 +391,6 @@ class Options(Job):
             f"fidelity={self.fidelity}": self.fidelity == "steps",
             "compiled": self.compiled,
             "input_stage": self.input_stage != "none",
-            "plan": self.plan is not None,
             "unused": bool(self.unused),
         }
         for other, given in others.items():

@@ -6,12 +6,13 @@ has the stages r, r + P, and so on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
 import numpy as np
 
+from ddpsim.bucketing import BucketPlan, Parameter
 from ddpsim.errors import InputError
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.schedules.pipeline import count_most_under_way, divide_stages, works_of
@@ -149,6 +150,16 @@ def parts_of(workload: Workload, given: Pipeline) -> tuple[RankPart, ...]:
         InputError: more stages than layers, or an order that its micro-batches do not go into.
     """
     return tuple(_parts(workload, given))
+
+
+def join_plans(plans: Mapping[RankPart, BucketPlan], parameters: Sequence[Parameter]) -> BucketPlan:
+    """Return the buckets of all ranks of a pipeline as one plan of the whole model, with the call of the first."""
+    buckets = tuple(
+        replace(bucket, parameters=tuple(part.indices[index] for index in bucket.parameters))
+        for part, plan in plans.items()
+        for bucket in plan.buckets
+    )
+    return BucketPlan(buckets, tuple(each.name for each in parameters), next(iter(plans.values())).call)
 
 
 def _parts(workload: Workload, given: Pipeline) -> Iterator[RankPart]:

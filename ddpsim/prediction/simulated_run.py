@@ -155,8 +155,8 @@ class SimulatedRun:
         if options.pipeline is not None:
             # The rank that needs most: the first stage keeps the activations of the most micro-batches.
             asked = replace(options, pipeline=None, accumulate=options.pipeline.micro_batches)
-            own = (part.workload for part in parts_of(workload, options.pipeline))
-            each_of = [Memory.of(each, options.bucket_plan(each), asked, capacity) for each in own]
+            parts = parts_of(workload, options.pipeline)
+            each_of = [Memory.of(part.workload, options.plan_of_part(part), asked, capacity) for part in parts]
             return max(each_of, key=lambda memory: memory.step_bytes)
         return Memory.of(workload, plan or options.bucket_plan(workload), options, capacity, self.schedule())
 

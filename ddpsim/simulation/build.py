@@ -51,6 +51,7 @@ class Pass:
         reduces: whether hooks copy gradients into what is reduced.
         begun: the node at whose end it begins, with what it waits for; None is the start of the iteration in forward,
             and now in backward.
+        recorded: whether its gradients are those of the iteration, of which each is told once.
     """
 
     pace: IterationProfile
@@ -59,6 +60,7 @@ class Pass:
     adds: bool
     reduces: bool
     begun: int | None = None
+    recorded: bool = True
 
 
 def build_rank(graph: StepGraph, setting: RankConfiguration, number: int, lanes: int) -> None:
@@ -280,7 +282,8 @@ class IterationBuilder:
                 to.serve(setting.add_s(parameter))
             ready = to.moment()
             nodes.backward.append((begun, ready))
-            nodes.gradients.append((parameter, ready, ready))
+            if part.recorded:
+                nodes.gradients.append((parameter, ready, ready))
             if parameter in filled:
                 to.serve(setting.costs.hook_s + setting.copies_s[parameter])
             if announced:
@@ -321,7 +324,8 @@ class IterationBuilder:
                 if fills:
                     to.copies(copy_s)
                     self._enqueue(1)
-            nodes.gradients.append((parameter, queued[ready], ready))
+            if part.recorded:
+                nodes.gradients.append((parameter, queued[ready], ready))
             owed_s = hook_s if fills else 0.0
             copied_s += float(copy_s)
             for message in launches.gradient(parameter, unused) if announced else ():
@@ -396,7 +400,7 @@ class StageBuilder(IterationBuilder):
                 if each.before is not None:
                     layers.setdefault(each.before, []).append(each)
             ends = last[kind, stage] == number
-            part = Pass(stages.pace(whole, own), stops, layers, number > 0, nodes.synced and ends, begun)
+            part = Pass(stages.pace(whole, own), stops, layers, number > 0, nodes.synced and ends, begun, ends)
             (self._forward if forward else self._backward)(nodes, launches, part)
             if stage + 1 <= stages.last if forward else stage > 0:
                 to.send(stages.boundary_bytes, stages.lanes[kind, stage])

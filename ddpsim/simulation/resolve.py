@@ -13,7 +13,7 @@ from typing import TypedDict, Unpack
 
 import simpy
 
-from ddpsim.bucketing import BucketCaps, BucketPlan
+from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import RankPart, parts_of
@@ -333,7 +333,7 @@ def _settings_of(
             copies_s = [costs.copies_s(1, each.size_bytes) for each in own.parameters] if ddp else []
             known[id(own)] = execution, gpu, costs, codec, copies_s
         execution, gpu, costs, codec, copies_s = known[id(own)]
-        of_own = plans or Plans([0], [options.bucket_plan(own)])
+        of_own = plans or Plans([0], [plan_buckets(own.parameters, options.caps)])
         confers = partial(of_own.agreement_costs, options=options, costs=costs, ranks=world_size)
         yield RankConfiguration(
             own, execution, gpu, GpuCapacity.of(gpu), of_own.plan, options, costs, draw.pace, dropped, codec, copies_s,

@@ -12,7 +12,7 @@ from ddpsim.schedules.pipeline import works_of
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.representatives import SimulatedRank
 from ddpsim.simulation.scheduling import Scheduled, lanes_of, schedule_of
-from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.simulation.setting import Plans, RankConfiguration
 from ddpsim.simulation.stages import RankStages
 from ddpsim.topology.graph import Placement
 
@@ -38,8 +38,9 @@ def in_stages(
     assert given is not None
     boundary_bytes = given.boundary_bytes or parts[0].workload.boundary_bytes or 0
     schedules: list[Schedule] = []
+    plans = [Plans([0], [options.plan_of_part(each)]) for each in parts]
     for place, each in enumerate(parts if options.staged else ()):
-        plan = options.bucket_plan(each.workload)
+        plan = plans[place].plan(0)
         schedules.append(schedule_of(options, each.workload, plan, placement, backend, calibration, place))
     last = given.stages * given.stages_per_rank - 1
     sends = [("forward", stage) for stage in range(last)] + [("backward", stage) for stage in range(1, last + 1)]
@@ -58,5 +59,5 @@ def in_stages(
                 pipeline=(lanes, part.place),
             )  # fmt: skip
         stages = RankStages(part, works[part.place], last, boundary_bytes, numbers)
-        found.append(replace(setting, scheduled=made.get(part.place), stages=stages))
+        found.append(replace(setting, plan=plans[part.place].plan, scheduled=made.get(part.place), stages=stages))
     return found
