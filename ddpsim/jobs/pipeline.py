@@ -40,6 +40,9 @@ def parse_pipeline(text: str, name: str) -> Pipeline:
         raise InputError(what, place=name, remedy=f"write e.g. 1f1b:4,micro-batches=16; orders are {', '.join(orders)}")
     stages, _, others = rest.partition(",")
     asked = parse_options(_Asked, others, name)
+    if order == "interleaved" and stages == "1":
+        what = "interleaved has one rank, whose stages have no order but their own"
+        raise InputError(what, place=name, remedy="give 2 ranks or more, or use 1f1b")
     per_rank = asked.stages_per_rank or (2 if order == "interleaved" else 1)
     try:
         return Pipeline(
