@@ -56,6 +56,21 @@ def parse_pipeline(text: str, name: str) -> Pipeline:
         error.at(name)
 
 
+def parse_pipelines(text: str, name: str) -> list[Pipeline | None]:
+    """Return the pipelines of a list, None for `none`: `none,1f1b:2,interleaved:4,stages-per-rank=3`.
+
+    Raises:
+        InputError: as `parse_pipeline`.
+    """
+    asked: list[str] = []
+    for each in text.split(","):
+        if asked and "=" in each:
+            asked[-1] += f",{each}"
+        else:
+            asked.append(each)
+    return [None if each == "none" else parse_pipeline(each, name) for each in asked]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
     """A model cut into stages, or each of its layers cut over ranks, and copies of that side by side.
@@ -91,6 +106,10 @@ class Pipeline:
         Option("When copies sum gradients: after a rank's last work, as `ddpexec run --pipeline` does, or by DDP's "
                "buckets under each stage's last backward."),
     ] = "after"  # fmt: skip
+
+    def __str__(self) -> str:
+        several = "" if self.stages_per_rank == 1 else f",stages-per-rank={self.stages_per_rank}"
+        return f"{self.order}:{self.stages}{several}"
 
     def __post_init__(self) -> None:
         check_choices(self)
