@@ -10,6 +10,7 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.prediction.carry import carry_workload
 from ddpsim.topology.declared import Cluster
 from ddpsim.workload import Workload
+from ddpsim.workload.device_split import put_like
 from ddpsim.workload.estimate import ModelShape
 from ddpsim.workload.files import RECORDED, locate_workload, read_workload, with_operators
 from ddpsim.workload.gpus import gpu_named, kind_of
@@ -86,7 +87,7 @@ class Model:
         parts = (1, 1) if options is None else (options.tensor_parallel, options.expert_parallel)
         key = (target, batch_size, precision, parts)
         if key not in self._found:
-            self._found[key] = replace(self._make(*key), operators=None)
+            self._found[key] = replace(put_like(self._make(*key), self.source), operators=None)
         return self._found[key]
 
     def _make(self, gpu: str | None, batch_size: int | None, precision: str | None, parts: Parts) -> Workload:

@@ -142,6 +142,8 @@ class Communication:
         collectives: of all ranks.
         lanes: of a schedule's groups and streams; None where DDP's buckets go.
         concurrent: what collectives in flight cost each other.
+        others: of ranks of several devices, the collectives of each device but the first: each has communicators of
+            its own, on links that all share.
     """
 
     env: simpy.Environment
@@ -149,13 +151,21 @@ class Communication:
     collectives: Collectives
     lanes: MessageStreams | None
     concurrent: ConcurrentCollectives
+    others: Sequence[Collectives] = ()
 
-    def on_busy(self) -> OnBusy:
+    def of_device(self, device: int) -> Collectives:
+        """Return the collectives of one device of each rank."""
+        return self.others[device - 1] if device else self.collectives
+
+    def on_busy(self, device: int = 0) -> OnBusy:
         """Return what is told when a rank becomes busy or idle, and slows the collectives that it is part of.
 
         Ranks meet for all of them, of whatever group, so that whichever is busy slows each.
+
+        Args:
+            device: of a rank that has several, which slows its own.
         """
-        groups = dict.fromkeys([self.collectives, *(() if self.lanes is None else self.lanes.groups)])
+        groups = dict.fromkeys([self.of_device(device), *(() if self.lanes is None else self.lanes.groups)])
         told = [slow_messages(each.network, self.costs, each.transport.hops, each.sender) for each in groups]
 
         def on_busy(busy: bool) -> None:
@@ -167,13 +177,14 @@ class Communication:
     def transfer(self, collective: Collective) -> simpy.Event:
         """Carry out `collective`, whose ranks are all there, and return the event of its end."""
         size_bytes, operation = collective.size_bytes, collective.operation
+        world = self.of_device(collective.lane) if self.others else self.collectives
         if operation == BUFFERS:
-            broadcast = self.collectives.run(Operation.BROADCAST, size_bytes)
+            broadcast = world.run(Operation.BROADCAST, size_bytes)
             sent: simpy.Event = broadcast & self.env.timeout(self.costs.broadcast_s)
         elif self.lanes is not None:
             sent = self.lanes.run(collective)
         else:
-            sent = self.collectives.run(Operation(operation), size_bytes, collective.lane)
+            sent = world.run(Operation(operation), size_bytes, collective.lane)
         return self.concurrent.wait_for_end(collective, sent)
 
     def shares(self, collective: Collective) -> list[tuple[str, float]]:
@@ -181,7 +192,8 @@ class Communication:
         lanes, lane = self.lanes, collective.lane
         buffers = collective.operation == BUFFERS
         world = lanes is None or buffers
-        transport = self.collectives.transport if lanes is None or world else lanes.groups[lane].transport
+        whole = self.of_device(lane) if self.others else self.collectives
+        transport = whole.transport if lanes is None or world else lanes.groups[lane].transport
         size_bytes = collective.size_bytes * (1 if lanes is None or world else lanes.together[lane])
         demand = transport.demand(Operation.BROADCAST if buffers else Operation(collective.operation), size_bytes)
         latency_s, whole_s = demand.latency_s + demand.stall_s, alone_s(demand, transport.capacities)
@@ -255,6 +267,15 @@ class JobResources:
         """
         rings = scheduled is not None and runs_in_rings(scheduled.schedule)
         collectives, lanes = self._collectives(env, rings, self.placement, on=on), None
+        others = [
+            self._collectives(
+                env,
+                rings,
+                self.placement.of_device(device),
+                on=SharedNetwork(collectives.network, device, expand=False),
+            )
+            for device in range(1, self.placement.devices)
+        ]
         if scheduled is not None:
             groups, patterns = scheduled.schedule.groups, scheduled.schedule.patterns
             # Experts' gradients go over every so-manieth rank while all others' go over all, on the same links.
@@ -263,13 +284,20 @@ class JobResources:
             lanes = MessageStreams.of(scheduled.lanes, groups, collectives, self.placement, made, patterns)
         steps = None if lanes is None else lanes.steps
         concurrent = ConcurrentCollectives(env, self.costs, self.placement.world_size, collectives.estimate_s, steps)
-        return Communication(env, self.costs, collectives, lanes, concurrent)
+        return Communication(env, self.costs, collectives, lanes, concurrent, others)
 
-    def processor(self, shared: Communication, setting: RankConfiguration, costs: Costs, on_busy: OnBusy) -> Processor:
-        """Return what a rank computes on, which tells `on_busy` when it does."""
+    def processor(
+        self,
+        shared: Communication,
+        setting: RankConfiguration,
+        costs: Costs,
+        on_busy: OnBusy,
+        device: int = 0,
+    ) -> Processor:
+        """Return what a rank computes on, the device of that number, which tells `on_busy` when it does."""
         lanes = () if shared.lanes is None else shared.lanes.transports()
         ranks = self.placement.world_size
-        share, transport = setting.workload.arithmetic_share, shared.collectives.transport
+        share, transport = setting.workload.arithmetic_share, shared.of_device(device).transport
         slowdown = ComputeSlowdown.of(costs, share, setting.capacity, transport, ranks, lanes)
         return Processor(shared.env, slowdown, on_busy, self.costs.copy_slowdown)
 
@@ -332,7 +360,7 @@ class JobResources:
         calibration = self.calibration
         if calibration is not None and self.backend == "gloo":
             calibration = adapt_to_group(calibration, self.placement.world_size, placement.world_size)
-        key = (placement.nodes, placement.gpus_per_node, options)
+        key = (placement.nodes, placement.gpus_per_node, placement.device, options)
         if key not in self.transports:
             self.transports[key] = make_transport(placement, self.backend, calibration, options)
         factor = self.wire_factor if share == 1 else _times(share, self.wire_factor)

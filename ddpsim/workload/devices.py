@@ -118,3 +118,16 @@ def _count_shared(one: Sequence[str], other: Sequence[str]) -> int:
             break
         found += 1
     return found
+
+
+def part_shares(parts: Sequence[DevicePart], host_s: float, device_s: float) -> list[tuple[float, float, DevicePart]]:
+    """Return what shares of forward are over, on the host and on devices, where each part but the last ends.
+
+    Args:
+        host_s, device_s: what forward takes on either clock.
+    """
+
+    def share(moment_s: float, whole_s: float) -> float:
+        return min(moment_s / whole_s, 1.0) if whole_s > 0 else 1.0
+
+    return [(share(part.host_s, host_s), share(part.device_s, device_s), part) for part in parts[:-1]]

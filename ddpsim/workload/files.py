@@ -109,7 +109,12 @@ def workload_document(workload: Workload) -> dict[str, object]:
             for p in workload.parameters
         ],
         "buffers": [
-            {"name": b.name, "shape": list(b.shape), "dtype": b.dtype, **({} if b.device is None else {"device": b.device})}
+            {
+                "name": b.name,
+                "shape": list(b.shape),
+                "dtype": b.dtype,
+                **({} if b.device is None else {"device": b.device}),
+            }
             for b in workload.buffers
         ],
         **{
