@@ -17,7 +17,6 @@ from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
-from ddpsim.options.input_stage import InputStage
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.communication import JobResources, WireFactor, byte_copy_s

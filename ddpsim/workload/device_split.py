@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -65,7 +66,7 @@ def cut_layers(workload: Workload, devices: int, at: Sequence[str] = ()) -> list
             what = f"{len(at)} layers to cut {devices} devices' parts at"
             raise WorkloadError(what, place="at", remedy=f"name {devices - 1}")
         begins = [0, *(_find_layer(workload.parameters, layers.members, name) for name in at)]
-        for place, (before, begin) in enumerate(zip(begins, begins[1:], strict=False)):
+        for place, (before, begin) in enumerate(pairwise(begins)):
             if begin <= before:
                 remedy = "name layers in forward's order, none of them the first"
                 raise WorkloadError("a part without a layer is before it", place=f"at {at[place]!r}", remedy=remedy)

@@ -192,8 +192,7 @@ class Workload:
 
     Raises:
         WorkloadError: where shapes disagree, two parameters share a name, a time is negative or above `MOST_S`, one
-            clock lacks a gradient or a forward use, an iteration has no gradient, or devices are not as `check_parts` has
-            them.
+            clock lacks a gradient or a forward use, an iteration has no gradient, or as `check_parts` says of devices.
     """
 
     name: str
