@@ -40,8 +40,9 @@ from ddpsim.simulation.messages import runs_in_rings
 from ddpsim.simulation.record import BETWEEN_NODES, ENDS, INSIDE_NODE, LATENCY
 from ddpsim.simulation.run import Copy
 from ddpsim.simulation.scheduling import Scheduled
-from ddpsim.simulation.servers import ServerLinks, Staleness, StreamQueue, send_s
+from ddpsim.simulation.servers import LaneGroup, ServerLinks, Staleness, StreamQueue, send_s
 from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.simulation.stage_links import StageLinks
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.link_rates import with_faster_links
 from ddpsim.topology.node import NETWORK
@@ -140,34 +141,6 @@ def _list_on_node(placement: Placement, ranks: Iterable[int], node: int) -> list
 
 
 @dataclass(frozen=True, slots=True)
-class LaneGroup:
-    """A lane's process group, and what carries its messages.
-
-    Attributes:
-        collectives: of the group.
-        ranks: of it.
-        together: how many messages one collective stands for, where groups of a name send on the same links.
-        line: the sends of a pattern over gloo, which go one behind the other; None of collectives.
-    """
-
-    collectives: Collectives
-    ranks: int
-    together: int = 1
-    line: StreamQueue | None = None
-
-    def sized(self, collective: Collective) -> int:
-        """Return the bytes of the message that is sent for a collective."""
-        return self.together * collective.size_bytes
-
-    def start(self, collective: Collective) -> simpy.Event:
-        """Start the bytes of a collective."""
-        operation, size_bytes = collective.carried_as, self.sized(collective)
-        if self.line is not None:
-            return self.line.send(self.collectives.transport.demand(operation, size_bytes))
-        return self.collectives.run(operation, size_bytes, 0 if collective.operation == BUFFERS else collective.lane)
-
-
-@dataclass(frozen=True, slots=True)
 class Communication:
     """The communication resources that all simulated ranks share.
 
@@ -178,7 +151,8 @@ class Communication:
 
     Attributes:
         world: the group of all ranks.
-        lanes: of a schedule's groups and streams, or of DDP's process groups.
+        lanes: of a schedule's groups and streams, or of DDP's process groups; of ranks of several devices one each, for
+            each has communicators of its own, on links that all share.
         scheduled: whether they are a schedule's.
     """
 
@@ -199,26 +173,30 @@ class Communication:
         return self.world.collectives
 
     def group_of(self, collective: Collective) -> LaneGroup:
-        """Return what carries a collective; buffers go on no lane of a schedule's."""
-        return self.world if collective.operation == BUFFERS else self.lanes[collective.lane]
+        """Return what carries a collective."""
+        return self.lanes[collective.lane]
 
     def steps(self, collective: Collective) -> int:
         """Return the steps of a collective; a broadcast of buffers is a tree, and a send in line one step."""
-        group = self.group_of(collective)
         if collective.operation == BUFFERS:
-            return (group.ranks - 1).bit_length()
+            return (self.world.ranks - 1).bit_length()
+        group = self.group_of(collective)
         return 1 if group.line is not None else collective.carried_as.steps(group.ranks)
 
     def alone_s(self, collective: Collective) -> float:
         """Return what a collective of its bytes among all ranks takes with nothing in flight."""
         return self.collectives.estimate_s(collective.size_bytes, collective.carried_as)
 
-    def slowdown(self, setting: RankConfiguration) -> ComputeSlowdown:
-        """Return what collectives cost the computation of a rank; DDP's own count as allreduces."""
+    def of_device(self, device: int) -> LaneGroup:
+        """Return what carries the collectives of one device of each rank."""
+        return self.lanes[device] if device else self.world
+
+    def slowdown(self, setting: RankConfiguration, device: int = 0) -> ComputeSlowdown:
+        """Return what collectives cost the computation of a rank, on one of its devices; DDP's count as allreduces."""
 
         def taken(collective: Collective) -> Share:
             apart = self.scheduled and collective.operation != BUFFERS
-            group = self.lanes[collective.lane] if apart else self.world
+            group = self.lanes[collective.lane] if apart else self.of_device(device)
             operation = collective.carried_as if apart else Operation.ALLREDUCE
             transport, size_bytes = group.collectives.transport, collective.size_bytes
             return share_of(setting.costs, gpu, transport, group.ranks, size_bytes, operation)
@@ -226,12 +204,20 @@ class Communication:
         gpu = GpuCapacity.of(setting.gpu)
         return ComputeSlowdown.of(setting.costs, setting.workload.arithmetic_share, taken)
 
-    def on_busy(self) -> OnBusy:
+    def on_busy(self, lanes: Sequence[int] | None = None, device: int = 0) -> OnBusy:
         """Return what is told when a rank becomes busy or idle, and slows the collectives that it is part of.
 
         Ranks meet for all of them, of whatever group, so that whichever is busy slows each.
+
+        Args:
+            lanes: numbers of those that the rank is part of; None is all.
+            device: of a rank that has several, which slows its own.
         """
-        groups = dict.fromkeys([self.collectives, *(each.collectives for each in self.lanes)])
+        if lanes is not None:
+            among = [self.lanes[lane] for lane in lanes]
+        else:
+            among = [self.of_device(device), *(self.lanes if self.scheduled else ())]
+        groups = dict.fromkeys(each.collectives for each in among)
         told = [slow_messages(each.network, self.costs, each.transport.hops, each.sender) for each in groups]
 
         def on_busy(busy: bool) -> None:
@@ -327,7 +313,16 @@ class JobResources:
         expanded = options if on is None else replace(options, expand=True)
         world = LaneGroup(self._collectives(env, self.placement, expanded, on), self.placement.world_size)
         if scheduled is None:
-            return Communication(env, self.costs, world, [world] * self.options.process_groups, scheduled=False)
+            lanes = [world] * self.options.process_groups
+            for device in range(1, self.placement.devices):
+                on = SharedNetwork(world.collectives.network, device)
+                lanes.append(
+                    LaneGroup(self._collectives(env, self.placement.of_device(device), options, on), world.ranks)
+                )
+            return Communication(env, self.costs, world, lanes, scheduled=False)
+        if self.options.staged:
+            lanes = self._stage_lanes(env, options, scheduled)
+            return Communication(env, self.costs, world, lanes, scheduled=True)
         made, patterns, groups = {WORLD: world}, scheduled.schedule.patterns, scheduled.schedule.groups
         # Experts' gradients go over every so-manieth rank while all others' go over all, on the same links.
         network = world.collectives.network if EXPERT in groups else None
@@ -350,6 +345,23 @@ class JobResources:
                     line = StreamQueue(made[group].collectives.network, latency_s)
                     lanes[number] = replace(made[group], line=line)
         return Communication(env, self.costs, world, lanes, scheduled=True)
+
+    def _stage_lanes(self, env: simpy.Environment, options: CollectiveOptions, scheduled: Scheduled) -> list[LaneGroup]:
+        """Return what carries the messages of the ranks of a pipeline."""
+        given = self.options.pipeline
+        assert given is not None
+
+        def make(placement: Placement, share: float, network: Network, sender: Hashable) -> Collectives:
+            return self._collectives(env, placement, options, SharedNetwork(network, sender), share)
+
+        def over(transport: Transport, network: Network, sender: Hashable) -> Collectives:
+            own = scale_transport(transport, self.wire_factor, self.latency)
+            return Collectives.over(own, env, fidelity=options.fidelity, network=network, sender=sender)
+
+        ways = find_rank_paths(self.placement, self.backend, self.calibration)
+        ranks = given.stages, self.options.tensor_parallel
+        links = StageLinks(env, self.placement, ranks, given.stages * given.stages_per_rank, ways, make, over)
+        return links.lanes(scheduled.lanes)
 
     def copy(
         self, env: simpy.Environment, setting: RankConfiguration, network: Network, ranks: Sequence[int]
@@ -392,7 +404,7 @@ class JobResources:
         calibration = self.calibration
         if calibration is not None and self.backend == "gloo":
             calibration = adapt_to_group(calibration, self.placement.world_size, placement.world_size)
-        key = (placement.nodes, placement.gpus_per_node, options)
+        key = (placement.nodes, placement.gpus_per_node, placement.device, placement.topology.visible_devices, options)
         if key not in self.transports:
             self.transports[key] = make_transport(placement, self.backend, calibration, options)
         factor = self.wire_factor if share == 1 else _times(share, self.wire_factor)

@@ -64,7 +64,7 @@ class Dependencies:
             origin's, -1 of what is no part of the graph.
         count: of rows.
         kind, queued: by node, as `StepGraph` has them.
-        lanes: the lanes of ranks that meet: of all together, or of each where it goes on without the others.
+        lanes: the lanes of ranks that meet: of all that have messages on one, or of each that goes on by itself.
         operations: in order.
     """
 
@@ -76,8 +76,11 @@ class Dependencies:
         self.count, self.row = len(nodes), np.full(len(self.graph.kind), -1, dtype=np.intp)
         self.row[nodes] = np.arange(self.count)
         self.queued, self.kind = np.array(self.graph.queued, dtype=np.intp), numbers_of(self.graph.kind)
-        meet = [[number] for number in range(len(ranks))] if goes_apart(run) else [[*range(len(ranks))]]
-        self.lanes = [(each, lane) for each in meet for lane in range(len(run.graph.ranks[0].lanes))]
+        numbers, count = range(len(ranks)), range(len(run.graph.ranks[0].lanes))
+        if goes_apart(run):
+            self.lanes = [([number], lane) for number in numbers for lane in count]
+        else:
+            self.lanes = [([n for n in numbers if ranks[n].lanes[lane]], lane) for lane in count]
         self._written: list[tuple[Operation, list[int]]] = [(lambda now: None, [])]
         # By row, the number of the operation that finds its end; that of the origin's is known.
         self._found_by = np.zeros(self.count, dtype=np.intp)

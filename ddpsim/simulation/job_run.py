@@ -25,7 +25,8 @@ from ddpsim.network.fluid import Network
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Communication, SharedNetwork
-from ddpsim.simulation.contention import Process, Processor
+from ddpsim.simulation.contention import OnBusy, Process, Processor
+from ddpsim.simulation.devices import copies_between
 from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, resolve
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
@@ -109,9 +110,13 @@ def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGrap
     env, scheduled = shared.env, settings[0].scheduled
     links = job.channels(env, scheduled, shared.collectives)
     transfer = shared.transfer if job.options.comm == "real" else None
-    together, run = shared.on_busy(), GraphRun(env, graph, transfer, shared.collectives.streams_per_group)
+    run = GraphRun(env, graph, transfer, shared.collectives.streams_per_group)
+    told: dict[tuple[int, ...], OnBusy] = {}
     for draw, setting, rank in zip(draws, settings, graph.ranks, strict=True):
-        on_busy = together if links is None else links.on_busy(draw.rank)
+        mine = tuple(number for number, nodes in enumerate(rank.lanes) if nodes) if job.options.staged else ()
+        if mine not in told:
+            told[mine] = shared.on_busy(mine or None)
+        on_busy = told[mine] if links is None else links.on_busy(draw.rank)
         run.add(
             rank,
             Processor(env, shared.slowdown(setting), on_busy, job.costs.copy_slowdown),
@@ -120,6 +125,13 @@ def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGrap
             copy=job.copy(env, setting, shared.collectives.network, draw.stands_for),
             channel=None if links is None else links.attendance(draw.rank),
         )
+        if rank.others:
+            others = [
+                Processor(env, shared.slowdown(setting, each), shared.on_busy(device=each), job.costs.copy_slowdown)
+                for each in range(1, job.placement.devices)
+            ]
+            closed, network = job.options.fidelity == "closed", shared.collectives.network
+            run.add_devices(rank, others, copies_between(network, job.placement, draw.stands_for, closed=closed))
     return run
 
 

@@ -13,37 +13,34 @@ from typing import TypedDict, Unpack
 
 import simpy
 
-from ddpsim.bucketing import BucketCaps, BucketPlan
+from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
 from ddpsim.bucketing.compiled import graph_splits
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.groups import check_layer_groups
-from ddpsim.errors import InputError
-from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.plans import Plans, PolicyView, plans_of
 from ddpsim.jobs.simulated import Options
+from ddpsim.jobs.stages import RankPart, parts_of
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.communication import JobResources, WireFactor, byte_copy_s
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
+from ddpsim.simulation.refusals import check_devices, check_extent, check_schedule, check_templates
 from ddpsim.simulation.representatives import RankKind, SimulatedRank, draws_of
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.setting import RankConfiguration, carry_out
+from ddpsim.simulation.staged import in_stages
+from ddpsim.simulation.stages import pace_of_part
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
 from ddpsim.workload.compiled import cuts_s, group_by_graphs
+from ddpsim.workload.devices import device_numbers
 from ddpsim.workload.gpus import gpu_of
 from ddpsim.workload.iteration_profile import check_left, find_dropped, leave_out, leave_unused, paces
 from ddpsim.workload.replayed import jitter_of
-
-MOST_MOMENTS = 4_000_000
-"""Gradients of all iterations and ranks that one simulation records: about 1.2 GB of them."""
-
-MOST_APART = 64
-"""Ranks that each go their own way; chosen by hand: their steps are events of one queue."""
 
 WARM_UP = 3
 """Iterations simulated before those that count: the host's lead over the device settles in two."""
@@ -149,29 +146,38 @@ def resolve(
     workloads, planned = given.get("workloads", {}), given.get("planned")
     options.check(workload)
     options.check_ranks(placement.world_size)
-    for name in ("tensor_parallel", "expert_parallel"):
-        check_layer_groups(placement, getattr(options, name), name)
-    _check_templates(placement, workloads, workload)
+    for name, together in (
+        ("tensor_parallel", options.tensor_parallel),
+        ("expert_parallel", options.expert_parallel),
+        ("pipeline", options.ranks_a_copy),
+    ):
+        check_layer_groups(placement, together, name)
+    check_templates(placement, workloads, workload)
+    check_devices(workload, placement, options)
     options = options.on(workload, placement.topology)
     backend = options.backend_for(workload)
     gpu = gpu_of(workload.gpu, workload.provenance)
     costs = Costs.of(backend, calibration, gpu)
-    kinds = list(_kinds_of(workload, placement, options, workloads, costs))
+    parts = () if options.pipeline is None else parts_of(workload, options.pipeline)
+    kinds = list(_kinds_of(workload, placement, options, workloads, costs, parts))
     if given.get("every_rank") or options.asynchronous:
         kinds = sorted((replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks), key=attrgetter("first"))
     schedule, ranks = None, placement.world_size
-    if options.by_schedule:
+    if options.by_schedule and not options.staged:
         first = kinds[0].workload
         plan = options.bucket_plan(first) if planned is None else planned.plan(0)
         schedule = schedule_of(options, first, plan, placement, backend, calibration)
-        _check_schedule(schedule, placement, backend, kinds[0].execution, options)
+        check_schedule(schedule, placement, backend, kinds[0].execution, options)
     iterations = max(options.iterations_of(kind.workload) for kind in kinds)
     warm_up, whole = given.get("warm_up", WARM_UP), given.get("whole", True)
     extent = SimulatedIterations.of(options, iterations, warm_up, schedule, whole=whole)
-    _check_extent(extent.end, kinds)
+    check_extent(extent.end, kinds)
     drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
     settings = list(_settings_of(drawn, ranks, options, backend, calibration, extent.total, planned=planned))
-    if schedule is not None:
+    if parts:
+        settings = in_stages(parts, drawn, settings, placement, backend, calibration)
+        schedule = None if settings[0].scheduled is None else settings[0].scheduled.schedule
+    elif schedule is not None:
         offloads = schedule.sharding.offload is not None and not kinds[0].execution.one_thread
         copy_s = byte_copy_s(placement) if offloads else 0.0
         settings = carry_out(schedule, settings, ranks, backend, copy_s)
@@ -217,36 +223,46 @@ def resolve_alone(
     """
     scaled = tuple(paces(workload, options.scale_compute, options.scale_host, options.scale))
     kind = RankKind(range(1), workload, _execution_of(workload), scaled)
-    _check_extent(total, [kind])
+    check_extent(total, [kind])
     draws, backend = list(draws_of(kind, options, total)), options.backend_for(workload)
     [setting] = _settings_of(draws, 1, options, backend, calibration, total, ddp=False)
     return setting
 
 
-def alone_copy_s(setting: RankConfiguration) -> float:
-    """Return what copying a batch takes to a GPU that has a slot of sixteen lanes to itself."""
-    stage, model = setting.input_stage, setting.workload.gpu
-    if stage is None:
-        return 0.0
-    facts = None if model is None else gpu_facts(model)
-    slot_Bps = PCIE_X16_BANDWIDTH[_GENERATION if facts is None else facts.pcie]  # noqa: N806
-    return stage.copy_bytes / min(slot_Bps, stage.limit_Bps)
+def slot_of(workload: Workload) -> float:
+    """Return the bytes a second of a slot of sixteen lanes that a workload's GPU has to itself."""
+    facts = None if workload.gpu is None else gpu_facts(workload.gpu)
+    return PCIE_X16_BANDWIDTH[_GENERATION if facts is None else facts.pcie]
 
 
 def _execution_of(workload: Workload) -> ExecutionModel:
     """Return on which resources the work of a rank is."""
-    return ExecutionModel(workload.one_clock, workload.timed)
+    numbers = device_numbers(workload.devices, workload.parameters)
+    sizes, whole = [0] * workload.devices_per_rank, sum(each.size_bytes for each in workload.parameters)
+    for number, parameter in zip(numbers, workload.parameters, strict=True):
+        sizes[number] += parameter.size_bytes
+    shares = (1.0,) if len(sizes) == 1 else tuple(size / whole for size in sizes)
+    return ExecutionModel(workload.one_clock, workload.timed, shares)
 
 
 def _kinds_of(
-    workload: Workload, placement: Placement, options: Options, workloads: dict[str, Workload], costs: Costs
+    workload: Workload,
+    placement: Placement,
+    options: Options,
+    workloads: dict[str, Workload],
+    costs: Costs,
+    parts: Sequence[RankPart],
 ) -> Iterator[RankKind]:
-    """Yield the ranks by workload, straggler factor and unused parameters, lowest rank first."""
+    """Yield the ranks by workload, straggler factor and unused parameters, lowest rank first.
+
+    Args:
+        parts: what ranks have of a model in stages, by place; none of a whole one.
+    """
     caps = (None if options.plan is None else options.plan.call.caps) or options.caps
     trainers = options.trainers(placement.world_size, placement.gpus_per_node)
     unused = {rank: options.unused_by(rank, workload.parameters) for rank in options.unused}
     nobody: frozenset[int] = frozenset.intersection(*unused.values()) if len(unused) == trainers else frozenset()
-    members: dict[tuple[str | None, float, frozenset[int]], list[int]] = {}
+    members: dict[tuple[str | None, float, frozenset[int], int], list[int]] = {}
     for node_class in placement.classes:
         name = node_class.template.workload
         for node in node_class.node_indices:
@@ -254,14 +270,18 @@ def _kinds_of(
                 rank = placement.rank_of(node, gpu)
                 if rank >= trainers:
                     continue
-                kind = name, options.stragglers.get(rank, 1.0), unused.get(rank, frozenset())
+                place = rank // options.tensor_parallel % len(parts) if parts else 0
+                kind = name, options.stragglers.get(rank, 1.0), unused.get(rank, frozenset()), place
                 members.setdefault(kind, []).append(rank)
-    for (name, factor, unused_here), ranks in sorted(members.items(), key=lambda each: min(each[1])):
+    for (name, factor, unused_here, place), ranks in sorted(members.items(), key=lambda each: min(each[1])):
         source = workload if name is None else workloads[name]
         execution = _execution_of(source)
         beside_others = placement.gpus_per_node > 1 and source.ranks == 1 and not execution.sleeps
         shared = costs.shared_compute_slowdown if beside_others else 1.0
         scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)
+        part = parts[place] if parts else None
+        if part is not None:
+            scaled, source = [pace_of_part(each, part) for each in scaled], part.workload
         graphs = graph_splits(source.parameters, caps, source.arrival_order()) if options.compiled else []
         cut_s = cuts_s(source, graphs, gpu_of(source.gpu, source.provenance)) if graphs else []
         edges_s = [edge_s * options.scale_compute * factor for edge_s in cut_s]
@@ -270,7 +290,7 @@ def _kinds_of(
         spread, of_nodes = (0.0, 0.0) if execution.sleeps else (costs.pace_spread, costs.node_spread)
         nodes = len({rank // placement.gpus_per_node for rank in ranks})
         jitter = jitter_of(source)
-        yield RankKind(sorted(ranks), source, execution, split, spread, jitter, beside_others, of_nodes, nodes)
+        yield RankKind(sorted(ranks), source, execution, split, spread, jitter, beside_others, of_nodes, nodes, part)
 
 
 def _settings_of(
@@ -295,7 +315,7 @@ def _settings_of(
         seen = [[PolicyView(left(each.pace), each.context) for each in draw.seen] for draw in draws]
         draws = [replace(draw, pace=left(draw.pace), seen=own) for draw, own in zip(draws, seen, strict=True)]
     plans = planned
-    if plans is None:
+    if plans is None and options.pipeline is None:
         views = [view for draw in draws for view in draw.seen]
         plans = plans_of(options, first, views, range(cycle - 1, total, cycle), total)
     alike: dict[int, RankConfiguration] = {}
@@ -305,70 +325,13 @@ def _settings_of(
             execution, gpu, parameters = _execution_of(own), gpu_of(own.gpu, own.provenance), own.parameters
             costs = Costs.of(backend, calibration, gpu).linear()
             codec = CodecCosts(options.codec, parameters, world_size, costs, gpu=gpu, one_thread=execution.one_thread)
+            of_own = plans or Plans([0], [plan_buckets(parameters, options.caps)])
             alike[id(own)] = RankConfiguration(
-                own, execution, gpu, options, costs, plans, draw.pace, dropped, codec,
+                own, execution, gpu, options, costs, of_own, draw.pace, dropped, codec,
                 [costs.copies_s(1, each.size_bytes) for each in parameters] if ddp else [],
                 total, world_size, ddp=ddp, input_stage=options.input_of(own),
             )  # fmt: skip
         yield replace(alike[id(own)], pace=draw.pace)
-
-
-def _check_templates(placement: Placement, workloads: dict[str, Workload], trained: Workload) -> None:
-    """Refuse node templates whose workload is not given, or is of another model than the one that is trained.
-
-    Raises:
-        InputError: such a template.
-    """
-    for node_class in placement.classes:
-        place, name = f"node template {node_class.template.name!r}", node_class.template.workload
-        if name is None:
-            continue
-        if name not in workloads:
-            raise InputError(f"names the workload {name!r}, which is not given", place=place)
-        other = workloads[name]
-        ours, theirs = ([(p.name, p.shape, p.dtype) for p in each.parameters] for each in (trained, other))
-        if ours != theirs or trained.buffers != other.buffers:
-            what = "parameters" if ours != theirs else "buffers"
-            remedy = f"name one of the model that is trained, {trained.name!r}, captured on the template's GPU"
-            raise InputError(f"the workload {other.name!r} has other {what}", place=place, remedy=remedy)
-
-
-def _check_extent(iterations: int, kinds: Sequence[RankKind]) -> None:
-    """Refuse what would record more moments than memory holds.
-
-    Raises:
-        InputError: too many iterations, for so many parameters and kinds of ranks.
-    """
-    parameters = len(kinds[0].workload.parameters)
-    if (moments := iterations * len(kinds) * parameters) > MOST_MOMENTS:
-        ranks = f"{len(kinds)} kinds of ranks" if len(kinds) > 1 else "a rank"
-        what = f"{iterations} iterations of {parameters} gradients on {ranks} are {moments:.3g} moments to record"
-        remedy = f"ask for fewer `iterations`, micro-batches (`accumulate`) or `stragglers`: at most {MOST_MOMENTS} fit"
-        raise InputError(what, remedy=remedy)
-
-
-def _check_schedule(
-    schedule: Schedule, placement: Placement, backend: str, execution: ExecutionModel, options: Options
-) -> None:
-    """Refuse ranks of one process, and ranks that each go their own way, where they cannot be.
-
-    Raises:
-        InputError: of one process several machines, no GPUs, or another backend than NCCL, which copies between them;
-            more ranks than are simulated one by one.
-    """
-    if schedule.asynchronous and options.comm == "real" and placement.world_size > MOST_APART:
-        what = f"{placement.world_size} ranks, each of which goes its own way"
-        remedy = f"give {MOST_APART} at most, or leave out `async`"
-        raise InputError(what, place="scheme 'parameter-server'", remedy=remedy)
-    if not schedule.one_process:
-        return
-    place = f"scheme={schedule.scheme}"
-    if placement.nodes > 1:
-        what = f"its ranks are threads of one process, {placement.nodes} nodes are asked for"
-        raise InputError(what, place=place, remedy="ask for one node, or take `ddp`")
-    if execution.one_thread or backend not in GPU_BACKENDS:
-        what = f"it moves parameters and gradients between GPUs, not by {backend}"
-        raise InputError(what, place=place, remedy="use a workload of a GPU and `backend=nccl`, or take `ddp`")
 
 
 def _check_transports(job: JobResources, setting: RankConfiguration, extent: SimulatedIterations) -> None:

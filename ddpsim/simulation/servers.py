@@ -16,7 +16,7 @@ from ddpsim.network.fluid import Demand, Network
 from ddpsim.operations import Operation
 from ddpsim.schedules.servers import count_sendable
 from ddpsim.simulation.contention import OnBusy, Process, slow_messages
-from ddpsim.simulation.graph import Collective
+from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.topology.graph import Placement
 
 
@@ -50,6 +50,34 @@ def send_s(world: Collectives, ranks: int) -> float:
     """Return what a send over gloo takes before its bytes: a step of an allreduce that has hardly any."""
     steps = Operation.ALLREDUCE.steps(ranks)
     return world.estimate_s(ranks) / steps if steps else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LaneGroup:
+    """A lane's process group, and what carries its messages.
+
+    Attributes:
+        collectives: of the group.
+        ranks: of it.
+        together: how many messages one collective stands for, where groups of a name send on the same links.
+        line: the sends of a pattern over gloo, which go one behind the other; None of collectives.
+    """
+
+    collectives: Collectives
+    ranks: int
+    together: int = 1
+    line: StreamQueue | None = None
+
+    def sized(self, collective: Collective) -> int:
+        """Return the bytes of the message that is sent for a collective."""
+        return collective.size_bytes * (1 if collective.operation == BUFFERS else self.together)
+
+    def start(self, collective: Collective) -> simpy.Event:
+        """Start the bytes of a collective."""
+        operation, size_bytes = collective.carried_as, self.sized(collective)
+        if self.line is not None and collective.operation != BUFFERS:
+            return self.line.send(self.collectives.transport.demand(operation, size_bytes))
+        return self.collectives.run(operation, size_bytes, 0 if collective.operation == BUFFERS else collective.lane)
 
 
 Bucket = tuple[int, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from ddpsim.bucketing import Bucket, BucketPlan
 from ddpsim.bucketing.drop import remap_gradients
@@ -14,12 +15,13 @@ from ddpsim.jobs.plans import Plans
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
-from ddpsim.schedules.mesh import LAYERS
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.graph import BUFFERS_PART, ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.scheduling import ForwardWait, Scheduled
+from ddpsim.simulation.stages import RankStages
 from ddpsim.workload import Workload
+from ddpsim.workload.devices import DevicePart, buffer_devices, device_numbers, part_shares
 from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.iteration_profile import IterationProfile
 from ddpsim.workload.layer_messages import LayerMessage, ModelParallel
@@ -71,7 +73,9 @@ class RankConfiguration:
         ddp: False for one process without DDP: no hooks, no buckets, no collectives.
         scheduled: the schedule that takes DDP's place; None is DDP's own buckets.
         input_stage: how batches are loaded and copied; None where they are there.
+        stages: what it computes in a step of a pipeline; None of a whole model.
         kernel_s: the mean time of a kernel of backward on the device.
+        devices: by registration index the number of the device that each parameter is on.
     """
 
     workload: Workload
@@ -89,12 +93,15 @@ class RankConfiguration:
     ddp: bool = True
     scheduled: Scheduled | None = None
     input_stage: InputStage | None = None
+    stages: RankStages | None = None
     kernel_s: float = field(init=False, repr=False)
-    _broadcast_bytes: list[int] | None = field(init=False, repr=False, default=None)
+    devices: tuple[int, ...] = field(init=False, repr=False)
+    _broadcast_bytes: dict[int, list[int]] | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         backward_s = float(self.workload.backward.device_s.mean()) * self.options.scale_compute
         self.kernel_s = backward_s / len(self.workload.parameters) / KERNELS
+        self.devices = device_numbers(self.workload.devices, self.workload.parameters)
 
     @property
     def collectives_take(self) -> bool:
@@ -123,10 +130,15 @@ class RankConfiguration:
         return (self.workload.tensor or self.workload.experts) if self.ddp else None
 
     @property
-    def forward_stops(self) -> Sequence[tuple[float, float, ForwardWait | LayerMessage]]:
-        """Where forward stops, for a schedule or in a layer: the shares of it on host and device that are over then."""
+    def forward_stops(self) -> Sequence[tuple[float, float, ForwardWait | LayerMessage | DevicePart]]:
+        """Where forward stops, for a schedule, in a layer or between devices: the shares of it on host and device that
+        are over then."""
         waits = () if self.scheduled is None else self.scheduled.forward
-        stops: list[tuple[float, float, ForwardWait | LayerMessage]] = [(each.host, each.work, each) for each in waits]
+        stops: list[tuple[float, float, ForwardWait | LayerMessage | DevicePart]]
+        stops = [(each.host, each.work, each) for each in waits]
+        if self.workload.devices:
+            forward = self.workload.forward
+            stops += part_shares(self.workload.devices, float(median(forward.host_s)), float(median(forward.device_s)))
         if self.layers is None:
             return stops
         stops += [(each.host, each.device, each) for each in self.layers.forward]
@@ -138,7 +150,8 @@ class RankConfiguration:
     def layers_lane(self) -> int:
         """The lane of what layers wait for."""
         assert self.scheduled is not None
-        return next(number for number, lane in enumerate(self.scheduled.lanes) if lane in LAYERS)
+        assert self.scheduled.layers_lane is not None
+        return self.scheduled.layers_lane
 
     @property
     def enter_s(self) -> float:
@@ -192,13 +205,19 @@ class RankConfiguration:
             spent_s += (count - len(dropped)) * self.costs.rebuild_s
         return spent_s
 
-    def broadcast_bytes(self) -> list[int]:
-        """Return the messages of a buffer broadcast: torch coalesces the buffers of each dtype."""
+    def broadcast_bytes(self) -> dict[int, list[int]]:
+        """Return the messages of a buffer broadcast by device: torch coalesces the buffers of each dtype on it."""
         if self._broadcast_bytes is None:
-            sizes: dict[str, int] = {}
-            for buffer in self.workload.buffers:
-                sizes[buffer.dtype] = sizes.get(buffer.dtype, 0) + buffer.size_bytes
-            self._broadcast_bytes = list(sizes.values())
+            own = self.workload
+            sizes: dict[tuple[int, str], int] = {}
+            for device, buffer in zip(
+                buffer_devices(own.devices, own.parameters, own.buffers), own.buffers, strict=True
+            ):
+                key = device, buffer.dtype
+                sizes[key] = sizes.get(key, 0) + buffer.size_bytes
+            found = self._broadcast_bytes = dict[int, list[int]]()
+            for (device, _), size in sorted(sizes.items(), key=lambda each: each[0][0]):
+                found.setdefault(device, []).append(size)
         return self._broadcast_bytes
 
     @property
@@ -208,7 +227,11 @@ class RankConfiguration:
         They are priced by themselves, for without communication there is no broadcast.
         """
         costs, count = self.costs, len(self.workload.buffers)
-        found = count * costs.buffer_s, costs.launch_s, costs.copies_s(count, sum(self.broadcast_bytes()))
+        found = (
+            count * costs.buffer_s,
+            costs.launch_s,
+            costs.copies_s(count, sum(map(sum, self.broadcast_bytes().values()))),
+        )
         flattened_s, launch_s, copies_s = (
             Linear(each, tuple((BUFFERS_PART + name, times) for name, times in each.terms))
             if isinstance(each, Linear)

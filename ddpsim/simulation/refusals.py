@@ -1,0 +1,110 @@
+"""What cannot be simulated, and is refused before anything is: devices, node templates, extents and schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpsim.errors import InputError
+from ddpsim.jobs.job_options import GPU_BACKENDS
+from ddpsim.jobs.simulated import Options
+from ddpsim.schedules.schedule import Schedule
+from ddpsim.simulation.graph import ExecutionModel
+from ddpsim.simulation.representatives import RankKind
+from ddpsim.topology.graph import Placement
+from ddpsim.workload import Workload
+
+MOST_MOMENTS = 4_000_000
+"""Gradients of all iterations and ranks that one simulation records: about 1.2 GB of them."""
+
+MOST_APART = 64
+"""Ranks that each go their own way; chosen by hand: their steps are events of one queue."""
+
+
+def check_devices(workload: Workload, placement: Placement, options: Options) -> None:
+    """Refuse ranks of several devices where they are not simulated.
+
+    Raises:
+        InputError: ranks placed on another number of GPUs each, a process group that does not take tensors of GPUs, or
+            an option that is not simulated on several devices.
+    """
+    if workload.devices_per_rank != placement.devices:
+        what = (
+            f"{workload.name} is of {workload.devices_per_rank} devices a rank, ranks are placed on {placement.devices}"
+        )
+        raise InputError(what, place="devices", remedy="place as many GPUs a rank as the workload has devices")
+    if not workload.devices:
+        return
+    what = f"{workload.name} has {len(workload.devices)} devices a rank"
+    if workload.one_clock or options.backend_for(workload) not in GPU_BACKENDS:
+        remedy = "ask for a machine with GPUs and its own library, or for a workload of one device"
+        raise InputError(f"{what}, which are GPUs: NCCL or RCCL sums their gradients", place="backend", remedy=remedy)
+    others = {
+        f"scheme={options.scheme}": options.by_schedule,
+        f"process_groups={options.process_groups}": options.process_groups > 1,
+        "compiled": options.compiled,
+        "drop": bool(options.drop),
+        f"order={options.order}": options.order is not None,
+        "find_unused_parameters": options.find_unused_parameters,
+        "beside": options.beside is not None,
+    }
+    for other, given in others.items():
+        if given:
+            raise InputError(f"{what}, with which it is not simulated", place=other, remedy="leave it out")
+
+
+def check_templates(placement: Placement, workloads: dict[str, Workload], trained: Workload) -> None:
+    """Refuse node templates whose workload is not given, or is of another model than the one that is trained.
+
+    Raises:
+        InputError: such a template.
+    """
+    for node_class in placement.classes:
+        place, name = f"node template {node_class.template.name!r}", node_class.template.workload
+        if name is None:
+            continue
+        if name not in workloads:
+            raise InputError(f"names the workload {name!r}, which is not given", place=place)
+        other = workloads[name]
+        ours, theirs = ([(p.name, p.shape, p.dtype) for p in each.parameters] for each in (trained, other))
+        if ours != theirs or trained.buffers != other.buffers:
+            what = "parameters" if ours != theirs else "buffers"
+            remedy = f"name one of the model that is trained, {trained.name!r}, captured on the template's GPU"
+            raise InputError(f"the workload {other.name!r} has other {what}", place=place, remedy=remedy)
+
+
+def check_extent(iterations: int, kinds: Sequence[RankKind]) -> None:
+    """Refuse what would record more moments than memory holds.
+
+    Raises:
+        InputError: too many iterations, for so many parameters and kinds of ranks.
+    """
+    parameters = len(kinds[0].workload.parameters)
+    if (moments := iterations * len(kinds) * parameters) > MOST_MOMENTS:
+        ranks = f"{len(kinds)} kinds of ranks" if len(kinds) > 1 else "a rank"
+        what = f"{iterations} iterations of {parameters} gradients on {ranks} are {moments:.3g} moments to record"
+        remedy = f"ask for fewer `iterations`, micro-batches (`accumulate`) or `stragglers`: at most {MOST_MOMENTS} fit"
+        raise InputError(what, remedy=remedy)
+
+
+def check_schedule(
+    schedule: Schedule, placement: Placement, backend: str, execution: ExecutionModel, options: Options
+) -> None:
+    """Refuse ranks of one process, and ranks that each go their own way, where they cannot be.
+
+    Raises:
+        InputError: of one process several machines, no GPUs, or another backend than NCCL, which copies between them;
+            more ranks than are simulated one by one.
+    """
+    if schedule.asynchronous and options.comm == "real" and placement.world_size > MOST_APART:
+        what = f"{placement.world_size} ranks, each of which goes its own way"
+        remedy = f"give {MOST_APART} at most, or leave out `async`"
+        raise InputError(what, place="scheme 'parameter-server'", remedy=remedy)
+    if not schedule.one_process:
+        return
+    place = f"scheme={schedule.scheme}"
+    if placement.nodes > 1:
+        what = f"its ranks are threads of one process, {placement.nodes} nodes are asked for"
+        raise InputError(what, place=place, remedy="ask for one node, or take `ddp`")
+    if execution.one_thread or backend not in GPU_BACKENDS:
+        what = f"it moves parameters and gradients between GPUs, not by {backend}"
+        raise InputError(what, place=place, remedy="use a workload of a GPU and `backend=nccl`, or take `ddp`")
