@@ -117,7 +117,9 @@ def test_sums_of_later_stages_pass_under_the_backward_of_earlier_ones():
     assert under < after
 
 
-@pytest.mark.parametrize("text", ["1f1b:4,micro-batches=8,boundary=8MiB", "interleaved:2,micro-batches=4,boundary=1MiB"])
+@pytest.mark.parametrize(
+    "text", ["1f1b:4,micro-batches=8,boundary=8MiB", "interleaved:2,micro-batches=4,boundary=1MiB"]
+)
 def test_a_pipeline_is_retimed_as_it_is_run_again(text):
     model = source(size=2_000_000)
     ran = run_job(model, load_topology("dgx-1v").place(1, 8), asked(text, iterations=2))
