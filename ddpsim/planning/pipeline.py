@@ -140,6 +140,9 @@ def in_closed_form(
     if given.gradients == "ddp":
         what = f"`gradients=ddp` and `tensor_ranks={given.tensor_ranks}` are both given"
         raise InputError(what, place="gradients", remedy="use `ddpsim predict`, which takes `tensor_parallel`")
+    if given.mapping != "tp-pp-dp":
+        what = f"`mapping={given.mapping}` is known of what is simulated, and `order={given.order}` is not"
+        raise InputError(what, place="mapping", remedy="leave it out, or use gpipe, 1f1b or interleaved")
     backend = "gloo" if workload.one_clock else library_of(placement, "nccl")
     per_copy = max(given.stages, given.tensor_ranks)
     if placement.world_size % per_copy:
