@@ -105,7 +105,7 @@ def _idle_s(nodes: IterationNodes, times: NodeTimes) -> float:
         for begun, ended in nodes.backward
     ]
     idled_s, waited_s = (sum(each) for each in zip(*stood, strict=True))
-    return max(0.0, idled_s - nodes.idle_s) + waited_s
+    return max(0.0, idled_s - nodes.idle_s) + float(waited_s)
 
 
 def _message(sent: MessageNodes, times: NodeTimes) -> BucketTimes | None:

@@ -38,7 +38,8 @@ class RetimedCollectives:
             each_rank = [[node for lane in rank.lanes for node in lane] for rank in ranks_of]
             # By place, whose each is; None of those for which ranks meet.
             self._senders: list[int | None] = [number for number, nodes in enumerate(each_rank) for _ in nodes]
-            met_by, each_rank = [[]], [[node for nodes in each_rank for node in nodes]]
+            met_by: list[list[bool]] = [[]]
+            each_rank = [[node for nodes in each_rank for node in nodes]]
         else:
             met_by, each_rank = _meetings(ranks_of)
             self._senders = [None] * len(each_rank[0])
