@@ -20,6 +20,7 @@ from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.engine import Simulated
+from ddpsim.simulation.graph_cuts import GraphCuts
 from ddpsim.tables import ResultTable
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.trace.metrics import Summary, summarise
@@ -262,7 +263,15 @@ class Prediction:
             other_devices=self.other_devices,
             assumed=self.assumed,
         )
-        return (*self.codec_notes, *noted)
+        cuts = self.graph_cuts
+        return (*self.codec_notes, *noted, *(() if cuts is None else [cuts.text(self.iteration_s)]))
+
+    @property
+    def graph_cuts(self) -> GraphCuts | None:
+        """What it costs that torch.compile splits the step at bucket bounds; None where it does not."""
+        costs = Costs.of(self.options.backend_for(self.workload), self.calibration, self.workload.device)
+        gpu = gpu_of(self.workload.gpu, self.workload.provenance)
+        return GraphCuts.of(self.workload, self.options, gpu, costs.graph_s, costs.graph_passes)
 
     def wire_bytes(self, parameters: Sequence[int]) -> int:
         """Return the bytes of the ring allreduce that loads links as a bucket of these parameters does."""

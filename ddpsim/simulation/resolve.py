@@ -24,10 +24,11 @@ from ddpsim.simulation.communication import JobResources, WireFactor, byte_copy_
 from ddpsim.simulation.contention import GpuCapacity
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import ExecutionModel
+from ddpsim.simulation.graph_cuts import cuts_s, graphs_of, group_by_graphs
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.pace import check_left, find_dropped, leave_out, leave_unused, paces
 from ddpsim.simulation.refusals import check_extent, check_layer_groups, check_schedule, check_templates
-from ddpsim.simulation.representatives import RankKind, SimulatedRank, cuts_s, draws_of, graphs_of, group_by_graphs
+from ddpsim.simulation.representatives import RankKind, SimulatedRank, draws_of
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.setting import Plans, PolicyView, RankConfiguration, carry_out, plans_of
 from ddpsim.topology.graph import Placement
@@ -261,7 +262,8 @@ def _kinds_of(
         shared = costs.shared_compute_slowdown if beside_others else 1.0
         scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)
         graphs = graphs_of(source, options)
-        cut_s = cuts_s(source, graphs, gpu_of(source.gpu, source.provenance)) if graphs else []
+        gpu = gpu_of(source.gpu, source.provenance) if graphs else None
+        cut_s = cuts_s(source, graphs, gpu, costs.graph_passes) or [0.0] * len(graphs)
         edges_s = [edge_s * options.scale_compute * factor for edge_s in cut_s]
         used = [leave_unused(each, unused_here, nobody, source.parameters) for each in scaled]
         split = tuple(group_by_graphs(each, graphs, costs.graph_s, edges_s) for each in used)
