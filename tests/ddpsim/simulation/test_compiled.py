@@ -119,3 +119,17 @@ def test_a_compiled_step_that_the_host_holds_up_pays_for_its_graphs():
 def test_caps_with_which_torch_does_not_compile_are_refused():
     with pytest.raises(PlanError, match=r"torch.compile refuses a bucket cap of 0.5 MiB"):
         predict(source(), DGX, options=Options(caps=BucketCaps(bucket_cap_mb=0.5), compiled=True), band=False)
+
+
+def test_what_crosses_cuts_is_doubted_where_it_was_counted_and_not_given():
+    forward = tuple(Operator("memory", 0.0, 4.0, edge_bytes=1e9 * number) for number in range(10))
+    counted = replace(source(), operators=StepOperators(4, "sample", forward, (), tuple(range(10))))
+    options, given = Options(caps=CAP, compiled=True), {"nccl.ddp.graph_passes": 2.0}
+    known = Calibration.priors("nccl").with_values(given, source="given")
+
+    def doubts(*of, calibration=None):
+        return [each.name for each in predict(*of, options=options, calibration=calibration).doubts]
+
+    assert "what cuts of the graph write" in doubts(counted, DGX)
+    assert "what cuts of the graph write" not in doubts(counted, DGX, calibration=known)
+    assert "what cuts of the graph write" not in doubts(source(), DGX)
