@@ -24,6 +24,7 @@ from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.network.fairness import LinkId
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
+from ddpsim.schedules.mesh import REPLICA
 from ddpsim.schedules.pipeline import (
     count_most_under_way,
     count_under_way,
@@ -31,7 +32,6 @@ from ddpsim.schedules.pipeline import (
     weight_versions,
     works_of,
 )
-from ddpsim.schedules.sharded import REPLICA
 from ddpsim.schedules.units import modules_of
 from ddpsim.simulation.groups import part_of
 from ddpsim.simulation.pipeline import GradientBucket, PipelineLinks, PipelinePlan, simulate_pipeline

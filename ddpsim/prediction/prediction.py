@@ -12,7 +12,6 @@ from ddpsim.collectives.nccl.paths_taken import ChosenPaths, paths_advice, paths
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Effect, Ends
 from ddpsim.jobs.job_options import GPU_BACKENDS
-from ddpsim.markup import summary_card
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.notes import codec_notes, pace_notes
 from ddpsim.prediction.path import CriticalPath
@@ -94,6 +93,8 @@ class Prediction:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the step with its band, and what it comes to."""
+        from ddpsim.markup import summary_card
+
         return summary_card(
             f"{self.workload.name} on {format_count(self.nodes, 'node')} of {self.topology.name}",
             {

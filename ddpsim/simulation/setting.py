@@ -17,7 +17,6 @@ from ddpsim.bucketing.drop import remap_gradients
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
-from ddpsim.order import Arrivals, OrderExchange, conferences
 from ddpsim.schedules.mesh import LAYERS
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.contention import GpuCapacity
@@ -32,6 +31,7 @@ from ddpsim.workload.layer_messages import LayerMessage, ModelParallel
 from ddpsim.workload.optimizers import ADDITION
 
 if TYPE_CHECKING:
+    from ddpsim.order.replay import OrderExchange
     from ddpsim.workload.order_trace import Context
 
 
@@ -108,7 +108,7 @@ def plans_of(
     """Return the plans of all iterations.
 
     In which order hooks fire is the workload's alone, so that the arrivals of a whole run are known before it is
-    simulated, and `ddpsim.order.conferences` says when the policy rebuilds for them.
+    simulated, and `ddpsim.order.replay.conferences` says when the policy rebuilds for them.
 
     Args:
         options: name the policy; without one the plan is the same throughout.
@@ -123,6 +123,8 @@ def plans_of(
     policies = [policy for _ in seen if (policy := options.order_policy(len(workload.parameters))) is not None]
     if not policies:
         return Plans([0], [options.bucket_plan(workload)])
+    from ddpsim.order.arrivals import Arrivals
+    from ddpsim.order.replay import conferences
 
     def assign(order: Sequence[int]) -> list[tuple[int, ...]]:
         return rebuilt_plan(workload.parameters, options.caps, order).groups()
