@@ -32,6 +32,7 @@ from ddpsim.simulation.run import Copy
 from ddpsim.simulation.scheduling import Scheduled
 from ddpsim.simulation.servers import MessageStreams, ServerLinks, Staleness, send_s
 from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.simulation.stage_links import StageLinks
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.link_rates import with_faster_links
 from ddpsim.topology.node import NETWORK
@@ -157,15 +158,23 @@ class Communication:
         """Return the collectives of one device of each rank."""
         return self.others[device - 1] if device else self.collectives
 
-    def on_busy(self, device: int = 0) -> OnBusy:
+    def among(self, lane: int) -> Collectives:
+        """Return the collectives of whoever sends on a lane."""
+        if self.lanes is not None:
+            return self.lanes.groups[lane]
+        return self.of_device(lane) if self.others else self.collectives
+
+    def on_busy(self, lanes: Sequence[int] | None = None, device: int = 0) -> OnBusy:
         """Return what is told when a rank becomes busy or idle, and slows the collectives that it is part of.
 
         Ranks meet for all of them, of whatever group, so that whichever is busy slows each.
 
         Args:
+            lanes: numbers of those that the rank is part of; None is all.
             device: of a rank that has several, which slows its own.
         """
-        groups = dict.fromkeys([self.of_device(device), *(() if self.lanes is None else self.lanes.groups)])
+        every = [] if self.lanes is None else self.lanes.groups
+        groups = dict.fromkeys([self.of_device(device), *every] if lanes is None else [every[lane] for lane in lanes])
         told = [slow_messages(each.network, self.costs, each.transport.hops, each.sender) for each in groups]
 
         def on_busy(busy: bool) -> None:
@@ -177,24 +186,21 @@ class Communication:
     def transfer(self, collective: Collective) -> simpy.Event:
         """Carry out `collective`, whose ranks are all there, and return the event of its end."""
         size_bytes, operation = collective.size_bytes, collective.operation
-        world = self.of_device(collective.lane) if self.others else self.collectives
         if operation == BUFFERS:
-            broadcast = world.run(Operation.BROADCAST, size_bytes)
+            broadcast = self.among(collective.lane).run(Operation.BROADCAST, size_bytes)
             sent: simpy.Event = broadcast & self.env.timeout(self.costs.broadcast_s)
         elif self.lanes is not None:
             sent = self.lanes.run(collective)
         else:
-            sent = world.run(Operation(operation), size_bytes, collective.lane)
+            sent = self.among(collective.lane).run(Operation(operation), size_bytes, collective.lane)
         return self.concurrent.wait_for_end(collective, sent)
 
     def shares(self, collective: Collective) -> list[tuple[str, float]]:
         """Return what the time of a collective with nothing beside it is of, as shares that sum to 1."""
         lanes, lane = self.lanes, collective.lane
         buffers = collective.operation == BUFFERS
-        world = lanes is None or buffers
-        whole = self.of_device(lane) if self.others else self.collectives
-        transport = whole.transport if lanes is None or world else lanes.groups[lane].transport
-        size_bytes = collective.size_bytes * (1 if lanes is None or world else lanes.together[lane])
+        transport = self.among(lane).transport
+        size_bytes = collective.size_bytes * (1 if lanes is None or buffers else lanes.together[lane])
         demand = transport.demand(Operation.BROADCAST if buffers else Operation(collective.operation), size_bytes)
         latency_s, whole_s = demand.latency_s + demand.stall_s, alone_s(demand, transport.capacities)
         if whole_s <= 0 or latency_s >= whole_s:
@@ -276,7 +282,9 @@ class JobResources:
             )
             for device in range(1, self.placement.devices)
         ]
-        if scheduled is not None:
+        if scheduled is not None and self.options.staged:
+            lanes = self._stage_streams(env, rings, scheduled)
+        elif scheduled is not None:
             groups, patterns = scheduled.schedule.groups, scheduled.schedule.patterns
             # Experts' gradients go over every so-manieth rank while all others' go over all, on the same links.
             among = collectives.network if EXPERT in groups else None
@@ -285,6 +293,24 @@ class JobResources:
         steps = None if lanes is None else lanes.steps
         concurrent = ConcurrentCollectives(env, self.costs, self.placement.world_size, collectives.estimate_s, steps)
         return Communication(env, self.costs, collectives, lanes, concurrent, others)
+
+    def _stage_streams(self, env: simpy.Environment, rings: bool, scheduled: Scheduled) -> MessageStreams:
+        """Return what carries the messages of the ranks of a pipeline."""
+        given, fidelity = self.options.pipeline, self.options.fidelity
+        assert given is not None
+
+        def make(placement: Placement, share: float, network: Network, sender: Hashable) -> Collectives:
+            on = SharedNetwork(network, sender, expand=False)
+            return self._collectives(env, rings, placement, None, share, on=on)
+
+        def over(transport: Transport, network: Network, sender: Hashable) -> Collectives:
+            own = scale_transport(transport, self.wire_factor, self.latency)
+            return Collectives.over(own, env, fidelity=fidelity, network=network, sender=sender)
+
+        ways = find_rank_paths(self.placement, self.backend, self.calibration)
+        ranks = given.stages, self.options.tensor_parallel
+        links = StageLinks(env, self.placement, ranks, given.stages * given.stages_per_rank, ways, make, over)
+        return links.streams(scheduled.lanes)
 
     def processor(
         self,
@@ -360,7 +386,7 @@ class JobResources:
         calibration = self.calibration
         if calibration is not None and self.backend == "gloo":
             calibration = adapt_to_group(calibration, self.placement.world_size, placement.world_size)
-        key = (placement.nodes, placement.gpus_per_node, placement.device, options)
+        key = (placement.nodes, placement.gpus_per_node, placement.device, placement.topology.visible_devices, options)
         if key not in self.transports:
             self.transports[key] = make_transport(placement, self.backend, calibration, options)
         factor = self.wire_factor if share == 1 else _times(share, self.wire_factor)

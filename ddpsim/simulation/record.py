@@ -97,6 +97,19 @@ def _iteration(graph: StepGraph, rank: RankGraph, nodes: IterationNodes, times: 
     )
 
 
+def in_model(record: Iteration, indices: Sequence[int]) -> Iteration:
+    """Return the iteration of a rank that has a part of a model, with parameters numbered as in the whole.
+
+    Args:
+        indices: registration indices in the model, by those of the rank.
+    """
+    return replace(
+        record,
+        buckets=tuple(replace(each, parameters=tuple(indices[i] for i in each.parameters)) for each in record.buckets),
+        gradients=tuple(replace(each, parameter=indices[each.parameter]) for each in record.gradients),
+    )
+
+
 def _idle_s(nodes: IterationNodes, times: NodeTimes) -> float:
     """Return for how long a device stood in backward on account of DDP: what it idled more, and waited."""
     stood = [(times.stood[begun], times.stood[ended]) for begun, ended in nodes.backward]
