@@ -280,7 +280,12 @@ class BucketSchedule(CarriedSchedule):
         def send(_: Sequence[Work]) -> Work:
             return communicator.all_reduce(bucket.buffer, len(launcher.launched))
 
-        return Sending(what, bucket.indices, bucket.size_bytes, send, fill=bucket.complete)
+        return Sending(what, bucket.indices, bucket.size_bytes, send, fill=bucket.complete, device=self._device(bucket))
+
+    def _device(self, bucket: AnyBucket) -> torch.device | None:
+        """Return the GPU that a bucket is on, of a rank that has several; None where it has one."""
+        tensors = self.model.tensors
+        return tensors[bucket.indices[0]].device if tensors[0].is_cuda and len(self.model.devices) > 1 else None
 
     def _note_written(self, positions: Iterable[int]) -> None:
         if (observer := self.launcher.observer) is not None:
