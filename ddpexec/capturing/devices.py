@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_leaves
 from ddpexec.capturing.stamps import Stamp
 from ddpexec.timing.clock import Clock, CudaClock
 from ddpsim.errors import WorkloadError
+from ddpsim.jobs.device_split import Members, put_on_devices
 from ddpsim.workload import Phase, Workload
-from ddpsim.workload.device_split import Members, put_on_devices
 from ddpsim.workload.profile import ForwardUse
 
 Pair = tuple[torch.device, torch.device]

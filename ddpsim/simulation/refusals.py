@@ -35,10 +35,13 @@ def check_devices(workload: Workload, placement: Placement, options: Options) ->
     if not workload.devices:
         return
     what = f"{workload.name} has {len(workload.devices)} devices a rank"
-    if workload.one_clock or options.backend_for(workload) not in GPU_BACKENDS:
+    if options.backend_for(workload) not in GPU_BACKENDS:
         remedy = "ask for a machine with GPUs and its own library, or for a workload of one device"
         raise InputError(f"{what}, which are GPUs: NCCL or RCCL sums their gradients", place="backend", remedy=remedy)
     others = {
+        "pipeline": options.pipeline is not None,
+        f"tensor_parallel={options.tensor_parallel}": options.tensor_parallel > 1,
+        f"expert_parallel={options.expert_parallel}": options.expert_parallel > 1,
         f"scheme={options.scheme}": options.by_schedule,
         f"process_groups={options.process_groups}": options.process_groups > 1,
         "compiled": options.compiled,
