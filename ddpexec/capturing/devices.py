@@ -78,7 +78,7 @@ class DevicesStamps:
         return DevicesStamp(self._clocks[-1].host_s(moments[-1]), None, moments, self._clocks)
 
 
-class CopiesBetween(TorchDispatchMode):
+class CopiesBetween(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of floating-point tensors that are copied between devices while it is entered.
 
     Attributes:
@@ -87,7 +87,7 @@ class CopiesBetween(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.copied: dict[Pair, int] = {}
         self.wanted = self._entered = False
 
@@ -95,13 +95,13 @@ class CopiesBetween(TorchDispatchMode):
         """Look at the forward that begins, where that is wanted."""
         if self.wanted:
             self.wanted, self._entered = False, True
-            self.__enter__()
+            self.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
         """Look no longer."""
         if self._entered:
             self._entered = False
-            self.__exit__(None, None, None)
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
