@@ -80,6 +80,7 @@ def show(
         "iterations": model.iterations,
         "synchronises": list(model.synchronises),
         "forward_use_known": model.forward_use_known,
+        **({"devices": [part.device for part in model.devices]} if model.devices else {}),
         "phases": _phases(model),
         "provenance": dict(model.provenance),
     }
