@@ -53,7 +53,7 @@ def test_what_cannot_be_cut_is_refused(
     ("option", "words"),
     [
         (("--scheme", "fsdp2"), "--scheme fsdp2: "),
-        (("--tensor-parallel", "2"), "--tensor-parallel 2: "),
+        (("--process-groups", "2"), "--process-groups 2: "),
         (("--first", "2"), "--first: "),
         (("--gpus-per-node", "3"), "--gpus-per-node: ranks of 2 GPUs on nodes of 3"),
     ],
