@@ -141,9 +141,7 @@ def _check_devices(topology: Cluster, nodes: int, gpus_per_node: int, devices: i
         raise TopologyError(what, place="gpus_per_node", remedy=remedy)
     if topology.nvlink_domain is not None and nodes > 1:
         what = f"{nodes} nodes of {topology.name} are an NVLink domain, and a rank's {devices} GPUs are in one node"
-        raise TopologyError(
-            what, place="devices", remedy="ask for one node, or for ranks of one device"
-        )
+        raise TopologyError(what, place="devices", remedy="ask for one node, or for ranks of one device")
 
 
 def _check_size(nodes: int, gpus_per_node: int) -> None:
