@@ -8,6 +8,7 @@ import pytest
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.execute import make_transport
 from ddpsim.errors import InputError, TopologyError
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.prediction.memory import Memory
 from ddpsim.simulation import Options, simulate, simulate_local
@@ -105,6 +106,16 @@ def test_a_lone_bucket_of_each_device_takes_an_allreduce_among_every_second_gpu(
         assert took.finished_s - took.wire_s == pytest.approx(
             transport.time_s(Operation.ALLREDUCE, took.size_bytes), rel=0.02
         )
+
+
+def test_bytes_between_nodes_are_those_of_a_ring_of_each_devices_ranks():
+    """By hand: of 8 ranks on two nodes each sends 2 x 7/8 of a message, of which one a node goes to the other node."""
+    placement = place(MACHINE, 2, 8, 2)
+    for device in (0, 1):
+        transport = make_transport(placement.of_device(device), "nccl", None, CollectiveOptions(algorithm="ring"))
+        demand = transport.demand(Operation.ALLREDUCE, 64 << 20)
+        out = sum(load for link, load in demand.loads.items() if str(link).startswith("node0") and ">net" in str(link))
+        assert out * transport.calibration["nccl.efficiency.net.simple"] == pytest.approx(2 * 7 / 8, rel=0.01)
 
 
 def test_devices_compute_in_turn_and_hand_over_by_copies():
