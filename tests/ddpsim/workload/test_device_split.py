@@ -7,6 +7,8 @@ import pytest
 
 from ddpsim.errors import WorkloadError
 from ddpsim.jobs.device_split import cut_layers, put_like, put_on_devices
+from ddpsim.prediction.models import Model
+from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload, with_operators, workload_document, workload_from
 
 MIB = 1 << 20
@@ -71,6 +73,18 @@ def test_an_estimate_for_another_batch_is_on_as_many_devices():
     assert [each.device for each in other.parameters] == [each.device for each in made.parameters]
     assert [part.sent_bytes for part in other.devices] == [2 * part.sent_bytes for part in made.devices]
     assert put_like(source, source) is source
+
+
+def test_a_step_carried_to_another_gpu_keeps_the_shares_of_its_parts():
+    made = split("resnet50@a100-amp-b32", at=("layer3",))
+    captured = replace(made, estimated=False)
+    carried = Model.of(captured).on(load_topology("dgx-h100"))
+    assert carried.device == "H100"
+    whole = [float(each.forward.device_s[0]) for each in (captured, carried)]
+    assert whole[1] < 0.9 * whole[0]
+    shares = [each.devices[0].device_s / forward_s for each, forward_s in zip((captured, carried), whole, strict=True)]
+    assert shares[0] == pytest.approx(shares[1])
+    assert carried.devices[0].sent_bytes == made.devices[0].sent_bytes
 
 
 REFUSED = {
