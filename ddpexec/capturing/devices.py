@@ -81,13 +81,17 @@ class DevicesStamps:
 class CopiesBetween(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of floating-point tensors that are copied between devices while it is entered.
 
+    Args:
+        host: type of the device from which batches come, whose copies are left out; None leaves none out.
+
     Attributes:
         copied: bytes by pair of devices.
         wanted: whether the next forward is to be looked at.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, host: str | None = "cpu") -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._host = host
         self.copied: dict[Pair, int] = {}
         self.wanted = self._entered = False
 
@@ -111,14 +115,10 @@ class CopiesBetween(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if function in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default):
             given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
             source = given[-1]
-            if source.device != found.device and source.is_floating_point() and self._counts(source.device):
+            if source.device != found.device and source.is_floating_point() and source.device.type != self._host:
                 pair = source.device, found.device
                 self.copied[pair] = self.copied.get(pair, 0) + found.nbytes
         return found
-
-    def _counts(self, source: torch.device) -> bool:
-        """Whether copies from there are: a batch that comes from the host is none of them."""
-        return source.type != "cpu"
 
 
 def time_copies(copied: Mapping[Pair, int]) -> dict[Pair, float]:

@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 from ddpexec.__main__ import main  # noqa: E402
 from ddpexec.ddp.parameters import collect  # noqa: E402
 from ddpexec.models import build  # noqa: E402
-from ddpexec.models.training import TrainingModel  # noqa: E402
+from ddpexec.models.training import classifier  # noqa: E402
 from ddpexec.running import devices, run  # noqa: E402
 from ddpexec.running.run import Run  # noqa: E402
 from ddpexec.running.settings import IMPLEMENTATIONS, RunSettings  # noqa: E402
@@ -61,10 +61,10 @@ def test_timed_layers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_more_devices_than_layers_and_a_parameter_of_two_modules_are_refused() -> None:
     with pytest.raises(InputError, match="99 devices for a model of"):
         devices.put_on_devices(build("mlp", "meta"), [META] * 99)
-    one, tied = build("mlp", "meta"), nn.Linear(4, 4, device="meta")
+    tied = nn.Linear(4, 4, device="meta")
     module = nn.Sequential(tied, nn.Linear(4, 4, device="meta"))
     module[1].weight = tied.weight
-    model = TrainingModel("tied", module, 1, "sample of 4", one._make_batch, one._loss)
+    model = classifier("tied", module, 1, (4,), 4)
     with pytest.raises(InputError, match=r"0.weight and 1.weight of tied are one parameter"):
         devices.put_on_devices(model, [META] * 2)
 
