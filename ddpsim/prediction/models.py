@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from ddpsim.errors import WorkloadError
 from ddpsim.gpus.table import find_shipped_gpu
 from ddpsim.jobs.simulated import Options
+from ddpsim.jobs.stages import boundary_of
 from ddpsim.prediction.carry import carry_workload
 from ddpsim.topology.declared import Cluster
 from ddpsim.workload import Workload
+from ddpsim.workload.device_split import put_like
 from ddpsim.workload.estimate import ModelShape
 from ddpsim.workload.files import RECORDED, locate_workload, read_workload, with_operators
 from ddpsim.workload.gpus import gpu_named, kind_of
@@ -86,8 +88,12 @@ class Model:
         parts = (1, 1) if options is None else (options.tensor_parallel, options.expert_parallel)
         key = (target, batch_size, precision, parts)
         if key not in self._found:
-            self._found[key] = replace(self._make(*key), operators=None)
-        return self._found[key]
+            self._found[key] = replace(put_like(self._make(*key), self.source), operators=None)
+        found = self._found[key]
+        if options is None or options.pipeline is None:
+            return found
+        kept = replace(self.source, batch_size=found.batch_size, precision=found.precision)
+        return replace(found, boundary_bytes=boundary_of(kept))
 
     def _make(self, gpu: str | None, batch_size: int | None, precision: str | None, parts: Parts) -> Workload:
         source = self.source
