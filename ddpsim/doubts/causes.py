@@ -37,8 +37,7 @@ from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
-from ddpsim.workload.anchors import DEVICE_REPEATS, GIVEN, MOSTLY_COMMUNICATION, RooflineFactors
-from ddpsim.workload.estimate import TERM_SHARES
+from ddpsim.workload.anchors import DEVICE_REPEATS, GIVEN, MOSTLY_COMMUNICATION, TERM_SHARES, RooflineFactors
 from ddpsim.workload.fusing import CompiledAs
 from ddpsim.workload.gpus import gpu_of
 

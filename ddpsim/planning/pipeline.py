@@ -23,8 +23,8 @@ from ddpsim.jobs.stages import boundary_of, stages_of
 from ddpsim.network.fairness import LinkId
 from ddpsim.operations import Operation
 from ddpsim.prediction.prediction import Prediction
+from ddpsim.schedules.mesh import REPLICA
 from ddpsim.schedules.pipeline import count_most_under_way, count_under_way, weight_versions, works_of
-from ddpsim.schedules.sharded import REPLICA
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.files import with_operators

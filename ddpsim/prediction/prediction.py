@@ -15,7 +15,6 @@ from ddpsim.doubts.doubt import Effect, Ends
 from ddpsim.jobs.graph_cuts import GraphCuts
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.stages import parts_of
-from ddpsim.markup import summary_card
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.notes import codec_notes, pace_notes
 from ddpsim.prediction.path import CriticalPath
@@ -96,6 +95,8 @@ class Prediction:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the step with its band, and what it comes to."""
+        from ddpsim.markup import summary_card
+
         return summary_card(
             f"{self.workload.name} on {format_count(self.nodes, 'node')} of {self.topology.name}",
             {
