@@ -2,7 +2,7 @@
 
 Ranks of a copy are consecutive. Copies sum a stage's gradients over the ranks of its place in each, when the rank has
 done its work or bucket by bucket, and the step ends with the last. The graph of the step says when
-(`ddpsim.simulation.pipeline`). Nothing is shared between what different copies send; sums are priced as if all ranks of
+(`ddpsim.planning.pipeline_graph`). Nothing is shared between what different copies send; sums are priced as if all ranks of
 a copy had theirs summed at once.
 """
 
@@ -26,6 +26,7 @@ from ddpsim.jobs.stages import StageCosts, boundary_of, stages_of
 from ddpsim.network.fairness import LinkId
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
+from ddpsim.planning.pipeline_graph import GradientBucket, PipelineLinks, PipelinePlan, simulate_pipeline
 from ddpsim.schedules.pipeline import (
     count_most_under_way,
     count_under_way,
@@ -33,7 +34,6 @@ from ddpsim.schedules.pipeline import (
     works_of,
 )
 from ddpsim.schedules.sharded import REPLICA
-from ddpsim.simulation.pipeline import GradientBucket, PipelineLinks, PipelinePlan, simulate_pipeline
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.files import with_operators

@@ -18,8 +18,8 @@ from ddpsim.schedules.schedule import queue_of_buckets
 from ddpsim.simulation.devices import DeviceTurns
 from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind, StepGraph
 from ddpsim.simulation.messages import Launches, PlannedMessage
-from ddpsim.simulation.pre_forward import PreForwardBuilder
-from ddpsim.simulation.rank_builder import OptimizerBuilder, RankBuilder
+from ddpsim.simulation.phases import OptimizerBuilder, PreForwardBuilder
+from ddpsim.simulation.rank_builder import RankBuilder
 from ddpsim.simulation.scheduling import WHOLE_UPDATE, ForwardWait
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload.devices import DevicePart

@@ -35,14 +35,12 @@ from ddpsim.simulation.contention import (
     share_of,
     slow_messages,
 )
-from ddpsim.simulation.graph import BUFFERS, Collective
+from ddpsim.simulation.graph import BETWEEN_NODES, BUFFERS, ENDS, INSIDE_NODE, LATENCY, Collective
 from ddpsim.simulation.messages import runs_in_rings
-from ddpsim.simulation.record import BETWEEN_NODES, ENDS, INSIDE_NODE, LATENCY
 from ddpsim.simulation.run import Copy
 from ddpsim.simulation.scheduling import Scheduled
-from ddpsim.simulation.servers import LaneGroup, ServerLinks, Staleness, StreamQueue, send_s
+from ddpsim.simulation.servers import LaneGroup, ServerLinks, StageLinks, Staleness, StreamQueue, send_s
 from ddpsim.simulation.setting import RankConfiguration
-from ddpsim.simulation.stage_links import StageLinks
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.link_rates import with_faster_links
 from ddpsim.topology.node import NETWORK

@@ -30,8 +30,7 @@ from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.refusals import check_devices, check_extent, check_schedule, check_templates
 from ddpsim.simulation.representatives import RankKind, SimulatedRank, draws_of
 from ddpsim.simulation.scheduling import schedule_of
-from ddpsim.simulation.setting import RankConfiguration, carry_out
-from ddpsim.simulation.staged import in_stages
+from ddpsim.simulation.setting import RankConfiguration, carry_out, in_stages
 from ddpsim.simulation.stages import pace_of_part
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
@@ -153,7 +152,7 @@ def resolve(
     ):
         check_layer_groups(placement, together, name)
     check_templates(placement, workloads, workload)
-    check_devices(workload, placement, options)
+    check_devices(workload, placement, options, _execution_of(workload))
     options = options.on(workload, placement.topology)
     backend = options.backend_for(workload)
     gpu = gpu_of(workload.gpu, workload.provenance)

@@ -1,19 +1,31 @@
-"""Who carries messages where not all ranks meet on one process group: streams of groups, and parameter servers."""
+"""Who carries messages where not all ranks meet on one process group: groups' lanes, a pipeline's, parameter servers.
+
+Of a pipeline's ranks those of each place have their own groups, and its stages send each other. The collectives of a
+place are run on the GPUs that its ranks have in a node. Where a copy lies in one node, all messages share its links.
+Where it spans several, the collectives of places on one node of a copy share theirs, and what goes from stage to stage
+shares them among itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import simpy
 
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.groups import part_of, part_of_place, ranks_of_place, share_of_together
+from ddpsim.collectives.point_to_point import PointToPoint
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.scaled import scale_demand
+from ddpsim.collectives.transport import Transport
 from ddpsim.network.fairness import LinkId
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.operations import Operation
+from ddpsim.schedules.mesh import SENDS, TENSOR, stage_of_group
+from ddpsim.schedules.schedule import Lane
 from ddpsim.schedules.servers import count_sendable
 from ddpsim.simulation.contention import OnBusy, Process, slow_messages
 from ddpsim.simulation.graph import BUFFERS, Collective
@@ -78,6 +90,77 @@ class LaneGroup:
         if self.line is not None and collective.operation != BUFFERS:
             return self.line.send(self.collectives.transport.demand(operation, size_bytes))
         return self.collectives.run(operation, size_bytes, 0 if collective.operation == BUFFERS else collective.lane)
+
+
+class MakeCollectives(Protocol):
+    """Makes the collectives of a part of a machine on a network."""
+
+    def __call__(self, placement: Placement, share: float, network: Network, sender: Hashable) -> Collectives:
+        """Return collectives each of which takes some share of its time."""
+
+
+@dataclass(slots=True)
+class StageLinks:
+    """Makes what carries the messages of each lane.
+
+    Attributes:
+        placement: of all ranks.
+        ranks: of a pipeline, and of those that share each layer of a stage.
+        stages: of the model.
+        ways: between ranks.
+        make: the collectives of a place.
+        over: the collectives of a transport, likewise.
+    """
+
+    env: simpy.Environment
+    placement: Placement
+    ranks: tuple[int, int]
+    stages: int
+    ways: RankPaths
+    make: MakeCollectives
+    over: Callable[[Transport, Network, Hashable], Collectives]
+    _networks: dict[int, Network] = field(init=False, default_factory=dict)
+
+    def lanes(self, lanes: Sequence[Lane]) -> list[LaneGroup]:
+        """Return what carries the messages of the lanes of all ranks."""
+        made: dict[Lane, LaneGroup] = {}
+        for group, stream in lanes:
+            name, number = stage_of_group(group)
+            key = (group, stream if name == SENDS else "")
+            if key not in made:
+                made[key] = self._sends(number, stream) if name == SENDS else self._groups(name, number)
+        return [made[group, stream if group.startswith(SENDS) else ""] for group, stream in lanes]
+
+    def _groups(self, name: str, place: int) -> LaneGroup:
+        """Return the collectives of the groups `name` of a place, with their ranks and how many they stand for."""
+        tensor, ranks = self.ranks[1], self._ranks(place)
+        if name == TENSOR:
+            part, together, count, share = *part_of(self.placement, TENSOR, tensor), tensor, 1.0
+        else:
+            count = len(ranks) // tensor
+            part, together = part_of_place(self.placement, ranks, tensor)
+            share = share_of_together(count, part)
+        network = self._network(ranks[0] // self.placement.gpus_per_node)
+        return LaneGroup(self.make(part, share, network, (name, place, share)), count, together)
+
+    def _sends(self, stage: int, kind: str) -> LaneGroup:
+        """Return what carries that which a stage sends to the next, or back to the one before."""
+        places, _ = self.ranks
+        target = stage + 1 if kind == "forward" else stage - 1
+        each = self.placement.gpus_per_node
+        pairs = list(zip(self._ranks(stage % places), self._ranks(target % places), strict=True))
+        nodes = {rank // each for rank in pairs[0]}
+        # Copies on other nodes put as much on links of their own.
+        near = [pair for pair in pairs if not nodes.isdisjoint(rank // each for rank in pair)]
+        whole = places * self.ranks[1] <= each
+        network = self._network(0 if whole else -1)
+        return LaneGroup(self.over(PointToPoint.of(self.ways, near), network, (SENDS, stage, kind)), 2)
+
+    def _ranks(self, place: int) -> list[int]:
+        return ranks_of_place(self.placement, place, *self.ranks)
+
+    def _network(self, node: int) -> Network:
+        return self._networks.setdefault(node, Network(self.env, {}))
 
 
 Bucket = tuple[int, ...]

@@ -36,8 +36,7 @@ def test_below_it_nobody_looks_a_gpu_up_or_asks_what_kind_of_clock_there_is(path
     found = names_in(path)
     assert "gpu_of" not in found
     assert "gpu_facts" not in found
-    if path.name != "pace.py":  # which reads the clocks of a record for whoever resolves, and for other rooms
-        assert not found & {"one_clock", "timed", "on_cpu"}
+    assert not found & {"one_clock", "timed", "on_cpu"}
 
 
 @pytest.mark.parametrize(

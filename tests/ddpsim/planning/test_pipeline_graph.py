@@ -11,9 +11,9 @@ from ddpsim.collectives.execute import find_rank_paths, make_transport
 from ddpsim.collectives.groups import part_of
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
+from ddpsim.planning.pipeline_graph import GradientBucket, PipelineLinks, PipelinePlan, PipelineTimes, simulate_pipeline
 from ddpsim.schedules.pipeline import Order, find_end_times, works_of
 from ddpsim.schedules.sharded import REPLICA
-from ddpsim.simulation.pipeline import GradientBucket, PipelineLinks, PipelinePlan, PipelineTimes, simulate_pipeline
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology
 
