@@ -2,8 +2,8 @@
 
 Ranks of a copy are consecutive. Copies sum a stage's gradients over the ranks of its place in each, when the rank has
 done its work or bucket by bucket, and the step ends with the last. The graph of the step says when
-(`ddpsim.planning.pipeline_graph`). Nothing is shared between what different copies send; sums are priced as if all ranks of
-a copy had theirs summed at once.
+(`ddpsim.planning.pipeline_graph`). Nothing is shared between what different copies send; sums are priced as if all
+ranks of a copy had theirs summed at once.
 """
 
 from __future__ import annotations

@@ -15,10 +15,9 @@ from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.collectives.ddp_costs import KERNELS
 from ddpsim.schedules.points import BACKWARD_END
 from ddpsim.schedules.schedule import queue_of_buckets
-from ddpsim.simulation.devices import DeviceTurns
 from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind, StepGraph
 from ddpsim.simulation.messages import Launches, PlannedMessage
-from ddpsim.simulation.phases import OptimizerBuilder, PreForwardBuilder
+from ddpsim.simulation.phases import DeviceTurns, OptimizerBuilder, PreForwardBuilder
 from ddpsim.simulation.rank_builder import RankBuilder
 from ddpsim.simulation.scheduling import WHOLE_UPDATE, ForwardWait
 from ddpsim.simulation.setting import RankConfiguration

@@ -1,15 +1,16 @@
-"""Builds what an iteration does around forward and backward: the batch, what ranks agree on, buffers; the optimizer."""
+"""Builds what an iteration does around forward and backward: batches, buffers, turns of devices, the optimizer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.simulation.graph import BUFFERS, Cause, IterationNodes, NodeKind, PartNodes
+from ddpsim.simulation.graph import BUFFERS, Cause, IterationNodes, NodeKind, PartNodes, PeerCopy
 from ddpsim.simulation.messages import Launches
 from ddpsim.simulation.rank_builder import RankBuilder
 from ddpsim.simulation.scheduling import OptimizerUpdate
 from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.workload.devices import DevicePart
 from ddpsim.workload.iteration_profile import IterationProfile
 
 
@@ -197,3 +198,84 @@ class OptimizerBuilder:
 
     def _launch_after(self, update: OptimizerUpdate) -> None:
         self.to.launch_all(self.nodes, self.launches.mark_passed(*update.after))
+
+
+class DeviceTurns:
+    """Lets the devices of a rank compute in turn, and notes what each of them did.
+
+    One host launches for all. A copy is queued on the stream of the device that it comes from, begins once the stream
+    of the other has come to where it is needed, and that one goes on when it has ended: so torch copies between GPUs
+    (`aten/src/ATen/native/cuda/Copy.cu`, torch 2.13).
+
+    Args:
+        to: the rank's resources.
+        parts: its devices, in forward's order; empty where it has one.
+    """
+
+    def __init__(self, to: RankBuilder, parts: Sequence[DevicePart]) -> None:
+        self._to, self._parts = to, parts
+        self._name, self._begun, self._lowest = "", 0, 0
+
+    def begin(self, name: str, begun: int) -> None:
+        """Let the current device begin what it does of a phase where the node `begun` has ended."""
+        self._name, self._begun, self._lowest = name, begun, self._to.current
+
+    def hand_over(self, nodes: IterationNodes, target: int) -> tuple[int, int]:
+        """Copy what the current device has made to `target`, and go on there.
+
+        Returns:
+            The nodes at whose ends the device had made it, and the other had come to where it is needed.
+        """
+        to, source = self._to, self._to.current
+        to.on_device(target)
+        free = to.event()
+        to.on_device(source)
+        made = to.moment()
+        waited = to.add_on_stream(NodeKind.WAIT, after=(free,))
+        copied = to.add_on_stream(NodeKind.PEER_COPY)
+        size_bytes = self._parts[min(source, target)].sent_bytes
+        to.graph.peer_copies[copied] = PeerCopy(source, target, size_bytes)
+        to.on_device(target)
+        nodes.parts.append(PartNodes(source, self._name, self._begun, made))
+        nodes.parts.append(PartNodes(source, "copy", waited, copied))
+        self._begun = to.add_on_stream(NodeKind.WAIT, after=(copied,))
+        return made, waited
+
+    def go_back(self, nodes: IterationNodes, target: int, begun: int) -> int:
+        """Let backward go on on `target`, with the copies that lead there; it may come back to where it has been.
+
+        Args:
+            begun: an event on the device from which on it has computed of backward.
+
+        Returns:
+            The same on the device that computes now.
+        """
+        to = self._to
+        to.on_device(self._lowest)
+        while self._lowest > target:
+            self.hand_over(nodes, self._lowest - 1)
+            there = to.event()
+            to.on_device(self._lowest)
+            nodes.backward.append((begun, to.event()))
+            begun, self._lowest = there, self._lowest - 1
+            to.on_device(self._lowest)
+        to.on_device(target)
+        return begun
+
+    def join(self) -> None:
+        """Let the rank be done when all its devices are."""
+        to, ends = self._to, list[int]()
+        for number in range(1, len(self._parts)):
+            to.on_device(number)
+            ends.append(to.event())
+        to.on_device(0)
+        if ends:
+            to.add_on_stream(NodeKind.WAIT, after=tuple(ends))
+            to.rank.last = to.event()
+
+    def end(self, nodes: IterationNodes) -> None:
+        """Note what the current device, the lowest that backward has come to, has done of the phase until now."""
+        if not self._parts:
+            return
+        self._to.on_device(self._lowest if self._name == "backward" else self._to.current)
+        nodes.parts.append(PartNodes(self._to.current, self._name, self._begun, self._to.moment()))

@@ -16,6 +16,7 @@ import simpy
 from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
 from ddpsim.bucketing.compiled import graph_splits
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.copies import byte_copy_s
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.groups import check_layer_groups
 from ddpsim.jobs.plans import Plans, PolicyView, plans_of
@@ -24,7 +25,7 @@ from ddpsim.jobs.stages import RankPart, parts_of
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.simulation.communication import JobResources, WireFactor, byte_copy_s
+from ddpsim.simulation.communication import JobResources, WireFactor
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.refusals import check_devices, check_extent, check_schedule, check_templates
