@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from ddpsim.bucketing import BucketPlan, rebuilt_plan
 from ddpsim.jobs.simulated import Options
-from ddpsim.order import Arrivals, OrderExchange, conferences
 from ddpsim.workload import Workload
 from ddpsim.workload.iteration_profile import IterationProfile
 
 if TYPE_CHECKING:
+    from ddpsim.order.replay import OrderExchange
     from ddpsim.workload.order_trace import Context
 
 
@@ -69,6 +69,9 @@ def plans_of(
     policies = [policy for _ in seen if (policy := options.order_policy(len(workload.parameters))) is not None]
     if not policies:
         return Plans([0], [options.bucket_plan(workload)])
+
+    from ddpsim.order.arrivals import Arrivals
+    from ddpsim.order.replay import conferences
 
     def assign(order: Sequence[int]) -> list[tuple[int, ...]]:
         return rebuilt_plan(workload.parameters, options.caps, order).groups()

@@ -14,7 +14,6 @@ from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.job import Job
 from ddpsim.jobs.job_options import GPU_BACKENDS, CollectiveOptions, Fidelity
 from ddpsim.jobs.pipeline import Pipeline, parse_pipeline
-from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.options.option import Option, Section, check_at_least_one, plain_signature, positive
 from ddpsim.options.text import layers_by_rank, percentage, phase_factors
 
@@ -181,6 +180,8 @@ class Options(Job):
             remedy = "give a share from 0 to 1, on the command line 0% to 100%"
             raise InputError(f"{self.jitter!r} is out of range", place="jitter", remedy=remedy)
         if self.straggling is not None:
+            from ddpsim.jobs.straggling import StragglerDistribution
+
             StragglerDistribution.of(self.straggling)
         self._check_beside()
         self._check_parts()
@@ -211,6 +212,11 @@ class Options(Job):
     def ranks_a_copy(self) -> int:
         """Ranks that have a copy of the model together, experts apart."""
         return self.tensor_parallel * (1 if self.pipeline is None else self.pipeline.stages)
+
+    def near_ranks(self, world_size: int) -> int:
+        """Return how many consecutive ranks have a copy of the model, or where copies are far apart, a stage of all."""
+        given = self.pipeline
+        return self.ranks_a_copy if given is None or given.mapping == "tp-pp-dp" else world_size // given.stages
 
     @property
     def micro_batches(self) -> int:

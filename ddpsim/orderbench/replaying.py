@@ -15,8 +15,9 @@ from ddpsim.bucketing import rebuilt_plan
 from ddpsim.errors import WorkloadError
 from ddpsim.jobs.plans import Plans, PolicyView, plans_of
 from ddpsim.jobs.simulated import Options
-from ddpsim.order import Arrivals, arrange, consensus
 from ddpsim.order.agreement import ready_tau
+from ddpsim.order.arrivals import Arrivals
+from ddpsim.order.consensus import arrange, consensus
 from ddpsim.order.traces import held_back_by
 from ddpsim.orderbench.machines import BenchMachine
 from ddpsim.simulation import simulate

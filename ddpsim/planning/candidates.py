@@ -241,7 +241,7 @@ def candidates_of(
         try:
             asked = replace(options, scheme="ddp", tensor_parallel=ranks, accumulate=1, pipeline=pipeline)
             asked.check_ranks(placement.world_size)
-            check_layer_groups(placement, asked.ranks_a_copy)
+            check_layer_groups(placement, asked.near_ranks(placement.world_size))
             whole = model.on(topology, options=asked)
             if pipeline is not None:
                 stages_of(whole, pipeline.stages * pipeline.stages_per_rank)

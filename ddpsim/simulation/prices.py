@@ -113,11 +113,13 @@ class Prices:
     def _moves_part_of_host(self, assumed: Assumptions, costs: Costs) -> bool:
         """Whether a host's time moves of which a part keeps its own.
 
-        Threads of one process copy the module too, and each further graph of a compiled step takes `graph_s`.
+        Threads of one process copy the module too, and each further graph of a compiled step takes `graph_s`
+        and `graph_passes`.
         """
         run = self._run
         compiled, one_process = run.job.options.compiled, run.schedule is not None and run.schedule.one_process
-        graphs = compiled and costs.graph_s != self.costs[0].graph_s
+        now = self.costs[0]
+        graphs = compiled and (costs.graph_s, costs.graph_passes) != (now.graph_s, now.graph_passes)
         return graphs or (assumed.host != 1 and (compiled or one_process))
 
     def _price(

@@ -14,11 +14,11 @@ from typing import TypedDict, Unpack
 import simpy
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
-from ddpsim.bucketing.compiled import graph_splits
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.copies import byte_copy_s
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.groups import check_layer_groups
+from ddpsim.jobs.graph_cuts import cuts_s, graphs_of, group_by_graphs
 from ddpsim.jobs.plans import Plans, PolicyView, plans_of
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import RankPart, parts_of
@@ -36,7 +36,6 @@ from ddpsim.simulation.stages import pace_of_part
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
-from ddpsim.workload.compiled import cuts_s, group_by_graphs
 from ddpsim.workload.devices import device_numbers
 from ddpsim.workload.gpus import gpu_of
 from ddpsim.workload.iteration_profile import check_left, find_dropped, leave_out, leave_unused, paces
@@ -149,7 +148,7 @@ def resolve(
     for name, together in (
         ("tensor_parallel", options.tensor_parallel),
         ("expert_parallel", options.expert_parallel),
-        ("pipeline", options.ranks_a_copy),
+        ("pipeline", options.near_ranks(placement.world_size)),
     ):
         check_layer_groups(placement, together, name)
     check_templates(placement, workloads, workload)
@@ -258,7 +257,6 @@ def _kinds_of(
     Args:
         parts: what ranks have of a model in stages, by place; none of a whole one.
     """
-    caps = (None if options.plan is None else options.plan.call.caps) or options.caps
     trainers = options.trainers(placement.world_size, placement.gpus_per_node)
     unused = {rank: options.unused_by(rank, workload.parameters) for rank in options.unused}
     nobody: frozenset[int] = frozenset.intersection(*unused.values()) if len(unused) == trainers else frozenset()
@@ -270,7 +268,8 @@ def _kinds_of(
                 rank = placement.rank_of(node, gpu)
                 if rank >= trainers:
                     continue
-                place = rank // options.tensor_parallel % len(parts) if parts else 0
+                given, world = options.pipeline, placement.world_size
+                place = 0 if given is None else given.place_of(rank, world, options.tensor_parallel)
                 kind = name, options.stragglers.get(rank, 1.0), unused.get(rank, frozenset()), place
                 members.setdefault(kind, []).append(rank)
     for (name, factor, unused_here, place), ranks in sorted(members.items(), key=lambda each: min(each[1])):
@@ -282,8 +281,9 @@ def _kinds_of(
         part = parts[place] if parts else None
         if part is not None:
             scaled, source = [pace_of_part(each, part) for each in scaled], part.workload
-        graphs = graph_splits(source.parameters, caps, source.arrival_order()) if options.compiled else []
-        cut_s = cuts_s(source, graphs, gpu_of(source.gpu, source.provenance)) if graphs else []
+        graphs = graphs_of(source, options)
+        memory = gpu_of(source.gpu, source.provenance) if graphs else None
+        cut_s = cuts_s(source, graphs, memory, costs.graph_passes) or [0.0] * len(graphs)
         edges_s = [edge_s * options.scale_compute * factor for edge_s in cut_s]
         used = [leave_unused(each, unused_here, nobody, source.parameters) for each in scaled]
         split = tuple(group_by_graphs(each, graphs, costs.graph_s, edges_s) for each in used)

@@ -171,3 +171,24 @@ def test_what_cannot_be_in_stages_is_refused(text, options, says):
 def test_what_does_not_go_with_stages_is_refused(others):
     with pytest.raises(InputError, match=r"pipeline.*both given|both given"):
         asked("1f1b:2,micro-batches=4", **others)
+
+
+def test_a_mapping_says_which_ranks_are_near():
+    near, far = (parse_pipeline(f"1f1b:4,mapping={each}", "pipeline") for each in ("tp-pp-dp", "tp-dp-pp"))
+    assert [near.place_of(rank, 16, 2) for rank in range(16)] == [0, 0, 1, 1, 2, 2, 3, 3] * 2
+    assert [far.place_of(rank, 16, 2) for rank in range(16)] == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+    with pytest.raises(InputError, match="no mapping"):
+        parse_pipeline("1f1b:4,mapping=pp-tp-dp", "pipeline")
+
+
+def test_sums_of_copies_in_a_node_are_short_and_what_passes_between_nodes_is_long():
+    model = source(size=10_000_000)
+    near, far = (
+        step(model, asked(f"1f1b:2,micro-batches=4,boundary=32MiB,mapping={each}", scheme="flat"), nodes=2)
+        for each in ("tp-pp-dp", "tp-dp-pp")
+    )
+    sums_s = [trace.of_rank(0)[0].buckets[0] for trace in (near, far)]
+    sent_s = [trace.of_rank(trace.ranks[1])[0].layers[0] for trace in (near, far)]
+    assert [trace.ranks for trace in (near, far)] == [[0, 1], [0, 8]]
+    assert sums_s[0].finished_s - sums_s[0].wire_s > 2 * (sums_s[1].finished_s - sums_s[1].wire_s)
+    assert sent_s[0].finished_s - sent_s[0].started_s < sent_s[1].finished_s - sent_s[1].started_s
