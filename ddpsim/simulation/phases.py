@@ -135,30 +135,30 @@ class OptimizerBuilder:
 
         That a device waits between two of them is no time of the optimizer's.
         """
-        to, nodes = self.to, self.nodes
+        to, nodes, launches = self.to, self.nodes, self.launches
         if to.one_thread:
             for update in updates:
                 if nodes.stepped:
-                    self._take_in(update)
+                    to.take_in(nodes, launches.take_waits(*update.before))
                     self.add_before_use(update)
                 else:
-                    self._launch_after(update)
+                    to.launch_all(nodes, launches.mark_passed(*update.after))
             return
         if updates and nodes.stepped:
-            self._take_in(updates[0])
+            to.take_in(nodes, launches.take_waits(*updates[0].before))
         nodes.optimizer_begun = to.moment()
         for number, update in enumerate(updates):
             if nodes.stepped and number:
                 paused = to.moment()
-                self._take_in(update)
+                to.take_in(nodes, launches.take_waits(*update.before))
                 nodes.optimizer.append((to.moment(), paused))
             if nodes.stepped:
                 self._compute(update)
             if number + 1 < len(updates):
-                self._launch_after(update)
+                to.launch_all(nodes, launches.mark_passed(*update.after))
         to.add_on_stream(NodeKind.NOT_BEFORE)
         if updates:
-            self._launch_after(updates[-1])
+            to.launch_all(nodes, launches.mark_passed(*updates[-1].after))
         if self.synchronises:
             to.synchronise()
 
@@ -176,7 +176,7 @@ class OptimizerBuilder:
             to.compute(host_s)
         to.graph.writing = writing
         self.nodes.optimizer.append((begun, to.moment()))
-        self._launch_after(update)
+        to.launch_all(self.nodes, self.launches.mark_passed(*update.after))
 
     def _compute(self, update: OptimizerUpdate) -> None:
         """Let the device do a share of the optimizer, and its host launch it; or the host, once it has all it needs."""
@@ -192,12 +192,6 @@ class OptimizerBuilder:
             if begun is not None:
                 self.nodes.parts.append(PartNodes(number, "optimizer", begun, self.to.moment()))
         self.to.on_device(0)
-
-    def _take_in(self, update: OptimizerUpdate) -> None:
-        self.to.take_in(self.nodes, self.launches.take_waits(*update.before))
-
-    def _launch_after(self, update: OptimizerUpdate) -> None:
-        self.to.launch_all(self.nodes, self.launches.mark_passed(*update.after))
 
 
 class DeviceTurns:
