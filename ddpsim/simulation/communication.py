@@ -352,9 +352,7 @@ class JobResources:
             for lane in scheduled.lanes
         ]
         ways = find_rank_paths(self.placement, self.backend, self.calibration)
-        links = ServerLinks(
-            env, self.placement, ways, self.costs, hosts, buckets, latency_s, self.wire_factor, self.latency
-        )
+        links = ServerLinks(env, ways, self.costs, hosts, buckets, latency_s, self.wire_factor, self.latency)
         self.staleness = links.staleness
         return links
 

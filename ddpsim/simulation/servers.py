@@ -198,12 +198,11 @@ class Staleness:
         return {"gradients": total, "staleness_mean": mean, "staleness_most": max(self.counts, default=0)}
 
 
+@dataclass(slots=True, eq=False)
 class ServerLinks:
     """The links between training ranks and servers, which hold an equal part of each message.
 
-    Args:
-        env: the simulation.
-        placement: training ranks and servers.
+    Attributes:
         ways: between them.
         costs: say how a rank's computation slows its own messages.
         hosts: the ranks that are servers, or whose places servers share.
@@ -214,59 +213,51 @@ class ServerLinks:
         latency: factor on the time before its bytes.
     """
 
-    def __init__(
-        self,
-        env: simpy.Environment,
-        placement: Placement,
-        ways: RankPaths,
-        costs: Costs,
-        hosts: Sequence[int],
-        buckets: Sequence[Sequence[Bucket]],
-        latency_s: float | None,
-        factor: Callable[[int], float] | None = None,
-        latency: float = 1.0,
-    ) -> None:
-        self.env, self._hosts, self._buckets = env, hosts, buckets
-        self._factor, self._latency = factor, latency
-        self._ways, self._costs = ways, costs
-        self.network, self.latency_s = Network(env, {}), latency_s
-        self.staleness = Staleness()
-        self._demands: dict[tuple[int, str, int], Demand] = {}
-        self._versions: dict[Bucket, int] = {}
-        self._seen: dict[tuple[int, Bucket], int] = {}
+    env: simpy.Environment
+    ways: RankPaths
+    costs: Costs
+    hosts: Sequence[int]
+    buckets: Sequence[Sequence[Bucket]]
+    latency_s: float | None
+    factor: Callable[[int], float] | None = None
+    latency: float = 1.0
+    network: Network = field(init=False)
+    staleness: Staleness = field(init=False, default_factory=Staleness)
+    _demands: dict[tuple[int, str, int], Demand] = field(init=False, default_factory=dict)
+    _versions: dict[Bucket, int] = field(init=False, default_factory=dict)
+    _seen: dict[tuple[int, Bucket], int] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.network = Network(self.env, {})
 
     def attendance(self, rank: int) -> ServerConnection:
         """Return what sends the messages of a rank."""
-        return ServerConnection(self, rank, self._buckets)
+        return ServerConnection(self, rank, self.buckets)
 
     def on_busy(self, rank: int) -> OnBusy:
         """Return what is told when a rank becomes busy or idle, and slows its messages; of no kind of hops, as those
         of a pattern are."""
-        return slow_messages(self.network, self._costs, (), rank)
+        return slow_messages(self.network, self.costs, (), rank)
 
     def demand(self, rank: int, collective: Collective) -> Demand:
         """Return what a rank's push or pull asks of the network."""
-        key = (rank, str(collective.operation), collective.size_bytes)
-        if key not in self._demands:
-            self._demands[key] = self._make_demand(rank, collective)
-        return self._demands[key]
-
-    def _make_demand(self, rank: int, collective: Collective) -> Demand:
-        size_bytes = collective.size_bytes
-        loads: dict[LinkId, float] = {}
-        latency_s = 0.0
-        for server in self._hosts:
+        size_bytes, loads, latency_s = collective.size_bytes, dict[LinkId, float](), 0.0
+        key = (rank, str(collective.operation), size_bytes)
+        if key in self._demands:
+            return self._demands[key]
+        for server in self.hosts:
             if server == rank:
                 continue
             ends = (rank, server) if collective.operation is Operation.REDUCE else (server, rank)
-            connection = self._ways.connection(*ends)
+            connection = self.ways.connection(*ends)
             latency_s = max(latency_s, connection.latency_s)
             for link, load in connection.loads.items():
-                loads[link] = loads.get(link, 0.0) + load / len(self._hosts)
-        self.network.add(self._ways.capacities)
-        latency_s = (self._ways.start_s(size_bytes) + latency_s) * self._latency
+                loads[link] = loads.get(link, 0.0) + load / len(self.hosts)
+        self.network.add(self.ways.capacities)
+        latency_s = (self.ways.start_s(size_bytes) + latency_s) * self.latency
         demand = Demand(latency_s, size_bytes if loads else 0, loads)
-        return demand if self._factor is None else scale_demand(demand, self._factor(size_bytes))
+        found = self._demands[key] = demand if self.factor is None else scale_demand(demand, self.factor(size_bytes))
+        return found
 
     def count_push(self, rank: int, bucket: Bucket) -> None:
         """Count a rank's gradient of a bucket, which the servers now update by."""
