@@ -142,7 +142,7 @@ class Recorder:
                 ready[row, index] = round(max(stamp.device_since(record.backward), 0.0), NANOSECOND)
 
         def phase(name: str, start: str, end: str) -> Phase:
-            return _phase([(getattr(record, start), getattr(record, end)) for record in records], name, use)
+            return phase_of([(getattr(record, start), getattr(record, end)) for record in records], name, use)
 
         forward = phase("forward", "forward", "backward")
         use_s, use_how = self._forward_use(records, skip + count, forward)
@@ -212,7 +212,7 @@ def _forward(record: IterationStamps) -> tuple[Stamp, Stamp]:
     return record.forward, record.backward
 
 
-def _phase(stamps: list[tuple[Stamp, Stamp]], name: str, use: DeviceUse | None) -> Phase:
+def phase_of(stamps: list[tuple[Stamp, Stamp]], name: str, use: DeviceUse | None) -> Phase:
     """Return a phase's host and busy device times; where the host waited for the device, without the wait."""
     host = np.array([end.host_s - start.host_s for start, end in stamps])
     device = np.array([end.device_since(start) for start, end in stamps])

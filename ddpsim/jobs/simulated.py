@@ -235,9 +235,12 @@ class Options(Job):
                 stage to be taken from it where it has none, or parameters on several devices.
         """
         self.input_of(workload)
-        if len(devices := list(dict.fromkeys(each.device for each in workload.parameters))) > 1:
-            what = f"{workload.name} has parameters on {', '.join(devices)}: a simulated rank has one computing stream"
-            remedy = "capture the model on one device, or ask `ddpsim buckets`, which keeps devices apart"
+        used = list(dict.fromkeys(each.device for each in workload.parameters))
+        if len(used) > 1 and not workload.devices:
+            what = (
+                f"{workload.name} has parameters on {', '.join(used)}, and does not say what of forward each computes"
+            )
+            remedy = "add `devices` to its file, or cut a step of one device: `ddpsim workload split`"
             raise InputError(what, place="parameters, device", remedy=remedy)
         cuts = (("tensor_parallel", workload.tensor), ("expert_parallel", workload.experts))
         for name, cut in cuts:

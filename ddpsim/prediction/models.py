@@ -11,6 +11,7 @@ from ddpsim.jobs.stages import boundary_of
 from ddpsim.prediction.carry import carry_workload
 from ddpsim.topology.declared import Cluster
 from ddpsim.workload import Workload
+from ddpsim.workload.device_split import put_like
 from ddpsim.workload.estimate import ModelShape
 from ddpsim.workload.files import RECORDED, locate_workload, read_workload, with_operators
 from ddpsim.workload.gpus import gpu_named, kind_of
@@ -87,7 +88,7 @@ class Model:
         parts = (1, 1) if options is None else (options.tensor_parallel, options.expert_parallel)
         key = (target, batch_size, precision, parts)
         if key not in self._found:
-            self._found[key] = replace(self._make(*key), operators=None)
+            self._found[key] = replace(put_like(self._make(*key), self.source), operators=None)
         found = self._found[key]
         if options is None or options.pipeline is None:
             return found

@@ -21,7 +21,7 @@ from ddpsim.simulation.costs import remove_overlap_costs
 from ddpsim.simulation.engine import trace_of
 from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import Progress
-from ddpsim.topology.graph import Cluster
+from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.workload import Workload
 
@@ -76,7 +76,7 @@ def predict(
     run = SimulatedRun.of(job, brief=brief)
     trace = run.trace(progress, keep=band or keep, like=like)
     if local_s is None:
-        local_s = local_period_s(run.workload, run.options, progress, calibration)
+        local_s = local_period_s(run.workload, run.options, progress, calibration, run.placement)
     prediction = build_prediction(run, summarise(trace), trace.plan, local_s)
     return with_band(prediction, calibration, progress, keep=keep, also=also) if band else prediction
 
@@ -271,17 +271,21 @@ def local_period_s(
     options: Options,
     progress: Progress | None = None,
     calibration: Calibration | None = None,
+    placement: Placement | None = None,
 ) -> float:
     """Return one rank's period without DDP: the median over cycles of accumulated gradients of the mean iteration.
 
     Where layers are left out it is the mean over all iterations, as with DDP. Of a pipeline it is a rank's equal share
     of what one process takes for all micro-batches.
+
+    Args:
+        placement: as that of `simulate_local`.
     """
     if (given := options.pipeline) is not None:
         whole = replace(options, pipeline=None, accumulate=given.micro_batches)
-        whole_s = local_period_s(workload, whole, progress, calibration)
+        whole_s = local_period_s(workload, whole, progress, calibration, placement)
         return given.micro_batches * whole_s / given.stages
-    periods = [it.iteration_s for it in simulate_local(workload, options, progress, calibration)]
+    periods = [it.iteration_s for it in simulate_local(workload, options, progress, calibration, placement)]
     cycle = options.accumulate
     centre = fmean if any(options.drop.values()) else median
     return centre(fmean(periods[begin : begin + cycle]) for begin in range(0, len(periods), cycle))

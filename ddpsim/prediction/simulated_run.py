@@ -70,7 +70,7 @@ class SimulatedRun:
             InputError: as `place`, and for a CPU's workload on GPUs.
         """
         topology, options = job.topology, job.options
-        placement = place(topology, job.nodes, job.gpus_per_node)
+        placement = place(topology, job.nodes, job.gpus_per_node, job.workload.devices_per_rank)
         replayed = replay_on(topology, job.workload, options)
         if options.beside is not None:
             options = replace(options, beside=_set_pace(options.beside, topology))

@@ -143,6 +143,8 @@ class Communication:
         collectives: of all ranks.
         lanes: of a schedule's groups and streams; None where DDP's buckets go.
         concurrent: what collectives in flight cost each other.
+        others: of ranks of several devices, the collectives of each device but the first: each has communicators of
+            its own, on links that all share.
     """
 
     env: simpy.Environment
@@ -150,17 +152,29 @@ class Communication:
     collectives: Collectives
     lanes: MessageStreams | None
     concurrent: ConcurrentCollectives
+    others: Sequence[Collectives] = ()
 
-    def on_busy(self, lanes: Sequence[int] | None = None) -> OnBusy:
+    def of_device(self, device: int) -> Collectives:
+        """Return the collectives of one device of each rank."""
+        return self.others[device - 1] if device else self.collectives
+
+    def among(self, lane: int) -> Collectives:
+        """Return the collectives of whoever sends on a lane."""
+        if self.lanes is not None:
+            return self.lanes.groups[lane]
+        return self.of_device(lane) if self.others else self.collectives
+
+    def on_busy(self, lanes: Sequence[int] | None = None, device: int = 0) -> OnBusy:
         """Return what is told when a rank becomes busy or idle, and slows the collectives that it is part of.
 
         Ranks meet for all of them, of whatever group, so that whichever is busy slows each.
 
         Args:
             lanes: numbers of those that the rank is part of; None is all.
+            device: of a rank that has several, which slows its own.
         """
         every = [] if self.lanes is None else self.lanes.groups
-        groups = dict.fromkeys([self.collectives, *every] if lanes is None else [every[lane] for lane in lanes])
+        groups = dict.fromkeys([self.of_device(device), *every] if lanes is None else [every[lane] for lane in lanes])
         told = [slow_messages(each.network, self.costs, each.transport.hops, each.sender) for each in groups]
 
         def on_busy(busy: bool) -> None:
@@ -173,20 +187,19 @@ class Communication:
         """Carry out `collective`, whose ranks are all there, and return the event of its end."""
         size_bytes, operation = collective.size_bytes, collective.operation
         if operation == BUFFERS:
-            among = self.collectives if self.lanes is None else self.lanes.groups[collective.lane]
-            broadcast = among.run(Operation.BROADCAST, size_bytes)
+            broadcast = self.among(collective.lane).run(Operation.BROADCAST, size_bytes)
             sent: simpy.Event = broadcast & self.env.timeout(self.costs.broadcast_s)
         elif self.lanes is not None:
             sent = self.lanes.run(collective)
         else:
-            sent = self.collectives.run(Operation(operation), size_bytes, collective.lane)
+            sent = self.among(collective.lane).run(Operation(operation), size_bytes, collective.lane)
         return self.concurrent.wait_for_end(collective, sent)
 
     def shares(self, collective: Collective) -> list[tuple[str, float]]:
         """Return what the time of a collective with nothing beside it is of, as shares that sum to 1."""
         lanes, lane = self.lanes, collective.lane
         buffers = collective.operation == BUFFERS
-        transport = self.collectives.transport if lanes is None else lanes.groups[lane].transport
+        transport = self.among(lane).transport
         size_bytes = collective.size_bytes * (1 if lanes is None or buffers else lanes.together[lane])
         demand = transport.demand(Operation.BROADCAST if buffers else Operation(collective.operation), size_bytes)
         latency_s, whole_s = demand.latency_s + demand.stall_s, alone_s(demand, transport.capacities)
@@ -260,6 +273,15 @@ class JobResources:
         """
         rings = scheduled is not None and runs_in_rings(scheduled.schedule)
         collectives, lanes = self._collectives(env, rings, self.placement, on=on), None
+        others = [
+            self._collectives(
+                env,
+                rings,
+                self.placement.of_device(device),
+                on=SharedNetwork(collectives.network, device, expand=False),
+            )
+            for device in range(1, self.placement.devices)
+        ]
         if scheduled is not None and self.options.staged:
             lanes = self._stage_streams(env, rings, scheduled)
         elif scheduled is not None:
@@ -270,7 +292,7 @@ class JobResources:
             lanes = MessageStreams.of(scheduled.lanes, groups, collectives, self.placement, made, patterns)
         steps = None if lanes is None else lanes.steps
         concurrent = ConcurrentCollectives(env, self.costs, self.placement.world_size, collectives.estimate_s, steps)
-        return Communication(env, self.costs, collectives, lanes, concurrent)
+        return Communication(env, self.costs, collectives, lanes, concurrent, others)
 
     def _stage_streams(self, env: simpy.Environment, rings: bool, scheduled: Scheduled) -> MessageStreams:
         """Return what carries the messages of the ranks of a pipeline."""
@@ -289,11 +311,18 @@ class JobResources:
         links = StageLinks(env, self.placement, given, self.options.tensor_parallel, ways, make, over)
         return links.streams(scheduled.lanes)
 
-    def processor(self, shared: Communication, setting: RankConfiguration, costs: Costs, on_busy: OnBusy) -> Processor:
-        """Return what a rank computes on, which tells `on_busy` when it does."""
+    def processor(
+        self,
+        shared: Communication,
+        setting: RankConfiguration,
+        costs: Costs,
+        on_busy: OnBusy,
+        device: int = 0,
+    ) -> Processor:
+        """Return what a rank computes on, the device of that number, which tells `on_busy` when it does."""
         lanes = () if shared.lanes is None else shared.lanes.transports()
         ranks = self.placement.world_size
-        share, transport = setting.workload.arithmetic_share, shared.collectives.transport
+        share, transport = setting.workload.arithmetic_share, shared.of_device(device).transport
         slowdown = ComputeSlowdown.of(costs, share, setting.capacity, transport, ranks, lanes)
         return Processor(shared.env, slowdown, on_busy, self.costs.copy_slowdown)
 
@@ -356,7 +385,7 @@ class JobResources:
         calibration = self.calibration
         if calibration is not None and self.backend == "gloo":
             calibration = adapt_to_group(calibration, self.placement.world_size, placement.world_size)
-        key = (placement.nodes, placement.gpus_per_node, placement.topology.visible_devices, options)
+        key = (placement.nodes, placement.gpus_per_node, placement.device, placement.topology.visible_devices, options)
         if key not in self.transports:
             self.transports[key] = make_transport(placement, self.backend, calibration, options)
         factor = self.wire_factor if share == 1 else _times(share, self.wire_factor)

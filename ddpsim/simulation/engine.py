@@ -19,6 +19,7 @@ from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.contention import UNDISTURBED, Processor
+from ddpsim.simulation.devices import copies_alone
 from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.job_run import BesideRun, JobRun, OtherJob, make_graph_run, period_of, start
 from ddpsim.simulation.prices import Prices, has_prices
@@ -237,11 +238,13 @@ def simulate_local(
     options: Options,
     progress: Progress | None = None,
     calibration: Calibration | None = None,
+    placement: Placement | None = None,
 ) -> list[Iteration]:
     """Return the iterations of one process without DDP, on its own; `progress` is as that of `simulate`.
 
     Args:
         calibration: says what adding gradients takes, where they are accumulated.
+        placement: of the machine, over whose links a rank of several devices copies what passes between them.
     """
     cycle = options.accumulate
     alone = resolve_alone(workload, options, calibration, (WARM_UP + options.iterations_of(workload)) * cycle)
@@ -254,5 +257,8 @@ def simulate_local(
         run.add(rank, processor)
     else:
         run.add(rank, processor, loader=Loader(stage), copy=lambda: env.timeout(alone.copy_s))
+    if rank.others:
+        others = [Processor(env, UNDISTURBED, lambda busy: None) for _ in rank.others]
+        run.add_devices(rank, others, copies_alone(env, placement, alone.slot_Bps))
     report(run, rank, progress)
     return [record for record in iterations_of(graph, rank, run.run()) if record.index >= WARM_UP * cycle]

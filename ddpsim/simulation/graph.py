@@ -128,6 +128,7 @@ class NodeKind(IntEnum):
     LOAD = 10  # until the loader has a batch
     COPY = 11  # a batch on the links to the device
     COLLECTIVE = 12  # a message, with all ranks
+    PEER_COPY = 13  # activations, or their gradient, on the links to another device of the rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +138,26 @@ class ExecutionModel:
     Attributes:
         one_thread: whether host and device are one, as on a CPU, so that hooks and copies delay the computation.
         sleeps: whether layers sleep, each so long after the one before was due.
+        devices: share of the parameters' bytes on each device, which each updates its own of.
     """
 
     one_thread: bool
     sleeps: bool = False
+    devices: tuple[float, ...] = (1.0,)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCopy:
+    """A copy from one device of a rank to another.
+
+    Attributes:
+        source, target: numbers of the devices.
+        size_bytes: that are copied.
+    """
+
+    source: int
+    target: int
+    size_bytes: int
 
 
 CollectiveKey = tuple[str, int, int]
@@ -182,6 +199,7 @@ class MessageNodes:
         write_back_s: of copying it out, on the device or the only thread.
         written: it was copied out; None where nothing has waited for it.
         awaited: whether a wait for it is in the graph.
+        device: of a rank that has several, number of the one whose gradients it sends.
     """
 
     index: int
@@ -197,6 +215,7 @@ class MessageNodes:
     write_back_s: float
     written: int | None = None
     awaited: bool = False
+    device: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +238,21 @@ Interval = tuple[int, int]
 """From the end of one node to the end of another."""
 
 
+@dataclass(frozen=True, slots=True)
+class PartNodes:
+    """These nodes are what one device of several did of an iteration, by name.
+
+    Attributes:
+        device: its number.
+        name: `forward`, `backward`, `optimizer`, or `copy` to another device.
+    """
+
+    device: int
+    name: str
+    begun: int
+    ended: int
+
+
 @dataclass(slots=True)
 class IterationNodes:
     """These nodes tell one iteration of one rank: each part of it is a sum of intervals.
@@ -235,6 +269,7 @@ class IterationNodes:
         exposed: waits for messages.
         gradients: of each its parameter, the host's hook and its completion.
         layers: messages that layers waited for.
+        parts: what each device computed, of a rank that has several, and the copies between them.
     """
 
     index: int
@@ -256,6 +291,7 @@ class IterationNodes:
     gradients: list[tuple[int, int, int]] = field(default_factory=list)
     messages: list[MessageNodes] = field(default_factory=list)
     layers: list[LayerNodes] = field(default_factory=list)
+    parts: list[PartNodes] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -266,7 +302,8 @@ class RankGraph:
         number: of the rank.
         one_thread: whether host and device are one, as on a CPU: `compute` is empty then.
         host: the thread that launches.
-        compute: the device's computing stream.
+        compute: the device's computing stream; of several devices that of the first.
+        others: those of the other devices of the rank.
         copies: the device's copy engine.
         delays: on no resource: each begins when what it comes after has ended.
         lanes: collectives by process group, or by group and stream.
@@ -284,6 +321,12 @@ class RankGraph:
     iterations: list[IterationNodes] = field(default_factory=list)
     last: int = ORIGIN
     nodes: range = range(0)
+    others: list[list[int]] = field(default_factory=list)
+
+    @property
+    def streams(self) -> list[list[int]]:
+        """The computing stream of each device."""
+        return [self.compute, *self.others]
 
     def until(self, iterations: int, kind: Sequence[NodeKind]) -> RankGraph:
         """Return the first iterations; of marks, those where one of them begins or ends.
@@ -313,6 +356,7 @@ class StepGraph:
         after: nodes that must have ended before it begins.
         terms: of the nodes whose seconds are made of DDP's costs, those.
         collectives: by node.
+        peer_copies: by node.
         cause: of each node's own time; `writing` is that of the nodes that are added now.
     """
 
@@ -322,6 +366,7 @@ class StepGraph:
     after: list[tuple[int, ...]] = field(default_factory=lambda: [()])
     terms: dict[int, Terms] = field(default_factory=dict)
     collectives: dict[int, Collective] = field(default_factory=dict)
+    peer_copies: dict[int, PeerCopy] = field(default_factory=dict)
     ranks: list[RankGraph] = field(default_factory=list)
     cause: list[Cause] = field(default_factory=lambda: [Cause.OTHER])
     writing: Cause = Cause.OTHER

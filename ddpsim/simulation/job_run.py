@@ -27,6 +27,7 @@ from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Communication, SharedNetwork
 from ddpsim.simulation.contention import OnBusy, Process
 from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.devices import copies_between
 from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, resolve
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
@@ -134,6 +135,13 @@ def make_graph_run(
             copy=job.copy(env, setting, shared.collectives.network, draw.stands_for),
             channel=None if links is None else links.attendance(draw.rank),
         )
+        if rank.others:
+            others = [
+                job.processor(shared, setting, own, shared.on_busy(device=device), device)
+                for device in range(1, job.placement.devices)
+            ]
+            closed, network = job.options.fidelity == "closed", shared.collectives.network
+            run.add_devices(rank, others, copies_between(network, job.placement, draw.stands_for, closed=closed))
     return run
 
 

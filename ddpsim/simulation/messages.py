@@ -105,6 +105,7 @@ class PlannedMessage:
         delay_s: how long it waits before it begins, of itself.
         blocking: whether the host waits for its end where it launches it.
         from_host_s, to_host_s: of the copy engine, before it begins and once it has ended.
+        device: number of the device, of a rank that has several, whose gradients it sends.
     """
 
     number: int
@@ -121,6 +122,7 @@ class PlannedMessage:
     blocking: bool = False
     from_host_s: float = 0.0
     to_host_s: float = 0.0
+    device: int = 0
 
 
 def messages_of(

@@ -55,8 +55,13 @@ class RankPrices:
 
 
 def has_prices(run: JobRun) -> bool:
-    """Whether other constants price each node of a run: ranks that were given have paces of no kind."""
-    return all(any(kind.paces is draw.records for kind in run.kinds) for draw in run.draws)
+    """Whether other constants price each node of a run: ranks that were given have paces of no kind.
+
+    Of ranks of several devices, whose order on each is not known beforehand, none are.
+    """
+    return run.job.placement.devices == 1 and all(
+        any(kind.paces is draw.records for kind in run.kinds) for draw in run.draws
+    )
 
 
 class Prices:

@@ -18,7 +18,6 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import RankPart, parts_of
 from ddpsim.operations import Operation
-from ddpsim.options.input_stage import InputStage
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.communication import JobResources, WireFactor, byte_copy_s
@@ -27,7 +26,7 @@ from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.pace import check_left, find_dropped, leave_out, leave_unused, paces
-from ddpsim.simulation.refusals import check_extent, check_layer_groups, check_schedule, check_templates
+from ddpsim.simulation.refusals import check_devices, check_extent, check_layer_groups, check_schedule, check_templates
 from ddpsim.simulation.representatives import RankKind, SimulatedRank, cuts_s, draws_of, graphs_of, group_by_graphs
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.setting import Plans, PolicyView, RankConfiguration, carry_out, plans_of
@@ -36,6 +35,7 @@ from ddpsim.simulation.stages import pace_of_part
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
+from ddpsim.workload.devices import device_numbers
 from ddpsim.workload.gpus import AchievedGpu, gpu_of
 from ddpsim.workload.replayed import jitter_of
 
@@ -150,6 +150,7 @@ def resolve(
     ):
         check_layer_groups(placement, together, name)
     check_templates(placement, workloads, workload)
+    check_devices(workload, placement, options)
     options = options.on(workload, placement.topology)
     backend = options.backend_for(workload)
     gpu = gpu_of(workload.gpu, workload.provenance)
@@ -212,10 +213,12 @@ class ProcessAlone:
     Attributes:
         setting: what it runs.
         copy_s: of copying a batch to a GPU that has a slot of sixteen lanes to itself.
+        slot_Bps: of that slot.
     """
 
     setting: RankConfiguration
     copy_s: float
+    slot_Bps: float  # noqa: N815
 
 
 def resolve_alone(workload: Workload, options: Options, calibration: Calibration | None, total: int) -> ProcessAlone:
@@ -234,18 +237,20 @@ def resolve_alone(workload: Workload, options: Options, calibration: Calibration
     draws, backend = list(draws_of(kind, options, total)), options.backend_for(workload)
     [setting] = _settings_of(draws, 1, options, backend, calibration, total, ddp=False)
     stage = setting.input_stage
-    return ProcessAlone(setting, 0.0 if stage is None else _copy_s(stage, workload.gpu))
-
-
-def _copy_s(stage: InputStage, model: str | None) -> float:
-    facts = None if model is None else gpu_facts(model)
+    facts = None if workload.gpu is None else gpu_facts(workload.gpu)
     slot_Bps = PCIE_X16_BANDWIDTH[_GENERATION if facts is None else facts.pcie]  # noqa: N806
-    return stage.copy_bytes / min(slot_Bps, stage.limit_Bps)
+    copy_s = 0.0 if stage is None else stage.copy_bytes / min(slot_Bps, stage.limit_Bps)
+    return ProcessAlone(setting, copy_s, slot_Bps)
 
 
 def _execution_of(workload: Workload) -> ExecutionModel:
     """Return on which resources the work of a rank is."""
-    return ExecutionModel(workload.one_clock, workload.timed)
+    numbers = device_numbers(workload.devices, workload.parameters)
+    sizes, whole = [0] * workload.devices_per_rank, sum(each.size_bytes for each in workload.parameters)
+    for number, parameter in zip(numbers, workload.parameters, strict=True):
+        sizes[number] += parameter.size_bytes
+    shares = (1.0,) if len(sizes) == 1 else tuple(size / whole for size in sizes)
+    return ExecutionModel(workload.one_clock, workload.timed, shares)
 
 
 def _kinds_of(

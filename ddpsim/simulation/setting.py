@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import TYPE_CHECKING
 
 from ddpsim.bucketing import Bucket, BucketPlan, rebuilt_plan
@@ -25,8 +26,9 @@ from ddpsim.simulation.graph import BUFFERS_PART, ExecutionModel, Linear
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.scheduling import ForwardWait, Scheduled
-from ddpsim.simulation.stages import RankStages
+from ddpsim.simulation.stages import StagedRank
 from ddpsim.workload import Workload
+from ddpsim.workload.devices import DevicePart, buffer_devices, device_numbers, part_shares
 from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.layer_messages import LayerMessage, ModelParallel
 from ddpsim.workload.optimizers import ADDITION
@@ -170,6 +172,7 @@ class RankConfiguration:
         confers: gives what conferring on the order of gradients takes before iteration k; None where nobody confers.
         stages: what it computes in a step of a pipeline; None of a whole model.
         kernel_s: the mean time of a kernel of backward on the device.
+        devices: by registration index the number of the device that each parameter is on.
     """
 
     workload: Workload
@@ -189,13 +192,15 @@ class RankConfiguration:
     scheduled: Scheduled | None = None
     input_stage: InputStage | None = None
     confers: Callable[[int], OrderAgreement | None] = lambda iteration: None
-    stages: RankStages | None = None
+    stages: StagedRank | None = None
     kernel_s: float = field(init=False, repr=False)
-    _broadcast_bytes: list[int] | None = field(init=False, repr=False, default=None)
+    devices: tuple[int, ...] = field(init=False, repr=False)
+    _broadcast_bytes: dict[int, list[int]] | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         backward_s = float(self.workload.backward.device_s.mean()) * self.options.scale_compute
         self.kernel_s = backward_s / len(self.workload.parameters) / KERNELS
+        self.devices = device_numbers(self.workload.devices, self.workload.parameters)
 
     def with_buckets(self, options: Options, plan: Callable[[int], BucketPlan]) -> RankConfiguration:
         """Return the same with other buckets."""
@@ -209,10 +214,15 @@ class RankConfiguration:
         return (self.workload.tensor or self.workload.experts) if self.ddp else None
 
     @property
-    def forward_stops(self) -> Sequence[tuple[float, float, ForwardWait | LayerMessage]]:
-        """Where forward stops, for a schedule or in a layer: the shares of it on host and device that are over then."""
+    def forward_stops(self) -> Sequence[tuple[float, float, ForwardWait | LayerMessage | DevicePart]]:
+        """Where forward stops, for a schedule, in a layer or between devices: the shares of it on host and device that
+        are over then."""
         waits = () if self.scheduled is None else self.scheduled.forward
-        stops: list[tuple[float, float, ForwardWait | LayerMessage]] = [(each.host, each.work, each) for each in waits]
+        stops: list[tuple[float, float, ForwardWait | LayerMessage | DevicePart]]
+        stops = [(each.host, each.work, each) for each in waits]
+        if self.workload.devices:
+            forward = self.workload.forward
+            stops += part_shares(self.workload.devices, float(median(forward.host_s)), float(median(forward.device_s)))
         if self.layers is None:
             return stops
         stops += [(each.host, each.device, each) for each in self.layers.forward]
@@ -281,13 +291,19 @@ class RankConfiguration:
             spent_s += (count - len(dropped)) * self.costs.rebuild_s
         return spent_s
 
-    def broadcast_bytes(self) -> list[int]:
-        """Return the messages of a buffer broadcast: torch coalesces the buffers of each dtype."""
+    def broadcast_bytes(self) -> dict[int, list[int]]:
+        """Return the messages of a buffer broadcast by device: torch coalesces the buffers of each dtype on it."""
         if self._broadcast_bytes is None:
-            sizes: dict[str, int] = {}
-            for buffer in self.workload.buffers:
-                sizes[buffer.dtype] = sizes.get(buffer.dtype, 0) + buffer.size_bytes
-            self._broadcast_bytes = list(sizes.values())
+            own = self.workload
+            sizes: dict[tuple[int, str], int] = {}
+            for device, buffer in zip(
+                buffer_devices(own.devices, own.parameters, own.buffers), own.buffers, strict=True
+            ):
+                key = device, buffer.dtype
+                sizes[key] = sizes.get(key, 0) + buffer.size_bytes
+            found = self._broadcast_bytes = dict[int, list[int]]()
+            for (device, _), size in sorted(sizes.items(), key=lambda each: each[0][0]):
+                found.setdefault(device, []).append(size)
         return self._broadcast_bytes
 
     @property
@@ -297,7 +313,11 @@ class RankConfiguration:
         They are priced by themselves, for without communication there is no broadcast.
         """
         costs, count = self.costs, len(self.workload.buffers)
-        found = count * costs.buffer_s, costs.launch_s, costs.copies_s(count, sum(self.broadcast_bytes()))
+        found = (
+            count * costs.buffer_s,
+            costs.launch_s,
+            costs.copies_s(count, sum(map(sum, self.broadcast_bytes().values()))),
+        )
         flattened_s, launch_s, copies_s = (
             Linear(each, tuple((BUFFERS_PART + name, times) for name, times in each.terms))
             if isinstance(each, Linear)

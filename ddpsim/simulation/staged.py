@@ -13,7 +13,7 @@ from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.representatives import SimulatedRank
 from ddpsim.simulation.scheduling import Scheduled, lanes_of, schedule_of
 from ddpsim.simulation.setting import Plans, RankConfiguration
-from ddpsim.simulation.stages import RankStages
+from ddpsim.simulation.stages import StagedRank
 from ddpsim.topology.graph import Placement
 
 
@@ -58,6 +58,6 @@ def in_stages(
                 schedules[part.place], part.workload, setting.costs, options, gloo=backend == "gloo",
                 pipeline=(lanes, part.place),
             )  # fmt: skip
-        stages = RankStages(part, works[part.place], last, boundary_bytes, numbers)
+        stages = StagedRank(part, works[part.place], last, boundary_bytes, numbers)
         found.append(replace(setting, plan=plans[part.place].plan, scheduled=made.get(part.place), stages=stages))
     return found

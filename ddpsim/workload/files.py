@@ -13,6 +13,7 @@ from ddpsim.documents import read_as
 from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.files import display_name, encode_text, json_text, read_json, write_whole
 from ddpsim.options.input_stage import InputStage
+from ddpsim.workload.devices import DevicePart
 from ddpsim.workload.gpus import gpu_named
 from ddpsim.workload.on_gpu import estimate_on_gpu
 from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Seconds, Workload
@@ -107,7 +108,15 @@ def workload_document(workload: Workload) -> dict[str, object]:
             {"name": p.name, "shape": list(p.shape), "dtype": p.dtype, "device": p.device, "sparse": p.sparse}
             for p in workload.parameters
         ],
-        "buffers": [{"name": b.name, "shape": list(b.shape), "dtype": b.dtype} for b in workload.buffers],
+        "buffers": [
+            {
+                "name": b.name,
+                "shape": list(b.shape),
+                "dtype": b.dtype,
+                **({} if b.device is None else {"device": b.device}),
+            }
+            for b in workload.buffers
+        ],
         **{
             phase: {
                 "host_s": getattr(workload, phase).host_s.tolist(),
@@ -139,6 +148,15 @@ def _optional_fields(workload: Workload) -> dict[str, object]:
         known["input_stage"] = workload.input_stage.document()
     if workload.sequence_length is not None:
         known["sequence_length"] = workload.sequence_length
+    if workload.devices:
+        known["devices"] = [
+            {
+                "device": part.device,
+                "forward_until_s": {"host": part.host_s, "device": part.device_s},
+                "sent_bytes": part.sent_bytes,
+            }
+            for part in workload.devices
+        ]
     if workload.operators is not None:
         known["operators"] = operators_document(workload.operators)
     return known
@@ -167,7 +185,7 @@ def _workload(read: WorkloadFile) -> Workload:
         threads=read.threads,
         estimated=read.estimated,
         parameters=tuple(Parameter(p.name, tuple(p.shape), p.dtype, p.device, p.sparse) for p in read.parameters),
-        buffers=tuple(Buffer(b.name, tuple(b.shape), b.dtype) for b in read.buffers),
+        buffers=tuple(Buffer(b.name, tuple(b.shape), b.dtype, b.device) for b in read.buffers),
         forward=Phase(read.forward.host_s, read.forward.device_s),
         backward=Phase(read.backward.host_s, read.backward.device_s),
         optimizer=Phase(read.optimizer.host_s, read.optimizer.device_s),
@@ -183,6 +201,10 @@ def _workload(read: WorkloadFile) -> Workload:
         input_stage=None if read.input_stage is None else InputStage(**dict(read.input_stage)),
         operators=operators_from(read.operators, len(read.parameters)),
         sequence_length=read.sequence_length,
+        devices=tuple(
+            DevicePart(each.device, each.forward_until_s.host, each.forward_until_s.device, each.sent_bytes)
+            for each in read.devices
+        ),
     )
 
 

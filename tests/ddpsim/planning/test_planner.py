@@ -78,7 +78,7 @@ def test_the_advice_follows_the_rule_of_one_percent_and_the_band(monkeypatch, se
         return TriedBuckets(caps, plan, model.plan, seconds_of(caps, plan))
 
     monkeypatch.setattr(best_buckets, "predict", one)
-    monkeypatch.setattr(best_buckets, "_tried", tried)
+    monkeypatch.setattr(best_buckets, "try_buckets", tried)
     monkeypatch.setattr(best_buckets, "gain_band", lambda *_: (gain_low, 0.05))
     monkeypatch.setattr(best_buckets, "pipeline_plan", lambda *_: listed)
     monkeypatch.setattr(best_buckets, "CAPS_MB", (25.0, 40.0))
