@@ -201,7 +201,7 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
 
 
 def _repeat(ran: JobRun, counted: Sequence[Iteration]) -> Iterator[Iteration]:
-    """Yield iterations with those that the last but one of each step stands for; the last waits for the slowest rank."""
+    """Yield iterations with those that the last but one of each step stands for; the last waits for the slowest."""
     slowest_s = find_repeated_s(ran, ran.extent, lambda node: np.array(ran.times.end[node]))
     for number, step in enumerate(cycles(counted)):
         *before, one, last = step
