@@ -14,7 +14,6 @@ from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.job import Job
 from ddpsim.jobs.job_options import GPU_BACKENDS, CollectiveOptions, Fidelity
 from ddpsim.jobs.pipeline import Pipeline, parse_pipeline
-from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.options.option import Option, Section, check_at_least_one, plain_signature, positive
 from ddpsim.options.text import layers_by_rank, percentage, phase_factors
 
@@ -181,6 +180,8 @@ class Options(Job):
             remedy = "give a share from 0 to 1, on the command line 0% to 100%"
             raise InputError(f"{self.jitter!r} is out of range", place="jitter", remedy=remedy)
         if self.straggling is not None:
+            from ddpsim.jobs.straggling import StragglerDistribution
+
             StragglerDistribution.of(self.straggling)
         self._check_beside()
         self._check_parts()

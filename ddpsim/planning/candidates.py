@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 
+from ddpsim.collectives.groups import check_layer_groups
 from ddpsim.errors import InputError
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.jobs.simulated import Options
@@ -16,7 +17,6 @@ from ddpsim.options.option import check_at_least_one
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.simulated_run import leave_out_repeated
 from ddpsim.schedules.named import scheme_named
-from ddpsim.simulation.refusals import check_layer_groups
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.graph import Placement
 from ddpsim.units import format_count

@@ -8,16 +8,16 @@ from statistics import fmean, median
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import remove_overlap_costs
 from ddpsim.collectives.execute import find_correcting_curve
 from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.doubt import Doubt, Ends
 from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.prediction import AlternativeStep, Prediction
-from ddpsim.prediction.simulated_run import SimulatedRun, leave_out_repeated, shorten_run
+from ddpsim.prediction.simulated_run import FEW_APART, SimulatedRun, leave_out_repeated, shorten_run
 from ddpsim.simulation import Options, simulate_local
 from ddpsim.simulation.communication import Assumptions
-from ddpsim.simulation.costs import remove_overlap_costs
 from ddpsim.simulation.engine import trace_of
 from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import Progress
@@ -193,18 +193,24 @@ def periods_under(
 
 
 def _simulate_each(prediction: Prediction, assumed: Sequence[Assumptions], progress: Progress | None) -> list[float]:
-    """Return the iteration under each of `assumed`, simulated; transfer by transfer, by what flows tell."""
+    """Return the iteration under each of `assumed`, simulated.
+
+    Transfer by transfer it is told by what changes by flows; where ranks go apart, by what changes in few iterations.
+    """
     if not assumed:
         return []
-    options, by_flow = prediction.options, prediction.options.fidelity == "steps"
-    own = [Assumptions(prediction.calibration)] if by_flow else []
+    flows, by_flow, by_few = prediction.options, prediction.options.fidelity == "steps", prediction.run.by_few
+    if by_flow:
+        flows = replace(flows, fidelity="flow")
+    if by_few:
+        flows = replace(flows, iterations=FEW_APART)
+    own = [Assumptions(prediction.calibration)] if by_flow or by_few else []
     every = [*own, *assumed]
-    flows = replace(options, fidelity="flow") if by_flow else options
     found = [
         _period_s(prediction, flows, each, progress) if again_s is None else again_s
         for each, again_s in zip(every, prediction.run.rerun(every), strict=True)
     ]
-    return [prediction.iteration_s + each_s - found[0] for each_s in found[1:]] if by_flow else found
+    return [prediction.iteration_s + each_s - found[0] for each_s in found[1:]] if own else found
 
 
 def without_beside(prediction: Prediction) -> Prediction:

@@ -12,18 +12,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpsim.bucketing.drop import skipped_buckets
+from ddpsim.collectives.ddp_costs import KERNELS
 from ddpsim.schedules.points import BACKWARD_END
 from ddpsim.schedules.schedule import queue_of_buckets
-from ddpsim.simulation.costs import KERNELS
 from ddpsim.simulation.devices import DeviceTurns
 from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind, StepGraph
 from ddpsim.simulation.messages import Launches, PlannedMessage
-from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.pre_forward import PreForwardBuilder
 from ddpsim.simulation.rank_builder import OptimizerBuilder, RankBuilder
 from ddpsim.simulation.scheduling import WHOLE_UPDATE, ForwardWait
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload.devices import DevicePart
+from ddpsim.workload.iteration_profile import IterationProfile
 from ddpsim.workload.layer_messages import LayerMessage
 
 RUN_AHEAD = 2
@@ -165,7 +165,7 @@ class IterationBuilder:
         if setting.scheduled is not None:
             self._scheduled = self._scheduled or setting.scheduled.launches()
             return self._scheduled
-        dropped, plan = setting.dropped(index), setting.plan(index)
+        dropped, plan = setting.dropped(index), setting.plans.plan(index)
         remaps = setting.remaps(dropped)
         buckets = setting.remap(plan, dropped) if remaps else plan.buckets
         groups = [bucket.parameters for bucket in buckets]

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ddpsim.bucketing import Bucket, LaunchQueue, Parameter
+from ddpsim.collectives.ddp_costs import CODEC_KERNEL_S, CODEC_RATE, Costs
+from ddpsim.collectives.linear import Linear, Rate
 from ddpsim.compression import CompressionScheme, Roofline
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
@@ -17,8 +19,6 @@ from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind
 from ddpsim.schedules.schedule import Lane, Schedule, averages, gradient_points
 from ddpsim.schedules.servers import SERVERS
-from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, Costs
-from ddpsim.simulation.graph import Linear, Rate
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import AchievedGpu
 

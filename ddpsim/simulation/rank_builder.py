@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ddpsim.collectives.ddp_costs import Costs
+from ddpsim.collectives.linear import Linear
 from ddpsim.operations import Operation
-from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import (
     ORIGIN,
     Cause,
@@ -19,7 +20,6 @@ from ddpsim.simulation.graph import (
     ExecutionModel,
     IterationNodes,
     LayerNodes,
-    Linear,
     MessageNodes,
     NodeKind,
     PartNodes,
@@ -27,8 +27,8 @@ from ddpsim.simulation.graph import (
     StepGraph,
 )
 from ddpsim.simulation.messages import Launches, PlannedMessage
-from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.scheduling import OptimizerUpdate
+from ddpsim.workload.iteration_profile import IterationProfile
 from ddpsim.workload.layer_messages import LayerMessage
 
 _GRADIENT = (NodeKind.DELAY, NodeKind.MARK, NodeKind.COMPUTE)

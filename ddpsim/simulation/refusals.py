@@ -1,4 +1,4 @@
-"""What cannot be simulated, and is refused before anything is: groups, node templates, extents and schedules."""
+"""What cannot be simulated, and is refused before anything is: devices, node templates, extents and schedules."""
 
 from __future__ import annotations
 
@@ -18,18 +18,6 @@ MOST_MOMENTS = 4_000_000
 
 MOST_APART = 64
 """Ranks that each go their own way; chosen by hand: their steps are events of one queue."""
-
-
-def check_layer_groups(placement: Placement, ranks: int, place: str = "tensor_parallel") -> None:
-    """Refuse groups of `ranks` that share layers or experts where they begin or end inside a node that others are on.
-
-    Raises:
-        InputError: a number, of the option `place`, that neither divides the ranks of a node nor is a multiple of them.
-    """
-    each = placement.gpus_per_node
-    if ranks % each and each % ranks:
-        what = f"groups of {ranks} ranks on nodes of {each}"
-        raise InputError(what, place=place, remedy="give a divisor or a multiple of the ranks of a node")
 
 
 def check_devices(workload: Workload, placement: Placement, options: Options) -> None:

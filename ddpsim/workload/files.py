@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ddpsim import shipped
 from ddpsim.bucketing import Parameter
-from ddpsim.documents import read_as
 from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.files import display_name, encode_text, json_text, read_json, write_whole
+from ddpsim.files.compiled import read_compiled
 from ddpsim.options.input_stage import InputStage
 from ddpsim.workload.devices import DevicePart
-from ddpsim.workload.gpus import gpu_named
-from ddpsim.workload.on_gpu import estimate_on_gpu
 from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Seconds, Workload
-from ddpsim.workload.schema import WorkloadFile, operators_document, operators_from
+
+if TYPE_CHECKING:
+    from ddpsim.workload.schema import WorkloadFile
 
 _TIMED = "timed "
 """How the file marks a device whose pace layers that sleep keep."""
@@ -41,7 +42,12 @@ def load_workload(name_or_path: str | Path) -> Workload:
     """
     path, where = locate_workload(name_or_path)
     workload = read_workload(path, name_or_path)
-    return workload if where in (None, RECORDED) else estimate_on_gpu(with_operators(workload), gpu_named(str(where)))
+    if where in (None, RECORDED):
+        return workload
+    from ddpsim.workload.gpus import gpu_named
+    from ddpsim.workload.on_gpu import estimate_on_gpu
+
+    return estimate_on_gpu(with_operators(workload), gpu_named(str(where)))
 
 
 def locate_workload(name_or_path: str | Path) -> tuple[Path, str | None]:
@@ -70,7 +76,11 @@ def read_workload(path: Path, name: str | Path) -> Workload:
     Raises:
         WorkloadError: as `load_workload`.
     """
-    return workload_from(read_json(path, WorkloadError, _REMEDY), display_name(name))
+
+    def read(file: Path) -> Workload:
+        return workload_from(read_json(file, WorkloadError, _REMEDY), display_name(name))
+
+    return read_compiled(path, read) if shipped.has("workload", path) else read(path)
 
 
 def with_operators(workload: Workload) -> Workload:
@@ -96,6 +106,8 @@ def save_workload(workload: Workload, path: str | Path) -> None:
 
 def workload_document(workload: Workload) -> dict[str, object]:
     """Return `workload` as the JSON document `ddpsim.workload/1`."""
+    from ddpsim.workload.schema import WorkloadFile
+
     return {
         "schema": WorkloadFile.SCHEMA,
         "name": workload.name,
@@ -136,6 +148,8 @@ def workload_document(workload: Workload) -> dict[str, object]:
 
 def _optional_fields(workload: Workload) -> dict[str, object]:
     """Return what only some workloads know."""
+    from ddpsim.workload.schema import operators_document
+
     known: dict[str, object] = {}
     if (use := workload.forward_use_s) is not None:
         host, device = _nullable(np.array([use.host_s, use.device_s]))
@@ -168,6 +182,9 @@ def workload_from(document: object, place: str) -> Workload:
     Raises:
         WorkloadError: another schema, a key missing or of the wrong kind, shapes that disagree.
     """
+    from ddpsim.documents import read_as
+    from ddpsim.workload.schema import WorkloadFile
+
     read = read_as(WorkloadFile, document, place, WorkloadError, _REMEDY)
     try:
         return _workload(read)
@@ -176,6 +193,8 @@ def workload_from(document: object, place: str) -> Workload:
 
 
 def _workload(read: WorkloadFile) -> Workload:
+    from ddpsim.workload.schema import operators_from
+
     return Workload(
         name=read.name,
         device=read.device.removeprefix(_TIMED),

@@ -44,7 +44,7 @@ def nvlink_s(size=SENT):
 
 
 def test_a_copy_goes_over_the_nvlink_between_two_gpus_of_a_rank():
-    demand, capacities = peer_demand(place(MACHINE, 1, 4, 2), (0, 1), PeerCopy(0, 1, SENT))
+    demand, _ = peer_demand(place(MACHINE, 1, 4, 2), (0, 1), PeerCopy(0, 1, SENT))
     ends = {end for rank in (0, 1) for end in (f"gpu{2 * rank}>", f">gpu{2 * rank + 1}")}
     assert len(demand.loads) == 4
     assert all(any(end in str(link) for link in demand.loads) for end in ends)
