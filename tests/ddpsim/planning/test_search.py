@@ -52,7 +52,7 @@ def test_the_best_is_that_of_all_simulated(
     name: str, machine: str, ranks: tuple[int, ...], batches: tuple[int, ...]
 ) -> None:
     model = Model.of(name)
-    space = SearchSpace(schemes=SCHEMES, tensor_parallel=ranks, micro_batch_sizes=batches)
+    space = SearchSpace(schemes=SCHEMES, tensor_parallel=ranks, micro_batch_sizes=batches, pipelines=[None])
     found = search(model, load_topology(machine), nodes=2, space=space)
     every = {}
     for scheme, together, batch in product(SCHEMES, ranks, batches):
@@ -71,7 +71,9 @@ def test_the_best_is_that_of_all_simulated(
 
 @pytest.fixture(scope="module")
 def small() -> SearchReport:
-    space = SearchSpace(schemes=["ddp", "hsdp:4"], tensor_parallel=[1, 2, 8], micro_batch_sizes=[2, 4, 8])
+    space = SearchSpace(
+        schemes=["ddp", "hsdp:4"], tensor_parallel=[1, 2, 8], micro_batch_sizes=[2, 4, 8], pipelines=[None]
+    )
     return search("gpt2-small", load_topology("dgx-a100"), nodes=2, space=space)
 
 
@@ -102,7 +104,7 @@ def test_each_candidate_is_shown_or_left_for_a_reason(small: SearchReport) -> No
 
 
 def test_a_limit_leaves_out_what_does_not_fit() -> None:
-    space = SearchSpace(schemes=SCHEMES, micro_batch_sizes=[8], tensor_parallel=[1])
+    space = SearchSpace(schemes=SCHEMES, micro_batch_sizes=[8], tensor_parallel=[1], pipelines=[None])
     node = load_topology("dgx-a100")
     whole = search("gpt2-small", node, nodes=2, space=space)
     most = max(row.plan.chosen.memory.least_bytes for row in whole.rows if row.plan.chosen.memory is not None)
@@ -147,8 +149,12 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="16 data-parallel ranks do not divide 100 samples a step; give a multiple"):
         search("gpt2-small", node, nodes=2, space=SearchSpace(global_batch_size=100, tensor_parallel=[1]))
     with pytest.raises(InputError, match="micro-batches of 3 do not divide the 8 samples of a data-parallel rank"):
-        search("gpt2-small", node, nodes=2, space=SearchSpace(micro_batch_sizes=[3], tensor_parallel=[1]))
-    space = SearchSpace(micro_batch_sizes=[1], global_batch_size=129 * 16, tensor_parallel=[1])
+        search(
+            "gpt2-small", node, nodes=2, space=SearchSpace(micro_batch_sizes=[3], tensor_parallel=[1], pipelines=[None])
+        )
+    space = SearchSpace(
+        micro_batch_sizes=[1], global_batch_size=129 * 8, tensor_parallel=[1], pipelines=[parse_pipeline("1f1b:2", "p")]
+    )
     with pytest.raises(InputError, match="129 micro-batches of 1 are a step, and 128 are simulated at most; give"):
         search("gpt2-small", node, nodes=2, space=space)
     with pytest.raises(InputError, match="its operators are not those of a transformer's layers"):
