@@ -33,6 +33,9 @@ from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.replayed import single_clock, spread_out, with_optimizer
 
+LONGEST, _OF_LONGER = 128, 8
+"""Micro-batches of a step that are all simulated where a run is brief, and how many of them where there are more."""
+
 _SETTLED = 1
 """Iterations after which those that are all alike repeat, to rounding."""
 
@@ -214,8 +217,10 @@ class SimulatedRun:
 
     def _extent(self, ran: JobRun) -> SimulatedIterations:
         brief, warm_up = shorten_run(self.options, self.workload)
+        brief = replace(brief, accumulate=ran.job.options.accumulate)
         iterations = FEW_APART if self.by_few else max(brief.iterations_of(kind.workload) for kind in ran.kinds)
-        return SimulatedIterations.of(brief, iterations, warm_up, ran.schedule, whole=False)
+        found = SimulatedIterations.of(brief, iterations, warm_up, ran.schedule, whole=False)
+        return replace(found, repeats=ran.extent.repeats)
 
     def job(self) -> JobRun:
         """Return the run with its graph and the times of its nodes; it is simulated again, for none is kept.
@@ -236,7 +241,8 @@ class SimulatedRun:
         if brief and like is not None and (resolved := with_buckets(like, self.options.caps, self.options.plan)):
             return run_resolved(resolved, progress)
         options, warm_up = shorten_run(self.options, self.workload) if brief else (self.options, WARM_UP)
-        return self.under(options, progress=progress, warm_up=warm_up, whole=whole)
+        options, repeats = leave_out_repeated(options, self.workload) if brief else (options, 0)
+        return self.under(options, progress=progress, warm_up=warm_up, whole=whole, repeats=repeats)
 
     def under(
         self,
@@ -270,9 +276,24 @@ def shorten_run(options: Options, workload: Workload) -> tuple[Options, int]:
 
     Where batches are loaded ahead, it takes as long as it takes until none is left of those loaded before the first.
     """
+    return (replace(options, iterations=1), _SETTLED) if _are_alike(options, workload) else (options, WARM_UP)
+
+
+def leave_out_repeated(options: Options, workload: Workload) -> tuple[Options, int]:
+    """Return options of a step of fewer micro-batches, and for how many more the last but one of those stands.
+
+    Between the first and the last of many, all of which are alike, each takes as long.
+    """
+    more = options.accumulate - _OF_LONGER
+    one = replace(options, iterations=None)
+    if options.accumulate <= LONGEST or options.period != options.accumulate or not _are_alike(one, workload):
+        return options, 0
+    return replace(options, accumulate=_OF_LONGER), more
+
+
+def _are_alike(options: Options, workload: Workload) -> bool:
     ahead = options.input_stage != "none"
-    alike = options.iterations is None and options.order is None and options.iterations_of(workload) == 2 and not ahead
-    return (replace(options, iterations=1), _SETTLED) if alike else (options, WARM_UP)
+    return options.iterations is None and options.order is None and options.iterations_of(workload) == 2 and not ahead
 
 
 def workloads_on(placement: Placement, options: Options) -> dict[str, Workload]:
