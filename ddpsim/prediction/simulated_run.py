@@ -148,7 +148,8 @@ class SimulatedRun:
         )
 
     def memory(self, plan: BucketPlan | None = None) -> Memory | None:
-        """Return what a rank needs of its GPU's memory; None on a CPU, whose memory is not judged.
+        """Return what a rank needs of its GPU's memory, of several that which needs most; None on a CPU, which is not
+        judged.
 
         Args:
             plan: buckets in force; None is those of the options.
@@ -168,7 +169,12 @@ class SimulatedRun:
             parts = parts_of(workload, options.pipeline)
             each_of = [Memory.of(part.workload, options.plan_of_part(part), asked, capacity) for part in parts]
             return max(each_of, key=lambda memory: memory.step_bytes)
-        return Memory.of(workload, plan or options.bucket_plan(workload), options, capacity, self.schedule())
+        plan, schedule = plan or options.bucket_plan(workload), self.schedule()
+        each_of = [
+            Memory.of(workload, plan, options, capacity, schedule, number)
+            for number in range(workload.devices_per_rank)
+        ]
+        return max(each_of, key=lambda memory: memory.step_bytes)
 
     @property
     def resolved(self) -> ResolvedJob | None:

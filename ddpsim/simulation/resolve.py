@@ -156,7 +156,7 @@ def resolve(
     ):
         check_layer_groups(placement, together, name)
     check_templates(placement, workloads, workload, in_stages=options.pipeline is not None)
-    check_devices(workload, placement, options, _execution_of(workload))
+    check_devices(workload, placement, options)
     options = options.on(workload, placement.topology)
     backend = options.backend_for(workload)
     gpu = gpu_of(workload.gpu, workload.provenance)
