@@ -137,15 +137,19 @@ class GraphCuts:
         if len(graphs) < 2:
             return None
         once_s = cuts_s(workload, graphs, gpu, passes)
-        return cls(len(graphs), (len(graphs) - 1) * graph_s, None if once_s is None else 2 * sum(once_s) * options.scale_compute)
+        return cls(
+            len(graphs),
+            (len(graphs) - 1) * graph_s,
+            None if once_s is None else 2 * sum(once_s) * options.scale_compute,
+        )
 
     def text(self, step_s: float) -> str:
         """Return what they cost of a micro-batch of `step_s`, a sentence without a full stop."""
         host = f"{self.host_s * 1e3:.3g} ms of the host's time (`graph_s`)"
         if self.device_s is None:
             return (
-                f"torch.compile splits the step into {self.graphs} graphs, which costs {host}; what crosses from one to "
-                "the next was not counted and costs nothing here: estimate the step (`ddpexec estimate --step`)"
+                f"torch.compile splits the step into {self.graphs} graphs, which costs {host}; what crosses from one "
+                "to the next was not counted and costs nothing here: estimate the step (`ddpexec estimate --step`)"
             )
         return (
             f"torch.compile splits the step into {self.graphs} graphs, which costs {self.device_s * 1e3:.3g} ms of the "

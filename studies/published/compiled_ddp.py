@@ -7,6 +7,7 @@ step changes with the caps. The step is an estimate of Llama 3.2 1B; nothing is 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -88,9 +89,7 @@ def workload(batch: int) -> Workload:
 def options_of(setting: Setting) -> Options:
     """Return the options of a job."""
     caps = BucketCaps(bucket_cap_mb=setting.bucket_cap_mb)
-    return Options(
-        caps=caps, compiled=True, accumulate=setting.accumulate, find_unused_parameters=setting.find_unused
-    )
+    return Options(caps=caps, compiled=True, accumulate=setting.accumulate, find_unused_parameters=setting.find_unused)
 
 
 @cache
@@ -98,7 +97,11 @@ def predicted(setting: Setting, *, left_out: bool = False) -> tuple[float, int]:
     """Return the step of the optimizer and the number of graphs; without what crosses a cut where `left_out`."""
     calibration = Calibration.priors("nccl").with_values(LEFT_OUT, source=GIVEN) if left_out else None
     job = predict(
-        workload(setting.batch), load_topology(MACHINE), options=options_of(setting), calibration=calibration, band=False
+        workload(setting.batch),
+        load_topology(MACHINE),
+        options=options_of(setting),
+        calibration=calibration,
+        band=False,
     )
     cuts: GraphCuts | None = job.graph_cuts
     return job.iteration_s * setting.accumulate, 1 if cuts is None else cuts.graphs
@@ -108,7 +111,7 @@ def changes() -> Iterator[Change]:
     """Yield what each larger cap does, of settings that differ in nothing else."""
     steps = measured()
     ordered = sorted(steps, key=lambda each: (each.batch, not each.find_unused, each.bucket_cap_mb))
-    for before, after in zip(ordered, ordered[1:], strict=False):
+    for before, after in itertools.pairwise(ordered):
         if (before.batch, before.find_unused) != (after.batch, after.find_unused):
             continue
         pair = before, after
@@ -128,11 +131,13 @@ def changes() -> Iterator[Change]:
 
 def lines(found: Sequence[Change]) -> Iterator[str]:
     """Yield the table."""
-    yield "| find_unused | caps, MiB | graphs | measured, ms | predicted | without what crosses | repetitions differ by |"
+    yield "| find_unused | caps, MiB | graphs | measured, ms | predicted | host alone | runs differ by |"
     yield "|---|---|---|--:|--:|--:|--:|"
     for each in found:
         seconds = (each.measured_s, each.predicted_s, each.without_s)
-        cells = [" -> ".join(map(str, pair)) for pair in (each.caps, each.graphs)] + [f"{s * 1e3:+.1f}" for s in seconds]
+        cells = [" -> ".join(map(str, pair)) for pair in (each.caps, each.graphs)] + [
+            f"{s * 1e3:+.1f}" for s in seconds
+        ]
         again = f"{each.every_s * 1e3:.0f}" if each.every_s else "-"
         yield f"| {'yes' if each.find_unused else 'no'} | {' | '.join(cells)} | {again} |"
 
