@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.doubts import collectives
 from ddpsim.doubts.collisions import collisions
 from ddpsim.doubts.devices import far_from_nics
@@ -30,15 +31,13 @@ from ddpsim.doubts.spreads import (
     at_end,
     find_fusing_spreads,
 )
+from ddpsim.jobs.graph_cuts import GraphCuts
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
-from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.graph_cuts import GraphCuts
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
-from ddpsim.workload.anchors import DEVICE_REPEATS, GIVEN, MOSTLY_COMMUNICATION, RooflineFactors
-from ddpsim.workload.estimate import TERM_SHARES
+from ddpsim.workload.anchors import DEVICE_REPEATS, GIVEN, MOSTLY_COMMUNICATION, TERM_SHARES, RooflineFactors
 from ddpsim.workload.fusing import CompiledAs
 from ddpsim.workload.gpus import gpu_of
 

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 from ddpsim.bucketing import BucketCaps
+from ddpsim.bucketing.compiled import graph_splits
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.errors import PlanError
+from ddpsim.jobs.graph_cuts import FORWARD_SHARE, GraphCuts, cuts_s, group_by_graphs
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate
-from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.graph_cuts import FORWARD_SHARE, GraphCuts, cuts_s, graphs_of, group_by_graphs
-from ddpsim.simulation.pace import paces
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload.gpus import gpu_named
+from ddpsim.workload.iteration_profile import paces
 from ddpsim.workload.operators import Operator, StepOperators
 from tests.ddpsim.simulation.builders import named, workload
 
@@ -33,7 +34,7 @@ def source(**given):
 
 def test_gradients_of_a_graph_come_when_its_last_one_does():
     one = source()
-    graphs = graphs_of(one, Options(caps=CAP, compiled=True))
+    graphs = graph_splits(one.parameters, CAP, one.arrival_order())
     assert graphs == [(9,), (8, 7, 6), (5, 4, 3), (2, 1, 0)]
     [plain], apart = paces(one), group_by_graphs(paces(one)[0], graphs, 0.0, [0.0] * 4)
     assert apart.order == plain.order
@@ -101,13 +102,14 @@ def test_one_graph_hides_nothing_and_buckets_begin_when_their_graph_is_over():
     gradients = simulate(whole, DGX.place(), options).of_rank(0)[0].gradients
     moments = sorted(gradient.ready_s for gradient in gradients)
     apart = sum(later - earlier > 2e-3 for earlier, later in pairwise(moments))
-    assert 1 + apart == len(graphs_of(whole, options)) == 2, "copies into buckets are all that lies between"
+    graphs = graph_splits(whole.parameters, options.caps, whole.arrival_order())
+    assert 1 + apart == len(graphs) == 2, "copies into buckets are all that lies between"
 
 
 def test_a_compiled_step_that_the_host_holds_up_pays_for_its_graphs():
     slow = source(host_share=2.0, size=300_000)
     options = Options(caps=BucketCaps(bucket_cap_mb=1))
-    graphs = graphs_of(slow, replace(options, compiled=True))
+    graphs = graph_splits(slow.parameters, options.caps, slow.arrival_order())
     eager, compiled = (
         predict(slow, DGX, options=replace(options, compiled=each), band=False) for each in (False, True)
     )

@@ -13,9 +13,9 @@ import numpy as np
 
 from ddpsim.bucketing.compiled import graph_splits
 from ddpsim.jobs.simulated import Options
-from ddpsim.simulation.pace import IterationProfile
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import AchievedGpu
+from ddpsim.workload.iteration_profile import IterationProfile
 from ddpsim.workload.operators import NARROW, Operator
 from ddpsim.workload.profile import Seconds
 
