@@ -1,7 +1,8 @@
 """The step under a condition that no file of a machine tells: a second band, with its condition.
 
 Whether peer-to-peer works over PCIe is a matter of a switch's settings (ACS), a hypervisor or the kernel; how fast
-cards reach host memory, of containers and virtual machines too. One band that held both cases would say nothing of either.
+cards reach host memory, of containers and virtual machines too. One band that held both cases would say nothing of
+either.
 """
 
 from __future__ import annotations
