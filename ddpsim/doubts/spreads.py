@@ -46,12 +46,12 @@ _TABLES = "errors of uncalibrated predictions on public tables of other sites (s
 LATENCY_BOUND = 0.15
 """Share of an allreduce's time that does not grow with its bytes, from which on it counts as bound by latency."""
 
-_IN_NODE = Spread(-0.12, 0.24, _TABLES, "bandwidth inside a node")
-_DIRECT = Spread(-0.23, 0.53, _TABLES, "latency, or cards that reach GPU memory")
-_STAGED_LATENCY = Spread(-0.32, 0.60, _TABLES, "through host memory, latency")
-_STAGED = Spread(-0.22, 0.46, _TABLES, "through host memory, bandwidth")
-_TCP_LATENCY = Spread(-0.03, 1.15, _TABLES, "TCP, latency")
-_TCP = Spread(-0.23, 0.56, _TABLES, "TCP, bandwidth")
+_IN_NODE = Spread(-0.12, 0.25, _TABLES, "bandwidth inside a node")
+_DIRECT = Spread(-0.23, 0.54, _TABLES, "latency, or cards that reach GPU memory")
+_STAGED_LATENCY = Spread(-0.32, 0.63, _TABLES, "through host memory, latency")
+_STAGED = Spread(-0.22, 0.49, _TABLES, "through host memory, bandwidth")
+_TCP_LATENCY = Spread(-0.03, 1.20, _TABLES, "TCP, latency")
+_TCP = Spread(-0.23, 0.60, _TABLES, "TCP, bandwidth")
 
 COLLECTIVES = {
     "NVLink": (_DIRECT, _IN_NODE),

@@ -22,7 +22,7 @@ POOL = 2.0
 LEAST = 0.03
 APART = "kalavai"
 """A site where host memory is reached several times more slowly than on all others: its own case, with its own band
-(`ddpsim.doubts.spreads.SLOW_HOST`), and no part of the others'."""
+(`ddpsim.doubts.spreads.SLOW_HOST`), and no part of its family's."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,10 @@ def klass(row: Row) -> str:
 
 def spreads(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
     """Return by class the 10th and 90th percentile of errors, drawn towards those of all rows where sites are few."""
-    rows = [row for row in rows if row.site != APART]
     together = _ends(rows)
     found = {}
     for name in dict.fromkeys(spread.name for pair in COLLECTIVES.values() for spread in pair):
-        own = [row for row in rows if klass(row) == name]
+        own = [row for row in rows if klass(row) == name and row.site != APART]
         sites = len({row.site for row in own})
         ends = _ends(own) if own else together
         low, high = ((sites * e + POOL * t) / (sites + POOL) for e, t in zip(ends, together, strict=True))
