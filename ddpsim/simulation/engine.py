@@ -12,17 +12,27 @@ import simpy
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.jobs.simulated import Options
+from ddpsim.jobs.stages import join_plans
 from ddpsim.jobs.torch_line import torch_line
 from ddpsim.options.input_stage import Loader
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.contention import UNDISTURBED, Processor
+from ddpsim.simulation.devices import copies_alone
 from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.job_run import BesideRun, JobRun, OtherJob, make_graph_run, period_of, start
 from ddpsim.simulation.prices import Prices, has_prices
-from ddpsim.simulation.record import critical_path, iterations_of
-from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, SimulatedIterations, resolve, resolve_alone
+from ddpsim.simulation.record import critical_path, in_model, iterations_of
+from ddpsim.simulation.resolve import (
+    WARM_UP,
+    JobConditions,
+    ResolvedJob,
+    SimulatedIterations,
+    resolve,
+    resolve_alone,
+    slot_of,
+)
 from ddpsim.simulation.run import GraphRun, Progress, report
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.servers import Staleness
@@ -134,9 +144,9 @@ def _keeps_graph(run: JobRun, assumed: Assumptions) -> bool:
     if run.schedule is None or (assumed.compute == 1 and job.keeps_transports(assumed)):
         return True
     options = replace(job.options, scale_compute=job.options.scale_compute * assumed.compute)
-    first, plan = run.kinds[0].workload, run.settings[0].plan(0)
+    first, plan, place = run.kinds[0].workload, run.settings[0].plans.plan(0), 0 if options.staged else None
     return run.schedule == schedule_of(
-        options, first, plan, assumed.on(job.placement), job.backend, assumed.calibration
+        options, first, plan, assumed.on(job.placement), job.backend, assumed.calibration, place
     )
 
 
@@ -144,9 +154,11 @@ def _period_again(run: JobRun, graph: StepGraph, extent: SimulatedIterations, pr
     """Return the period of the first iterations of a run under one of several assumptions."""
     job = prices.jobs[column]
     graph = replace(graph, seconds=prices.seconds[:, column].tolist())
-    costs, late_s = zip(*((each.costs[column], float(each.late_s[column])) for each in prices.ranks), strict=True)
+    options = replace(job.options, scale_compute=job.options.scale_compute * prices.assumed[column].compute)
+    ranks = zip(run.settings, prices.ranks, strict=True)
+    settings = [replace(each, costs=rank.costs[column], options=options) for each, rank in ranks]
     shared = job.communication(simpy.Environment(), run.settings[0].scheduled)
-    again = make_graph_run(replace(run, job=job), shared, graph, costs, late_s)
+    again = make_graph_run(replace(run, job=job, settings=settings), shared, graph)
     end = again.run().end
     return float(period_of(run, extent, lambda node: np.array(end[node])))
 
@@ -160,7 +172,14 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
     job, graph, times, settings, extent = ran.job, ran.graph, ran.times, ran.settings, ran.extent
     options, placement, backend = job.options, job.placement, job.backend
     ranks = [rank for rank in graph.ranks if rank.number >= 0]
-    records = [record for rank in ranks for record in iterations_of(graph, rank, times)]
+    parts = {
+        draw.rank: setting.stages.part for draw, setting in zip(ran.draws, settings, strict=True) if setting.stages
+    }
+    records = [
+        record if rank.number not in parts else in_model(record, parts[rank.number].indices)
+        for rank in ranks
+        for record in iterations_of(graph, rank, times)
+    ]
     counted = [record for record in records if extent.begin <= record.index < extent.end]
     plan = plan_of(ran)
     provenance = _provenance(ran.workload, placement, options, plan, job.staleness)
@@ -180,14 +199,21 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
 
 
 def plan_of(ran: JobRun) -> BucketPlan:
-    """Return the buckets of the last iteration that counts, with the line of torch's that makes them."""
-    plan = ran.settings[0].plan(ran.extent.end - 1)
-    call = torch_line(ran.job.options, plan, [kind.workload for kind in ran.kinds])
-    shared = ran.job.options.tensor_parallel
+    """Return the buckets of the last iteration that counts, with the line of torch's that makes them.
+
+    Of a pipeline they are those of all its ranks, the first one's first.
+    """
+    plan, options = ran.settings[0].plans.plan(ran.extent.end - 1), ran.job.options
+    kinds = [kind for kind in ran.kinds if kind.part is None or kind.part.place == 0]
+    call = torch_line(options, plan, [kind.workload for kind in kinds])
+    if options.staged:
+        plans = {kind.part: options.plan_of_part(kind.part) for kind in ran.kinds if kind.part is not None}
+        plan = join_plans(plans, ran.workload.parameters)
+    shared = options.ranks_a_copy
     if shared > 1 and call.caps is not None:
         parts = f"of a rank's part of the model, process_group: one rank in {shared}"
         call = replace(call, note="; ".join(filter(None, [parts, call.note])))
-    if (experts := ran.job.options.expert_parallel) > 1 and plan.call.caps is not None:
+    if (experts := options.expert_parallel) > 1 and plan.call.caps is not None:
         parts = f"of all but experts; theirs by another, process_group: one rank in {experts}"
         call = replace(plan.call, note=parts)
     return replace(plan, call=call)
@@ -220,22 +246,25 @@ def simulate_local(
     options: Options,
     progress: Progress | None = None,
     calibration: Calibration | None = None,
+    placement: Placement | None = None,
 ) -> list[Iteration]:
     """Return the iterations of one process without DDP, on its own; `progress` is as that of `simulate`.
 
     Args:
         calibration: says what adding gradients takes, where they are accumulated.
+        placement: of the machine, over whose links a rank of several devices copies what passes between them.
     """
     cycle = options.accumulate
-    alone = resolve_alone(workload, options, calibration, (WARM_UP + options.iterations_of(workload)) * cycle)
-    env, graph, setting = simpy.Environment(), StepGraph(), alone.setting
+    setting = resolve_alone(workload, options, calibration, (WARM_UP + options.iterations_of(workload)) * cycle)
+    env, graph = simpy.Environment(), StepGraph()
     build_rank(graph, setting, 0, 1)
     [rank] = graph.ranks
     run, stage = GraphRun(env, graph, None, 1), setting.input_stage
-    processor = Processor(env, UNDISTURBED, lambda busy: None)
-    if stage is None:
-        run.add(rank, processor)
-    else:
-        run.add(rank, processor, loader=Loader(stage), copy=lambda: env.timeout(alone.copy_s))
+    loader, slot_Bps = None if stage is None else Loader(stage), slot_of(workload)  # noqa: N806
+    copy_s = 0.0 if stage is None else stage.copy_bytes / min(slot_Bps, stage.limit_Bps)
+    first, *others = [Processor(env, UNDISTURBED, lambda busy: None) for _ in rank.streams]
+    run.add(rank, first, loader=loader, copy=lambda: env.timeout(copy_s))
+    if others:
+        run.add_devices(rank, others, copies_alone(env, placement, slot_Bps))
     report(run, rank, progress)
     return [record for record in iterations_of(graph, rank, run.run()) if record.index >= WARM_UP * cycle]

@@ -13,55 +13,20 @@ import numpy as np
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import make_transport
+from ddpsim.collectives.groups import part_of, share_of_together
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
-from ddpsim.schedules.mesh import DATA, LAYERS, beside_experts, beside_tensor
-from ddpsim.schedules.message import WORLD, Message
+from ddpsim.schedules.mesh import DATA, LAYERS, TENSOR, beside_experts, beside_stages, beside_tensor, group_of_stage
+from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.points import Point, PointKind, points
 from ddpsim.schedules.schedule import Lane, Schedule, parameters_at, queue_of
 from ddpsim.schedules.servers import SERVERS
 from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.groups import part_of, share_of_together
 from ddpsim.simulation.messages import Launches, PlannedMessage, is_filled_by_hooks, messages_of
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
-
-When = Callable[[int], float]
-"""When a rank comes to a parameter's point, in any unit."""
-
-
-def block_first_points(schedule: Schedule, workload: Workload) -> Schedule:
-    """Return `schedule` with each message blocking only the first of the points that it blocks in forward and backward.
-
-    A rank that has waited at the first passes the others of the same message, so that nothing changes but what it costs
-    to ask. Where gradients come in several orders, or none of a message's is known to come, backward's points stay.
-    """
-    device = np.nan_to_num(workload.forward_shares().device_s, nan=1.0)
-    orders = np.argsort(workload.gradient_hook_s, axis=1, kind="stable")
-    firsts: dict[PointKind, When] = {PointKind.FORWARD: lambda index: float(device[index])}
-    if (orders == orders[0]).all() and not np.isnan(workload.gradient_hook_s).any():
-        places = np.empty(len(workload.parameters))
-        places[orders[0]] = np.arange(len(places))
-        firsts[PointKind.BACKWARD] = lambda index: float(places[index])
-    return replace(schedule, messages=tuple(_trim_message(message, firsts) for message in schedule))
-
-
-def _trim_message(message: Message, firsts: dict[PointKind, When]) -> Message:
-    kept: list[Point] = [point for point in message.blocks if point.kind not in firsts]
-    for kind, when in firsts.items():
-        found = [point for point in message.blocks if point.kind is kind and point.parameter is not None]
-        kept += _find_first(found, when)
-    return message if len(kept) == len(message.blocks) else replace(message, blocks=tuple(kept))
-
-
-def _find_first(found: list[Point], when: When) -> list[Point]:
-    if len(found) < 2:
-        return found
-    times = [when(point.parameter) for point in found if point.parameter is not None]
-    return [found[times.index(min(times))]]
-
 
 BUFFERS_LANE: Lane = (WORLD, "module buffers")
 """The lane of the process group of all ranks that buffers are broadcast on.
@@ -117,11 +82,13 @@ class Scheduled:
     Attributes:
         schedule: with its messages cut into segments.
         messages: one a message, in the same order.
-        lanes: groups and streams, that of module buffers first.
+        lanes: groups and streams; of a pipeline, of all its ranks.
         forward: where forward stops, in order.
         updates: what the optimizer does after backward, in order; none where it updates before use.
         needed: by parameter, the points before the computation of its gradient; empty where there are none.
         filled: parameters whose gradient's hook copies it into a message.
+        buffers_lane: number of the lane of module buffers.
+        layers_lane: of what layers wait for; None where they wait for nothing.
     """
 
     schedule: Schedule
@@ -131,6 +98,8 @@ class Scheduled:
     updates: tuple[OptimizerUpdate, ...]
     needed: tuple[tuple[Point, ...], ...]
     filled: frozenset[int]
+    buffers_lane: int = 0
+    layers_lane: int | None = None
 
     @classmethod
     def of(
@@ -142,18 +111,18 @@ class Scheduled:
         *,
         gloo: bool = False,
         host_copy_s: float = 0.0,
+        pipeline: tuple[Sequence[Lane], int] | None = None,
     ) -> Scheduled:
         """Return `schedule` for ranks that compute `workload`.
 
         Args:
+            pipeline: the lanes of all ranks of a pipeline, and the place of this one in it.
             gloo: whether it is carried out over gloo, whose messages start when the host launches them.
             host_copy_s: of a byte between host and device.
         """
-        schedule = block_first_points(schedule, workload)
         count = len(workload.parameters)
-        layers = [lane for lane in LAYERS if lane[0] in schedule.groups]
-        sent = [(message.group, message.stream) for message in schedule]
-        lanes = tuple(dict.fromkeys([BUFFERS_LANE, *sent, *layers]))
+        lanes, place = (lanes_of(schedule), None) if pipeline is None else pipeline
+        layers = [number for number, lane in enumerate(lanes) if lane in _layers_lanes(place)]
         backward = parameters_at(schedule, PointKind.BACKWARD)
         filled = (index for each in schedule if is_filled_by_hooks(each) for index in each.parameters)
         late = schedule.update == "before_use"
@@ -168,22 +137,43 @@ class Scheduled:
                 schedule,
                 workload,
                 costs,
-                lanes,
+                tuple(lanes),
                 view=options.gradient_as_bucket_view,
                 gloo=gloo,
                 host_copy_s=host_copy_s,
             ),
-            lanes,
+            tuple(lanes),
             _find_waits(schedule, workload, groups if late else []),
             () if late else tuple(_update(schedule, workload, group, options.scale_host) for group in groups),
             tuple((Point(PointKind.BACKWARD, index),) if index in backward else () for index in range(count)),
             frozenset(filled),
+            lanes.index(_buffers_lane(place)),
+            next(iter(layers), None),
         )
 
     def launches(self) -> Launches:
         """Return what one rank launches and waits for, from its first iteration on."""
         ids = [message.id for message in self.schedule]
         return Launches(queue_of(self.schedule), self.messages, ids, len(self.needed))
+
+
+def _buffers_lane(place: int | None) -> Lane:
+    return BUFFERS_LANE if place is None else (group_of_stage(DATA, place), BUFFERS_LANE[1])
+
+
+def _layers_lanes(place: int | None) -> Sequence[Lane]:
+    return LAYERS if place is None else ((group_of_stage(TENSOR, place), LAYERS[0][1]),)
+
+
+def lanes_of(schedule: Schedule, place: int | None = None) -> tuple[Lane, ...]:
+    """Return the groups and streams of a schedule's messages, of module buffers, which are first, and of layers.
+
+    Args:
+        place: in a pipeline, of the ranks that carry it out.
+    """
+    layers = [lane for lane in _layers_lanes(place) if lane[0] in schedule.groups]
+    sent = [(message.group, message.stream) for message in schedule]
+    return tuple(dict.fromkeys([_buffers_lane(place), *sent, *layers]))
 
 
 def _updates_apart(schedule: Schedule, count: int) -> bool:
@@ -210,7 +200,7 @@ def _groups(schedule: Schedule, count: int, *, clipping: bool) -> list[list[int]
 
     awaited: set[int] = set()
     for message in schedule:
-        blocked = [p.parameter for p in message.blocks if p.kind is PointKind.OPTIMIZER and p.parameter is not None]
+        blocked = _parameters(PointKind.OPTIMIZER, message.blocks)
         awaited.update(blocked)
         for index in blocked[1:]:
             group[root(index)] = root(blocked[0])
@@ -237,16 +227,24 @@ def _update(
     )
 
 
+def _parameters(kind: PointKind, *of: Iterable[Point]) -> list[int]:
+    """Return the parameters whose point `kind` is among some points."""
+    return [point.parameter for each in of for point in each if point.kind is kind and point.parameter is not None]
+
+
 def _find_waits(schedule: Schedule, workload: Workload, groups: Sequence[Sequence[int]]) -> tuple[ForwardWait, ...]:
     use = workload.forward_shares()
     device = np.nan_to_num(use.device_s, nan=1.0)
     host = np.nan_to_num(use.host_s, nan=1.0)
     first: dict[int, int] = {}
     for number, message in enumerate(schedule):
-        for point in message.blocks:
-            if point.kind is PointKind.OPTIMIZER and point.parameter is not None:
-                first.setdefault(point.parameter, number)
-    needed = parameters_at(schedule, PointKind.FORWARD)
+        for parameter in _parameters(PointKind.OPTIMIZER, message.blocks):
+            first.setdefault(parameter, number)
+    # A rank that has waited at the first point of a message passes its others.
+    needed = set(_parameters(PointKind.FORWARD, *(message.after for message in schedule)))
+    for message in schedule:
+        if blocked := _parameters(PointKind.FORWARD, message.blocks):
+            needed.add(min(blocked, key=device.__getitem__))
     found: dict[float, tuple[list[tuple[int, OptimizerUpdate]], list[int]]] = {}
     for members in groups:
         order = min(first.get(index, 0) for index in members)
@@ -274,18 +272,20 @@ def schedule_of(
     placement: Placement,
     backend: str,
     calibration: Calibration | None,
+    place: int | None = None,
 ) -> Schedule:
     """Return the schedule of a job with the buckets of `plan`, its messages cut into segments.
 
     Args:
-        workload: of rank 0.
+        workload: of rank 0, or of the ranks of a place in a pipeline.
+        place: that; None where every rank has all layers.
 
     Raises:
         PlanError: a schedule that cannot be carried out.
     """
     ours = replace(options.collective, rings=True)
-    tensor, data = options.tensor_parallel, placement.world_size // options.tensor_parallel
-    part, together = (placement, 1) if tensor == 1 else part_of(placement, DATA, data)
+    tensor, data = options.tensor_parallel, placement.world_size // options.ranks_a_copy
+    part, together = (placement, 1) if options.ranks_a_copy == 1 else part_of(placement, DATA, data)
     transport, share = make_transport(part, backend, calibration, ours), share_of_together(data, part)
 
     def time_s(operation: Operation, size_bytes: int) -> float:
@@ -299,6 +299,8 @@ def schedule_of(
 
     setup = replace(setup, control_s=control_s)
     made = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
+    if place is not None:
+        return beside_stages(made, place, tensor, data)
     if tensor > 1:
         return beside_tensor(made, tensor, data)
     experts = workload.experts
@@ -325,10 +327,10 @@ def setup_of(
     return SchemeInputs(
         parameters=workload.parameters,
         buckets=plan.groups(),
-        world_size=placement.world_size // options.tensor_parallel,
+        world_size=placement.world_size // options.ranks_a_copy,
         every=options.sync_every,
         accumulate=options.accumulate,
-        ranks_per_node=max(1, placement.gpus_per_node // options.tensor_parallel),
+        ranks_per_node=max(1, placement.gpus_per_node // options.ranks_a_copy),
         update_s=float(median(workload.optimizer.device_s)) * options.scale_compute,
         ready_s={index: float(seconds) for index, seconds in enumerate(ready)},
         use_s={i: float(s) * forward_s for i, s in enumerate(shares) if not np.isnan(s)} if known else {},
