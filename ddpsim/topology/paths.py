@@ -37,7 +37,8 @@ class Route:
         staged: whether they rest in host memory on the way.
         pcie_overhead: bytes moved over each PCIe link for a byte of the message, as NCCL counts them; 6/5 through an
             Intel root complex.
-        shared: PCIe switches with several GPUs below that do not reach each other: their uplinks carry the bytes of each.
+        shared: PCIe switches with several GPUs below that do not reach each other: their uplinks carry the bytes of
+            each.
     """
 
     source: str
@@ -59,7 +60,11 @@ class Route:
         From card to card through host memory each slot carries its card's bytes, out and in, without what peers waste
         in a root complex; a switch's uplink those of the cards below it; links between sockets have room.
         """
-        if not self.staged or self.links[0].source_kind != VertexKind.GPU or self.links[-1].target_kind != VertexKind.GPU:
+        if (
+            not self.staged
+            or self.links[0].source_kind != VertexKind.GPU
+            or self.links[-1].target_kind != VertexKind.GPU
+        ):
             yield from self.loads()
             return
         for link in self.links:

@@ -1,8 +1,8 @@
 """Allreduces through host memory, each table beside what is predicted: those to choose on, and those that judge.
 
 `python -m studies.accuracy.staged` prints the median errors of sizes from 1 MiB on, by the priors. What slots, uplinks
-and links between sockets carry (`ddpsim/topology/hardware.py`) and a channel (`collectives/nccl/costs.py`) was chosen on
-`CHOOSING` and on one table more that the constant's source names; nothing was chosen on `JUDGING`.
+and links between sockets carry (`ddpsim/topology/hardware.py`), and a channel (`collectives/nccl/costs.py`), was chosen
+on `CHOOSING`, nothing on `JUDGING`; but `efficiency.host` is fitted to those of both that stand in `systems.py`.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ _LL128_BYTES = 20 * 1920
 _MOST_NVLS_BYTES = 1 << 17
 """The largest chunk of an in-switch reduction: NCCL_NVLS_CHUNKSIZE by default."""
 _HOST_CHANNEL = 9.4e9
-"""Bytes per second that one channel's threads move through host memory around a ring by Simple: their round trips are longer.
+"""Bytes per second that one channel's threads move through host memory around a ring by Simple.
 
-Four channels of four RTX PRO 6000 on one EPYC 9575F move 37.6 GB/s (NVIDIA/nccl pull request 2080); two of eight on two
+Their round trips are longer than to a card's memory. Four channels of four RTX PRO 6000 on one EPYC 9575F move 37.6 GB/s (NVIDIA/nccl pull request 2080); two of eight on two
 sockets 17.8 (`tests/data/tables/rtxpro6000_8gpu.csv`).
 """
 _MOST_LINES = 512
