@@ -37,8 +37,8 @@ _MOST_NVLS_BYTES = 1 << 17
 _HOST_CHANNEL = 9.4e9
 """Bytes per second that one channel's threads move through host memory around a ring by Simple.
 
-Their round trips are longer than to a card's memory. Four channels of four RTX PRO 6000 on one EPYC 9575F move 37.6 GB/s (NVIDIA/nccl pull request 2080); two of eight on two
-sockets 17.8 (`tests/data/tables/rtxpro6000_8gpu.csv`).
+Their round trips are longer than to a card's memory. Four channels of four RTX PRO 6000 on one EPYC 9575F move 37.6
+GB/s (NVIDIA/nccl pull request 2080); two of eight on two sockets 17.8 (`tests/data/tables/rtxpro6000_8gpu.csv`).
 """
 _MOST_LINES = 512
 """Pieces of an LL message that are simulated at most, whose events would else outnumber all others; chosen by hand."""
