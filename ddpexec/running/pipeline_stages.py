@@ -19,7 +19,7 @@ from ddpexec.errors import OptionError
 from ddpexec.models import Batch, TrainingModel
 from ddpexec.timing.waiting import keep_time, wait_until
 from ddpsim.jobs.pipeline import Pipeline
-from ddpsim.planning.pipeline import stages_of
+from ddpsim.jobs.stages import stages_of
 from ddpsim.schedules.pipeline import divide_stages
 from ddpsim.schedules.units import modules_of
 from ddpsim.workload import Workload

@@ -95,8 +95,9 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
     for folder in (trace, chakra):
         if folder:
             check_writable_folder(folder)
-    for name in ("tensor_parallel", "expert_parallel"):
-        if chakra and getattr(options, name) > 1:
+    together = {name: getattr(options, name) > 1 for name in ("tensor_parallel", "expert_parallel")}
+    for name, asked in {**together, "pipeline": options.pipeline is not None}.items():
+        if chakra and asked:
             what = f"`chakra` and `{name}` are both given, whose groups of ranks that file does not name yet"
             raise InputError(what, place="chakra", remedy="keep one")
     if chakra:
@@ -221,7 +222,7 @@ def _text(
         *_times(prediction, other),
         *([] if shared is None else [shared.text()]),
         *_servers(prediction),
-        *_tensor(prediction),
+        *_parts(prediction),
         *format_largest_doubt(prediction),
         tables[PARTS].text("  "),
         *format_hidden_cost(prediction),
@@ -277,16 +278,23 @@ def _servers(prediction: Prediction) -> list[str]:
     ]
 
 
-def _tensor(prediction: Prediction) -> list[str]:
-    """Return the line on ranks that share layers: what they send each other, and over how many gradients go."""
+def _parts(prediction: Prediction) -> list[str]:
+    """Return the lines on ranks that have parts of the model: what they send each other, over how many gradients go."""
     from ddpsim.units import format_count, format_size
 
-    tensor, experts = prediction.workload.tensor, prediction.workload.experts
+    tensor, experts, given = prediction.workload.tensor, prediction.workload.experts, prediction.options.pipeline
     if experts is not None:
         return [_experts(prediction, experts)]
+    data = prediction.summary.world_size // prediction.options.ranks_a_copy
+    if given is not None:
+        held = "" if given.stages_per_rank == 1 else f", {given.stages_per_rank} a rank"
+        passed = given.boundary_bytes or prediction.workload.boundary_bytes or 0
+        over = f"{format_size(passed)} from each to the next; gradients of each over {format_count(data, 'rank')}"
+        many = f"{given.order}, {format_count(given.micro_batches, 'micro-batch')} a step"
+        said = f"{format_count(given.stages * given.stages_per_rank, 'stage')}{held}, {many}, {over}"
+        return [said, *([] if tensor is None else [f"layers of each over {tensor.ranks} consecutive ranks"])]
     if tensor is None:
         return []
-    data = prediction.summary.world_size // tensor.ranks
     sent = f"{format_count(len(tensor.messages), 'allreduce')} of {format_size(tensor.size_bytes)} in all"
     each = "a micro-batch" if prediction.options.accumulate > 1 else "a step"
     return [f"layers over {tensor.ranks} consecutive ranks, {sent} {each}; gradients over {format_count(data, 'rank')}"]

@@ -3,16 +3,54 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 from ddpsim.errors import InputError
+from ddpsim.options.asked import count, parse_options, value
 from ddpsim.options.option import Option, check_at_least_one, check_choices
-from ddpsim.schedules.pipeline import Order
+from ddpsim.schedules.pipeline import ORDERS, Order
 from ddpsim.units import parse_size
 
 
 def _bytes(text: str, name: str) -> int:
     return round(parse_size(text, name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Options behind an order and its stages, with the names that `ddpsim pipeline` has for them."""
+
+    micro_batches: int = value(count, 1, "micro-batches")
+    stages_per_rank: int | None = value(count, None, "stages-per-rank")
+    boundary_bytes: int | None = value(_bytes, None, "boundary")
+
+
+def parse_pipeline(text: str, name: str) -> Pipeline:
+    """Return the pipeline that a text asks for: `1f1b:4,micro-batches=16`.
+
+    Raises:
+        InputError: no such order, an order that a step never ends, or what is no count.
+    """
+    order, colon, rest = text.partition(":")
+    orders = [each for each in ORDERS if each != "pipedream"]
+    if order not in orders or not colon:
+        what = f"{text[:60]!r} has no order and stages of a pipeline"
+        if order == "pipedream":
+            what = "`pipedream` has no end of a step, at which gradients are summed"
+        raise InputError(what, place=name, remedy=f"write e.g. 1f1b:4,micro-batches=16; orders are {', '.join(orders)}")
+    stages, _, others = rest.partition(",")
+    asked = parse_options(_Asked, others, name)
+    per_rank = asked.stages_per_rank or (2 if order == "interleaved" else 1)
+    try:
+        return Pipeline(
+            stages=count(stages, f"{name}, stages"),
+            stages_per_rank=per_rank,
+            micro_batches=asked.micro_batches,
+            boundary_bytes=asked.boundary_bytes,
+            order=cast("Order", order),
+        )
+    except InputError as error:
+        error.at(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,15 +8,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Self
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
+from ddpsim.bucketing.plan import custom_plan
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.job import Job
 from ddpsim.jobs.job_options import GPU_BACKENDS, CollectiveOptions, Fidelity
+from ddpsim.jobs.pipeline import Pipeline, parse_pipeline
 from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.options.option import Option, Section, check_at_least_one, plain_signature, positive
 from ddpsim.options.text import layers_by_rank, percentage, phase_factors
 
 if TYPE_CHECKING:
+    from ddpsim.jobs.stages import RankPart
     from ddpsim.topology.graph import Cluster
     from ddpsim.workload import Workload
 
@@ -53,6 +56,8 @@ class Options(Job):
             summed over every so-manieth rank.
         expert_parallel: consecutive ranks, each of which has some of the experts of each mixture; their gradients are
             summed over every so-manieth rank, all others over all.
+        pipeline: of consecutive stages of the model, each on a rank, or on as many as share its layers; an iteration
+            is a step of its micro-batches, and gradients of a stage are summed over its ranks in all copies.
         memory_limit_bytes: what a rank may take of its GPU's memory; None is all of it.
         iterations: simulated iterations that count; None is 20, or where every recorded iteration is the same and no
             layer is left out 2, and 2 to 8 beside another job: the more, the longer that one's step is.
@@ -150,6 +155,17 @@ class Options(Job):
         ),
         Section.JOB,
     ] = 1
+    pipeline: Annotated[
+        Pipeline | None,
+        Option(
+            "Cut the model into stages, of a rank each: 1f1b:4,micro-batches=16, and boundary=SIZE, as `ddpsim "
+            "pipeline` has them. Orders are gpipe, 1f1b and interleaved, with stages-per-rank=V. Gradients of a stage "
+            "go over its ranks in all copies.",
+            "ORDER:P[,...]",
+            parse=parse_pipeline,
+        ),
+        Section.JOB,
+    ] = None
     memory_limit_bytes: float | None = None
     iterations: Annotated[
         int | None, Option("Simulated iterations that count. [20; fewer where all are alike]", "N"), Section.JOB
@@ -184,7 +200,22 @@ class Options(Job):
     @property
     def by_schedule(self) -> bool:
         """Whether gradients go by a schedule: that of a scheme, or on process groups of fewer than all ranks."""
-        return self.scheduled or self.tensor_parallel > 1 or self.expert_parallel > 1
+        return self.scheduled or self.tensor_parallel > 1 or self.expert_parallel > 1 or self.staged
+
+    @property
+    def staged(self) -> bool:
+        """Whether the model is cut into stages on several ranks."""
+        return self.pipeline is not None and self.pipeline.stages > 1
+
+    @property
+    def ranks_a_copy(self) -> int:
+        """Ranks that have a copy of the model together, experts apart."""
+        return self.tensor_parallel * (1 if self.pipeline is None else self.pipeline.stages)
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of an iteration: one, or those of a pipeline."""
+        return 1 if self.pipeline is None else self.pipeline.micro_batches
 
     @property
     def collective(self) -> CollectiveOptions:
@@ -210,6 +241,13 @@ class Options(Job):
                 what = f"{workload.name} is {'a whole step' if parts == 1 else f'one of {parts} parts of a step'}"
                 remedy = "take the part by `Model.of(workload).on(topology, options=options)`, as `ddpsim.predict` does"
                 raise InputError(f"{what}, asked for is {asked}", place=name, remedy=remedy)
+        given = self.pipeline
+        if given is not None and self.staged and given.boundary_bytes is None and workload.boundary_bytes is None:
+            what = f"how many bytes pass from one layer of {workload.name} to the next is not known"
+            remedy = (
+                "say the activations of a micro-batch there: samples x values of a sample x bytes, e.g. boundary=25MiB"
+            )
+            raise InputError(what, place="pipeline", remedy=remedy)
         for rank in self.unused:
             if len(self.unused_by(rank, workload.parameters)) == len(workload.parameters):
                 remedy = "leave it a layer"
@@ -228,8 +266,10 @@ class Options(Job):
         """Raise InputError where a straggler, or a rank that does not use a layer, is no rank of the job, or where
         ranks are left over by groups that share layers or experts."""
         Job.check_ranks(self, world_size)
-        for name in ("tensor_parallel", "expert_parallel"):
-            if world_size % (ranks := getattr(self, name)):
+        names = ("tensor_parallel", "expert_parallel")
+        together = {**{name: getattr(self, name) for name in names}, "pipeline": self.ranks_a_copy}
+        for name, ranks in together.items():
+            if world_size % ranks:
                 what = f"groups of {ranks} ranks do not divide {world_size} ranks"
                 raise InputError(what, place=name, remedy=f"give a divisor of {world_size}")
         for rank in self.unused:
@@ -270,6 +310,14 @@ class Options(Job):
                 for index, each in enumerate(parameters)
             )
         return plan_buckets(parameters, self.caps, self.assignment_in_force, workload.arrival_order())
+
+    def plan_of_part(self, part: RankPart) -> BucketPlan:
+        """Return the plan of a rank of a pipeline: what a given one has of its parameters, or what caps make."""
+        if self.plan is None:
+            return self.bucket_plan(part.workload)
+        own = {index: at for at, index in enumerate(part.indices)}
+        groups = [tuple(own[index] for index in group if index in own) for group in self.plan.groups()]
+        return custom_plan(part.workload.parameters, [group for group in groups if group])
 
     def iterations_of(self, workload: Workload) -> int:
         """Return how many simulated iterations count."""
@@ -314,9 +362,11 @@ class Options(Job):
     def _check_parts(self) -> None:
         for name in ("tensor_parallel", "expert_parallel"):
             check_at_least_one(name, getattr(self, name))
-        if self.tensor_parallel == self.expert_parallel == 1:
+        if self.tensor_parallel == self.expert_parallel == 1 and self.pipeline is None:
             return
-        place = "tensor_parallel" if self.tensor_parallel > 1 else "expert_parallel"
+        counts = {"tensor_parallel": self.tensor_parallel, "expert_parallel": self.expert_parallel}
+        place = next((name for name, ranks in counts.items() if ranks > 1), "pipeline")
+        given_s = "pipeline" if place == "pipeline" else f"{place}={counts[place]}"
         others = {
             f"expert_parallel={self.expert_parallel}": self.expert_parallel > 1 and self.tensor_parallel > 1,
             f"compression={self.compression}": self.compression != "none",
@@ -328,8 +378,24 @@ class Options(Job):
         }
         for other, given in others.items():
             if given:
-                what = f"`{other}` and `{place}={getattr(self, place)}` are both given"
+                what = f"`{other}` and `{given_s}` are both given"
                 raise InputError(what, place=place, remedy="keep one")
+        self._check_pipeline()
+
+    def _check_pipeline(self) -> None:
+        if self.pipeline is None:
+            return
+        others = {
+            f"expert_parallel={self.expert_parallel}": self.expert_parallel > 1,
+            f"accumulate={self.accumulate}, which its micro-batches are": self.accumulate > 1,
+            f"fidelity={self.fidelity}": self.fidelity == "steps",
+            "compiled": self.compiled,
+            "input_stage": self.input_stage != "none",
+            "unused": bool(self.unused),
+        }
+        for other, given in others.items():
+            if given:
+                raise InputError(f"`pipeline` and `{other}` are both given", place="pipeline", remedy="keep one")
 
     def _check_scale(self) -> None:
         if not self.scale:

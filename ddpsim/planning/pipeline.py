@@ -21,24 +21,22 @@ from ddpsim.collectives.execute import find_rank_paths, library_of, make_transpo
 from ddpsim.collectives.transport import Connection, Transport
 from ddpsim.errors import InputError
 from ddpsim.jobs.pipeline import Pipeline
+from ddpsim.jobs.stages import StageCosts, boundary_of, stages_of
 from ddpsim.network.fairness import LinkId
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
 from ddpsim.schedules.pipeline import (
     count_most_under_way,
     count_under_way,
-    divide_stages,
     weight_versions,
     works_of,
 )
 from ddpsim.schedules.sharded import REPLICA
-from ddpsim.schedules.units import modules_of
 from ddpsim.simulation.groups import part_of
 from ddpsim.simulation.pipeline import GradientBucket, PipelineLinks, PipelinePlan, simulate_pipeline
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.files import with_operators
-from ddpsim.workload.parallel_linears import blocks_in, width_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,42 +83,6 @@ class PipelineStep:
             "copies": self.copies,
             "samples_per_s": self.samples / self.step_s,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class StageCosts:
-    """A model in consecutive stages, of which the longest is as short as can be.
-
-    Attributes:
-        layers: registration indices of each layer's parameters, in forward's order.
-        stages: those of each stage's.
-        forward_s, backward_s: what a micro-batch takes on each stage.
-    """
-
-    layers: tuple[tuple[int, ...], ...]
-    stages: tuple[tuple[int, ...], ...]
-    forward_s: tuple[float, ...]
-    backward_s: tuple[float, ...]
-
-
-def stages_of(workload: Workload, count: int) -> StageCosts:
-    """Return `workload` cut into `count` stages.
-
-    Raises:
-        InputError: more stages than layers.
-    """
-    layers, forward, backward = _layers(workload)
-    if count > len(layers):
-        what = f"{count} stages of a model of {len(layers)} layers"
-        raise InputError(what, place="stages", remedy=f"give {len(layers)} at most")
-    begins = divide_stages([f + b for f, b in zip(forward, backward, strict=True)], count)
-    spans = list(zip(begins, [*begins[1:], len(layers)], strict=True))
-    return StageCosts(
-        tuple(layers),
-        tuple(tuple(index for layer in layers[begin:end] for index in layer) for begin, end in spans),
-        tuple(sum(forward[begin:end]) for begin, end in spans),
-        tuple(sum(backward[begin:end]) for begin, end in spans),
-    )
 
 
 def pipelined(
@@ -190,47 +152,15 @@ def pipelined(
 
 
 def _with_boundary(given: Pipeline, workload: Workload) -> Pipeline:
-    """Return `given` with the bytes of a micro-batch's activations between two layers, where anything is cut.
-
-    Of a transformer whose operators are known they are its tokens times their width, of 16 bits where all is: under
-    autocast the sums beside its blocks stay in fp32.
-    """
+    """Return `given` with the bytes of a micro-batch's activations between two layers, where anything is cut."""
     cut = next((name for name in ("stages", "tensor_ranks") if getattr(given, name) > 1), None)
     if cut is None or given.boundary_bytes is not None:
         return given
-    kept = with_operators(workload).operators
-    if kept is not None and kept.forward_use is not None:
-        blocks = blocks_in(kept.forward, kept.forward_use, workload.parameters)
-        if blocks:
-            values = blocks[0].row.rows * width_of(workload.parameters)
-            return replace(given, boundary_bytes=values * (2 if workload.precision == "bf16" else 4))
+    if (known := boundary_of(with_operators(workload))) is not None:
+        return replace(given, boundary_bytes=known)
     what = f"`{cut}` is {getattr(given, cut)}, and how many bytes pass from one layer to the next is not known"
     remedy = "give the activations of a micro-batch there: samples x values of a sample x bytes, e.g. 25MiB"
     raise InputError(what, place="boundary_bytes", remedy=remedy)
-
-
-def _layers(workload: Workload) -> tuple[list[tuple[int, ...]], list[float], list[float]]:
-    """Return the layers in forward's order, and what forward and backward of each takes.
-
-    A layer's backward lasts from the last gradient of the one behind it to its own; where nobody knows when forward
-    needs what, its forward is in proportion to that.
-    """
-    layers = modules_of(workload.parameters)
-    ready = np.nanmedian(workload.gradient_ready_s, axis=0)
-    last = [float(np.nanmax(ready[list(layer)])) for layer in layers]
-    order = sorted(range(len(layers)), key=lambda k: -last[k])
-    layers = [layers[k] for k in order]
-    times = [last[k] for k in order]
-    backward = [time - after for time, after in zip(times, [*times[1:], 0.0], strict=True)]
-    backward[0] += float(np.median(workload.backward.device_s)) - sum(backward)
-    forward_s = float(np.median(workload.forward.device_s))
-    if not workload.forward_use_known:
-        return layers, [forward_s * each / sum(backward) for each in backward], backward
-    shares = np.nan_to_num(workload.forward_shares().device_s, nan=1.0)
-    begin = [float(shares[list(layer)].min()) for layer in layers]
-    begin = np.maximum.accumulate([0.0, *begin[1:]]).tolist()
-    forward = [forward_s * (after - here) for here, after in zip(begin, [*begin[1:], 1.0], strict=True)]
-    return layers, forward, backward
 
 
 def _sent_s(connection: Connection, capacities: object, given: Pipeline) -> float:

@@ -116,8 +116,9 @@ def check_first(count: int, options: Options) -> None:
         if given:
             what = f"`first` and `{name}` are both given, whose iterations are never alike"
             raise InputError(what, place="first", remedy="keep one")
-    for name in ("tensor_parallel", "expert_parallel"):
-        if getattr(options, name) > 1:
+    together = {name: getattr(options, name) > 1 for name in ("tensor_parallel", "expert_parallel")}
+    for name, given in {**together, "pipeline": options.pipeline is not None}.items():
+        if given:
             what = f"`first` and `{name}` are both given, of which only DDP's construction is known"
             raise InputError(what, place="first", remedy="keep one")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from ddpsim.errors import WorkloadError
 from ddpsim.gpus.table import find_shipped_gpu
 from ddpsim.jobs.simulated import Options
+from ddpsim.jobs.stages import boundary_of
 from ddpsim.prediction.carry import carry_workload
 from ddpsim.topology.declared import Cluster
 from ddpsim.workload import Workload
@@ -87,7 +88,11 @@ class Model:
         key = (target, batch_size, precision, parts)
         if key not in self._found:
             self._found[key] = replace(self._make(*key), operators=None)
-        return self._found[key]
+        found = self._found[key]
+        if options is None or options.pipeline is None:
+            return found
+        kept = replace(self.source, batch_size=found.batch_size, precision=found.precision)
+        return replace(found, boundary_bytes=boundary_of(kept))
 
     def _make(self, gpu: str | None, batch_size: int | None, precision: str | None, parts: Parts) -> Workload:
         source = self.source

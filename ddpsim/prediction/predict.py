@@ -274,8 +274,13 @@ def local_period_s(
 ) -> float:
     """Return one rank's period without DDP: the median over cycles of accumulated gradients of the mean iteration.
 
-    Where layers are left out it is the mean over all iterations, as with DDP.
+    Where layers are left out it is the mean over all iterations, as with DDP. Of a pipeline it is a rank's equal share
+    of what one process takes for all micro-batches.
     """
+    if (given := options.pipeline) is not None:
+        whole = replace(options, pipeline=None, accumulate=given.micro_batches)
+        whole_s = local_period_s(workload, whole, progress, calibration)
+        return given.micro_batches * whole_s / given.stages
     periods = [it.iteration_s for it in simulate_local(workload, options, progress, calibration)]
     cycle = options.accumulate
     centre = fmean if any(options.drop.values()) else median

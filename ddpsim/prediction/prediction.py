@@ -12,6 +12,7 @@ from ddpsim.collectives.nccl.paths_taken import ChosenPaths, paths_advice, paths
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Effect, Ends
 from ddpsim.jobs.job_options import GPU_BACKENDS
+from ddpsim.jobs.stages import parts_of
 from ddpsim.markup import summary_card
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.notes import codec_notes, pace_notes
@@ -157,8 +158,8 @@ class Prediction:
 
     @property
     def samples(self) -> int:
-        """Samples of an iteration, of all ranks that train; ranks that share layers share a batch."""
-        return sum(self.run.batches) // self.options.tensor_parallel
+        """Samples of an iteration, of all ranks that train; those that have a copy of the model together share them."""
+        return self.options.micro_batches * sum(self.run.batches) // self.options.ranks_a_copy
 
     @property
     def samples_per_s(self) -> float:
@@ -311,7 +312,21 @@ class Prediction:
 
     def _parts_document(self) -> dict[str, object]:
         """Return what is said of ranks that share layers or experts; nothing where none do."""
-        tensor, experts = self.workload.tensor, self.workload.experts
+        tensor, experts, given = self.workload.tensor, self.workload.experts, self.options.pipeline
+        if given is not None:
+            sent = given.boundary_bytes or self.workload.boundary_bytes or 0
+            return {
+                "tensor_parallel": self.options.tensor_parallel,
+                "data_parallel": self.summary.world_size // self.options.ranks_a_copy,
+                "pipeline": {
+                    "order": given.order,
+                    "stages": given.stages,
+                    "stages_per_rank": given.stages_per_rank,
+                    "micro_batches": given.micro_batches,
+                    "boundary_bytes": sent if given.stages > 1 else 0,
+                    "parameters": [list(part.indices) for part in parts_of(self.workload, given)],
+                },
+            }
         if experts is not None:
             return {
                 "expert_parallel": experts.ranks,

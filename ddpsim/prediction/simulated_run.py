@@ -12,6 +12,7 @@ from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
+from ddpsim.jobs.stages import parts_of
 from ddpsim.prediction.memory import Memory, capacity_bytes
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.placed_job import PlacedJob
@@ -149,8 +150,14 @@ class SimulatedRun:
         if workload.one_clock or topology.compute_device == "cpu":
             return None
         models = [gpu.model for each in self.placement.classes for gpu in each.template.gpus]
-        own = capacity_bytes(workload, models)
-        capacity = own if options.memory_limit_bytes is None else options.memory_limit_bytes
+        known = capacity_bytes(workload, models)
+        capacity = known if options.memory_limit_bytes is None else options.memory_limit_bytes
+        if options.pipeline is not None:
+            # The rank that needs most: the first stage keeps the activations of the most micro-batches.
+            asked = replace(options, pipeline=None, accumulate=options.pipeline.micro_batches)
+            parts = parts_of(workload, options.pipeline)
+            each_of = [Memory.of(part.workload, options.plan_of_part(part), asked, capacity) for part in parts]
+            return max(each_of, key=lambda memory: memory.step_bytes)
         return Memory.of(workload, plan or options.bucket_plan(workload), options, capacity, self.schedule())
 
     @property

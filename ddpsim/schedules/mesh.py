@@ -25,8 +25,30 @@ STRIDED = (REPLICA, DATA)
 LAYERS = ((TENSOR, "layers"), (EXPERT, "layers"))
 """The groups and streams on which layers wait for their messages."""
 
+SENDS = "sends"
+"""Name of the pairs of ranks, a rank of one stage of a pipeline and one of the next."""
 
-def beside_tensor(schedule: Schedule, tensor_ranks: int, data_ranks: int) -> Schedule:
+
+def group_of_stage(name: str, number: int) -> str:
+    """Return the name of the groups `name` of the ranks of one place of a pipeline, or of what one stage sends.
+
+    >>> group_of_stage(DATA, 2)
+    'data 2'
+    """
+    return f"{name} {number}"
+
+
+def stage_of_group(group: str) -> tuple[str, int]:
+    """Return what `group_of_stage` was given.
+
+    >>> stage_of_group("data 2")
+    ('data', 2)
+    """
+    name, _, number = group.rpartition(" ")
+    return name, int(number)
+
+
+def beside_tensor(schedule: Schedule, tensor_ranks: int, data_ranks: int, remedy: str | None = None) -> Schedule:
     """Return `schedule`, made for `data_ranks` ranks, with its messages on the data group of each rank.
 
     Raises:
@@ -35,10 +57,27 @@ def beside_tensor(schedule: Schedule, tensor_ranks: int, data_ranks: int) -> Sch
     grouped = bool(schedule.groups) or schedule.sharding.servers or schedule.sharding.hosts or schedule.patterns
     if grouped or schedule.asynchronous or schedule.one_process:
         what = f"its ranks cannot be in groups of {tensor_ranks} that share layers"
-        remedy = "use ddp, naive, flat, priority, dear, zero1, zero2, zero3 or fsdp2, or leave `tensor_parallel` out"
-        raise PlanError(what, place=f"scheme {schedule.scheme!r}", remedy=remedy)
+        known = "use ddp, naive, flat, priority, dear, zero1, zero2, zero3 or fsdp2, or leave `tensor_parallel` out"
+        raise PlanError(what, place=f"scheme {schedule.scheme!r}", remedy=remedy or known)
     messages = tuple(replace(each, group=DATA) if each.group == WORLD else each for each in schedule)
     return replace(schedule, messages=messages, groups={TENSOR: tensor_ranks, DATA: data_ranks})
+
+
+def beside_stages(schedule: Schedule, place: int, tensor_ranks: int, data_ranks: int) -> Schedule:
+    """Return `schedule`, made for `data_ranks` ranks, on the groups of the ranks of one place of a pipeline.
+
+    Raises:
+        PlanError: a scheme whose ranks are in groups already, serve others or are threads of one process, or by which
+            forward or backward waits for messages: a rank has several of them a step.
+    """
+    holds = any(point.kind in (PointKind.FORWARD, PointKind.BACKWARD) for each in schedule for point in each.blocks)
+    if holds or schedule.update != "after_backward":
+        what = "its forward or backward waits for messages, and a stage of a pipeline computes several in a step"
+        raise PlanError(what, place=f"scheme {schedule.scheme!r}", remedy="use ddp, naive or flat, or no `pipeline`")
+    made = beside_tensor(schedule, tensor_ranks, data_ranks, "use ddp, naive or flat, or no `pipeline`")
+    messages = tuple(replace(each, group=group_of_stage(each.group, place)) for each in made)
+    groups = {group_of_stage(name, place): ranks for name, ranks in made.groups.items()}
+    return replace(made, messages=messages, groups=groups)
 
 
 def beside_experts(

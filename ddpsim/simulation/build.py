@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.schedules.points import BACKWARD_END
@@ -38,11 +39,35 @@ BITMAP_BYTES = 4
 """torch's used-parameter bitmap is int32."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One forward, or one backward: of an iteration the only one, of a pipeline's step that of a micro-batch and stage.
+
+    Attributes:
+        pace: of what is computed.
+        stops: where forward stops, as `RankConfiguration.forward_stops`.
+        layers: by parameter, the messages that backward waits for before its gradient.
+        adds: whether gradients are added to those of the passes before it.
+        reduces: whether hooks copy gradients into what is reduced.
+        begun: the node at whose end it begins, with what it waits for; None is the start of the iteration in forward,
+            and now in backward.
+        recorded: whether its gradients are those of the iteration, of which each is told once.
+    """
+
+    pace: IterationProfile
+    stops: Sequence[tuple[float, float, ForwardWait | LayerMessage]]
+    layers: Mapping[int, Sequence[LayerMessage]]
+    adds: bool
+    reduces: bool
+    begun: int | None = None
+    recorded: bool = True
+
+
 def build_rank(graph: StepGraph, setting: RankConfiguration, number: int, lanes: int) -> None:
     """Add to `graph` all iterations of rank `number`."""
     first = len(graph.kind)
     to = RankBuilder(graph, setting.execution, setting.costs, setting.enter_s, number, lanes)
-    IterationBuilder(to, setting).build()
+    (IterationBuilder if setting.stages is None else StageBuilder)(to, setting).build()
     to.rank.nodes = range(first, len(graph.kind))
 
 
@@ -56,8 +81,8 @@ class IterationBuilder:
 
     def __init__(self, to: RankBuilder, setting: RankConfiguration) -> None:
         self._to, self._setting = to, setting
-        self._stops, layers = setting.forward_stops, setting.layers
-        self._layers = {} if layers is None else layers.backward
+        layers = setting.layers
+        self._stops, self._layers = setting.forward_stops, {} if layers is None else layers.backward
         self._device = not to.one_thread
         self._scheduled: Launches | None = None
         self._buckets: tuple[list[tuple[int, ...]], Launches] | None = None
@@ -87,9 +112,8 @@ class IterationBuilder:
             self._before.confer(nodes)
             self._before.broadcast(nodes)
             to.graph.writing = Cause.FORWARD
-            self._forward(nodes, launches)
-            to.graph.writing = Cause.BACKWARD
-            (self._backward_on_device if self._device else self._backward_on_thread)(nodes, launches)
+            to.launch_all(nodes, launches.begin())
+            self._compute(nodes, launches)
             to.graph.writing = Cause.DDP
             self._finish(nodes, launches)
             to.graph.writing = Cause.OPTIMIZER
@@ -99,6 +123,16 @@ class IterationBuilder:
         rank.last = to.event()
         if rank.iterations:
             rank.iterations[-1].end = rank.last
+
+    def _compute(self, nodes: IterationNodes, launches: Launches) -> None:
+        """Write forward and backward."""
+        whole = Pass(self._setting.pace(nodes.index), self._stops, self._layers, nodes.adds, nodes.synced)
+        self._forward(nodes, launches, whole)
+        self._backward(nodes, launches, whole)
+
+    def _backward(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
+        self._to.graph.writing = Cause.BACKWARD
+        (self._backward_on_device if self._device else self._backward_on_thread)(nodes, launches, part)
 
     def _enqueue(self, kernels: float) -> None:
         """Count kernels that the host launches here, and let it wait where the launch queue is full."""
@@ -146,13 +180,12 @@ class IterationBuilder:
         launches.reset(skipped_buckets(groups, dropped) if dropped and not remaps else ())
         return launches
 
-    def _forward(self, nodes: IterationNodes, launches: Launches) -> None:
-        to, setting, pace = self._to, self._setting, self._setting.pace(nodes.index)
-        to.launch_all(nodes, launches.begin())
+    def _forward(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
+        to, setting, pace = self._to, self._setting, part.pace
         if not self._device:
             to.begin_phase()
         host, work = 0.0, 0.0
-        for host_share, work_share, stop in self._stops:
+        for host_share, work_share, stop in part.stops:
             self._compute_forward(nodes, pace, host_share - host, work_share - work)
             if isinstance(stop, ForwardWait):
                 self._stop(nodes, launches, stop)
@@ -163,7 +196,7 @@ class IterationBuilder:
         self._compute_forward(nodes, pace, 1.0 - host, 1.0 - work)
         if self._device:
             to.host(setting.forward_host_s(nodes.index))
-            nodes.forward.append((nodes.start, to.event()))
+            nodes.forward.append((nodes.start if part.begun is None else part.begun, to.event()))
             self._enqueue(KERNELS / 2 * len(pace.order))
             if "after_forward" in setting.workload.synchronises:
                 to.synchronise()
@@ -218,7 +251,7 @@ class IterationBuilder:
             used |= dropped
         return [i for i in range(len(self._setting.workload.parameters)) if i not in used]
 
-    def _hooked(self, nodes: IterationNodes) -> tuple[Collection[int], Collection[int], bool]:
+    def _hooked(self, nodes: IterationNodes, part: Pass) -> tuple[Collection[int], Collection[int], bool]:
         """Return which gradients hooks copy into buckets, which do not come, and whether any are announced.
 
         Of an iteration that reduces none a schedule alone is told: it may send something in every one.
@@ -226,14 +259,14 @@ class IterationBuilder:
         setting = self._setting
         scheduled = setting.scheduled
         everything = range(len(setting.workload.parameters)) if scheduled is None else scheduled.filled
-        announced = nodes.synced or scheduled is not None
+        announced = part.reduces or (scheduled is not None and setting.stages is None)
         unused = self._find_unused(setting.pace(nodes.index), nodes.index) if announced else ()
-        return everything if nodes.synced else (), unused, announced
+        return everything if part.reduces else (), unused, announced
 
-    def _backward_on_thread(self, nodes: IterationNodes, launches: Launches) -> None:
+    def _backward_on_thread(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
         to, setting = self._to, self._setting
-        pace, scheduled, adds = setting.pace(nodes.index), setting.scheduled, nodes.adds
-        filled, unused, announced = self._hooked(nodes)
+        pace, scheduled, adds = part.pace, setting.scheduled, part.adds
+        filled, unused, announced = self._hooked(nodes, part)
         to.begin_phase()
         for parameter, host_s in zip(pace.order, pace.host.tolist(), strict=True):
             if scheduled is not None and (needed := scheduled.needed[parameter]):
@@ -241,7 +274,7 @@ class IterationBuilder:
                 to.take_in(nodes, launches.take_waits(*needed))
                 to.resume(since)
                 to.launch_all(nodes, launches.mark_passed(*needed))
-            if messages := self._layers.get(parameter):
+            if messages := part.layers.get(parameter):
                 host_s, _ = self._layers_wait(nodes, messages, host_s, host_s)
             begun = to.moment()
             to.compute(host_s)
@@ -249,7 +282,8 @@ class IterationBuilder:
                 to.serve(setting.add_s(parameter))
             ready = to.moment()
             nodes.backward.append((begun, ready))
-            nodes.gradients.append((parameter, ready, ready))
+            if part.recorded:
+                nodes.gradients.append((parameter, ready, ready))
             if parameter in filled:
                 to.serve(setting.costs.hook_s + setting.copies_s[parameter])
             if announced:
@@ -259,18 +293,19 @@ class IterationBuilder:
         to.compute(pace.tail_host)
         nodes.backward.append((begun, to.moment()))
 
-    def _backward_on_device(self, nodes: IterationNodes, launches: Launches) -> None:
+    def _backward_on_device(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
         to, setting = self._to, self._setting
-        pace, scheduled, adds = setting.pace(nodes.index), setting.scheduled, nodes.adds
-        filled, unused, announced = self._hooked(nodes)
-        begun, nodes.idle_s = to.event(), pace.idle_s if setting.ddp else math.inf
+        pace, scheduled, adds = part.pace, setting.scheduled, part.adds
+        filled, unused, announced = self._hooked(nodes, part)
+        begun = to.event() if part.begun is None else part.begun
+        nodes.idle_s += pace.idle_s if setting.ddp else math.inf
         hook_s, queued, owed_s, copied_s = setting.costs.hook_s, to.graph.queued, 0.0, 0.0
         gradients = zip(pace.order, pace.host.tolist(), pace.work.tolist(), pace.lag.tolist(), strict=True)
         for parameter, host_s, work_s, lag_s in gradients:
             if scheduled is not None and (needed := scheduled.needed[parameter]):
                 to.take_in(nodes, launches.take_waits(*needed))
                 to.launch_all(nodes, launches.mark_passed(*needed))
-            if messages := self._layers.get(parameter):
+            if messages := part.layers.get(parameter):
                 host_s, work_s = self._layers_wait(nodes, messages, host_s, work_s)
             fills = parameter in filled
             copy_s = setting.copies_s[parameter] if fills else 0.0
@@ -289,7 +324,8 @@ class IterationBuilder:
                 if fills:
                     to.copies(copy_s)
                     self._enqueue(1)
-            nodes.gradients.append((parameter, queued[ready], ready))
+            if part.recorded:
+                nodes.gradients.append((parameter, queued[ready], ready))
             owed_s = hook_s if fills else 0.0
             copied_s += float(copy_s)
             for message in launches.gradient(parameter, unused) if announced else ():
@@ -297,7 +333,7 @@ class IterationBuilder:
                 owed_s = 0.0
                 copied_s += float(message.encoding.encode_s)
             unused = ()
-        nodes.copied_s = copied_s
+        nodes.copied_s += copied_s
         to.device(pace.tail_work)
         to.host(owed_s + pace.tail_host)
         nodes.backward.append((begun, to.event()))
@@ -339,3 +375,32 @@ class IterationBuilder:
         synchronises = "after_optimizer" in self._setting.workload.synchronises
         OptimizerBuilder(self._to, nodes, launches, pace, synchronises=synchronises).add_after_backward(updates)
         self._owes_update = nodes.stepped and not updates
+
+
+class StageBuilder(IterationBuilder):
+    """Writes the steps of a rank of a pipeline: the forwards and backwards of its stages, in its order."""
+
+    def _compute(self, nodes: IterationNodes, launches: Launches) -> None:
+        stages, to, begun = self._setting.stages, self._to, None
+        assert stages is not None
+        whole = self._setting.pace(nodes.index)
+        last = {(kind, stage): number for kind, stage, number in stages.works}
+        for kind, stage, number in stages.works:
+            forward, begun = kind == "forward", nodes.start if begun is None else to.event()
+            to.graph.writing = Cause.FORWARD if forward else Cause.BACKWARD
+            lane = stages.lane_from(kind, stage, number)
+            if lane is not None:
+                to.receive(nodes, stages.boundary_bytes, lane, forward=forward)
+            own = stages.stage(stage)
+            stops: list[tuple[float, float, ForwardWait | LayerMessage]] = [
+                (each.host, each.device, each) for each in own.messages if each.before is None
+            ]
+            layers: dict[int, list[LayerMessage]] = {}
+            for each in own.messages:
+                if each.before is not None:
+                    layers.setdefault(each.before, []).append(each)
+            ends = last[kind, stage] == number
+            part = Pass(stages.pace(whole, own), stops, layers, number > 0, nodes.synced and ends, begun, ends)
+            (self._forward if forward else self._backward)(nodes, launches, part)
+            if stage + 1 <= stages.last if forward else stage > 0:
+                to.send(stages.boundary_bytes, stages.lanes[kind, stage])

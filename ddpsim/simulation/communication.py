@@ -32,6 +32,7 @@ from ddpsim.simulation.run import Copy
 from ddpsim.simulation.scheduling import Scheduled
 from ddpsim.simulation.servers import MessageStreams, ServerLinks, Staleness, send_s
 from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.simulation.stage_links import StageLinks
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.link_rates import with_faster_links
 from ddpsim.topology.node import NETWORK
@@ -150,12 +151,16 @@ class Communication:
     lanes: MessageStreams | None
     concurrent: ConcurrentCollectives
 
-    def on_busy(self) -> OnBusy:
+    def on_busy(self, lanes: Sequence[int] | None = None) -> OnBusy:
         """Return what is told when a rank becomes busy or idle, and slows the collectives that it is part of.
 
         Ranks meet for all of them, of whatever group, so that whichever is busy slows each.
+
+        Args:
+            lanes: numbers of those that the rank is part of; None is all.
         """
-        groups = dict.fromkeys([self.collectives, *(() if self.lanes is None else self.lanes.groups)])
+        every = [] if self.lanes is None else self.lanes.groups
+        groups = dict.fromkeys([self.collectives, *every] if lanes is None else [every[lane] for lane in lanes])
         told = [slow_messages(each.network, self.costs, each.transport.hops, each.sender) for each in groups]
 
         def on_busy(busy: bool) -> None:
@@ -168,7 +173,8 @@ class Communication:
         """Carry out `collective`, whose ranks are all there, and return the event of its end."""
         size_bytes, operation = collective.size_bytes, collective.operation
         if operation == BUFFERS:
-            broadcast = self.collectives.run(Operation.BROADCAST, size_bytes)
+            among = self.collectives if self.lanes is None else self.lanes.groups[collective.lane]
+            broadcast = among.run(Operation.BROADCAST, size_bytes)
             sent: simpy.Event = broadcast & self.env.timeout(self.costs.broadcast_s)
         elif self.lanes is not None:
             sent = self.lanes.run(collective)
@@ -180,9 +186,8 @@ class Communication:
         """Return what the time of a collective with nothing beside it is of, as shares that sum to 1."""
         lanes, lane = self.lanes, collective.lane
         buffers = collective.operation == BUFFERS
-        world = lanes is None or buffers
-        transport = self.collectives.transport if lanes is None or world else lanes.groups[lane].transport
-        size_bytes = collective.size_bytes * (1 if lanes is None or world else lanes.together[lane])
+        transport = self.collectives.transport if lanes is None else lanes.groups[lane].transport
+        size_bytes = collective.size_bytes * (1 if lanes is None or buffers else lanes.together[lane])
         demand = transport.demand(Operation.BROADCAST if buffers else Operation(collective.operation), size_bytes)
         latency_s, whole_s = demand.latency_s + demand.stall_s, alone_s(demand, transport.capacities)
         if whole_s <= 0 or latency_s >= whole_s:
@@ -255,7 +260,9 @@ class JobResources:
         """
         rings = scheduled is not None and runs_in_rings(scheduled.schedule)
         collectives, lanes = self._collectives(env, rings, self.placement, on=on), None
-        if scheduled is not None:
+        if scheduled is not None and self.options.staged:
+            lanes = self._stage_streams(env, rings, scheduled)
+        elif scheduled is not None:
             groups, patterns = scheduled.schedule.groups, scheduled.schedule.patterns
             # Experts' gradients go over every so-manieth rank while all others' go over all, on the same links.
             among = collectives.network if EXPERT in groups else None
@@ -264,6 +271,24 @@ class JobResources:
         steps = None if lanes is None else lanes.steps
         concurrent = ConcurrentCollectives(env, self.costs, self.placement.world_size, collectives.estimate_s, steps)
         return Communication(env, self.costs, collectives, lanes, concurrent)
+
+    def _stage_streams(self, env: simpy.Environment, rings: bool, scheduled: Scheduled) -> MessageStreams:
+        """Return what carries the messages of the ranks of a pipeline."""
+        given, fidelity = self.options.pipeline, self.options.fidelity
+        assert given is not None
+
+        def make(placement: Placement, share: float, network: Network, sender: Hashable) -> Collectives:
+            on = SharedNetwork(network, sender, expand=False)
+            return self._collectives(env, rings, placement, None, share, on=on)
+
+        def over(transport: Transport, network: Network, sender: Hashable) -> Collectives:
+            own = scale_transport(transport, self.wire_factor, self.latency)
+            return Collectives.over(own, env, fidelity=fidelity, network=network, sender=sender)
+
+        ways = find_rank_paths(self.placement, self.backend, self.calibration)
+        ranks = given.stages, self.options.tensor_parallel
+        links = StageLinks(env, self.placement, ranks, given.stages * given.stages_per_rank, ways, make, over)
+        return links.streams(scheduled.lanes)
 
     def processor(self, shared: Communication, setting: RankConfiguration, costs: Costs, on_busy: OnBusy) -> Processor:
         """Return what a rank computes on, which tells `on_busy` when it does."""
@@ -332,7 +357,7 @@ class JobResources:
         calibration = self.calibration
         if calibration is not None and self.backend == "gloo":
             calibration = adapt_to_group(calibration, self.placement.world_size, placement.world_size)
-        key = (placement.nodes, placement.gpus_per_node, options)
+        key = (placement.nodes, placement.gpus_per_node, placement.topology.visible_devices, options)
         if key not in self.transports:
             self.transports[key] = make_transport(placement, self.backend, calibration, options)
         factor = self.wire_factor if share == 1 else _times(share, self.wire_factor)

@@ -119,7 +119,7 @@ class Dependencies:
     Attributes:
         graph: of these iterations.
         row, kind, queued: by node of it, as `Rows` and `StepGraph` have them.
-        lanes: the lanes of ranks that meet: of all together, or of each where it goes on without the others.
+        lanes: the lanes of ranks that meet: of all that have messages on one, or of each that goes on by itself.
     """
 
     def __init__(self, run: JobRun, iterations: int) -> None:
@@ -129,9 +129,11 @@ class Dependencies:
         self._known = bytearray(self.rows.count)
         self._known[0] = 1
         self._cursors = [_Cursor.of(rank, self.graph, self.rows.of) for rank in self.graph.ranks]
-        numbers = range(len(self._cursors))
-        meet = [[number] for number in numbers] if goes_apart(run) else [[*numbers]]
-        self.lanes = [(each, lane) for each in meet for lane in range(len(run.graph.ranks[0].lanes))]
+        numbers, count = range(len(self._cursors)), range(len(run.graph.ranks[0].lanes))
+        if goes_apart(run):
+            self.lanes = [([number], lane) for number in numbers for lane in count]
+        else:
+            self.lanes = [([n for n in numbers if self.graph.ranks[n].lanes[lane]], lane) for lane in count]
         self._at_lane = [0] * len(self.lanes)
         self.operations = list(self._write())
         self.row, self.queued = (np.array(each, dtype=np.intp) for each in (self.rows.of, self.graph.queued))
@@ -246,7 +248,7 @@ class Dependencies:
         graph, row, at, run = self.graph, self.rows.of, self._at_lane[place], self._run
         ranks, lane = self.lanes[place]
         lanes = [self._cursors[number].rank.lanes[lane] for number in ranks]
-        if any(len(each) <= at for each in lanes):
+        if not lanes or any(len(each) <= at for each in lanes):
             return None
         nodes = [each[at] for each in lanes]
         if not all(self._all_known(graph.after[node]) for node in nodes):

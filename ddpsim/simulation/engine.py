@@ -12,6 +12,7 @@ import simpy
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.jobs.simulated import Options
+from ddpsim.jobs.stages import join_plans
 from ddpsim.jobs.torch_line import torch_line
 from ddpsim.options.input_stage import Loader
 from ddpsim.schedules.schedule import Schedule
@@ -21,7 +22,7 @@ from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.job_run import BesideRun, JobRun, OtherJob, make_graph_run, period_of, start
 from ddpsim.simulation.prices import Prices, has_prices
-from ddpsim.simulation.record import critical_path, iterations_of
+from ddpsim.simulation.record import critical_path, in_model, iterations_of
 from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, SimulatedIterations, resolve, resolve_alone
 from ddpsim.simulation.run import GraphRun, Progress, report
 from ddpsim.simulation.scheduling import schedule_of
@@ -160,7 +161,14 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
     job, graph, times, settings, extent = ran.job, ran.graph, ran.times, ran.settings, ran.extent
     options, placement, backend = job.options, job.placement, job.backend
     ranks = [rank for rank in graph.ranks if rank.number >= 0]
-    records = [record for rank in ranks for record in iterations_of(graph, rank, times)]
+    parts = {
+        draw.rank: setting.stages.part for draw, setting in zip(ran.draws, settings, strict=True) if setting.stages
+    }
+    records = [
+        record if rank.number not in parts else in_model(record, parts[rank.number].indices)
+        for rank in ranks
+        for record in iterations_of(graph, rank, times)
+    ]
     counted = [record for record in records if extent.begin <= record.index < extent.end]
     plan = plan_of(ran)
     provenance = _provenance(ran.workload, placement, options, plan, job.staleness)
@@ -180,14 +188,22 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
 
 
 def plan_of(ran: JobRun) -> BucketPlan:
-    """Return the buckets of the last iteration that counts, with the line of torch's that makes them."""
+    """Return the buckets of the last iteration that counts, with the line of torch's that makes them.
+
+    Of a pipeline they are those of all its ranks, the first one's first.
+    """
     plan = ran.settings[0].plan(ran.extent.end - 1)
-    call = torch_line(ran.job.options, plan, [kind.workload for kind in ran.kinds])
-    shared = ran.job.options.tensor_parallel
+    options = ran.job.options
+    kinds = [kind for kind in ran.kinds if kind.part is None or kind.part.place == 0]
+    call = torch_line(options, plan, [kind.workload for kind in kinds])
+    if options.staged:
+        plans = {kind.part: options.plan_of_part(kind.part) for kind in ran.kinds if kind.part is not None}
+        plan = join_plans(plans, ran.workload.parameters)
+    shared = options.ranks_a_copy
     if shared > 1 and call.caps is not None:
         parts = f"of a rank's part of the model, process_group: one rank in {shared}"
         call = replace(call, note="; ".join(filter(None, [parts, call.note])))
-    if (experts := ran.job.options.expert_parallel) > 1 and plan.call.caps is not None:
+    if (experts := options.expert_parallel) > 1 and plan.call.caps is not None:
         parts = f"of all but experts; theirs by another, process_group: one rank in {experts}"
         call = replace(plan.call, note=parts)
     return replace(plan, call=call)

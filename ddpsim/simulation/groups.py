@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ddpsim.operations import Operation
-from ddpsim.schedules.mesh import STRIDED
+from ddpsim.schedules.mesh import DATA, STRIDED
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.placement import place
 
@@ -24,6 +25,31 @@ def part_of(placement: Placement, name: str, ranks: int) -> tuple[Placement, int
     if shards < each:
         return placement, shards
     return place(placement.topology, ranks, each), each
+
+
+def ranks_of_place(placement: Placement, place: int, stages: int, tensor_ranks: int) -> list[int]:
+    """Return the ranks of one place of a pipeline in all copies of it.
+
+    A copy is consecutive ranks: those that share the layers of the first place, then of the second, and so on.
+    """
+    copies = range(0, placement.world_size, stages * tensor_ranks)
+    return [first + place * tensor_ranks + number for first in copies for number in range(tensor_ranks)]
+
+
+def part_of_place(placement: Placement, ranks: list[int], groups: int) -> tuple[Placement, int]:
+    """Return where the collectives of the ranks of one place in all copies are run, and for how many groups' each.
+
+    They are the GPUs that the ranks have in a node, on as many nodes; in a domain of NVLink, all ranks.
+
+    Args:
+        groups: in which the ranks sum, each of one rank a copy.
+    """
+    each, topology = placement.gpus_per_node, placement.topology
+    if topology.nvlink_domain is not None:
+        return part_of(placement, DATA, len(ranks) // groups)
+    nodes, gpus = len({rank // each for rank in ranks}), sorted({rank % each for rank in ranks})
+    seen = topology.visible_devices or range(each)
+    return place(replace(topology, visible_devices=tuple(seen[gpu] for gpu in gpus)), nodes, len(gpus)), groups
 
 
 def share_of_together(ranks: int, part: Placement) -> float:

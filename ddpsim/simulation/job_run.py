@@ -25,7 +25,7 @@ from ddpsim.network.fluid import Network
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Communication, SharedNetwork
-from ddpsim.simulation.contention import Process
+from ddpsim.simulation.contention import OnBusy, Process
 from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, resolve
@@ -119,9 +119,13 @@ def make_graph_run(
     env, scheduled = shared.env, settings[0].scheduled
     links = job.channels(env, scheduled, shared.collectives)
     transfer = shared.transfer if job.options.comm == "real" else None
-    together, run = shared.on_busy(), GraphRun(env, graph, transfer, shared.collectives.streams_per_group)
+    run = GraphRun(env, graph, transfer, shared.collectives.streams_per_group)
+    told: dict[tuple[int, ...], OnBusy] = {}
     for draw, setting, rank, own, late in zip(draws, settings, graph.ranks, costs, late_s, strict=True):
-        on_busy = together if links is None else links.on_busy(draw.rank)
+        mine = tuple(number for number, nodes in enumerate(rank.lanes) if nodes) if job.options.staged else ()
+        if mine not in told:
+            told[mine] = shared.on_busy(mine or None)
+        on_busy = told[mine] if links is None else links.on_busy(draw.rank)
         run.add(
             rank,
             job.processor(shared, setting, own, on_busy),

@@ -76,7 +76,7 @@ class PreForwardBuilder:
         sizes = setting.broadcast_bytes()
         flattened_s, launch_s, copies_s = setting.broadcast_s
         # DDP's process groups take turns; what belongs to no schedule has the first lane.
-        lane = None if setting.scheduled is None else 0
+        lane = None if setting.scheduled is None else setting.scheduled.buffers_lane
         if self._device:
             to.host(flattened_s)
             to.copies(copies_s)

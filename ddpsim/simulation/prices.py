@@ -287,8 +287,7 @@ class CollectiveTimes:
 
     def _group(self, collective: Collective, shared: Communication) -> Collectives:
         """Return what carries a collective."""
-        world = shared.lanes is None or collective.operation == BUFFERS
-        return shared.collectives if shared.lanes is None or world else shared.lanes.groups[collective.lane]
+        return shared.collectives if shared.lanes is None else shared.lanes.groups[collective.lane]
 
     def _sized(self, collective: Collective) -> int:
         lanes = self._run.shared.lanes

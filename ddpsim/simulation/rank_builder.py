@@ -249,6 +249,19 @@ class RankBuilder:
         self.resume(since)
         iteration.layers.append(LayerNodes(sent, begun, self.moment(), message.before is None))
 
+    def receive(self, iteration: IterationNodes, size_bytes: int, lane: int, *, forward: bool) -> None:
+        """Wait for what another rank sends, which goes when this one has come here."""
+        message = LayerMessage(size_bytes, 0.0, 0.0, None if forward else 0, Operation.SENDRECV)
+        self.layer_waits(iteration, message, lane)
+
+    def send(self, size_bytes: int, lane: int) -> None:
+        """Send what another rank waits for, once all that came before is done; nothing here waits for its end."""
+        if self.one_thread:
+            self.on_host(NodeKind.DELAY, self._costs.launch_s)
+        else:
+            self.host(self._costs.launch_s)
+        self.collective(size_bytes, (self.event(),), Operation.SENDRECV, lane)
+
     def outstanding(self, planned: Iterable[PlannedMessage]) -> list[MessageNodes]:
         """Return those of `planned` that have been launched and not been waited for, as they are from now on."""
         found = [sent for message in planned if not (sent := self._sent[message.number]).awaited]

@@ -85,10 +85,26 @@ def _iteration(graph: StepGraph, rank: RankGraph, nodes: IterationNodes, times: 
     )
 
 
+def in_model(record: Iteration, indices: Sequence[int]) -> Iteration:
+    """Return the iteration of a rank that has a part of a model, with parameters numbered as in the whole.
+
+    Args:
+        indices: registration indices in the model, by those of the rank.
+    """
+    return replace(
+        record,
+        buckets=tuple(replace(each, parameters=tuple(indices[i] for i in each.parameters)) for each in record.buckets),
+        gradients=tuple(replace(each, parameter=indices[each.parameter]) for each in record.gradients),
+    )
+
+
 def _idle_s(nodes: IterationNodes, times: NodeTimes) -> float:
     """Return for how long a device stood in backward on account of DDP: what it idled more, and waited."""
-    [(begun, ended)] = nodes.backward
-    idled_s, waited_s = (after - before for before, after in zip(times.stood[begun], times.stood[ended], strict=True))
+    stood = [
+        [after - before for before, after in zip(times.stood[begun], times.stood[ended], strict=True)]
+        for begun, ended in nodes.backward
+    ]
+    idled_s, waited_s = (sum(each) for each in zip(*stood, strict=True))
     return max(0.0, idled_s - nodes.idle_s) + waited_s
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ddpsim.bucketing.compiled import graph_splits
 from ddpsim.jobs.simulated import Options
+from ddpsim.jobs.stages import RankPart
 from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation.graph import ExecutionModel
@@ -52,6 +53,7 @@ class RankKind:
         nodes: how many the ranks are on.
         jitter: standard deviation of the logarithm of what the recorded iterations are quantiles of; 0 of real records.
         beside_others: whether ranks of its machine compute beside it, as none did where the workload was recorded.
+        part: what each has of a model in stages; None of a whole one.
     """
 
     ranks: Sequence[int]
@@ -63,6 +65,7 @@ class RankKind:
     beside_others: bool = False
     node_spread: float = 0.0
     nodes: int = 1
+    part: RankPart | None = None
 
     @property
     def first(self) -> int:

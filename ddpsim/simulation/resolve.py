@@ -13,9 +13,10 @@ from typing import TypedDict, Unpack
 
 import simpy
 
-from ddpsim.bucketing import BucketCaps, BucketPlan
+from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.jobs.simulated import Options
+from ddpsim.jobs.stages import RankPart, parts_of
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
 from ddpsim.schedules.message import WORLD
@@ -30,6 +31,8 @@ from ddpsim.simulation.refusals import check_extent, check_layer_groups, check_s
 from ddpsim.simulation.representatives import RankKind, SimulatedRank, cuts_s, draws_of, graphs_of, group_by_graphs
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.setting import Plans, PolicyView, RankConfiguration, carry_out, plans_of
+from ddpsim.simulation.staged import in_stages
+from ddpsim.simulation.stages import pace_of_part
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
@@ -140,18 +143,23 @@ def resolve(
     workloads, planned = given.get("workloads", {}), given.get("planned")
     options.check(workload)
     options.check_ranks(placement.world_size)
-    for name in ("tensor_parallel", "expert_parallel"):
-        check_layer_groups(placement, getattr(options, name), name)
+    for name, together in (
+        ("tensor_parallel", options.tensor_parallel),
+        ("expert_parallel", options.expert_parallel),
+        ("pipeline", options.ranks_a_copy),
+    ):
+        check_layer_groups(placement, together, name)
     check_templates(placement, workloads, workload)
     options = options.on(workload, placement.topology)
     backend = options.backend_for(workload)
     gpu = gpu_of(workload.gpu, workload.provenance)
     costs = Costs.of(backend, calibration, gpu)
-    kinds = list(_kinds_of(workload, placement, options, workloads, costs))
+    parts = () if options.pipeline is None else parts_of(workload, options.pipeline)
+    kinds = list(_kinds_of(workload, placement, options, workloads, costs, parts))
     if given.get("every_rank") or options.asynchronous:
         kinds = sorted((replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks), key=attrgetter("first"))
     schedule, ranks = None, placement.world_size
-    if options.by_schedule:
+    if options.by_schedule and not options.staged:
         first = kinds[0].workload
         plan = options.bucket_plan(first) if planned is None else planned.plan(0)
         schedule = schedule_of(options, first, plan, placement, backend, calibration)
@@ -162,7 +170,10 @@ def resolve(
     check_extent(extent.end, kinds)
     drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
     settings = list(_settings_of(drawn, ranks, options, backend, calibration, extent.total, planned=planned))
-    if schedule is not None:
+    if parts:
+        settings = in_stages(parts, drawn, settings, placement, backend, calibration)
+        schedule = None if settings[0].scheduled is None else settings[0].scheduled.schedule
+    elif schedule is not None:
         offloads = schedule.sharding.offload is not None and not kinds[0].execution.one_thread
         copy_s = byte_copy_s(placement) if offloads else 0.0
         settings = carry_out(schedule, settings, ranks, backend, copy_s)
@@ -238,13 +249,22 @@ def _execution_of(workload: Workload) -> ExecutionModel:
 
 
 def _kinds_of(
-    workload: Workload, placement: Placement, options: Options, workloads: dict[str, Workload], costs: Costs
+    workload: Workload,
+    placement: Placement,
+    options: Options,
+    workloads: dict[str, Workload],
+    costs: Costs,
+    parts: Sequence[RankPart],
 ) -> Iterator[RankKind]:
-    """Yield the ranks by workload, straggler factor and unused parameters, lowest rank first."""
+    """Yield the ranks by workload, straggler factor and unused parameters, lowest rank first.
+
+    Args:
+        parts: what ranks have of a model in stages, by place; none of a whole one.
+    """
     trainers = options.trainers(placement.world_size, placement.gpus_per_node)
     unused = {rank: options.unused_by(rank, workload.parameters) for rank in options.unused}
     nobody: frozenset[int] = frozenset.intersection(*unused.values()) if len(unused) == trainers else frozenset()
-    members: dict[tuple[str | None, float, frozenset[int]], list[int]] = {}
+    members: dict[tuple[str | None, float, frozenset[int], int], list[int]] = {}
     for node_class in placement.classes:
         name = node_class.template.workload
         for node in node_class.node_indices:
@@ -252,14 +272,18 @@ def _kinds_of(
                 rank = placement.rank_of(node, gpu)
                 if rank >= trainers:
                     continue
-                kind = name, options.stragglers.get(rank, 1.0), unused.get(rank, frozenset())
+                place = rank // options.tensor_parallel % len(parts) if parts else 0
+                kind = name, options.stragglers.get(rank, 1.0), unused.get(rank, frozenset()), place
                 members.setdefault(kind, []).append(rank)
-    for (name, factor, unused_here), ranks in sorted(members.items(), key=lambda each: min(each[1])):
+    for (name, factor, unused_here, place), ranks in sorted(members.items(), key=lambda each: min(each[1])):
         source = workload if name is None else workloads[name]
         execution = _execution_of(source)
         beside_others = placement.gpus_per_node > 1 and source.ranks == 1 and not execution.sleeps
         shared = costs.shared_compute_slowdown if beside_others else 1.0
         scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)
+        part = parts[place] if parts else None
+        if part is not None:
+            scaled, source = [pace_of_part(each, part) for each in scaled], part.workload
         graphs = graphs_of(source, options)
         cut_s = cuts_s(source, graphs, gpu_of(source.gpu, source.provenance)) if graphs else []
         edges_s = [edge_s * options.scale_compute * factor for edge_s in cut_s]
@@ -268,7 +292,7 @@ def _kinds_of(
         spread, of_nodes = (0.0, 0.0) if execution.sleeps else (costs.pace_spread, costs.node_spread)
         nodes = len({rank // placement.gpus_per_node for rank in ranks})
         jitter = jitter_of(source)
-        yield RankKind(sorted(ranks), source, execution, split, spread, jitter, beside_others, of_nodes, nodes)
+        yield RankKind(sorted(ranks), source, execution, split, spread, jitter, beside_others, of_nodes, nodes, part)
 
 
 def _settings_of(
@@ -293,7 +317,7 @@ def _settings_of(
         seen = [[PolicyView(left(each.pace), each.context) for each in draw.seen] for draw in draws]
         draws = [replace(draw, pace=left(draw.pace), seen=own) for draw, own in zip(draws, seen, strict=True)]
     plans = planned
-    if plans is None:
+    if plans is None and options.pipeline is None:
         views = [view for draw in draws for view in draw.seen]
         plans = plans_of(options, first, views, range(cycle - 1, total, cycle), total)
     alone = world_size == 1 and ddp
@@ -309,9 +333,10 @@ def _settings_of(
             copies_s = [costs.copies_s(1, each.size_bytes) for each in own.parameters] if ddp else []
             known[id(own)] = execution, gpu, costs, codec, copies_s
         execution, gpu, costs, codec, copies_s = known[id(own)]
-        confers = partial(plans.agreement_costs, options=options, costs=costs, ranks=world_size)
+        of_own = plans or Plans([0], [plan_buckets(own.parameters, options.caps)])
+        confers = partial(of_own.agreement_costs, options=options, costs=costs, ranks=world_size)
         yield RankConfiguration(
-            own, execution, gpu, GpuCapacity.of(gpu), plans.plan, options, costs, draw.pace, dropped, codec, copies_s,
+            own, execution, gpu, GpuCapacity.of(gpu), of_own.plan, options, costs, draw.pace, dropped, codec, copies_s,
             total, ddp=ddp, alone=alone, input_stage=options.input_of(own), confers=confers,
         )  # fmt: skip
 

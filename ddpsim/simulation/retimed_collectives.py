@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ddpsim.operations import Operation
 from ddpsim.simulation.dependencies import Moments
-from ddpsim.simulation.graph import BUFFERS
+from ddpsim.simulation.graph import RankGraph
 from ddpsim.simulation.job_run import Columns, goes_apart, is_in_line
 from ddpsim.simulation.prices import CollectiveTimes, SentCollective
 from ddpsim.simulation.retimed_work import ROUNDING, RankWork, RetimedRun, fair_rates, integrate_busy, narrow, share
@@ -33,13 +33,16 @@ class RetimedCollectives:
     def __init__(self, seen: RetimedRun, ranks: Sequence[RankWork]) -> None:
         self._seen, self._ranks = seen, ranks
         run, ranks_of = seen.run, seen.order.graph.ranks
-        each_rank = [[node for lane in rank.lanes for node in lane] for rank in ranks_of]
         self._apart = goes_apart(run)
-        # By place, whose each is; None of those for which all meet.
-        self._senders: list[int | None] = [None] * len(each_rank[0])
         if self._apart:
-            self._senders = [number for number, nodes in enumerate(each_rank) for _ in nodes]
-            each_rank = [[node for nodes in each_rank for node in nodes]]
+            each_rank = [[node for lane in rank.lanes for node in lane] for rank in ranks_of]
+            # By place, whose each is; None of those for which ranks meet.
+            self._senders: list[int | None] = [number for number, nodes in enumerate(each_rank) for _ in nodes]
+            met_by, each_rank = [[]], [[node for nodes in each_rank for node in nodes]]
+        else:
+            met_by, each_rank = _meetings(ranks_of)
+            self._senders = [None] * len(each_rank[0])
+        self._met_by = np.array(met_by, dtype=bool)
         self._all, nodes = [seen.order.row[nodes] for nodes in each_rank], each_rank[0]
         self._collectives = [run.graph.collectives[node] for node in nodes]
         sent = [SentCollective(each, sender) for each, sender in zip(self._collectives, self._senders, strict=True)]
@@ -112,7 +115,7 @@ class RetimedCollectives:
         found: dict[int, list[int]] = {}
         streams: dict[int, set[int]] = {}
         for place, each in enumerate(self._collectives):
-            group = world if lanes is None or each.operation == BUFFERS else lanes.groups[each.lane]
+            group = world if lanes is None else lanes.groups[each.lane]
             found.setdefault(id(group.network), []).append(place)
             streams.setdefault(id(group.network), set()).add(each.lane)
         copied = range(len(self._collectives), len(self._collectives) + sum(len(each.rows) for each in self._copies))
@@ -162,7 +165,8 @@ class RetimedCollectives:
         most = np.zeros_like(begin)
         for number, rank in enumerate(self._ranks):
             began, over = rank.find_busy(ends)
-            own = np.flatnonzero(np.array(self._senders) == number) if self._apart else slice(None)
+            mine = np.array(self._senders) == number if self._apart else self._met_by[number]
+            own = slice(None) if mine.all() else np.flatnonzero(mine)
             if len(began):
                 until = integrate_busy(began, over, horizon_s)
                 most[own] = np.maximum(most[own], share(until(end[own]) - until(begin[own]), end[own] - begin[own]))
@@ -208,3 +212,19 @@ class RetimedCollectives:
                 sent[place] = max(wire[place] + self.line_s[0], last.get(line, 0.0))
                 last[line] = end[place]
         return sent
+
+
+def _meetings(ranks: Sequence[RankGraph]) -> tuple[list[list[bool]], list[list[int]]]:
+    """Return by rank whether it takes part in each collective, and its nodes; in place of one that has none, another's.
+
+    Ranks have what they take part in on the same lanes, in the same order.
+    """
+    nodes: list[list[int]] = [[] for _ in ranks]
+    there: list[list[bool]] = [[] for _ in ranks]
+    for lane in range(len(ranks[0].lanes)):
+        mine = [rank.lanes[lane] for rank in ranks]
+        some = next((each for each in mine if each), [])
+        for own, found, has in zip(mine, nodes, there, strict=True):
+            found.extend(own or some)
+            has.extend([bool(own)] * len(some))
+    return there, nodes

@@ -75,6 +75,8 @@ class GraphRun:
         self.times.begin[ORIGIN] = self.times.end[ORIGIN] = 0.0
         self._transfer, self._streams, self.meets = transfer, streams, transfer is not None
         self._events: dict[int, simpy.Event] = {}
+        lanes = zip(*(rank.lanes for rank in graph.ranks), strict=True)
+        self._members = [sum(bool(nodes) for nodes in lane) for lane in lanes]
         self._meetings: dict[tuple[int, int], _Rendezvous] = {}
 
     def add(
@@ -149,7 +151,7 @@ class GraphRun:
         where = (collective.lane, collective.number)
         meeting = self._meetings.setdefault(where, _Rendezvous(self.env.event()))
         meeting.nodes.append(node)
-        if len(meeting.nodes) == len(self.graph.ranks):
+        if len(meeting.nodes) == self._members[collective.lane]:
             for each in meeting.nodes:
                 self.times.wire[each] = self.env.now
             del self._meetings[where]

@@ -16,7 +16,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
-from ddpsim.schedules.mesh import DATA, LAYERS, beside_experts, beside_tensor
+from ddpsim.schedules.mesh import DATA, LAYERS, TENSOR, beside_experts, beside_stages, beside_tensor, group_of_stage
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.points import Point, PointKind, points
 from ddpsim.schedules.schedule import Lane, Schedule, parameters_at, queue_of
@@ -117,11 +117,13 @@ class Scheduled:
     Attributes:
         schedule: with its messages cut into segments.
         messages: one a message, in the same order.
-        lanes: groups and streams, that of module buffers first.
+        lanes: groups and streams; of a pipeline, of all its ranks.
         forward: where forward stops, in order.
         updates: what the optimizer does after backward, in order; none where it updates before use.
         needed: by parameter, the points before the computation of its gradient; empty where there are none.
         filled: parameters whose gradient's hook copies it into a message.
+        buffers_lane: number of the lane of module buffers.
+        layers_lane: of what layers wait for; None where they wait for nothing.
     """
 
     schedule: Schedule
@@ -131,6 +133,8 @@ class Scheduled:
     updates: tuple[OptimizerUpdate, ...]
     needed: tuple[tuple[Point, ...], ...]
     filled: frozenset[int]
+    buffers_lane: int = 0
+    layers_lane: int | None = None
 
     @classmethod
     def of(
@@ -142,18 +146,19 @@ class Scheduled:
         *,
         gloo: bool = False,
         host_copy_s: float = 0.0,
+        pipeline: tuple[Sequence[Lane], int] | None = None,
     ) -> Scheduled:
         """Return `schedule` for ranks that compute `workload`.
 
         Args:
+            pipeline: the lanes of all ranks of a pipeline, and the place of this one in it.
             gloo: whether it is carried out over gloo, whose messages start when the host launches them.
             host_copy_s: of a byte between host and device.
         """
         schedule = block_first_points(schedule, workload)
         count = len(workload.parameters)
-        layers = [lane for lane in LAYERS if lane[0] in schedule.groups]
-        sent = [(message.group, message.stream) for message in schedule]
-        lanes = tuple(dict.fromkeys([BUFFERS_LANE, *sent, *layers]))
+        lanes, place = (lanes_of(schedule), None) if pipeline is None else pipeline
+        layers = [number for number, lane in enumerate(lanes) if lane in _layers_lanes(place)]
         backward = parameters_at(schedule, PointKind.BACKWARD)
         filled = (index for each in schedule if is_filled_by_hooks(each) for index in each.parameters)
         late = schedule.update == "before_use"
@@ -168,22 +173,43 @@ class Scheduled:
                 schedule,
                 workload,
                 costs,
-                lanes,
+                tuple(lanes),
                 view=options.gradient_as_bucket_view,
                 gloo=gloo,
                 host_copy_s=host_copy_s,
             ),
-            lanes,
+            tuple(lanes),
             _find_waits(schedule, workload, groups if late else []),
             () if late else tuple(_update(schedule, workload, group, options.scale_host) for group in groups),
             tuple((Point(PointKind.BACKWARD, index),) if index in backward else () for index in range(count)),
             frozenset(filled),
+            lanes.index(_buffers_lane(place)),
+            next(iter(layers), None),
         )
 
     def launches(self) -> Launches:
         """Return what one rank launches and waits for, from its first iteration on."""
         ids = [message.id for message in self.schedule]
         return Launches(queue_of(self.schedule), self.messages, ids, len(self.needed))
+
+
+def _buffers_lane(place: int | None) -> Lane:
+    return BUFFERS_LANE if place is None else (group_of_stage(DATA, place), BUFFERS_LANE[1])
+
+
+def _layers_lanes(place: int | None) -> Sequence[Lane]:
+    return LAYERS if place is None else ((group_of_stage(TENSOR, place), LAYERS[0][1]),)
+
+
+def lanes_of(schedule: Schedule, place: int | None = None) -> tuple[Lane, ...]:
+    """Return the groups and streams of a schedule's messages, of module buffers, which are first, and of layers.
+
+    Args:
+        place: in a pipeline, of the ranks that carry it out.
+    """
+    layers = [lane for lane in _layers_lanes(place) if lane[0] in schedule.groups]
+    sent = [(message.group, message.stream) for message in schedule]
+    return tuple(dict.fromkeys([_buffers_lane(place), *sent, *layers]))
 
 
 def _updates_apart(schedule: Schedule, count: int) -> bool:
@@ -274,18 +300,20 @@ def schedule_of(
     placement: Placement,
     backend: str,
     calibration: Calibration | None,
+    place: int | None = None,
 ) -> Schedule:
     """Return the schedule of a job with the buckets of `plan`, its messages cut into segments.
 
     Args:
-        workload: of rank 0.
+        workload: of rank 0, or of the ranks of a place in a pipeline.
+        place: that; None where every rank has all layers.
 
     Raises:
         PlanError: a schedule that cannot be carried out.
     """
     ours = replace(options.collective, rings=True)
-    tensor, data = options.tensor_parallel, placement.world_size // options.tensor_parallel
-    part, together = (placement, 1) if tensor == 1 else part_of(placement, DATA, data)
+    tensor, data = options.tensor_parallel, placement.world_size // options.ranks_a_copy
+    part, together = (placement, 1) if options.ranks_a_copy == 1 else part_of(placement, DATA, data)
     transport, share = make_transport(part, backend, calibration, ours), share_of_together(data, part)
 
     def time_s(operation: Operation, size_bytes: int) -> float:
@@ -299,6 +327,8 @@ def schedule_of(
 
     setup = replace(setup, control_s=control_s)
     made = options.schedule(setup).in_segments(SEGMENT_ALIGNMENT)
+    if place is not None:
+        return beside_stages(made, place, tensor, data)
     if tensor > 1:
         return beside_tensor(made, tensor, data)
     experts = workload.experts
@@ -325,10 +355,10 @@ def setup_of(
     return SchemeInputs(
         parameters=workload.parameters,
         buckets=plan.groups(),
-        world_size=placement.world_size // options.tensor_parallel,
+        world_size=placement.world_size // options.ranks_a_copy,
         every=options.sync_every,
         accumulate=options.accumulate,
-        ranks_per_node=max(1, placement.gpus_per_node // options.tensor_parallel),
+        ranks_per_node=max(1, placement.gpus_per_node // options.ranks_a_copy),
         update_s=float(median(workload.optimizer.device_s)) * options.scale_compute,
         ready_s={index: float(seconds) for index, seconds in enumerate(ready)},
         use_s={i: float(s) * forward_s for i, s in enumerate(shares) if not np.isnan(s)} if known else {},

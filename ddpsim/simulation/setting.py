@@ -18,7 +18,6 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
 from ddpsim.order import Arrivals, OrderExchange, conferences
-from ddpsim.schedules.mesh import LAYERS
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.contention import GpuCapacity
 from ddpsim.simulation.costs import ENTER_S, KERNELS, Costs
@@ -26,6 +25,7 @@ from ddpsim.simulation.graph import BUFFERS_PART, ExecutionModel, Linear
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.scheduling import ForwardWait, Scheduled
+from ddpsim.simulation.stages import RankStages
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.layer_messages import LayerMessage, ModelParallel
@@ -168,6 +168,7 @@ class RankConfiguration:
         scheduled: the schedule that takes DDP's place; None is DDP's own buckets.
         input_stage: how batches are loaded and copied; None where they are there.
         confers: gives what conferring on the order of gradients takes before iteration k; None where nobody confers.
+        stages: what it computes in a step of a pipeline; None of a whole model.
         kernel_s: the mean time of a kernel of backward on the device.
     """
 
@@ -188,6 +189,7 @@ class RankConfiguration:
     scheduled: Scheduled | None = None
     input_stage: InputStage | None = None
     confers: Callable[[int], OrderAgreement | None] = lambda iteration: None
+    stages: RankStages | None = None
     kernel_s: float = field(init=False, repr=False)
     _broadcast_bytes: list[int] | None = field(init=False, repr=False, default=None)
 
@@ -222,7 +224,8 @@ class RankConfiguration:
     def layers_lane(self) -> int:
         """The lane of what layers wait for."""
         assert self.scheduled is not None
-        return next(number for number, lane in enumerate(self.scheduled.lanes) if lane in LAYERS)
+        assert self.scheduled.layers_lane is not None
+        return self.scheduled.layers_lane
 
     @property
     def enter_s(self) -> float:

@@ -186,6 +186,8 @@ class Workload:
         tensor: of a step that one of several ranks computes a part of, their number and messages; None of a whole step.
             No file has it.
         experts: likewise, of a step whose mixtures of experts are spread over ranks.
+        boundary_bytes: of activations between two layers of a transformer; None where nobody asked, or where they are
+            not known. No file has it.
 
     Raises:
         WorkloadError: where shapes disagree, two parameters share a name, a time is negative or above `MOST_S`, one
@@ -218,6 +220,7 @@ class Workload:
     sequence_length: int | None = None
     tensor: TensorParallel | None = None
     experts: ExpertParallel | None = None
+    boundary_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.iterations == 0 or not self.parameters:

@@ -1,0 +1,98 @@
+"""Who carries the messages of a pipeline's ranks: of each place its own groups, and what its stages send each other.
+
+The collectives of a place are run on the GPUs that its ranks have in a node. Where a copy lies in one node, all
+messages share its links. Where it spans several, the collectives of places on one node of a copy share theirs, and what
+goes from stage to stage shares them among itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import simpy
+
+from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.point_to_point import PointToPoint
+from ddpsim.collectives.rank_ways import RankPaths
+from ddpsim.collectives.transport import Transport
+from ddpsim.network.fluid import Network
+from ddpsim.schedules.mesh import SENDS, TENSOR, stage_of_group
+from ddpsim.schedules.schedule import Lane
+from ddpsim.simulation.groups import part_of, part_of_place, ranks_of_place, share_of_together
+from ddpsim.simulation.servers import MessageStreams
+from ddpsim.topology.graph import Placement
+
+
+class MakeCollectives(Protocol):
+    """Makes the collectives of a part of a machine on a network."""
+
+    def __call__(self, placement: Placement, share: float, network: Network, sender: Hashable) -> Collectives:
+        """Return collectives each of which takes some share of its time."""
+
+
+@dataclass(slots=True)
+class StageLinks:
+    """Makes what carries the messages of each lane.
+
+    Attributes:
+        placement: of all ranks.
+        ranks: of a pipeline, and of those that share each layer of a stage.
+        stages: of the model.
+        ways: between ranks.
+        make: the collectives of a place.
+        over: the collectives of a transport, likewise.
+    """
+
+    env: simpy.Environment
+    placement: Placement
+    ranks: tuple[int, int]
+    stages: int
+    ways: RankPaths
+    make: MakeCollectives
+    over: Callable[[Transport, Network, Hashable], Collectives]
+    _networks: dict[int, Network] = field(init=False, default_factory=dict)
+
+    def streams(self, lanes: Sequence[Lane]) -> MessageStreams:
+        """Return the lanes of all ranks."""
+        made: dict[Lane, tuple[Collectives, int, int]] = {}
+        for group, stream in lanes:
+            name, number = stage_of_group(group)
+            key = (group, stream if name == SENDS else "")
+            if key not in made:
+                made[key] = self._sends(number, stream) if name == SENDS else self._groups(name, number)
+        found = [made[group, stream if group.startswith(SENDS) else ""] for group, stream in lanes]
+        groups, ranks, together = (list(each) for each in zip(*found, strict=True))
+        return MessageStreams(groups, ranks, together, [None] * len(lanes))
+
+    def _groups(self, name: str, place: int) -> tuple[Collectives, int, int]:
+        """Return the collectives of the groups `name` of a place, with their ranks and how many they stand for."""
+        tensor, ranks = self.ranks[1], self._ranks(place)
+        if name == TENSOR:
+            part, together, count, share = *part_of(self.placement, TENSOR, tensor), tensor, 1.0
+        else:
+            count = len(ranks) // tensor
+            part, together = part_of_place(self.placement, ranks, tensor)
+            share = share_of_together(count, part)
+        network = self._network(ranks[0] // self.placement.gpus_per_node)
+        return self.make(part, share, network, (name, place, share)), count, together
+
+    def _sends(self, stage: int, kind: str) -> tuple[Collectives, int, int]:
+        """Return what carries that which a stage sends to the next, or back to the one before."""
+        places, _ = self.ranks
+        target = stage + 1 if kind == "forward" else stage - 1
+        each = self.placement.gpus_per_node
+        pairs = list(zip(self._ranks(stage % places), self._ranks(target % places), strict=True))
+        nodes = {rank // each for rank in pairs[0]}
+        # Copies on other nodes put as much on links of their own.
+        near = [pair for pair in pairs if not nodes.isdisjoint(rank // each for rank in pair)]
+        whole = places * self.ranks[1] <= each
+        network = self._network(0 if whole else -1)
+        return self.over(PointToPoint.of(self.ways, near), network, (SENDS, stage, kind)), 2, 1
+
+    def _ranks(self, place: int) -> list[int]:
+        return ranks_of_place(self.placement, place, *self.ranks)
+
+    def _network(self, node: int) -> Network:
+        return self._networks.setdefault(node, Network(self.env, {}))
