@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ddpsim.cli.constants import ConstantOptions
@@ -34,24 +34,41 @@ def pipeline(
     constants: ConstantOptions,
     output: Output,
 ) -> None:
-    """Predict the step of a model in stages (GPipe, PipeDream) or in cut layers (Mesh-TensorFlow), and its bubble."""
-    from ddpsim.planning.pipeline import pipelined
+    """Predict the step of a model in stages (GPipe, PipeDream) or in cut layers (Mesh-TensorFlow), and its bubble.
+
+    It is `ddpsim predict --pipeline`, with `--scheme flat` where gradients are summed after the last work.
+    """
+    from ddpsim.jobs.simulated import Options
+    from ddpsim.planning.pipeline import in_closed_form, is_simulated, pipeline_step, with_boundary
+    from ddpsim.prediction.models import Model
+    from ddpsim.prediction.predict import predict
     from ddpsim.topology.placement import place
     from ddpsim.topology.spec import load_topology
-    from ddpsim.workload.files import load_workload
 
-    model, machine = load_workload(arguments.workload), load_topology(arguments.topology)
-    backend = "gloo" if model.one_clock else machine.backend
-    step = pipelined(
-        model, place(machine, arguments.nodes, arguments.gpus_per_node), given, constants.calibration_in_force(backend)
-    )
+    machine, model = load_topology(arguments.topology), Model.of(arguments.workload)
+    if is_simulated(given):
+        given = with_boundary(given, model.source)
+        options = Options(pipeline=given, scheme="ddp" if given.gradients == "ddp" else "flat")
+        workload = model.on(machine, options=options)
+        constants_of = constants.calibration_in_force(options.on(workload, machine).backend_for(workload))
+        nodes, gpus = arguments.nodes, arguments.gpus_per_node
+        found = predict(
+            workload, machine, nodes=nodes, gpus_per_node=gpus, options=options, calibration=constants_of,
+            local_s=1.0, band=False,
+        )  # fmt: skip
+        step = pipeline_step(found, given)
+    else:
+        workload = replace(model.on(machine), operators=model.source.operators)
+        placement = place(machine, arguments.nodes, arguments.gpus_per_node)
+        backend = "gloo" if workload.one_clock else machine.backend
+        step = in_closed_form(workload, placement, given, constants.calibration_in_force(backend))
     output.emit(step.document(), lambda: _text(step, given))
 
 
 def _text(step: PipelineStep, given: Pipeline) -> str:
     rows = [
-        ("computed by the busiest stage", ms(step.compute_s)),
-        ("idle, mean of the stages", percent(step.bubble)),
+        ("computed by the busiest rank", ms(step.compute_s)),
+        ("idle, mean of the ranks", percent(step.bubble)),
         ("gradients over copies", ms(step.allreduce_s)),
         ("of it waited for after the last work", ms(step.exposed_allreduce_s)),
         ("activations over ranks", ms(step.activations_s)),

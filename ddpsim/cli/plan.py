@@ -66,7 +66,8 @@ def plan(
     if arguments.search:
         _search(arguments, models, options, given, by, output)
         return
-    options = replace(options, tensor_parallel=check_without_search(arguments))
+    tensor, pipeline = check_without_search(arguments)
+    options = replace(options, tensor_parallel=tensor, pipeline=pipeline)
     if arguments.schemes is not None:
         given_too = {name: getattr(arguments, name) for name in ("out", "plot", "report", "bucket_cap_mb", "plan")}
         _refuse_beside_schemes(given_too)

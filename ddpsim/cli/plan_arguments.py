@@ -42,6 +42,16 @@ class PlanArguments:
         ),
         Section.JOB,
     ] = None
+    pipeline: Annotated[
+        str | None,
+        typer.Option(
+            "--pipeline",
+            metavar="ORDER:P[,...]",
+            help="Cut the model into stages, as `predict` takes it; with --search several, as none,1f1b:2,1f1b:4, each "
+            "with the micro-batches of its step. [none, with --search also 1F1B with powers of two]",
+        ),
+        Section.JOB,
+    ] = None
     micro_batch_size: Annotated[
         str | None,
         typer.Option(

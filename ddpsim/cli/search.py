@@ -9,11 +9,13 @@ from ddpsim.cli.keeping import make_resumable
 from ddpsim.cli.predict import warn_of_pace
 from ddpsim.cli.progress import Progress
 from ddpsim.errors import InputError
+from ddpsim.jobs.pipeline import parse_pipelines
 from ddpsim.options.text import counts
 from ddpsim.schedules.named import schemes_named
 
 if TYPE_CHECKING:
     from ddpsim.cli.plan_arguments import PlanArguments
+    from ddpsim.jobs.pipeline import Pipeline
     from ddpsim.jobs.simulated import Options
     from ddpsim.planning.candidates import SearchSpace
     from ddpsim.planning.rows import PlanReport
@@ -25,8 +27,8 @@ _ALONE = ("micro_batch_size", "global_batch_size")
 """Options that say nothing without `search`."""
 
 
-def check_without_search(arguments: PlanArguments) -> int:
-    """Return the ranks that share layers of a plan that is no search.
+def check_without_search(arguments: PlanArguments) -> tuple[int, Pipeline | None]:
+    """Return the ranks that share layers, and the pipeline, of a plan that is no search.
 
     Raises:
         InputError: what a search alone takes.
@@ -38,7 +40,11 @@ def check_without_search(arguments: PlanArguments) -> int:
     if len(found) > 1:
         remedy = "add `search`, or give one"
         raise InputError(f"{len(found)} values without `search`", place="tensor_parallel", remedy=remedy)
-    return found[0]
+    pipelines = [None] if arguments.pipeline is None else parse_pipelines(arguments.pipeline, "pipeline")
+    if len(pipelines) > 1:
+        remedy = "add `search`, or give one"
+        raise InputError(f"{len(pipelines)} values without `search`", place="pipeline", remedy=remedy)
+    return found[0], pipelines[0]
 
 
 def space_of(arguments: PlanArguments, options: Options) -> SearchSpace:
@@ -61,6 +67,7 @@ def space_of(arguments: PlanArguments, options: Options) -> SearchSpace:
     return SearchSpace(
         schemes=schemes if arguments.schemes is None else schemes_named(arguments.schemes),
         tensor_parallel=lists["tensor_parallel"],
+        pipelines=None if arguments.pipeline is None else parse_pipelines(arguments.pipeline, "pipeline"),
         micro_batch_sizes=lists["micro_batch_size"],
         global_batch_size=arguments.global_batch_size,
     )

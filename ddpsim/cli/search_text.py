@@ -19,6 +19,7 @@ def text(report: SearchReport) -> str:
     columns = [
         column("scheme", words=True),
         column("tensor_parallel", "tensor"),
+        *([column("stages", words=True)] if any(row.candidate.pipeline for row in report.rows) else []),
         column("data_parallel", "data"),
         column("micro_batch_size", "micro-batch"),
         column("accumulate", "a step"),

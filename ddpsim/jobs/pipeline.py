@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal, cast, get_args
 
 from ddpsim.errors import InputError
 from ddpsim.options.asked import count, parse_options, value
@@ -16,6 +16,16 @@ def _bytes(text: str, name: str) -> int:
     return round(parse_size(text, name))
 
 
+Mapping = Literal["tp-pp-dp", "tp-dp-pp"]
+MAPPINGS: tuple[Mapping, ...] = get_args(Mapping)
+
+
+def _mapping(text: str, place: str) -> str:
+    if text not in MAPPINGS:
+        raise InputError(f"{text!r} is no mapping", place=place, remedy=f"use {' or '.join(MAPPINGS)}")
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """Options behind an order and its stages, with the names that `ddpsim pipeline` has for them."""
@@ -23,6 +33,7 @@ class _Asked:
     micro_batches: int = value(count, 1, "micro-batches")
     stages_per_rank: int | None = value(count, None, "stages-per-rank")
     boundary_bytes: int | None = value(_bytes, None, "boundary")
+    mapping: str = value(_mapping, "tp-pp-dp", "mapping")
 
 
 def parse_pipeline(text: str, name: str) -> Pipeline:
@@ -40,6 +51,9 @@ def parse_pipeline(text: str, name: str) -> Pipeline:
         raise InputError(what, place=name, remedy=f"write e.g. 1f1b:4,micro-batches=16; orders are {', '.join(orders)}")
     stages, _, others = rest.partition(",")
     asked = parse_options(_Asked, others, name)
+    if order == "interleaved" and stages == "1":
+        what = "interleaved has one rank, whose stages have no order but their own"
+        raise InputError(what, place=name, remedy="give 2 ranks or more, or use 1f1b")
     per_rank = asked.stages_per_rank or (2 if order == "interleaved" else 1)
     try:
         return Pipeline(
@@ -47,10 +61,26 @@ def parse_pipeline(text: str, name: str) -> Pipeline:
             stages_per_rank=per_rank,
             micro_batches=asked.micro_batches,
             boundary_bytes=asked.boundary_bytes,
+            mapping=cast("Mapping", asked.mapping),
             order=cast("Order", order),
         )
     except InputError as error:
         error.at(name)
+
+
+def parse_pipelines(text: str, name: str) -> list[Pipeline | None]:
+    """Return the pipelines of a list, None for `none`: `none,1f1b:2,interleaved:4,stages-per-rank=3`.
+
+    Raises:
+        InputError: as `parse_pipeline`.
+    """
+    asked: list[str] = []
+    for each in text.split(","):
+        if asked and "=" in each:
+            asked[-1] += f",{each}"
+        else:
+            asked.append(each)
+    return [None if each == "none" else parse_pipeline(each, name) for each in asked]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +98,8 @@ class Pipeline:
             backward of each stage.
         boundary_bytes: of a micro-batch's activations between two layers; None is what an estimated transformer's are,
             and of no matter where nothing is cut.
+        mapping: which ranks are next to each other, the nearest first, as Megatron-LM's `--use-tp-pp-dp-mapping` says:
+            those that share layers, then the stages of a copy, then copies; or each stage of all copies together.
 
     Raises:
         InputError: a count below one, both ways of cutting at once, or options that contradict each other.
@@ -88,6 +120,25 @@ class Pipeline:
         Option("When copies sum gradients: after a rank's last work, as `ddpexec run --pipeline` does, or by DDP's "
                "buckets under each stage's last backward."),
     ] = "after"  # fmt: skip
+    mapping: Annotated[
+        Mapping,
+        Option("Which ranks are nearest: those of a pipeline, or of all copies of a stage, as Megatron-LM has it."),
+    ] = "tp-pp-dp"
+
+    def place_of(self, rank: int, world_size: int, tensor_ranks: int = 1) -> int:
+        """Return the place in its pipeline of a rank.
+
+        Args:
+            tensor_ranks: that share each layer of a stage, next to each other.
+        """
+        if self.mapping == "tp-dp-pp":
+            return rank * self.stages // world_size
+        return rank // tensor_ranks % self.stages
+
+    def __str__(self) -> str:
+        several = "" if self.stages_per_rank == 1 else f",stages-per-rank={self.stages_per_rank}"
+        mapped = "" if self.mapping == "tp-pp-dp" else f",mapping={self.mapping}"
+        return f"{self.order}:{self.stages}{several}{mapped}"
 
     def __post_init__(self) -> None:
         check_choices(self)

@@ -212,6 +212,11 @@ class Options(Job):
         """Ranks that have a copy of the model together, experts apart."""
         return self.tensor_parallel * (1 if self.pipeline is None else self.pipeline.stages)
 
+    def near_ranks(self, world_size: int) -> int:
+        """Return how many consecutive ranks have a copy of the model, or where copies are far apart, a stage of all."""
+        given = self.pipeline
+        return self.ranks_a_copy if given is None or given.mapping == "tp-pp-dp" else world_size // given.stages
+
     @property
     def micro_batches(self) -> int:
         """Micro-batches of an iteration: one, or those of a pipeline."""

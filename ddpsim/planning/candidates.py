@@ -1,14 +1,17 @@
-"""What a search looks over: schemes, groups that share layers, micro-batches and how many of them make a step."""
+"""What a search looks over: schemes, groups that share layers, pipelines, micro-batches and how many make a step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import numpy as np
 
 from ddpsim.errors import InputError
+from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.jobs.simulated import Options
+from ddpsim.jobs.stages import boundary_of, stages_of
 from ddpsim.options.option import check_at_least_one
 from ddpsim.prediction.models import Model
 from ddpsim.schedules.named import scheme_named
@@ -33,8 +36,11 @@ MOST_MICRO_BATCHES = 128
 processor and 2.7 GB, both in proportion to them.
 """
 
-_DIVIDING, _SAMPLES = "tensor_parallel", "global_batch_size"
+_DIVIDING = ("tensor_parallel", "pipeline", "global_batch_size")
 """Places of errors of what is left over."""
+
+MOST_STAGES = 16
+"""Ranks of a pipeline that is looked over where none are named, chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +52,20 @@ class SearchCandidate:
         tensor_parallel: consecutive ranks that share each layer.
         micro_batch_size: samples that such a group computes at once.
         accumulate: micro-batches of a step.
+        pipeline: in whose stages they are computed; None where each rank, or group, has all layers.
     """
 
     scheme: str
     tensor_parallel: int
     micro_batch_size: int
     accumulate: int
+    pipeline: Pipeline | None = None
 
     def __str__(self) -> str:
         batch = format_count(self.accumulate, "micro-batch")
         together = f", tensor-parallel {self.tensor_parallel}" if self.tensor_parallel > 1 else ""
-        return f"{self.scheme}{together}, {batch} of {self.micro_batch_size}"
+        stages = "" if self.pipeline is None else f", pipeline {self.pipeline}"
+        return f"{self.scheme}{together}{stages}, {batch} of {self.micro_batch_size}"
 
     def options(self, asked: Options) -> Options:
         """Return the options of its job, all else as asked.
@@ -64,14 +73,20 @@ class SearchCandidate:
         Raises:
             InputError: options that contradict each other.
         """
-        return replace(asked, scheme=self.scheme, tensor_parallel=self.tensor_parallel, accumulate=self.accumulate)
+        own = replace(asked, scheme=self.scheme, tensor_parallel=self.tensor_parallel)
+        if self.pipeline is None:
+            return replace(own, accumulate=self.accumulate)
+        return replace(own, accumulate=1, pipeline=replace(self.pipeline, micro_batches=self.accumulate))
 
     def document(self, world_size: int) -> dict[str, object]:
         """Return its keys of a row, on so many ranks."""
         return {
             "scheme": self.scheme,
             "tensor_parallel": self.tensor_parallel,
-            "data_parallel": world_size // self.tensor_parallel,
+            "stages": None if self.pipeline is None else str(self.pipeline),
+            "data_parallel": world_size
+            // self.tensor_parallel
+            // (1 if self.pipeline is None else self.pipeline.stages),
             "micro_batch_size": self.micro_batch_size,
             "accumulate": self.accumulate,
         }
@@ -85,6 +100,8 @@ class SearchSpace:
         schemes: as `--scheme` takes them; None are `SCHEMES`.
         tensor_parallel: consecutive ranks that share each layer; None are powers of two in a node, where the step can
             be cut.
+        pipelines: of which None has each rank, or group, compute all layers, and micro-batches are those of a step;
+            None are that, and 1F1B with powers of two, where it is known what passes between a model's layers.
         micro_batch_sizes: samples that such a group computes at once; None are the workload's batch by powers of two,
             where it can be estimated anew.
         global_batch_size: samples of a step, of all ranks; None are the workload's batch on every rank, by the
@@ -93,11 +110,12 @@ class SearchSpace:
 
     schemes: Sequence[str] | None = None
     tensor_parallel: Sequence[int] | None = None
+    pipelines: Sequence[Pipeline | None] | None = None
     micro_batch_sizes: Sequence[int] | None = None
     global_batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("schemes", "tensor_parallel", "micro_batch_sizes"):
+        for name in ("schemes", "tensor_parallel", "pipelines", "micro_batch_sizes"):
             found = getattr(self, name)
             if found is not None and not found:
                 raise InputError("nothing is given", place=name, remedy="give at least one")
@@ -214,17 +232,24 @@ def candidates_of(
     for scheme in schemes:
         _refuse_servers(scheme)
     found: list[CandidateRun] = []
-    for ranks in space.tensor_parallel or _default_ranks(model, placement, options):
-        asked = replace(options, scheme="ddp", tensor_parallel=ranks, accumulate=1)
+    cuts = list(space.tensor_parallel or _default_ranks(model, placement, options))
+    pipelines = space.pipelines or _default_pipelines(model, placement, options)
+    every = schemes
+    for ranks, pipeline in product(cuts, pipelines):
+        # By itself a search looks over those schemes beside stages by which no forward waits for messages.
+        schemes = [each for each in every if each == "ddp"] if pipeline and not space.pipelines else every
         try:
+            asked = replace(options, scheme="ddp", tensor_parallel=ranks, accumulate=1, pipeline=pipeline)
             asked.check_ranks(placement.world_size)
-            check_layer_groups(placement, ranks)
-            model.on(topology, options=asked)
-            in_group = _samples_of_group(samples, placement.world_size // ranks)
+            check_layer_groups(placement, asked.near_ranks(placement.world_size))
+            whole = model.on(topology, options=asked)
+            if pipeline is not None:
+                stages_of(whole, pipeline.stages * pipeline.stages_per_rank)
+            in_group = _samples_of_group(samples, placement.world_size // asked.ranks_a_copy)
         except InputError as error:
-            if _DIVIDING in (error.place or "") or _SAMPLES in (error.place or ""):
+            if any(name in (error.place or "") for name in _DIVIDING):
                 ruled_out.add(NOT_DIVIDED, len(schemes), error)
-            elif space.tensor_parallel is not None:
+            elif space.tensor_parallel is not None or space.pipelines is not None:
                 ruled_out.add(NOT_CUT, len(schemes), error)
             continue
         for batch in space.micro_batch_sizes or _default_batches(model, in_group):
@@ -238,7 +263,11 @@ def candidates_of(
                 continue
             workload = model.on(topology, batch, options=asked)
             first = SearchCandidate(
-                scheme="ddp", tensor_parallel=ranks, micro_batch_size=batch, accumulate=in_group // batch
+                scheme="ddp",
+                tensor_parallel=ranks,
+                micro_batch_size=batch,
+                accumulate=in_group // batch,
+                pipeline=pipeline,
             )
             found += _of_schemes(schemes, first, workload, options, ruled_out)
     return found
@@ -266,7 +295,18 @@ def _of_schemes(
         except InputError as error:
             ruled_out.add(NOT_TOGETHER, 1, error)
             continue
-        yield CandidateRun(candidate, workload, own, first.accumulate * _computing_s(workload, options))
+        yield CandidateRun(candidate, workload, own, _least_s(candidate, _computing_s(workload, options)))
+
+
+def _least_s(candidate: SearchCandidate, micro_batch_s: float) -> float:
+    """Return what a step computes at least where a micro-batch of the whole model takes so long.
+
+    The first micro-batch passes all stages but its own rank's, while a rank computes nothing.
+    """
+    given = candidate.pipeline
+    if given is None:
+        return candidate.accumulate * micro_batch_s
+    return (candidate.accumulate + (given.stages - 1) / given.stages_per_rank) * micro_batch_s / given.stages
 
 
 def _default_ranks(model: Model, placement: Placement, options: Options) -> Iterator[int]:
@@ -279,6 +319,17 @@ def _default_ranks(model: Model, placement: Placement, options: Options) -> Iter
     while _is_estimated(model) and options.expert_parallel == 1 and ranks <= placement.gpus_per_node:
         yield ranks
         ranks *= 2
+
+
+def _default_pipelines(model: Model, placement: Placement, options: Options) -> list[Pipeline | None]:
+    """Return the pipelines that are looked over where none are given: none, and powers of two of ranks."""
+    found: list[Pipeline | None] = [None]
+    stages = 2
+    known = _is_estimated(model) and boundary_of(model.source) is not None and options.expert_parallel == 1
+    while known and stages <= min(MOST_STAGES, placement.world_size):
+        found.append(Pipeline(order="1f1b", stages=stages))
+        stages *= 2
+    return found
 
 
 def _default_batches(model: Model, samples: int) -> list[int]:
@@ -311,7 +362,7 @@ def _too_many(samples: int, batch: int) -> InputError:
 def _samples_of_group(samples: int, groups: int) -> int:
     if samples % groups:
         what = f"{groups} data-parallel ranks do not divide {samples} samples a step"
-        raise InputError(what, place=_SAMPLES, remedy=f"give a multiple of {groups}")
+        raise InputError(what, place="global_batch_size", remedy=f"give a multiple of {groups}")
     return samples // groups
 
 

@@ -102,7 +102,7 @@ class _TimedBuckets:
     Attributes:
         runs: of so many micro-batches as are simulated, and of one less where that are fewer than a step has.
         like: what each of these rests on, with any buckets; None where that rests on them too.
-        accumulate: micro-batches of a step.
+        micro_batches: of a step.
         default_s: of a step with torch's own caps.
         savable_s: how much shorter other buckets can make it, at most: by all that waits for communication, and all
             that is spent on buckets.
@@ -110,15 +110,19 @@ class _TimedBuckets:
 
     runs: list[SimulatedRun]
     like: list[ResolvedJob | None]
-    accumulate: int
+    micro_batches: int
     default_s: float
     savable_s: float
 
     @classmethod
     def of(cls, run: SimulatedRun) -> _TimedBuckets:
-        accumulate = run.options.accumulate
-        counts = [accumulate] if accumulate <= SIMULATED else [SIMULATED, SIMULATED - 1]
-        runs = [replace(run, options=replace(run.options, accumulate=count)) for count in counts]
+        whole, given = run.options.accumulate * run.options.micro_batches, run.options.pipeline
+        # Stages are filled, then each further micro-batch of each takes as long; several together, in rounds.
+        most, step = (SIMULATED, 1) if given is None else (2 * given.stages, 1)
+        if given is not None and given.stages_per_rank > 1:
+            most, step = 3 * given.stages, given.stages
+        counts = [whole] if whole <= most or (whole - most) % step else [most, most - step]
+        runs = [replace(run, options=with_micro_batches(run.options, count)) for count in counts]
         like, periods_s, waits_s = list[ResolvedJob | None](), list[float](), 0.0
         for each in runs:
             summary = summarise(each.trace(keep=True))
@@ -126,9 +130,9 @@ class _TimedBuckets:
             each.let_go()
             periods_s.append(summary.iteration_s)
             waits_s = max(waits_s, each.options.accumulate * (summary.exposed_comm_s + summary.ddp_overhead_s))
-        often = accumulate / counts[0] if run.options.sync == "every" else 1.0
-        step_s = _whole_s(counts, periods_s, accumulate)
-        return cls(runs, like, accumulate, step_s, waits_s * often)
+        often = whole / counts[0] if run.options.sync == "every" else 1.0
+        step_s = _whole_s([each.options.accumulate for each in runs], counts, periods_s, whole)
+        return cls(runs, like, whole, step_s, waits_s * often)
 
     def step_s(self, caps: BucketCaps) -> float:
         """Return the time between two steps of the optimizer with other caps."""
@@ -136,10 +140,26 @@ class _TimedBuckets:
             each.with_buckets(caps).plan_and_period(like=like)[1]
             for each, like in zip(self.runs, self.like, strict=True)
         ]
-        return _whole_s([each.options.accumulate for each in self.runs], found, self.accumulate)
+        asked = [each.options for each in self.runs]
+        counts = [each.accumulate * each.micro_batches for each in asked]
+        return _whole_s([each.accumulate for each in asked], counts, found, self.micro_batches)
 
 
-def _whole_s(counts: Sequence[int], periods_s: Sequence[float], accumulate: int) -> float:
-    """Return the step of `accumulate` micro-batches from steps of `counts` and the periods of their micro-batches."""
-    steps_s = [count * period_s for count, period_s in zip(counts, periods_s, strict=True)]
-    return steps_s[0] + (accumulate - counts[0]) * (steps_s[0] - steps_s[-1])
+def with_micro_batches(options: Options, count: int) -> Options:
+    """Return options of a step of so many micro-batches."""
+    if options.pipeline is None:
+        return replace(options, accumulate=count)
+    return replace(options, pipeline=replace(options.pipeline, micro_batches=count))
+
+
+def _whole_s(times: Sequence[int], counts: Sequence[int], periods_s: Sequence[float], whole: int) -> float:
+    """Return the step of `whole` micro-batches from steps of `counts`.
+
+    Args:
+        times: iterations of each of those.
+        periods_s: of their iterations.
+    """
+    steps_s = [count * period_s for count, period_s in zip(times, periods_s, strict=True)]
+    if len(counts) == 1:
+        return steps_s[0]
+    return steps_s[0] + (whole - counts[0]) * (steps_s[0] - steps_s[1]) / (counts[0] - counts[1])

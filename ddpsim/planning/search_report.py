@@ -104,5 +104,5 @@ class SearchReport:
         }
 
 
-SHOWN = ("scheme", "tensor_parallel", "data_parallel", "micro_batch_size", "accumulate")
+SHOWN = ("scheme", "tensor_parallel", "stages", "data_parallel", "micro_batch_size", "accumulate")
 """Keys of a candidate, as tables show them."""

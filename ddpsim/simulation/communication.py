@@ -286,8 +286,7 @@ class JobResources:
             return Collectives.over(own, env, fidelity=fidelity, network=network, sender=sender)
 
         ways = find_rank_paths(self.placement, self.backend, self.calibration)
-        ranks = given.stages, self.options.tensor_parallel
-        links = StageLinks(env, self.placement, ranks, given.stages * given.stages_per_rank, ways, make, over)
+        links = StageLinks(env, self.placement, given, self.options.tensor_parallel, ways, make, over)
         return links.streams(scheduled.lanes)
 
     def processor(self, shared: Communication, setting: RankConfiguration, costs: Costs, on_busy: OnBusy) -> Processor:

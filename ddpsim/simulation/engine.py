@@ -136,8 +136,9 @@ def _keeps_graph(run: JobRun, assumed: Assumptions) -> bool:
         return True
     options = replace(job.options, scale_compute=job.options.scale_compute * assumed.compute)
     first, plan = run.kinds[0].workload, run.settings[0].plan(0)
+    place = 0 if options.staged else None
     return run.schedule == schedule_of(
-        options, first, plan, assumed.on(job.placement), job.backend, assumed.calibration
+        options, first, plan, assumed.on(job.placement), job.backend, assumed.calibration, place
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ddpsim.operations import Operation
@@ -27,16 +28,7 @@ def part_of(placement: Placement, name: str, ranks: int) -> tuple[Placement, int
     return place(placement.topology, ranks, each), each
 
 
-def ranks_of_place(placement: Placement, place: int, stages: int, tensor_ranks: int) -> list[int]:
-    """Return the ranks of one place of a pipeline in all copies of it.
-
-    A copy is consecutive ranks: those that share the layers of the first place, then of the second, and so on.
-    """
-    copies = range(0, placement.world_size, stages * tensor_ranks)
-    return [first + place * tensor_ranks + number for first in copies for number in range(tensor_ranks)]
-
-
-def part_of_place(placement: Placement, ranks: list[int], groups: int) -> tuple[Placement, int]:
+def part_of_place(placement: Placement, ranks: Sequence[int], groups: int) -> tuple[Placement, int]:
     """Return where the collectives of the ranks of one place in all copies are run, and for how many groups' each.
 
     They are the GPUs that the ranks have in a node, on as many nodes; in a domain of NVLink, all ranks.

@@ -146,7 +146,7 @@ def resolve(
     for name, together in (
         ("tensor_parallel", options.tensor_parallel),
         ("expert_parallel", options.expert_parallel),
-        ("pipeline", options.ranks_a_copy),
+        ("pipeline", options.near_ranks(placement.world_size)),
     ):
         check_layer_groups(placement, together, name)
     check_templates(placement, workloads, workload)
@@ -272,7 +272,8 @@ def _kinds_of(
                 rank = placement.rank_of(node, gpu)
                 if rank >= trainers:
                     continue
-                place = rank // options.tensor_parallel % len(parts) if parts else 0
+                given, world = options.pipeline, placement.world_size
+                place = 0 if given is None else given.place_of(rank, world, options.tensor_parallel)
                 kind = name, options.stragglers.get(rank, 1.0), unused.get(rank, frozenset()), place
                 members.setdefault(kind, []).append(rank)
     for (name, factor, unused_here, place), ranks in sorted(members.items(), key=lambda each: min(each[1])):

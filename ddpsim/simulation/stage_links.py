@@ -17,12 +17,16 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.point_to_point import PointToPoint
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.transport import Transport
+from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.network.fluid import Network
 from ddpsim.schedules.mesh import SENDS, TENSOR, stage_of_group
 from ddpsim.schedules.schedule import Lane
-from ddpsim.simulation.groups import part_of, part_of_place, ranks_of_place, share_of_together
+from ddpsim.simulation.groups import part_of, part_of_place, share_of_together
 from ddpsim.simulation.servers import MessageStreams
 from ddpsim.topology.graph import Placement
+
+_BETWEEN = -1
+"""The network of what goes from stage to stage on other nodes, among those of nodes."""
 
 
 class MakeCollectives(Protocol):
@@ -38,8 +42,8 @@ class StageLinks:
 
     Attributes:
         placement: of all ranks.
-        ranks: of a pipeline, and of those that share each layer of a stage.
-        stages: of the model.
+        given: the pipeline.
+        tensor: ranks that share each layer of a stage.
         ways: between ranks.
         make: the collectives of a place.
         over: the collectives of a transport, likewise.
@@ -47,8 +51,8 @@ class StageLinks:
 
     env: simpy.Environment
     placement: Placement
-    ranks: tuple[int, int]
-    stages: int
+    given: Pipeline
+    tensor: int
     ways: RankPaths
     make: MakeCollectives
     over: Callable[[Transport, Network, Hashable], Collectives]
@@ -68,7 +72,7 @@ class StageLinks:
 
     def _groups(self, name: str, place: int) -> tuple[Collectives, int, int]:
         """Return the collectives of the groups `name` of a place, with their ranks and how many they stand for."""
-        tensor, ranks = self.ranks[1], self._ranks(place)
+        tensor, ranks = self.tensor, self._ranks(place)
         if name == TENSOR:
             part, together, count, share = *part_of(self.placement, TENSOR, tensor), tensor, 1.0
         else:
@@ -80,19 +84,24 @@ class StageLinks:
 
     def _sends(self, stage: int, kind: str) -> tuple[Collectives, int, int]:
         """Return what carries that which a stage sends to the next, or back to the one before."""
-        places, _ = self.ranks
+        places, each = self.given.stages, self.placement.gpus_per_node
         target = stage + 1 if kind == "forward" else stage - 1
-        each = self.placement.gpus_per_node
         pairs = list(zip(self._ranks(stage % places), self._ranks(target % places), strict=True))
         nodes = {rank // each for rank in pairs[0]}
         # Copies on other nodes put as much on links of their own.
         near = [pair for pair in pairs if not nodes.isdisjoint(rank // each for rank in pair)]
-        whole = places * self.ranks[1] <= each
-        network = self._network(0 if whole else -1)
+        network = self._network(0 if self._is_in_node else _BETWEEN)
         return self.over(PointToPoint.of(self.ways, near), network, (SENDS, stage, kind)), 2, 1
 
+    @property
+    def _is_in_node(self) -> bool:
+        """Whether a copy lies in one node."""
+        each, copy = self.placement.gpus_per_node, self.given.stages * self.tensor
+        return self.placement.nodes == 1 or (self.given.mapping == "tp-pp-dp" and copy <= each)
+
     def _ranks(self, place: int) -> list[int]:
-        return ranks_of_place(self.placement, place, *self.ranks)
+        world = self.placement.world_size
+        return [rank for rank in range(world) if self.given.place_of(rank, world, self.tensor) == place]
 
     def _network(self, node: int) -> Network:
         return self._networks.setdefault(node, Network(self.env, {}))

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 
 def test_a_pipeline_is_told_and_more_stages_than_layers_are_refused(ddpsim: Callable) -> None:
     base = ("pipeline", "--workload", "mlp", "--topology", "dgx-1v", "--boundary", "1MiB")
@@ -33,9 +31,30 @@ def test_an_estimated_transformer_knows_what_passes_between_its_stages(ddpsim: C
 def test_gradients_are_summed_under_backward_where_that_is_asked_for(ddpsim: Callable) -> None:
     base = ("pipeline", "--workload", "bert-large", "--topology", "dgx-1v", "--stages", "4", "--micro-batches", "4")
     after, under = (ddpsim(*base, "--gradients", when, "--json").document for when in ("after", "ddp"))
-    assert after["exposed_allreduce_s"] == pytest.approx(after["allreduce_s"])
-    assert under["allreduce_s"] == after["allreduce_s"]
     assert 0 < under["exposed_allreduce_s"] < after["exposed_allreduce_s"]
-    assert under["step_s"] < after["step_s"]
     one = ("--order", "pipedream", "--gradients", "ddp")
     ddpsim(*base, *one).refused("--order pipedream and --gradients ddp are both given")
+
+
+def test_predict_says_the_same_of_the_same_pipeline(ddpsim: Callable) -> None:
+    base = ("--workload", "bert-large", "--topology", "dgx-1v")
+    told = ddpsim("pipeline", *base, "--stages", "4", "--micro-batches", "4", "--json").document
+    given = ("--pipeline", "gpipe:4,micro-batches=4", "--scheme", "flat")
+    found = ddpsim("predict", *base, *given, "--json").document
+    assert found["iteration_s"] == told["step_s"]
+    assert found["samples_per_s"] == told["samples_per_s"]
+    assert found["pipeline"]["parameters"] == [sorted(stage) for stage in told["stages"]]
+    assert found["layer_comm_s"] > 0
+
+
+def test_what_is_no_pipeline_is_refused_by_its_option(ddpsim: Callable) -> None:
+    base = ("predict", "--workload", "bert-large", "--topology", "dgx-1v", "--pipeline")
+    ddpsim(*base, "1f1b").refused("--pipeline", "1f1b:4,micro-batches=16")
+    ddpsim(*base, "pipedream:4").refused("--pipeline", "no end of a step")
+    ddpsim(*base, "1f1b:3").refused("--pipeline", "do not divide 8 ranks")
+    ddpsim(*base, "1f1b:4,micro-batches=4", "--accumulate", "2").refused("--pipeline", "--accumulate 2")
+    ddpsim(*base, "1f1b:4,micro-batches=4", "--scheme", "fsdp2").refused("fsdp2", "use ddp, naive or flat")
+    ddpsim(*base, "1f1b:4", "--first", "4").refused("--first", "--pipeline")
+    mlp = ("predict", "--workload", "mlp", "--topology", "dgx-1v", "--pipeline")
+    ddpsim(*mlp, "1f1b:2,micro-batches=4").refused("--pipeline", "boundary=25MiB")
+    ddpsim(*mlp, "1f1b:8,boundary=1MiB").refused("8 stages of a model of")
