@@ -61,6 +61,12 @@ def predicted_s(row: Row, pace: RooflineFactors) -> float:
     return more_s + (count - twice) * (more_s - less_s) / (twice - once)
 
 
+def is_pace(row: Row, series: Sequence[Row]) -> bool:
+    """Return whether the pace of its series comes from `row`."""
+    one = CLUSTERS[row.cluster].one
+    return row.series == one and row.gpus == 1 if one else row == series[0]
+
+
 def pace_for(series: Sequence[Row]) -> RooflineFactors:
     """Return the pace of a series: of the step on one GPU of its cluster, else that at which its first row is right."""
     first = series[0]
