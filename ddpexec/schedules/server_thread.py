@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from ddpexec.schedules.loopback import LoopbackGroup
 from ddpexec.schedules.served import Server, ServerStatistics
-from ddpexec.timing.waiting import keep_time
 
 
 class ServerThread:
@@ -38,9 +37,6 @@ class ServerThread:
         return self._server.served
 
     def _run(self) -> None:
-        # A rank that replays layers has real-time priority, which its threads inherit: see [Note: works are kept for an
-        # iteration]. A server that drops a work of gloo under it holds its core until the kernel stops it, 0.4 s later.
-        keep_time(on=False)
         try:
             self._serve()
         except BaseException as error:
