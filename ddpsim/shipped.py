@@ -51,6 +51,11 @@ def path(kind: str, name: str) -> Path:
     return _index(kind)[name]
 
 
+def has(kind: str, file: Path) -> bool:
+    """Return whether `file` is a shipped one of `kind`, as `find` and `path` give it."""
+    return file.parent in FOLDERS[kind]
+
+
 def _index(kind: str) -> dict[str, Path]:
     folder = next((folder for folder in FOLDERS[kind] if folder.is_dir()), None)
     files = sorted(folder.iterdir()) if folder else []

@@ -9,6 +9,7 @@ another reason than an abort of torch's native code.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import resource
 import subprocess
@@ -43,7 +44,8 @@ def run(part: str, by_test: Path | None) -> tuple[bool, str]:
     words = [sys.executable, *PYTEST, "--part", part, f"--durations={SLOWEST}", "--durations-min=0"]
     if by_test is not None:
         words += ["-p", "tests.processor", "--seconds-by-test", str(by_test)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    wide = {**os.environ, "COLUMNS": "400"}  # pytest cuts the reason of a failure at the terminal's width
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=wide)
     text = done.stdout + done.stderr
     again = [line for line in text.splitlines() if line.startswith(AGAIN)]
     return done.returncode == 0 and all(ABORTED in line for line in again), text

@@ -90,7 +90,8 @@ class FusedAttention(TorchFunctionMode):
         traffic = float(passes * sum(tensor.numel() * self._element_bytes(tensor) for tensor in tensors))
         query, narrow = tensors[0], self._element_bytes is own_bytes
         heads = query.shape[-3] if query.dim() > 3 else 0
-        self._count(Operator("gemm", flops, traffic, narrow, term="attention", heads=heads), read)
+        written = [tensor for tensor in tensors if all(tensor is not each for each in read)]
+        self._count(Operator("gemm", flops, traffic, narrow, term="attention", heads=heads), read, written)
 
 
 def _drop(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002

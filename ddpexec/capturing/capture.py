@@ -29,6 +29,7 @@ import torch
 from torch import nn
 
 from ddpexec.capturing.compiles import Compiles
+from ddpexec.capturing.devices import tell_devices, time_copies
 from ddpexec.capturing.loading import find_loading
 from ddpexec.capturing.own_step import load_own_step
 from ddpexec.capturing.recorder import Recorder
@@ -134,8 +135,8 @@ class Capture:
         if batch_size is None:
             remedy = "give the batch size"
             raise WorkloadError("forward is given no tensor to take it from", place="batch_size", remedy=remedy)
-        hardware = device_model(device)
-        return Workload(
+        hardware, devices = device_model(device), self._recorder.devices
+        found = Workload(
             name=f"{self._name}@{hardware.lower()}-{precision}-b{batch_size}",
             device=hardware,
             precision=precision,
@@ -160,6 +161,10 @@ class Capture:
                 **({COMPILED: True} if self._compiles.seen else {}),
             },
         )
+        if len(devices) == 1:
+            return found
+        copied = self._recorder.copies.copied
+        return tell_devices(found, devices, copied, time_copies(copied))
 
     def __enter__(self) -> Capture:
         self._recorder.install()

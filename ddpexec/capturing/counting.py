@@ -184,7 +184,6 @@ class StepCounter(TorchDispatchMode):
             if not func.is_view:  # a deep copy of a fake has a storage of its own, that its views do not share
                 alone = self._fixed.is_made_of_parameters(read)
                 self.live.count_made(tensors_in(out), read, fp32=keeps_fp32(func), fixed=alone)
-                self._note_edges(read, tensors_in(out))
             if operator := operator_of(func, args, kwargs, out, self._element_bytes):
                 fixed = self._fixed.of(func, read, tensors_in(out))
                 if self._phase == "backward":
@@ -202,14 +201,11 @@ class StepCounter(TorchDispatchMode):
         forward = self.counted.forward
         return zip(forward, self._edges.crossing(len(forward)), strict=True)
 
-    def _note_edges(self, read: Sequence[Tensor], written: Sequence[Tensor] = ()) -> None:
-        if self._phase == "forward":
-            self._edges.note(len(self.counted.forward), read, written)
-
     def _count(self, operator: Operator, read: Sequence[Tensor], written: Sequence[Tensor] = ()) -> None:
         if self._phase in ("forward", "backward"):
             self._note_use(read)
-            self._note_edges(read)
+            if self._phase == "forward":
+                self._edges.note(len(self.counted.forward), read, written, memory=operator.kind == "memory")
             if self.counted.compiler is not None:
                 left_out = self._intermediates.fused_bytes(operator.kind, read, written)
                 operator = replace(operator, fused_bytes=left_out)

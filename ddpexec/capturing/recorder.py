@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ddpexec.capturing.device_pass import DevicePass
+from ddpexec.capturing.devices import CopiesBetween, DevicesStamps, check_devices
 from ddpexec.capturing.forward_calls import ForwardCalls
 from ddpexec.capturing.needs import StampedForward, forward_use_of
 from ddpexec.capturing.phases import Phases, batch_size_of, precision_of
@@ -64,6 +65,10 @@ class Recorder:
         if not self._parameters:
             raise WorkloadError("no parameter of the module needs a gradient", place="Capture")
         self.device = self._parameters[0].device
+        self.devices = list(dict.fromkeys(parameter.device for parameter in self._parameters))
+        check_devices(self.devices)
+        self.copies = CopiesBetween()
+        self._stamps = DevicesStamps(self.devices) if len(self.devices) > 1 else None
         self.precision = "fp32"
         self.batch_size: int | None = None
         self._records: list[IterationStamps] = []
@@ -102,6 +107,7 @@ class Recorder:
         """Take every hook away again."""
         self._phases.remove()
         self._calls.remove()
+        self.copies.end()
         if self._pass is not None:
             self._pass.stop()
 
@@ -120,6 +126,7 @@ class Recorder:
         """Begin to stamp calls of modules, where that is not done in all iterations."""
         if self.device.type == "cuda":
             self._calls.install()
+        self.copies.wanted = self._stamps is not None
 
     def start_profile(self) -> None:
         """Begin the profiled pass, where there is a device to look at."""
@@ -132,7 +139,8 @@ class Recorder:
         records = self._records[skip : skip + count]
         use = None
         if self._pass is not None:
-            torch.cuda.synchronize(self.device)
+            for device in self.devices:
+                torch.cuda.synchronize(device)
             use = self._pass.use()
         hook, ready = (np.full((count, len(self._parameters)), np.nan) for _ in range(2))
         for row, record in enumerate(records):
@@ -142,7 +150,7 @@ class Recorder:
                 ready[row, index] = round(max(stamp.device_since(record.backward), 0.0), NANOSECOND)
 
         def phase(name: str, start: str, end: str) -> Phase:
-            return _phase([(getattr(record, start), getattr(record, end)) for record in records], name, use)
+            return phase_of([(getattr(record, start), getattr(record, end)) for record in records], name, use)
 
         forward = phase("forward", "forward", "backward")
         use_s, use_how = self._forward_use(records, skip + count, forward)
@@ -172,6 +180,8 @@ class Recorder:
         return forward_use_of(forwards, float(np.median(forward.host_s)), device_s)
 
     def _stamp(self) -> Stamp:
+        if self._stamps is not None:
+            return self._stamps.now()
         if self.device.type != "cuda":
             return Stamp(time.perf_counter(), None)
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -185,9 +195,11 @@ class Recorder:
         self._current.forward = self._stamp()
         self._current.calls = self._calls.begin(self._current.forward)
         self._mark("forward")
+        self.copies.begin()
 
     def on_backward(self) -> None:
         """Stamp the start of backward."""
+        self.copies.end()
         self._current.backward = self._stamp()
         self._calls.end()
         self._mark("backward")
@@ -212,7 +224,7 @@ def _forward(record: IterationStamps) -> tuple[Stamp, Stamp]:
     return record.forward, record.backward
 
 
-def _phase(stamps: list[tuple[Stamp, Stamp]], name: str, use: DeviceUse | None) -> Phase:
+def phase_of(stamps: list[tuple[Stamp, Stamp]], name: str, use: DeviceUse | None) -> Phase:
     """Return a phase's host and busy device times; where the host waited for the device, without the wait."""
     host = np.array([end.host_s - start.host_s for start, end in stamps])
     device = np.array([end.device_since(start) for start, end in stamps])

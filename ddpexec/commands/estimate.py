@@ -116,8 +116,8 @@ def estimate(
         remedy = "e.g. --model resnet50 --gpu A100, or --from capture.json --gpu A100"
         raise InputError("give one of --model, --step, --from and --all", place="estimate", remedy=remedy)
     from ddpexec.capturing.estimate import carry_model, estimate_model, estimate_step, write_shipped
-    from ddpsim.workload.anchors import RooflineFactors, parse_anchor
-    from ddpsim.workload.estimate import TERM_SHARES, EstimateOptions
+    from ddpsim.workload.anchors import TERM_SHARES, RooflineFactors, parse_anchor
+    from ddpsim.workload.estimate import EstimateOptions
     from ddpsim.workload.files import load_workload
     from ddpsim.workload.fusing import CompiledAs
     from ddpsim.workload.gpus import kind_of

@@ -36,7 +36,8 @@ def record_orders(arguments: RecordOrdersArguments) -> None:
     check_destination(output, as_json=arguments.json_)
     from ddpexec.capturing.orders import record_orders
     from ddpsim.files import json_text
-    from ddpsim.order import Arrivals, order_report
+    from ddpsim.order.agreement import order_report
+    from ddpsim.order.arrivals import Arrivals
     from ddpsim.workload.order_trace import order_trace_document
 
     trace = record_orders(arguments.model, ranks=arguments.ranks, steps=arguments.steps, seed=arguments.seed)

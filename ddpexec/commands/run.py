@@ -104,7 +104,7 @@ def run(
     def chosen(parameters: ModelParameters) -> BucketPlan | None:
         return read_plan(arguments.plan, parameters.policy)
 
-    join = join_launched("run", settings.backend, arguments.device, settings.timeout.total_seconds())
+    join = join_launched("run", settings.backend, arguments.device, settings.timeout.total_seconds(), settings.devices)
     with join as rank:
         if pipeline_options.pipeline is not None:
             in_stages = PipelineRun(

@@ -1,7 +1,7 @@
 """DDP's buckets as the schedule in force: written back when backward has ended, rebuilt or left out between two.
 
 When a bucket may be launched is decided by `ddpsim.bucketing.LaunchQueue` alone, when buckets are rebuilt by
-`ddpsim.order.OrderPolicy`, what lies in each by `ddpsim.bucketing`.
+`ddpsim.order.policy.OrderPolicy`, what lies in each by `ddpsim.bucketing`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, Work
 from ddpsim.bucketing import BucketPlan, rebuilt_plan
 from ddpsim.bucketing.drop import remap_gradients, skipped_buckets
-from ddpsim.order import Arrivals, OrderPolicy
+from ddpsim.order.arrivals import Arrivals
+from ddpsim.order.policy import OrderPolicy
 from ddpsim.schedules.schedule import queue_of_buckets
 
 
@@ -279,7 +280,12 @@ class BucketSchedule(CarriedSchedule):
         def send(_: Sequence[Work]) -> Work:
             return communicator.all_reduce(bucket.buffer, len(launcher.launched))
 
-        return Sending(what, bucket.indices, bucket.size_bytes, send, fill=bucket.complete)
+        return Sending(what, bucket.indices, bucket.size_bytes, send, fill=bucket.complete, device=self._device(bucket))
+
+    def _device(self, bucket: AnyBucket) -> torch.device | None:
+        """Return the GPU that a bucket is on, of a rank that has several; None where it has one."""
+        tensors = self.model.tensors
+        return tensors[bucket.indices[0]].device if tensors[0].is_cuda and len(self.model.devices) > 1 else None
 
     def _note_written(self, positions: Iterable[int]) -> None:
         if (observer := self.launcher.observer) is not None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+
+import torch
 
 from ddpexec.ddp.comm_hooks import HookWork
 from ddpexec.groups.lost import raise_lost
@@ -28,6 +31,7 @@ class Sending:
         after: numbers of the messages that must have ended before it begins.
         fill: puts into its memory what is sent; None where it lies there.
         drain: takes what came out of it, once it has ended; None where it stays there.
+        device: of a rank that has several GPUs, the one that it lies on; None is the only one.
         others_code: whether `send` is code of others, such as a hook: of its errors only what a backend signs is one.
     """
 
@@ -40,6 +44,7 @@ class Sending:
     fill: Callable[[], None] | None = None
     drain: Callable[[], None] | None = None
     others_code: bool = False
+    device: torch.device | None = None
 
 
 class Launcher:
@@ -70,26 +75,28 @@ class Launcher:
 
     def launch(self, numbers: Iterable[int]) -> None:
         """Begin messages, in order, each once the one of the same number before it has ended."""
-        flying, observer, launched = self.flying, self.observer, self.launched
         for number in numbers:
-            if number in flying:
-                self._land(number)
-            sending = self.sendings[number]
-            if sending.fill is not None:
-                sending.fill()
-            self.carried_bytes += sending.size_bytes
-            before = [flying[other][0] for other in sending.after if other in flying] if sending.after else ()
-            if observer is None:
-                flying[number] = sending.send(before), None
-            else:
-                begin = observer.now()
-                work = sending.send(before)
-                noted = work.future if isinstance(work, HookWork) else work
-                note = observer.note_launch(
-                    number, sending.indices, sending.size_bytes, begin, noted, sending.operation
-                )
-                flying[number] = work, note
-            launched.append(number)
+            device = self.sendings[number].device
+            with nullcontext() if device is None else torch.cuda.device(device):
+                self._launch(number)
+
+    def _launch(self, number: int) -> None:
+        flying, observer, sending = self.flying, self.observer, self.sendings[number]
+        if number in flying:
+            self._land(number)
+        if sending.fill is not None:
+            sending.fill()
+        self.carried_bytes += sending.size_bytes
+        before = [flying[other][0] for other in sending.after if other in flying] if sending.after else ()
+        if observer is None:
+            flying[number] = sending.send(before), None
+        else:
+            begin = observer.now()
+            work = sending.send(before)
+            noted = work.future if isinstance(work, HookWork) else work
+            note = observer.note_launch(number, sending.indices, sending.size_bytes, begin, noted, sending.operation)
+            flying[number] = work, note
+        self.launched.append(number)
 
     def wait(self, numbers: Iterable[int]) -> None:
         """Wait for those of the messages that are on their way."""

@@ -23,7 +23,9 @@ from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan, initial_plan, unused_plan
 from ddpsim.bucketing.plan import check_model, custom_plan
 from ddpsim.errors import PlanError
-from ddpsim.order import Never, Once, OrderPolicy, Predictor, Rebuild, predictor, rebuild
+from ddpsim.order.policy import OrderPolicy
+from ddpsim.order.predictors import Predictor, predictor
+from ddpsim.order.rebuild import Never, Once, Rebuild, rebuild
 
 LONG = 60
 """Characters of a value that are still shown."""

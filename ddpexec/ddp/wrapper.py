@@ -29,7 +29,9 @@ from ddpexec.errors import OptionError
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.bucketing.plan import custom_plan
-from ddpsim.order import OrderPolicy, Predictor, Rebuild
+from ddpsim.order.policy import OrderPolicy
+from ddpsim.order.predictors import Predictor
+from ddpsim.order.rebuild import Rebuild
 
 _MADE_ANEW = (
     "process_group", "communicator", "executor", "reducer", "buffer_sync", "observer", "device_mesh", "_release",

@@ -53,7 +53,7 @@ class Launched:
 
 @contextmanager
 def join_launched(
-    command: str, backend: str | None = None, device: str | None = None, timeout_s: float = 300.0
+    command: str, backend: str | None = None, device: str | None = None, timeout_s: float = 300.0, devices: int = 1
 ) -> Iterator[Launched]:
     """Join the process group of torchrun's environment, or mpirun's; leave it at the end.
 
@@ -62,6 +62,7 @@ def join_launched(
         backend: `gloo`, `nccl` or `mpi`; None is nccl where each local rank has a GPU of its own, else gloo.
         device: `cpu` or `cuda`; None is cuda for nccl, cpu for the others.
         timeout_s: after which a collective without its peers fails.
+        devices: GPUs of a rank, consecutive ones; its device is the first.
 
     Raises:
         InputError: not under torchrun or mpirun, or a backend or device that this machine does not have.
@@ -74,13 +75,14 @@ def join_launched(
         remedy = f"start it as `torchrun --standalone --nproc-per-node 2 -m ddpexec {command} ...`"
         raise InputError(f"{missing[0]} is not set", place=f"ddpexec {command}", remedy=remedy)
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    backend = backend or _backend(device, local_size)
+    backend = backend or _backend(device, local_size if devices == 1 else 1)
     if backend not in ("gloo", "nccl", "mpi"):
         raise InputError(f"unknown backend {backend!r}", place="backend", remedy="use gloo, nccl or mpi")
-    place = _place(backend, device, local_size)
+    place = _place(backend, device, local_size) if devices == 1 else _first_of(devices, device, local_size)
     if place.type == "cuda":
         torch.cuda.set_device(place)
-    bound = place if backend == "nccl" else None
+    # A group that is bound to one device refuses tensors of the rank's others.
+    bound = place if backend == "nccl" and devices == 1 else None
     with raise_on_sigterm(abort_groups) as termination:
         if backend == "mpi":
             register()
@@ -173,6 +175,23 @@ def abort_groups() -> None:
 
 def _backend(device: str | None, local_size: int) -> str:
     return "nccl" if device != "cpu" and torch.cuda.device_count() >= local_size else "gloo"
+
+
+def _first_of(devices: int, device: str | None, local_size: int) -> torch.device:
+    """Return the first of this rank's GPUs, of which each rank has as many.
+
+    Raises:
+        InputError: a rank on a CPU, or fewer GPUs than the ranks of this machine need.
+    """
+    remedy = "predict it: `ddpsim workload split`, then `ddpsim predict`"
+    if device == "cpu":
+        what = f"a rank of {devices} devices computes on GPUs, `device=cpu` is given"
+        raise InputError(what, place="devices", remedy=remedy)
+    gpus, needed = torch.cuda.device_count(), devices * local_size
+    if gpus < needed:
+        what = f"ranks of {devices} devices need {needed} GPUs on this machine, it has {gpus}"
+        raise InputError(what, place="devices", remedy=f"start fewer, or {remedy}")
+    return torch.device("cuda", devices * int(os.environ.get("LOCAL_RANK", "0")))
 
 
 def _place(backend: str, device: str | None, local_size: int) -> torch.device:

@@ -83,8 +83,8 @@ class Copies:
         `copy_slowdown` of copies beside a large collective, `communication_slowdown` of that collective, and
         `step_slowdown` of a small one, whose time is that of threads woken from step to step.
         """
-        large = [self._measure_beside(communicator, torch.ones(LARGE_BYTES // 4)) for _ in range(_LARGE)]
-        small = [self._measure_beside(communicator, torch.ones(SMALL_BYTES // 4)) for _ in range(_SMALL)]
+        large = [self.measure_beside(communicator, torch.ones(LARGE_BYTES // 4)) for _ in range(_LARGE)]
+        small = [self.measure_beside(communicator, torch.ones(SMALL_BYTES // 4)) for _ in range(_SMALL)]
         copies = agree_on_median(statistics.median(each.copy_ratio for each in large), communicator)
         return {
             "copy_slowdown": max(1.0, copies),
@@ -92,7 +92,8 @@ class Copies:
             "step_slowdown": max(1.0, _slowdown(small, communicator)),
         }
 
-    def _measure_beside(self, communicator: Communicator, tensor: Tensor) -> _Beside:
+    def measure_beside(self, communicator: Communicator, tensor: Tensor) -> BesideCopies:
+        """Time a collective on `tensor` without copies and beside them; every rank calls it."""
         communicator.barrier()
         quiet = span_of(lambda: wait(communicator.all_reduce(tensor, 0), communicator, "an allreduce"), tensor.device)
         communicator.barrier()
@@ -105,7 +106,7 @@ class Copies:
         alone = [self._copy_one() for _ in range(max(len(copies), BUCKET_PARAMETERS))]
         # The collective may have ended during the last copy.
         beside = copies[:-1] or copies or alone
-        return _Beside(quiet, busy, statistics.fmean(beside) / statistics.fmean(alone))
+        return BesideCopies(quiet, busy, statistics.fmean(beside) / statistics.fmean(alone))
 
     def _copy_one(self) -> float:
         """Copy the next gradient in; return the seconds."""
@@ -117,7 +118,7 @@ class Copies:
 
 
 @dataclass(frozen=True, slots=True)
-class _Beside:
+class BesideCopies:
     """Holds a collective without and with copies beside it, on this rank, and a copy's time then over that alone."""
 
     quiet: Span
@@ -125,7 +126,7 @@ class _Beside:
     copy_ratio: float
 
 
-def _slowdown(measured: list[_Beside], communicator: Communicator) -> float:
+def _slowdown(measured: list[BesideCopies], communicator: Communicator) -> float:
     """Return the collectives' median with copies beside them over that without."""
     busy = measure_last_to_last([each.busy for each in measured], communicator)
     quiet = measure_last_to_last([each.quiet for each in measured], communicator)

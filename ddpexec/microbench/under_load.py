@@ -86,11 +86,11 @@ def measure_slowdowns(
     quiet_s = measure_last_to_last([collective() for _ in range(2)], communicator)[-1]
     budget_s = seconds / rounds
     steps, collectives = _count(budget_s, step_s), _count(max(budget_s, 2 * step_s), quiet_s)
-    factors = [_round(launched, compute, collective, steps, collectives) for _ in range(rounds)]
+    factors = [measure_round(launched, compute, collective, steps, collectives) for _ in range(rounds)]
     return Slowdowns(*(max(1.0, statistics.median(each)) for each in zip(*factors, strict=True)))
 
 
-def _round(
+def measure_round(
     launched: Launched, compute: Callable[[], None], collective: Callable[[], Span], steps: int, collectives: int
 ) -> tuple[float, float, float]:
     """Return the three factors, of computation, communication and shared computation, of one turn of each."""
@@ -99,7 +99,7 @@ def _round(
     together_s = agree_on_median(statistics.median(seconds_of(compute, device) for _ in range(steps)), communicator)
     quiet_s = _collectives(launched, collective, collectives)
     communicator.barrier()
-    busy_s, loaded_s = _measure_beside(launched, compute, collective, collectives)
+    busy_s, loaded_s = measure_beside(launched, compute, collective, collectives)
     return agree_on_median(busy_s, communicator) / together_s, loaded_s / quiet_s, together_s / alone_s
 
 
@@ -118,7 +118,7 @@ def _collectives(launched: Launched, collective: Callable[[], Span], count: int)
     return statistics.median(measure_last_to_last([collective() for _ in range(count)], launched.communicator))
 
 
-def _measure_beside(
+def measure_beside(
     launched: Launched, compute: Callable[[], None], collective: Callable[[], Span], count: int
 ) -> tuple[float, float]:
     """Return the median step while `count` collectives run one after the other, and their median."""

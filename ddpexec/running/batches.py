@@ -24,6 +24,9 @@ class Batches:
         stage: how batches are loaded and copied.
         device: on a CPU nothing is copied.
 
+    Attributes:
+        here: the batch of this iteration, on the GPU or on its way there; None on a CPU and before the first.
+
     Raises:
         OptionError: a stage that names a rate.
     """
@@ -36,7 +39,7 @@ class Batches:
         self._copying = torch.cuda.Stream(device) if wanted else None  # type: ignore[no-untyped-call]
         self._iterator: Iterator[Tensor] | None = None
         self._ahead: Tensor | None = None
-        self._here: Tensor | None = None
+        self.here: Tensor | None = None
 
     def take(self) -> None:
         """Have the next batch: on the device, or queued to be there before what the computing stream does next."""
@@ -46,18 +49,18 @@ class Batches:
             next(self._iterator)
         elif self._copying is None:
             waits = not self._stage.queued
-            self._here = next(self._iterator).to(self._device, non_blocking=not waits)
+            self.here = next(self._iterator).to(self._device, non_blocking=not waits)
             if waits:
                 torch.cuda.current_stream(self._device).synchronize()
         else:
             self._ahead = self._fetch(self._copying) if self._ahead is None else self._ahead
             torch.cuda.current_stream(self._device).wait_stream(self._copying)
             self._ahead.record_stream(torch.cuda.current_stream(self._device))
-            self._here, self._ahead = self._ahead, self._fetch(self._copying)
+            self.here, self._ahead = self._ahead, self._fetch(self._copying)
 
     def close(self) -> None:
         """End the loading processes."""
-        self._iterator = self._ahead = self._here = None
+        self._iterator = self._ahead = self.here = None
 
     def _fetch(self, stream: torch.cuda.Stream) -> Tensor:
         """Return the next batch, whose copy has been queued on a stream of its own."""

@@ -22,7 +22,9 @@ from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.running.timed import TimedModel, make_timed_model
 from ddpsim.jobs.job_options import JobOptions
-from ddpsim.order import Arrivals, OrderPolicy, arrange, consensus
+from ddpsim.order.arrivals import Arrivals
+from ddpsim.order.consensus import arrange, consensus
+from ddpsim.order.policy import OrderPolicy
 from ddpsim.orderbench.bootstrap import relative_difference
 from ddpsim.workload.order_trace import OrderTrace
 

@@ -21,6 +21,7 @@ from ddpexec.groups.process_groups import Communicator, round_robin
 from ddpexec.models import TrainingModel
 from ddpexec.running.batches import Batches
 from ddpexec.running.demand import check_capacity
+from ddpexec.running.devices import rank_devices
 from ddpexec.running.own import OwnStamps, OwnTraining
 from ddpexec.running.replicated import Replicated
 from ddpexec.running.settings import DISCARDED, RunSettings
@@ -80,13 +81,14 @@ class Run:
         self.communicator = Communicator(groups)
         self.rank, self.world_size = self.communicator.rank, self.communicator.world_size
         settings.check_ranks(self.world_size)
+        self.devices = rank_devices(settings.devices, device)
         self.communicator.introduce(device)
         torch.manual_seed(settings.seed)
         if workload is not None and self.device.type == "cpu":
             check_capacity(workload, settings.scale_compute, self.communicator)
-        self.subject = subject_of(model, step, workload, self.device, settings, self.rank)
+        self.subject = subject_of(model, step, workload, self.devices, settings, self.rank)
         self.parameters = collect(self.subject.model.module)
-        self.observer = Observer(clock_of(self.device, self.communicator.backend, settings.process_groups))
+        self.observer = Observer(clock_of(self.devices, self.communicator.backend, settings.process_groups))
         self.records = Records(
             self.rank,
             self.observer.clock,

@@ -41,6 +41,7 @@ class RunSettings(Job):
         batch_size: samples an iteration and rank; None is the model's own.
         timeout: of the process group: how long to wait for a rank that does not come.
         observe: take moments; without, only whole iterations are timed.
+        devices: GPUs of a rank, on which the layers of its model are in turn.
         local_iterations: without communication, after those that count and one more, by which one process is timed.
 
     Raises:
@@ -57,6 +58,9 @@ class RunSettings(Job):
         Option("How long to wait for a rank that does not come.", "TIME", parse=_duration, text="300s"),
         Section.COMPUTED,
     ] = timedelta(minutes=5)
+    devices: Annotated[
+        int, Option("GPUs of a rank, on which a model's layers are in turn.", "D", least=1), Section.JOB
+    ] = 1
     local_iterations: Annotated[
         int, Option("Iterations without communication after them, which time one process.", "N"), Section.JOB
     ] = 0
@@ -84,6 +88,7 @@ class RunSettings(Job):
             raise OptionError(
                 what, place=f"scheme={self.scheme}", remedy="run zero1, zero2 or fsdp2, or `ddpsim predict`"
             )
+        self._check_devices()
         if self.fully_sharded:
             self._check_fully_sharded()
         elif self.replicated:
@@ -153,6 +158,23 @@ class RunSettings(Job):
         if self.local_iterations and self.drop:
             remedy = "leave one out: which layers stay is drawn for synchronised iterations"
             raise OptionError("`local_iterations` and `drop` are both given", remedy=remedy)
+
+    def _check_devices(self) -> None:
+        """Refuse what is not run on ranks of several devices."""
+        check_at_least_one("devices", self.devices)
+        refused = {
+            f"scheme={self.scheme}": self.scheme != "ddp",
+            f"process_groups={self.process_groups}": self.process_groups > 1,
+            f"backend={self.backend}": self.backend in ("gloo", "mpi"),
+            "drop": bool(self.drop),
+            f"compression={self.compression}": self.compression != "none",
+            "straggler": bool(self.stragglers),
+            f"input_stage={self.input_stage}": self.input_stage != NO_INPUT,
+        }
+        for what, given in refused.items():
+            if given and self.devices > 1:
+                asked = f"`{what}` and `devices={self.devices}` are both given"
+                raise OptionError(asked, place="devices", remedy="keep one")
 
     def _check_fully_sharded(self) -> None:
         """Refuse what torch's `fully_shard` cannot do, or what cannot be observed in it."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ddpexec.ddp.parameters import collect
 from ddpexec.errors import OptionError
 from ddpexec.models import TrainingModel, build
 from ddpexec.models.training import sgd
+from ddpexec.running.devices import check_module, put_on_devices
 from ddpexec.running.own import OwnTraining
 from ddpexec.running.replay import Replay
 from ddpexec.running.settings import RunSettings
@@ -34,22 +37,32 @@ def subject_of(
     name: str | None,
     step: str | None,
     workload: Workload | None,
-    device: torch.device,
+    devices: Sequence[torch.device],
     settings: RunSettings,
     rank: int,
 ) -> TrainingSubject:
     """Return what is trained: the step of a user's own, else the layers of a workload, else the model of a name.
 
+    Args:
+        devices: of the rank.
+
     Raises:
-        OptionError: none of them is given.
+        OptionError: none of them is given, or what cannot be on several devices.
     """
+    device = devices[0]
     if step is not None:
-        return TrainingSubject(OwnTraining(step, device), None, device, False)
+        own = OwnTraining(step, device)
+        check_module(collect(own.module), devices, f"--step {step}")
+        return TrainingSubject(own, None, device, False)
     if workload is not None:
+        if len(devices) > 1:
+            what, remedy = "timed layers wait on one host, and are on no device", "run a model: `model`"
+            raise OptionError(what, place="devices", remedy=remedy)
         slowness = settings.slowness(rank)
         timed = make_timed_model(workload, device=device, rank=rank, seed=settings.seed, scale_compute=slowness)
         return TrainingSubject(timed.model, timed.optimizer, device, True, timed.replay, timed.make_optimizer)
     if name is None:
         raise OptionError("neither `model`, `step` nor `workload` is given", remedy="give one, e.g. `model=resnet50`")
     model = build(name, device)
+    model = model if len(devices) == 1 else put_on_devices(model, devices)
     return TrainingSubject(model, model.make_optimizer(), device, False)

@@ -76,7 +76,7 @@ class Wrapping:
     @property
     def _device_ids(self) -> list[int | None] | None:
         device = self.subject.device
-        return [device.index] if device.type == "cuda" else None
+        return [device.index] if device.type == "cuda" and len(self.parameters.devices) == 1 else None
 
     def _torchs(self) -> torch.nn.parallel.DistributedDataParallel:
         arguments: dict[str, Any] = self.settings.torch_arguments(self.plan, self.parameters.policy)

@@ -98,6 +98,11 @@ class CarriedMessages:
         """The lanes that the messages go on, but those to servers."""
         return [lane for lane in self._lanes.values() if isinstance(lane, CommunicationStream)]
 
+    @property
+    def pushed_bytes(self) -> int:
+        """Bytes that this rank has pushed to servers of other ranks."""
+        return sum(lane.sent_bytes for (_, stream), lane in self._lanes.items() if stream == "push")
+
     def use_hook(self, hook: Hook, state: Any) -> None:
         """Let `hook(state, bucket)` reduce each bucket of gradients, which are no longer divided before.
 

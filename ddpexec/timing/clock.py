@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -181,9 +181,38 @@ def _measure_between(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
     return float(start.elapsed_time(end)) / 1e3
 
 
-def clock_of(device: torch.device, backend: str, groups: int) -> Clock:
-    """Return the clock of a rank that computes on `device` and sends over `groups` process groups in turn."""
-    return CudaClock(device, backend, groups) if device.type == "cuda" else HostClock()
+class DevicesClock:
+    """The clocks of a rank on several GPUs: a moment is of the one that is current for the thread that takes it.
+
+    Autograd has a thread for each GPU, for which that one is current.
+
+    Args:
+        devices: of this rank.
+        backend: as that of `CudaClock`.
+    """
+
+    def __init__(self, devices: Sequence[torch.device], backend: str) -> None:
+        self._clocks = {device.index: CudaClock(device, backend) for device in devices}
+        self._first = self._clocks[devices[0].index]
+        self.now: Callable[[], CudaMoment] = self._take_moment
+        self.host_s, self.device_s = self._first.host_s, self._first.device_s
+
+    def watch(self, work: Any, position: int = 0) -> Callable[[], CudaMoment | None]:
+        """Mark the end of `work`, which is of the current GPU."""
+        return self._current().watch(work)
+
+    def _take_moment(self) -> CudaMoment:
+        return self._current().now()
+
+    def _current(self) -> CudaClock:
+        return self._clocks.get(torch.cuda.current_device(), self._first)
+
+
+def clock_of(devices: Sequence[torch.device], backend: str, groups: int) -> Clock:
+    """Return the clock of a rank that computes on `devices` and sends over `groups` process groups in turn."""
+    if len(devices) > 1:
+        return DevicesClock(devices, backend)
+    return CudaClock(devices[0], backend, groups) if devices[0].type == "cuda" else HostClock()
 
 
 def offset_to_rank_zero(communicator: Communicator) -> float:

@@ -37,7 +37,7 @@ class Session:
         self.rank, self.world_size = (dist.get_rank(), dist.get_world_size()) if known else (0, 1)
         self.device = next(root.parameters()).device
         self._backend = backend_for(dist.group.WORLD if known else None, self.device)
-        self.observer = Observer(clock_of(self.device, self._backend, 1))
+        self.observer = Observer(clock_of([self.device], self._backend, 1))
         self.subject: TracedModule = subject_of(root, self.observer)
         self.iterations = Iterations(self.subject, self.observer, settings)
         self._rotation = Rotation(folder, self.rank, self.world_size, self._backend, settings.files)

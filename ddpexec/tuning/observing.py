@@ -40,7 +40,7 @@ class Watch:
         group: dist.ProcessGroup = wrapped.process_group
         self._device: torch.device = wrapped.device
         backend = backend_for(group, self._device)
-        self._observer = Observer(clock_of(self._device, backend, 1))
+        self._observer = Observer(clock_of([self._device], backend, 1))
         if isinstance(wrapped, ScheduledDataParallel):
             self._subject: TracedModule = ScheduledSubject(wrapped, self._observer)
         else:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ddpsim.schedules.mesh import REPLICA
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import TRAINERS
-from ddpsim.schedules.sharded import REPLICA
 
 
 @dataclass(frozen=True, slots=True)

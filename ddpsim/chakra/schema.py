@@ -98,7 +98,10 @@ def check_installed() -> None:
     Raises:
         InputError: it is not installed.
     """
-    _messages()
+    try:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: F401
+    except ImportError as error:
+        raise InputError("protobuf cannot be imported", place="chakra", remedy=REMEDY) from error
 
 
 def encode(header: Mapping[str, Attribute], nodes: Iterable[TraceNode]) -> bytes:
@@ -255,17 +258,20 @@ _FIELDS = {
 """Of each message its fields: name, number, type, and whether it is repeated or one of the alternatives `value`."""
 
 
-@cache
 def _messages() -> Any:
     """Return the classes of the schema's messages.
 
     Raises:
         InputError: protobuf is not installed.
     """
-    try:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-    except ImportError as error:
-        raise InputError("protobuf cannot be imported", place="chakra", remedy=REMEDY) from error
+    check_installed()
+    return _made_messages()
+
+
+@cache
+def _made_messages() -> Any:
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
     kind = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", package="ChakraProtoMsg", syntax="proto3")
     for name, fields in _FIELDS.items():

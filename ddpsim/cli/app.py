@@ -10,8 +10,10 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from ddpsim.cli.flags import error_in_flags, find_command, flags_of
+from ddpsim.cli.plain_values import PlainHelp, take_plain_values
 from ddpsim.cli.sections import SectionedCommand
 from ddpsim.cli.streams import guard_streams
 from ddpsim.cli.usage import INTERRUPTED, USAGE_ERROR, refuse_repeated, usage_message
@@ -118,6 +120,10 @@ def ddpsim(
     """
 
 
+class Program(PlainHelp, TyperGroup):
+    """The group of all commands."""
+
+
 @functools.cache
 def command_for(name: str | None) -> Any:
     """Return click's command of the program with one command that can be called, the others only listed.
@@ -129,6 +135,7 @@ def command_for(name: str | None) -> Any:
     """
     program = typer.Typer(
         name="ddpsim",
+        cls=Program,
         no_args_is_help=True,
         rich_markup_mode=None,
         add_completion=False,
@@ -141,7 +148,9 @@ def command_for(name: str | None) -> Any:
     for each in COMMANDS:
         (each.register if name in (None, each.name) else each.mention)(program)
     program.callback()(ddpsim)
-    return typer.main.get_command(program)
+    command = typer.main.get_command(program)
+    take_plain_values(command)
+    return command
 
 
 def whole_command() -> Any:

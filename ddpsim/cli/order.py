@@ -11,7 +11,7 @@ from ddpsim.cli.output import Output, table
 from ddpsim.errors import TraceError
 
 if TYPE_CHECKING:
-    from ddpsim.order import OrderReport
+    from ddpsim.order.agreement import OrderReport
     from ddpsim.order.traces import PlanFit
 
 
@@ -24,7 +24,8 @@ def order(
 
     Kendall's tau: 1 the same order, 0 unrelated, -1 reversed.
     """
-    from ddpsim.order import arrivals_of, order_report
+    from ddpsim.order.agreement import order_report
+    from ddpsim.order.arrivals import arrivals_of
     from ddpsim.order.traces import fit_document, plan_fits
     from ddpsim.trace.json import read_trace
 

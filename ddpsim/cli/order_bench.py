@@ -153,7 +153,7 @@ def _find_shipped(name: str) -> Path:
 
 
 def _consensus(text: str) -> Consensus:
-    from ddpsim.order import CONSENSUS
+    from ddpsim.order.consensus import CONSENSUS
 
     for known in CONSENSUS:
         if text == known:

@@ -6,6 +6,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
+from ddpsim.cli.plain_values import PlainHelp
 from ddpsim.options.option import Section
 
 _FEWEST = 20
@@ -15,7 +16,7 @@ _FIRST = "Options"
 """What an option stands under that names no section."""
 
 
-class SectionedCommand(TyperCommand):
+class SectionedCommand(PlainHelp, TyperCommand):
     """Show the options of a command that has many in sections, in the order of `Section`."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -226,6 +226,64 @@ def anchor(
     )
 
 
+@app.command()
+@expand
+def split(
+    workload: Annotated[str, typer.Argument(metavar="W", help="Shipped workload, or a workload file, of one device.")],
+    output: Output,
+    file: Annotated[Path, typer.Option("-o", "--output", help="Workload file to write, .json or .json.gz.")],
+    devices: Annotated[int, typer.Option(metavar="D", help="Devices of a rank.")] = 2,
+    at: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            metavar="NAME,...",
+            help="Layers with which the second device's part begins and those after it, in forward's order. "
+            "[so that the longest part is the shortest]",
+        ),
+    ] = None,
+    sent_bytes: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            metavar="25MiB",
+            help="Activations of a batch that pass from one device to the next. [what the operators say]",
+        ),
+    ] = None,
+) -> None:
+    """Put consecutive layers of a workload on several devices of a rank, which then compute in turn."""
+    from ddpsim.units import parse_size
+    from ddpsim.workload.device_split import cut_layers, put_on_devices
+    from ddpsim.workload.files import load_workload, with_operators
+
+    check_destination(file, as_json=output.as_json)
+    given, names = (
+        None if sent_bytes is None else round(parse_size(sent_bytes, "sent_bytes")),
+        at.split(",") if at else (),
+    )
+    model = with_operators(load_workload(workload))
+    made = put_on_devices(model, cut_layers(model, devices, names), given)
+    parts = [
+        {
+            "device": part.device,
+            "parameters": sum(each.device == part.device for each in made.parameters),
+            "gradient_bytes": sum(each.size_bytes for each in made.parameters if each.device == part.device),
+            "first": next(each.name for each in made.parameters if each.device == part.device),
+            "sent_bytes": part.sent_bytes,
+        }
+        for part in made.devices
+    ]
+    _keep(made, file, output, {"devices": parts}, _format_parts(parts))
+
+
+def _format_parts(parts: list[dict[str, object]]) -> str:
+    header = ("device", "parameters", "gradients MiB", "from", "passes on MiB")
+    rows = [
+        (each["device"], each["parameters"], f"{int(str(each['gradient_bytes'])) / 2**20:.1f}", each["first"],
+         f"{int(str(each['sent_bytes'])) / 2**20:.1f}")
+        for each in parts
+    ]  # fmt: skip
+    return f"{table(header, rows)}\n\n"
+
+
 def _format_buckets(buckets: list[dict[str, float]]) -> str:
     if not buckets:
         return ""

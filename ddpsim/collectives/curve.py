@@ -151,7 +151,12 @@ def find_curve(
     algorithm: str = "auto",
     operation: Operation = Operation.ALLREDUCE,
 ) -> Curve | None:
-    """Return the curve of exactly this machine, rank count, forced algorithm and operation."""
+    """Return the curve of exactly this machine, rank count, forced algorithm and operation.
+
+    Of ranks of several devices none is known: their GPUs are not the first ones of a node.
+    """
+    if placement.devices > 1:
+        return None
     for curve in calibration.curves if calibration else ():
         if (curve.topology, curve.nodes, curve.gpus_per_node, curve.algorithm, curve.operation) == (
             placement.topology.fingerprint(),

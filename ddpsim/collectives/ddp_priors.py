@@ -1,6 +1,6 @@
 """The costs of DDP beside wire time, by backend, without measurements.
 
-The microbenchmark of ddpexec measures each of them; `ddpsim.simulation.costs` says what each one is.
+The microbenchmark of ddpexec measures each of them; `ddpsim.collectives.ddp_costs` says what each one is.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ _MEASURED = "measured on a 2-core machine, torch 2.13, gloo"
 _GRAPH = (
     "measured on a 2-core machine, torch 2.13, inductor: 179 to 278 us; `python -m studies.host_costs.graph_splits`"
 )
+_CROSSING = "counted: one graph writes what crosses, the next reads it; `python -m studies.published.compiled_ddp`"
 _CONFERRING = "measured on a 2-core machine, CPython 3.11, torch 2.13; `python -m studies.host_costs.order_costs`"
 _CUDA = "prior: launch cost of a small CUDA kernel from Python or C++, 4 to 10 us"
 _UNDER_LOAD = "measure `microbench --under-load`"
@@ -40,6 +41,7 @@ _OF_LIBRARIES: Mapping[str, tuple[Constant, ...]] = {
         Constant("gloo.ddp.agree_s", 0.33e-6, "s", _CONFERRING),
         Constant("gloo.ddp.rebuild_s", 7.6e-6, "s", _CONFERRING),
         Constant("gloo.ddp.graph_s", 200e-6, "s", _GRAPH),
+        Constant("gloo.ddp.graph_passes", 2.0, "1", _CROSSING),
         Constant("gloo.ddp.enter_s", 0.0, "s", "collectives run on threads of their own"),
         Constant("gloo.ddp.pace_spread", 0.0, "1", "every rank keeps the recorded pace"),
         Constant("gloo.ddp.copy_slowdown", 1.0, "1", "no prior: measured by `microbench`"),
@@ -70,6 +72,7 @@ _OF_LIBRARIES: Mapping[str, tuple[Constant, ...]] = {
         Constant("nccl.ddp.agree_s", 0.33e-6, "s", _CONFERRING),
         Constant("nccl.ddp.rebuild_s", 7.6e-6, "s", _CONFERRING),
         Constant("nccl.ddp.graph_s", 200e-6, "s", _GRAPH),
+        Constant("nccl.ddp.graph_passes", 2.0, "1", _CROSSING),
         Constant(
             "nccl.ddp.enter_s", 0.0, "s", "not measured: `tail_share` of a kernel; a backward beside small collectives"
         ),

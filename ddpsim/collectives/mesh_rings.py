@@ -10,8 +10,7 @@ times and eight, of which four fit the channels searched here.
 from __future__ import annotations
 
 from ddpsim.collectives.ring_search import Ring
-from ddpsim.topology.build import MESHED, is_mesh
-from ddpsim.topology.node import NodeTemplate
+from ddpsim.topology.node import MESHED, NodeTemplate, is_mesh
 from ddpsim.topology.paths import Paths
 
 _COPIES = 4

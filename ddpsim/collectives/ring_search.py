@@ -171,8 +171,8 @@ class RingSearch:
             for first, last in self._list_ends(nic_in, nic_out, limits.nic_kind):
                 if self._work_left <= 0:
                     return
-                if self._take(self._hops[nic_in, first], speed):
-                    if self._take(self._hops[last, nic_out], speed):
+                if self.take(self._hops[nic_in, first], speed):
+                    if self.take(self._hops[last, nic_out], speed):
                         for order in self._search_orders(first, last, speed, kind):
                             yield Ring(order, nic_in, nic_out)
                         self._give(self._hops[last, nic_out], speed)
@@ -193,7 +193,7 @@ class RingSearch:
             if pair[0] == pair[1]:
                 continue
             hop = self._hops[pair]
-            if hop.kind > kind or not self._take(hop, speed):
+            if hop.kind > kind or not self.take(hop, speed):
                 break
             taken.append(hop)
         else:
@@ -207,7 +207,7 @@ class RingSearch:
             if self._work_left <= 0:
                 return
             closing = self._hops[last, first]
-            if closing.kind <= kind and self._take(closing, speed):
+            if closing.kind <= kind and self.take(closing, speed):
                 for order in self._search_orders(first, last, speed, kind):
                     yield Ring(order)
                 self._give(closing, speed)
@@ -236,7 +236,7 @@ class RingSearch:
         for gpu, hop in self._sort_hops(here, left) if left else [(last, self._hops[here, last])]:
             if self._tried > self._most or self._work_left <= 0:
                 return
-            if hop.kind <= kind and self._take(hop, speed):
+            if hop.kind <= kind and self.take(hop, speed):
                 if left:
                     yield from self._walk((*order, gpu), left - {gpu}, last, speed, kind)
                 else:
@@ -344,7 +344,7 @@ class RingSearch:
         self._work_left -= looked + tried
         return len(seen) == len(self._gpus)
 
-    def _take(self, hop: _Hop, speed: float) -> bool:
+    def take(self, hop: _Hop, speed: float) -> bool:
         """Take the bandwidth of a hop where there is as much; return whether there is."""
         self._tried += 1
         self._work_left -= 1

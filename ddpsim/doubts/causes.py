@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.doubts import collectives
 from ddpsim.doubts.collisions import collisions
 from ddpsim.doubts.devices import far_from_nics
@@ -17,6 +18,7 @@ from ddpsim.doubts.spreads import (
     AMD_SOFTWARE,
     BESIDE,
     COPIES,
+    CUTS,
     DDP_HOST,
     DEVICES,
     DOUBT,
@@ -29,14 +31,13 @@ from ddpsim.doubts.spreads import (
     at_end,
     find_fusing_spreads,
 )
+from ddpsim.jobs.graph_cuts import GraphCuts
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
-from ddpsim.simulation.costs import Costs
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
-from ddpsim.workload.anchors import DEVICE_REPEATS, GIVEN, MOSTLY_COMMUNICATION, RooflineFactors
-from ddpsim.workload.estimate import TERM_SHARES
+from ddpsim.workload.anchors import DEVICE_REPEATS, GIVEN, MOSTLY_COMMUNICATION, TERM_SHARES, RooflineFactors
 from ddpsim.workload.fusing import CompiledAs
 from ddpsim.workload.gpus import gpu_of
 
@@ -245,6 +246,8 @@ def _list_unmeasured_costs(
         yield Doubt("DDP's host costs", _MICROBENCH, *scaled(dict.fromkeys(HOST_COSTS, DDP_HOST)), left)
     if prior & set(COPIES):
         yield Doubt("copies into buckets", _MICROBENCH, *scaled(COPIES), DOUBT / COPIES["copy_Bps"].high)
+    if prior & set(CUTS) and (cuts := _cuts_of(workload, options, costs)) is not None and cuts.device_s:
+        yield Doubt("what cuts of the graph write", "measure the step at another cap", *scaled(CUTS))
     if placement.world_size == 1:
         return
     priced = set(BESIDE) <= _names(backend)
@@ -257,6 +260,11 @@ def _list_unmeasured_costs(
         low, high = scaled(DEVICES) if priced else raised(DEVICES)
         left = DOUBT / DEVICES["pace_spread"].high
         yield Doubt("devices that differ", "one process on each GPU in turn", low, high, left)
+
+
+def _cuts_of(workload: Workload, options: Options, costs: Costs) -> GraphCuts | None:
+    gpu = gpu_of(workload.gpu, workload.provenance)
+    return GraphCuts.of(workload, options, gpu, costs.graph_s, costs.graph_passes)
 
 
 _FACTORS = {

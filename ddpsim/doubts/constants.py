@@ -7,7 +7,7 @@ import math
 from ddpsim.collectives.bands import NINETIETH
 from ddpsim.collectives.constant import GIVEN, Constant
 from ddpsim.doubts.causes import HOST_COSTS, scale_ends
-from ddpsim.doubts.spreads import BESIDE, COPIES, DDP_HOST, DEVICES, DOUBT
+from ddpsim.doubts.spreads import BESIDE, COPIES, CUTS, DDP_HOST, DEVICES, DOUBT
 
 
 def doubt_of(constant: Constant) -> tuple[float | None, float | None]:
@@ -28,7 +28,7 @@ def doubt_of(constant: Constant) -> tuple[float | None, float | None]:
         extra = 1.0 if name.endswith("_slowdown") else 0.0
         low, high = ((constant.value - extra) * math.exp(end * DOUBT) + extra for end in (-1, 1))
         return low, high
-    spread = {**dict.fromkeys(HOST_COSTS, DDP_HOST), **COPIES, **BESIDE, **DEVICES}.get(name)
+    spread = {**dict.fromkeys(HOST_COSTS, DDP_HOST), **COPIES, **CUTS, **BESIDE, **DEVICES}.get(name)
     if spread is None:
         return None, None
     low, high = sorted(scale_ends(name, constant.value, spread))

@@ -130,6 +130,17 @@ COPIES = {
 }
 """Of copies into and out of buckets at their priors; what takes longer is above."""
 
+CUTS = {
+    "graph_passes": Spread(
+        -math.log(2),
+        math.log(1.5),
+        "inductor counts 1.05 to 1.3 times the bytes (`python -m studies.host_costs.graph_bytes`); of eight H200's sweep "
+        "of caps the large step is 1.2 times what is predicted, the small one 0.4 times "
+        "(`python -m studies.published.compiled_ddp`)",
+    )
+}
+"""Of what crosses the cuts of a compiled step's graph."""
+
 ENCODING = Spread(
     -math.log(2),
     math.log(8),

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticCustomError
 
 from ddpsim import shipped
-from ddpsim.documents.yaml_reading import line_of, read_mapping
-from ddpsim.errors import InputError, UnitError, UnknownNameError, join_problems
+from ddpsim.errors import InputError
 from ddpsim.files import read_text
-from ddpsim.units import parse_arithmetic, parse_bandwidth, parse_size
+from ddpsim.files.compiled import read_compiled
 
 PRECISIONS = ("fp32", "tf32", "amp", "bf16")
 FIRST_WITH_BF16 = 80
@@ -24,22 +20,8 @@ FIRST_WITH_BF16 = 80
 _EXAMPLE = "e.g. `memory_bandwidth: 1792GB/s` and `peaks: {fp32: 126TFLOP/s, amp: 504TFLOP/s}`"
 
 
-def _quantity(parse: Callable[[object], float]) -> BeforeValidator:
-    def validate(value: object) -> object:
-        try:
-            return parse(value)
-        except UnitError as error:
-            raise PydanticCustomError("quantity", "{text}", {"text": str(error)}) from error
-
-    return BeforeValidator(validate)
-
-
-Bandwidth = Annotated[float, _quantity(parse_bandwidth)]
-Size = Annotated[float, _quantity(parse_size)]
-Peak = Annotated[float, _quantity(parse_arithmetic)]
-
-
-class GpuSpec(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSpec:
     """One GPU, as its data sheet describes it.
 
     Attributes:
@@ -60,24 +42,22 @@ class GpuSpec(BaseModel):
         notes: doubts, and what contradicts.
     """
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
-
     name: str
     model: str | None = None
-    driver: list[str] = []
+    driver: Sequence[str] = ()
     architecture: str | None = None
-    sm: Annotated[int, Field(ge=10, le=999)] | None = None
-    gcn: Annotated[str, Field(pattern=r"^gfx[0-9]{2}[0-9a-f]{1,2}$")] | None = None
-    memory: Size | None = None
-    memory_bandwidth: Bandwidth
-    multiprocessors: Annotated[int, Field(ge=1)] | None = None
-    peaks: Annotated[dict[Literal["fp32", "tf32", "amp", "bf16"], Peak], Field(min_length=1)]
-    pcie: Annotated[int, Field(ge=1, le=6)] | None = None
-    nvlinks: Annotated[int, Field(ge=0)] = 0
+    sm: int | None = None
+    gcn: str | None = None
+    memory: float | None = None
+    memory_bandwidth: float
+    multiprocessors: int | None = None
+    peaks: Mapping[str, float]
+    pcie: int | None = None
+    nvlinks: int = 0
     peer_to_peer: bool = True
-    sources: Annotated[list[str], Field(min_length=1)] = ["given by the user"]
+    sources: Sequence[str] = ("given by the user",)
     confidence: str = "as its source"
-    notes: list[str] = []
+    notes: Sequence[str] = ()
 
     @property
     def kind(self) -> str:
@@ -95,7 +75,7 @@ def names() -> tuple[str, ...]:
 def find_shipped_gpu(name: str) -> GpuSpec | None:
     """Return the shipped GPU called `name`, in any case; None where there is none."""
     exact = next((known for known in names() if known.lower() == name.lower()), None)
-    return None if exact is None else read_gpu(shipped.path("gpu", exact))
+    return None if exact is None else read_compiled(shipped.path("gpu", exact), read_gpu)
 
 
 def read_gpu(path: str | Path) -> GpuSpec:
@@ -104,6 +84,8 @@ def read_gpu(path: str | Path) -> GpuSpec:
     Raises:
         InputError: a file that cannot be read, is malformed, or lacks the bandwidth or every peak.
     """
+    from ddpsim.documents.yaml_reading import read_mapping
+
     text = read_text(path, InputError, "give a GPU's YAML file, " + _EXAMPLE)
     return gpu_from(read_mapping(text, str(path), InputError, "start with `name:`, " + _EXAMPLE), str(path), text)
 
@@ -119,28 +101,12 @@ def gpu_from(document: Mapping[str, object], place: str, text: str = "") -> GpuS
     Raises:
         InputError: a key missing, unknown or of the wrong kind; all of them are named.
     """
-    try:
-        spec = GpuSpec.model_validate(document)
-    except ValidationError as error:
-        problems = [_problem(entry, text) for entry in error.errors(include_url=False)]
-        raise InputError(join_problems(problems), place=place, remedy="write " + _EXAMPLE) from None
+    from ddpsim.gpus.schema import check_gpu
+
+    spec = GpuSpec(**check_gpu(document, place, text, _EXAMPLE))
     if "amp" in spec.peaks and "bf16" not in spec.peaks and (spec.sm is None or spec.sm >= FIRST_WITH_BF16):
-        spec = spec.model_copy(update={"peaks": {**spec.peaks, "bf16": spec.peaks["amp"]}})
+        spec = replace(spec, peaks={**spec.peaks, "bf16": spec.peaks["amp"]})
     return spec
-
-
-def _problem(entry: Any, text: str) -> str:
-    path = [part for part in entry["loc"] if part != "[key]"]
-    line = line_of(text, path) if text else None
-    where = f"{'.'.join(map(str, path))}{f' (line {line})' if line else ''}"
-    if entry["type"] == "extra_forbidden":
-        return f"{where}: {UnknownNameError.among('key', str(path[-1]), GpuSpec.model_fields)}"
-    if entry["type"] == "missing":
-        return f"{'.'.join(map(str, path))}: the key is missing"
-    message = entry["msg"]
-    if entry["type"] == "quantity":
-        return f"{where}: {message}"
-    return f"{where}: {entry['input']!r}: {message[0].lower()}{message[1:]}"
 
 
 _PART_OF_A_GPU = {"mig", "laptop", "mobile"}

@@ -12,13 +12,13 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.job_options import JobOptions
 from ddpsim.options.input_stage import InputStage, input_stage
 from ddpsim.options.option import check_at_least_one, check_choices, positive
-from ddpsim.order import OrderPolicy, predictor, rebuild
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.schemes import without_overlap
 from ddpsim.schedules.setup import SchemeInputs
 
 if TYPE_CHECKING:
+    from ddpsim.order.policy import OrderPolicy
     from ddpsim.workload import Workload
 
 
@@ -88,6 +88,9 @@ def _check_drop_buckets(job: JobOptions) -> None:
 def _check_order(job: JobOptions) -> None:
     if (job.order, job.predictor, job.consensus) == (None, "last", "rank0"):
         return
+    from ddpsim.order.predictors import predictor
+    from ddpsim.order.rebuild import rebuild
+
     try:
         predictor(job.predictor)
     except InputError as error:
@@ -175,6 +178,10 @@ class Job(JobOptions):
         """Return one rank's policy for a model of `count` parameters; None where torch's own is in force."""
         if self.order is None:
             return None
+        from ddpsim.order.policy import OrderPolicy
+        from ddpsim.order.predictors import predictor
+        from ddpsim.order.rebuild import rebuild
+
         unused = "first" if self.find_unused_parameters else "last"
         return OrderPolicy(count, rebuild(self.order), predictor(self.predictor), self.consensus, unused)
 

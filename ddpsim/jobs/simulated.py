@@ -14,7 +14,6 @@ from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.job import Job
 from ddpsim.jobs.job_options import GPU_BACKENDS, CollectiveOptions, Fidelity
 from ddpsim.jobs.pipeline import Pipeline, parse_pipeline
-from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.options.option import Option, Section, check_at_least_one, plain_signature, positive
 from ddpsim.options.text import layers_by_rank, percentage, phase_factors
 
@@ -181,6 +180,8 @@ class Options(Job):
             remedy = "give a share from 0 to 1, on the command line 0% to 100%"
             raise InputError(f"{self.jitter!r} is out of range", place="jitter", remedy=remedy)
         if self.straggling is not None:
+            from ddpsim.jobs.straggling import StragglerDistribution
+
             StragglerDistribution.of(self.straggling)
         self._check_beside()
         self._check_parts()
@@ -235,9 +236,12 @@ class Options(Job):
                 stage to be taken from it where it has none, or parameters on several devices.
         """
         self.input_of(workload)
-        if len(devices := list(dict.fromkeys(each.device for each in workload.parameters))) > 1:
-            what = f"{workload.name} has parameters on {', '.join(devices)}: a simulated rank has one computing stream"
-            remedy = "capture the model on one device, or ask `ddpsim buckets`, which keeps devices apart"
+        used = list(dict.fromkeys(each.device for each in workload.parameters))
+        if len(used) > 1 and not workload.devices:
+            what = (
+                f"{workload.name} has parameters on {', '.join(used)}, and does not say what of forward each computes"
+            )
+            remedy = "add `devices` to its file, or cut a step of one device: `ddpsim workload split`"
             raise InputError(what, place="parameters, device", remedy=remedy)
         cuts = (("tensor_parallel", workload.tensor), ("expert_parallel", workload.experts))
         for name, cut in cuts:

@@ -13,7 +13,6 @@ from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, rebuilt_plan, un
 from ddpsim.bucketing.caps import NO_CALL, TorchCall
 from ddpsim.bucketing.torch_caps import torch_caps
 from ddpsim.jobs.job import Job
-from ddpsim.order import Once, rebuild
 from ddpsim.schedules.named import Runner, scheme_named
 from ddpsim.workload import Workload
 
@@ -103,7 +102,7 @@ def _find_beyond_torch(job: Job) -> str | None:
         return f"scheme {job.scheme}" if job.scheme != "ddp" else f"--overlap {job.overlap}"
     if any(probability > 0 for probability in job.drop.values()):
         return "layer dropping (--drop)"
-    if job.order is not None and (rebuild(job.order) != Once() or job.consensus != "rank0"):
+    if job.order is not None and not (job.consensus == "rank0" and _is_rebuilt_once(job.order)):
         return f"--order {job.order}" + (f" --consensus {job.consensus}" if job.consensus != "rank0" else "")
     return f"--process-groups {job.process_groups}" if job.process_groups > 1 else None
 
@@ -123,3 +122,9 @@ def _name_parameters(workload: Workload, parameters: Iterable[int]) -> str:
     first, *others = sorted(parameters)
     name = workload.parameters[first].name
     return f"{name} has" if not others else f"{name} and {len(others)} more have"
+
+
+def _is_rebuilt_once(order: str) -> bool:
+    from ddpsim.order.rebuild import Once, rebuild
+
+    return rebuild(order) == Once()

@@ -13,17 +13,18 @@ from numpy.typing import NDArray
 
 from ddpsim.bucketing import rebuilt_plan
 from ddpsim.errors import WorkloadError
+from ddpsim.jobs.plans import Plans, PolicyView, plans_of
 from ddpsim.jobs.simulated import Options
-from ddpsim.order import Arrivals, arrange, consensus
 from ddpsim.order.agreement import ready_tau
+from ddpsim.order.arrivals import Arrivals
+from ddpsim.order.consensus import arrange, consensus
 from ddpsim.order.traces import held_back_by
 from ddpsim.orderbench.machines import BenchMachine
 from ddpsim.simulation import simulate
-from ddpsim.simulation.pace import IterationProfile, merge_latest, paces
 from ddpsim.simulation.representatives import LATEST, SimulatedRank
 from ddpsim.simulation.resolve import WARM_UP
-from ddpsim.simulation.setting import Plans, PolicyView, plans_of
 from ddpsim.topology.graph import Placement
+from ddpsim.workload.iteration_profile import IterationProfile, merge_latest, paces
 from ddpsim.workload.order_trace import OrderTrace
 
 if TYPE_CHECKING:

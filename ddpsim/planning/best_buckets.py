@@ -64,7 +64,7 @@ def best_buckets(job: PlacedJob, caps: Sequence[BucketCaps] | None, progress: Pr
     default = one(options=replace(options, caps=BucketCaps(), plan=None), keep=True)
     like = default.run.resolved
     default.run.let_go()
-    tell = partial(_tried, default.run, like, progress=progress)
+    tell = partial(try_buckets, default.run, like, progress=progress)
     total_mb = workload.gradient_bytes / (1 << 20)
     sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
     looks = caps is None and rests_on_buckets(default.run)
@@ -116,7 +116,7 @@ class TriedBuckets:
     iteration_s: float
 
 
-def _tried(
+def try_buckets(
     run: SimulatedRun,
     like: ResolvedJob | None,
     caps: BucketCaps,
@@ -124,6 +124,7 @@ def _tried(
     *,
     progress: Progress | None = None,
 ) -> TriedBuckets:
+    """Return buckets, made by `caps` or as `plan` lists them, and how long a brief run of the job takes with them."""
     return TriedBuckets(caps, plan, *run.with_buckets(caps, plan).plan_and_period(progress, like=like))
 
 

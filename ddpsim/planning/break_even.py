@@ -208,7 +208,7 @@ class Search:
                 own.workload,
                 wired,
                 nodes=nodes,
-                gpus_per_node=own.placement.gpus_per_node,
+                gpus_per_node=own.placement.all_gpus_per_node,
                 options=options,
                 calibration=self.calibration,
                 local_s=own.local_s,

@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 
+from ddpsim.collectives.groups import check_layer_groups
 from ddpsim.errors import InputError
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.jobs.simulated import Options
@@ -15,7 +16,6 @@ from ddpsim.jobs.stages import boundary_of, stages_of
 from ddpsim.options.option import check_at_least_one
 from ddpsim.prediction.models import Model
 from ddpsim.schedules.named import scheme_named
-from ddpsim.simulation.refusals import check_layer_groups
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.graph import Placement
 from ddpsim.units import format_count

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Literal
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import remove_overlap_costs
 from ddpsim.doubts.causes import HOST_COSTS
 from ddpsim.prediction.predict import periods_under
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation.communication import Assumptions
-from ddpsim.simulation.costs import remove_overlap_costs
 
 By = Literal["computation", "host", "communication"]
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddpsim.errors import WorkloadError
-from ddpsim.simulation.pace import paces
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.estimate import ModelShape, convert_to_run, estimate
 from ddpsim.workload.gpus import AchievedGpu, gpu_of
+from ddpsim.workload.iteration_profile import paces
 from ddpsim.workload.profile import Seconds
 from ddpsim.workload.replayed import was_compiled
 from ddpsim.workload.roofline import roofline_s

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ddpsim.errors import InputError
+from ddpsim.jobs.plans import Plans
 from ddpsim.options.option import check_at_least_one
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.named import scheme_named
@@ -15,7 +16,6 @@ from ddpsim.simulation.construction import Construction, construct
 from ddpsim.simulation.record import iterations_of
 from ddpsim.simulation.representatives import SimulatedRank
 from ddpsim.simulation.resolve import WARM_UP
-from ddpsim.simulation.setting import Plans
 from ddpsim.trace.records import Iteration
 
 STEADY = 0.01
@@ -144,7 +144,7 @@ def predict_first_iterations(prediction: Prediction, count: int) -> FirstIterati
     options = replace(run.options, order=_order(run.options), iterations=periods)
     began = run.under(options, warm_up=0, whole=False)
     iterations = iterations_of(began.graph, began.graph.ranks[0], began.times)[:count]
-    plans = began.settings[0].plan
+    plans = began.settings[0].plans.plan
     last = Plans([0], [plans(count - 1)])
     shift = WARM_UP * run.options.period
     later = [replace(draw, pace=partial(_shift_draw, draw, shift)) for draw in began.draws]

@@ -8,13 +8,11 @@ from ddpsim.errors import WorkloadError
 from ddpsim.gpus.table import find_shipped_gpu
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import boundary_of
-from ddpsim.prediction.carry import carry_workload
 from ddpsim.topology.declared import Cluster
 from ddpsim.workload import Workload
-from ddpsim.workload.estimate import ModelShape
+from ddpsim.workload.device_split import put_like
 from ddpsim.workload.files import RECORDED, locate_workload, read_workload, with_operators
 from ddpsim.workload.gpus import gpu_named, kind_of
-from ddpsim.workload.on_gpu import REMEDY, estimate_on_gpu
 
 Parts = tuple[int, int]
 """Ranks that share each layer, and ranks that have some of the experts each; one of them is 1."""
@@ -87,7 +85,7 @@ class Model:
         parts = (1, 1) if options is None else (options.tensor_parallel, options.expert_parallel)
         key = (target, batch_size, precision, parts)
         if key not in self._found:
-            self._found[key] = replace(self._make(*key), operators=None)
+            self._found[key] = replace(put_like(self._make(*key), self.source), operators=None)
         found = self._found[key]
         if options is None or options.pipeline is None:
             return found
@@ -113,12 +111,19 @@ class Model:
             and not source.one_clock
             and (not source.estimated or source.operators is None)
         ):
+            from ddpsim.prediction.carry import carry_workload
+            from ddpsim.workload.estimate import ModelShape
+
             shape = None if source.operators is None else ModelShape.of(source, source.operators)
             return carry_workload(source, gpu_named(gpu).with_fitted(), shape).workload
+        from ddpsim.workload.on_gpu import estimate_on_gpu
+
         return estimate_on_gpu(source, gpu_named(gpu or source.device), batch_size=batch_size, precision=precision)
 
     def _part(self, gpu: str | None, batch_size: int | None, precision: str | None, parts: Parts) -> Workload:
         """Return what one rank of several computes of each layer, or of the experts, on `gpu` or on its own."""
+        from ddpsim.workload.on_gpu import REMEDY, estimate_on_gpu
+
         source, (tensor, expert) = self.source, parts
         known = gpu if gpu is not None and (self.gpu or self._is_estimable(gpu)) else source.gpu
         if known is None:

@@ -63,7 +63,7 @@ def _predict_changed(prediction: Prediction, changed: Cluster) -> Prediction:
         prediction.workload,
         changed,
         nodes=prediction.nodes,
-        gpus_per_node=prediction.placement.gpus_per_node,
+        gpus_per_node=prediction.placement.all_gpus_per_node,
         options=prediction.options,
         calibration=prediction.calibration,
         local_s=prediction.local_s,

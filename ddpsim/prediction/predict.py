@@ -8,20 +8,20 @@ from statistics import fmean, median
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import remove_overlap_costs
 from ddpsim.collectives.execute import find_correcting_curve
 from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.doubt import Doubt, Ends
 from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.prediction import AlternativeStep, Prediction
-from ddpsim.prediction.simulated_run import SimulatedRun, shorten_run
+from ddpsim.prediction.simulated_run import FEW_APART, SimulatedRun, shorten_run
 from ddpsim.simulation import Options, simulate_local
 from ddpsim.simulation.communication import Assumptions
-from ddpsim.simulation.costs import remove_overlap_costs
 from ddpsim.simulation.engine import trace_of
 from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import Progress
-from ddpsim.topology.graph import Cluster
+from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.workload import Workload
 
@@ -76,7 +76,7 @@ def predict(
     run = SimulatedRun.of(job, brief=brief)
     trace = run.trace(progress, keep=band or keep, like=like)
     if local_s is None:
-        local_s = local_period_s(run.workload, run.options, progress, calibration)
+        local_s = local_period_s(run.workload, run.options, progress, calibration, run.placement)
     prediction = build_prediction(run, summarise(trace), trace.plan, local_s)
     return with_band(prediction, calibration, progress, keep=keep, also=also) if band else prediction
 
@@ -193,18 +193,24 @@ def periods_under(
 
 
 def _simulate_each(prediction: Prediction, assumed: Sequence[Assumptions], progress: Progress | None) -> list[float]:
-    """Return the iteration under each of `assumed`, simulated; transfer by transfer, by what flows tell."""
+    """Return the iteration under each of `assumed`, simulated.
+
+    Transfer by transfer it is told by what changes by flows; where ranks go apart, by what changes in few iterations.
+    """
     if not assumed:
         return []
-    options, by_flow = prediction.options, prediction.options.fidelity == "steps"
-    own = [Assumptions(prediction.calibration)] if by_flow else []
+    flows, by_flow, by_few = prediction.options, prediction.options.fidelity == "steps", prediction.run.by_few
+    if by_flow:
+        flows = replace(flows, fidelity="flow")
+    if by_few:
+        flows = replace(flows, iterations=FEW_APART)
+    own = [Assumptions(prediction.calibration)] if by_flow or by_few else []
     every = [*own, *assumed]
-    flows = replace(options, fidelity="flow") if by_flow else options
     found = [
         _period_s(prediction, flows, each, progress) if again_s is None else again_s
         for each, again_s in zip(every, prediction.run.rerun(every), strict=True)
     ]
-    return [prediction.iteration_s + each_s - found[0] for each_s in found[1:]] if by_flow else found
+    return [prediction.iteration_s + each_s - found[0] for each_s in found[1:]] if own else found
 
 
 def without_beside(prediction: Prediction) -> Prediction:
@@ -271,17 +277,21 @@ def local_period_s(
     options: Options,
     progress: Progress | None = None,
     calibration: Calibration | None = None,
+    placement: Placement | None = None,
 ) -> float:
     """Return one rank's period without DDP: the median over cycles of accumulated gradients of the mean iteration.
 
     Where layers are left out it is the mean over all iterations, as with DDP. Of a pipeline it is a rank's equal share
     of what one process takes for all micro-batches.
+
+    Args:
+        placement: as that of `simulate_local`.
     """
     if (given := options.pipeline) is not None:
         whole = replace(options, pipeline=None, accumulate=given.micro_batches)
-        whole_s = local_period_s(workload, whole, progress, calibration)
+        whole_s = local_period_s(workload, whole, progress, calibration, placement)
         return given.micro_batches * whole_s / given.stages
-    periods = [it.iteration_s for it in simulate_local(workload, options, progress, calibration)]
+    periods = [it.iteration_s for it in simulate_local(workload, options, progress, calibration, placement)]
     cycle = options.accumulate
     centre = fmean if any(options.drop.values()) else median
     return centre(fmean(periods[begin : begin + cycle]) for begin in range(0, len(periods), cycle))

@@ -8,18 +8,18 @@ from statistics import fmean
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.nccl.paths_taken import ChosenPaths, paths_advice, paths_taken
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Effect, Ends
+from ddpsim.jobs.graph_cuts import GraphCuts
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.stages import parts_of
-from ddpsim.markup import summary_card
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.notes import codec_notes, pace_notes
 from ddpsim.prediction.path import CriticalPath
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
-from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.engine import Simulated
 from ddpsim.tables import ResultTable
 from ddpsim.topology.graph import Cluster, Placement
@@ -95,6 +95,8 @@ class Prediction:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the step with its band, and what it comes to."""
+        from ddpsim.markup import summary_card
+
         return summary_card(
             f"{self.workload.name} on {format_count(self.nodes, 'node')} of {self.topology.name}",
             {
@@ -263,7 +265,15 @@ class Prediction:
             other_devices=self.other_devices,
             assumed=self.assumed,
         )
-        return (*self.codec_notes, *noted)
+        cuts = self.graph_cuts
+        return (*self.codec_notes, *noted, *(() if cuts is None else [cuts.text(self.iteration_s)]))
+
+    @property
+    def graph_cuts(self) -> GraphCuts | None:
+        """What it costs that torch.compile splits the step at bucket bounds; None where it does not."""
+        costs = Costs.of(self.options.backend_for(self.workload), self.calibration, self.workload.device)
+        gpu = gpu_of(self.workload.gpu, self.workload.provenance)
+        return GraphCuts.of(self.workload, self.options, gpu, costs.graph_s, costs.graph_passes)
 
     def wire_bytes(self, parameters: Sequence[int]) -> int:
         """Return the bytes of the ring allreduce that loads links as a bucket of these parameters does."""

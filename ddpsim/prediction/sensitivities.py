@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.doubts.causes import HOST_COSTS
 from ddpsim.prediction.path import Sensitivity
 from ddpsim.prediction.predict import periods_under
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation.communication import Assumptions
-from ddpsim.simulation.costs import Costs
 
 PERCENT = 1.0
 """By how much more of a resource a step is told; small beside what makes another choice or order of it."""

@@ -36,6 +36,13 @@ from ddpsim.workload.replayed import single_clock, spread_out, with_optimizer
 _SETTLED = 1
 """Iterations after which those that are all alike repeat, to rounding."""
 
+FEW_APART = 1
+"""Iterations by which an assumption is told of ranks that go on without each other and are told by more of them.
+
+What it changes is the same in each, but for which messages meet: told by 1 of 20 iterations it is off by 0.02 % of the
+step at most (14 ends of vgg16 on 2 x dgx-1v, `parameter-server:servers=2,async`, a straggler of 1.2).
+"""
+
 
 @dataclass(slots=True, eq=False)
 class SimulatedRun:
@@ -70,7 +77,7 @@ class SimulatedRun:
             InputError: as `place`, and for a CPU's workload on GPUs.
         """
         topology, options = job.topology, job.options
-        placement = place(topology, job.nodes, job.gpus_per_node)
+        placement = place(topology, job.nodes, job.gpus_per_node, job.workload.devices_per_rank)
         replayed = replay_on(topology, job.workload, options)
         if options.beside is not None:
             options = replace(options, beside=_set_pace(options.beside, topology))
@@ -165,17 +172,31 @@ class SimulatedRun:
         """What it rests on, without its graph; None where that is not kept, or other buckets are another job's."""
         return None if self._ran is None else with_buckets(self._ran, self.options.caps, self.options.plan)
 
+    @property
+    def by_few(self) -> bool:
+        """Whether what an assumption changes is told by `FEW_APART` of its iterations, beside the same of the run."""
+        options = self.options
+        varied = options.jitter > 0 or options.drop or self.workload.iterations > 1
+        few = options.iterations_of(self.workload) <= FEW_APART
+        return options.asynchronous and options.comm == "real" and not (few or varied)
+
     def retime(self, assumed: Sequence[Assumptions]) -> list[float | None]:
         """Return the period under each of `assumed`, told from the graph; None where only another run tells it."""
         ran = self._graph()
-        extent = self._extent(ran)
+        extent, longer_s = self._extent(ran), 0.0
         if self._order is None and has_prices(ran):
             self._order = Dependencies(ran, extent.end)
-        return periods_s(ran, extent, assumed, self._order)
+        if self.by_few:
+            end = ran.times.end
+            whole_s, few_s = (period_of(ran, each, lambda node: np.array(end[node])) for each in (ran.extent, extent))
+            longer_s = float(whole_s - few_s)
+        told = periods_s(ran, extent, assumed, self._order)
+        return [None if each is None else each + longer_s for each in told]
 
     def rerun(self, assumed: Sequence[Assumptions]) -> list[float | None]:
         """Return the period under each of `assumed`, of the graph run again; None where it has to be built anew.
 
+        It is that of the first iterations of the run alone where it is told `by_few`.
         Transfer by transfer every run would take minutes; what an assumption changes is told by flows as well.
         """
         ran = self._graph()
@@ -193,7 +214,7 @@ class SimulatedRun:
 
     def _extent(self, ran: JobRun) -> SimulatedIterations:
         brief, warm_up = shorten_run(self.options, self.workload)
-        iterations = max(brief.iterations_of(kind.workload) for kind in ran.kinds)
+        iterations = FEW_APART if self.by_few else max(brief.iterations_of(kind.workload) for kind in ran.kinds)
         return SimulatedIterations.of(brief, iterations, warm_up, ran.schedule, whole=False)
 
     def job(self) -> JobRun:

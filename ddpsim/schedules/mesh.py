@@ -10,11 +10,13 @@ from ddpsim.errors import PlanError
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.points import Point, PointKind
 from ddpsim.schedules.schedule import Schedule, Sharding
-from ddpsim.schedules.sharded import REPLICA
 
 TENSOR, EXPERT, DATA = "tensor", "expert", "data"
 """Names of the groups: consecutive ranks that share each layer, or the experts, and the ranks of one place in each of
 those groups."""
+
+SHARD, REPLICA = "shard", "replica"
+"""Names of the groups: ranks that share one copy, and the ranks of one place in each copy."""
 
 _OF_EXPERTS = " experts"
 """Behind the id of what a message has of experts, where it has both."""

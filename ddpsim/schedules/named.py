@@ -10,19 +10,20 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar
 
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.options.asked import count, parse_options
 from ddpsim.options.own import can_be_imported, convert_exit, import_object
-from ddpsim.schedules import schemes, servers, sharded
-from ddpsim.schedules.outer import OuterStep
+from ddpsim.schedules import schemes, servers
 from ddpsim.schedules.schedule import Schedule, check
 from ddpsim.schedules.servers import ServerPlaces, Servers
 from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.schedules.sharded import FullyShard
 from ddpsim.strict import parse_whole_number
 from ddpsim.units import parse_size
+
+if TYPE_CHECKING:
+    from ddpsim.schedules.sharded import FullyShard
 
 Make = Callable[[SchemeInputs], Schedule]
 Runner = Literal["ddpexec", "DataParallel", "fully_shard", "DeepSpeed"]
@@ -165,10 +166,14 @@ def _priority(text: _Text) -> Scheme:
 
 
 def _fsdp2(text: _Text) -> Scheme:
+    from ddpsim.schedules.sharded import FullyShard
+
     return _fully_sharded(text.whole, text.parse_as(FullyShard))
 
 
 def _hsdp(text: _Text) -> Scheme:
+    from ddpsim.schedules.sharded import FullyShard
+
     given, rest = text.split_first()
     shards = parse_whole_number(given)
     if not shards:
@@ -178,6 +183,8 @@ def _hsdp(text: _Text) -> Scheme:
 
 
 def _fully_sharded(name: str, given: FullyShard) -> Scheme:
+    from ddpsim.schedules import sharded
+
     return Scheme(name, lambda setup: sharded.fully_shard(setup, given), runner="fully_shard", fully_shard=given)
 
 
@@ -194,7 +201,7 @@ def _zero(ours: Make) -> Read:
     return read
 
 
-# Other systems' schemes have a module each, imported where one of them is asked for.
+# Other systems' schemes have a module each, imported where one of them is asked for, as that of sharded ones is.
 
 
 def _deepspeed(text: _Text) -> Scheme:
@@ -256,6 +263,7 @@ def _averaging(text: _Text) -> Scheme:
 
 def _slowmo(text: _Text) -> Scheme:
     from ddpsim.schedules.averaging import slowmo
+    from ddpsim.schedules.outer import OuterStep
 
     steps, rest = _steps(text)
     outer = rest.parse_as(OuterStep)

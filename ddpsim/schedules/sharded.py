@@ -32,6 +32,7 @@ from typing import Literal
 from ddpsim.errors import InputError, PlanError
 from ddpsim.operations import Operation
 from ddpsim.options.asked import count, flag, value
+from ddpsim.schedules.mesh import REPLICA, SHARD
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.offload import HostOffload
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind, points
@@ -40,9 +41,6 @@ from ddpsim.schedules.schedule import Schedule, Sharding
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.schedules.units import Wrapped, blocks_of, list_below, units_of
 from ddpsim.units import parse_time
-
-SHARD, REPLICA = "shard", "replica"
-"""Names of the groups: ranks that share one copy, and the ranks of one place in each copy."""
 
 Unit = tuple[int, ...]
 

@@ -2,6 +2,6 @@
 
 from ddpsim.jobs.simulated import Options
 from ddpsim.simulation.engine import Simulated, simulate, simulate_local
-from ddpsim.simulation.pace import IterationProfile
+from ddpsim.workload.iteration_profile import IterationProfile
 
 __all__ = ["IterationProfile", "Options", "Simulated", "simulate", "simulate_local"]

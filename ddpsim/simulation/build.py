@@ -12,16 +12,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpsim.bucketing.drop import skipped_buckets
+from ddpsim.collectives.ddp_costs import KERNELS
 from ddpsim.schedules.points import BACKWARD_END
 from ddpsim.schedules.schedule import queue_of_buckets
-from ddpsim.simulation.costs import KERNELS
+from ddpsim.simulation.devices import DeviceTurns
 from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind, StepGraph
 from ddpsim.simulation.messages import Launches, PlannedMessage
-from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.pre_forward import PreForwardBuilder
 from ddpsim.simulation.rank_builder import OptimizerBuilder, RankBuilder
 from ddpsim.simulation.scheduling import WHOLE_UPDATE, ForwardWait
 from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.workload.devices import DevicePart
+from ddpsim.workload.iteration_profile import IterationProfile
 from ddpsim.workload.layer_messages import LayerMessage
 
 RUN_AHEAD = 2
@@ -55,7 +57,7 @@ class Pass:
     """
 
     pace: IterationProfile
-    stops: Sequence[tuple[float, float, ForwardWait | LayerMessage]]
+    stops: Sequence[tuple[float, float, ForwardWait | LayerMessage | DevicePart]]
     layers: Mapping[int, Sequence[LayerMessage]]
     adds: bool
     reduces: bool
@@ -88,8 +90,9 @@ class IterationBuilder:
         self._buckets: tuple[list[tuple[int, ...]], Launches] | None = None
         self._before = PreForwardBuilder(to, setting)
         self._owes_update = False
-        self._launched = 0.0
-        self._begun: deque[tuple[float, int]] = deque()
+        self._turns = DeviceTurns(to, setting.workload.devices)
+        self._launched = [0.0 for _ in to.devices]
+        self._begun: list[deque[tuple[float, int]]] = [deque() for _ in to.devices]
 
     def build(self) -> None:
         """Write all iterations."""
@@ -123,6 +126,7 @@ class IterationBuilder:
         rank.last = to.event()
         if rank.iterations:
             rank.iterations[-1].end = rank.last
+        self._turns.join()
 
     def _compute(self, nodes: IterationNodes, launches: Launches) -> None:
         """Write forward and backward."""
@@ -135,19 +139,21 @@ class IterationBuilder:
         (self._backward_on_device if self._device else self._backward_on_thread)(nodes, launches, part)
 
     def _enqueue(self, kernels: float) -> None:
-        """Count kernels that the host launches here, and let it wait where the launch queue is full."""
-        self._launched += kernels
-        if self._begun and self._launched - self._begun[-1][0] < AT_ONCE:
+        """Count kernels that the host launches here, and let it wait where the device's launch queue is full."""
+        here, begun = self._to.current, self._begun[self._to.current]
+        self._launched[here] += kernels
+        if begun and self._launched[here] - begun[-1][0] < AT_ONCE:
             return
-        self._begun.append((self._launched, self._to.event()))
-        while self._launched - self._begun[0][0] >= QUEUED:
-            self._to.on_host(NodeKind.WAIT, after=(self._begun.popleft()[1],))
+        begun.append((self._launched[here], self._to.event()))
+        while self._launched[here] - begun[0][0] >= QUEUED:
+            self._to.on_host(NodeKind.WAIT, after=(begun.popleft()[1],))
 
     def _fits(self, kernels: float) -> bool:
         """Whether the host launches so many kernels before it looks at the queue again; it counts them then."""
-        if not self._begun or self._launched + kernels - self._begun[-1][0] >= AT_ONCE:
+        here, begun = self._to.current, self._begun[self._to.current]
+        if not begun or self._launched[here] + kernels - begun[-1][0] >= AT_ONCE:
             return False
-        self._launched += kernels
+        self._launched[here] += kernels
         return True
 
     def _launches(self, index: int) -> Launches:
@@ -159,7 +165,7 @@ class IterationBuilder:
         if setting.scheduled is not None:
             self._scheduled = self._scheduled or setting.scheduled.launches()
             return self._scheduled
-        dropped, plan = setting.dropped(index), setting.plan(index)
+        dropped, plan = setting.dropped(index), setting.plans.plan(index)
         remaps = setting.remaps(dropped)
         buckets = setting.remap(plan, dropped) if remaps else plan.buckets
         groups = [bucket.parameters for bucket in buckets]
@@ -171,6 +177,7 @@ class IterationBuilder:
                     bucket.parameters,
                     setting.codec.encoding(bucket),
                     setting.write_back_s(bucket),
+                    device=setting.devices[bucket.parameters[0]],
                 )
                 for number, bucket in enumerate(buckets)
             ]
@@ -184,11 +191,19 @@ class IterationBuilder:
         to, setting, pace = self._to, self._setting, part.pace
         if not self._device:
             to.begin_phase()
-        host, work = 0.0, 0.0
+        host, work, begun = 0.0, 0.0, nodes.start if part.begun is None else part.begun
+        self._turns.begin("forward", begun)
         for host_share, work_share, stop in part.stops:
             self._compute_forward(nodes, pace, host_share - host, work_share - work)
             if isinstance(stop, ForwardWait):
                 self._stop(nodes, launches, stop)
+            elif isinstance(stop, DevicePart):
+                made, free = self._turns.hand_over(nodes, to.current + 1)
+                if setting.ddp:
+                    # The other device may still wait for messages, or copy out what they brought.
+                    nodes.forward.append((begun, made))
+                    nodes.exposed.append(free)
+                    begun = free
             else:
                 to.layer_waits(nodes, stop, setting.layers_lane)
             host, work = host_share, work_share
@@ -196,7 +211,8 @@ class IterationBuilder:
         self._compute_forward(nodes, pace, 1.0 - host, 1.0 - work)
         if self._device:
             to.host(setting.forward_host_s(nodes.index))
-            nodes.forward.append((nodes.start if part.begun is None else part.begun, to.event()))
+            nodes.forward.append((begun, to.event()))
+            self._turns.end(nodes)
             self._enqueue(KERNELS / 2 * len(pace.order))
             if "after_forward" in setting.workload.synchronises:
                 to.synchronise()
@@ -299,9 +315,13 @@ class IterationBuilder:
         filled, unused, announced = self._hooked(nodes, part)
         begun = to.event() if part.begun is None else part.begun
         nodes.idle_s += pace.idle_s if setting.ddp else math.inf
+        self._turns.begin("backward", begun)
+        devices = setting.devices
         hook_s, queued, owed_s, copied_s = setting.costs.hook_s, to.graph.queued, 0.0, 0.0
         gradients = zip(pace.order, pace.host.tolist(), pace.work.tolist(), pace.lag.tolist(), strict=True)
         for parameter, host_s, work_s, lag_s in gradients:
+            if devices[parameter] != to.current:
+                begun = self._turns.go_back(nodes, devices[parameter], begun)
             if scheduled is not None and (needed := scheduled.needed[parameter]):
                 to.take_in(nodes, launches.take_waits(*needed))
                 to.launch_all(nodes, launches.mark_passed(*needed))
@@ -334,9 +354,12 @@ class IterationBuilder:
                 copied_s += float(message.encoding.encode_s)
             unused = ()
         nodes.copied_s += copied_s
+        if to.current != 0:
+            begun = self._turns.go_back(nodes, 0, begun)
         to.device(pace.tail_work)
         to.host(owed_s + pace.tail_host)
         nodes.backward.append((begun, to.event()))
+        self._turns.end(nodes)
 
     def _finish(self, nodes: IterationNodes, launches: Launches) -> None:
         """Wait for what the end of backward waits for, and launch what comes after it.
@@ -355,6 +378,7 @@ class IterationBuilder:
             missing = pace.missed.union(self._find_unused(pace, nodes.index))
         for sent in waited:
             if self._device:
+                to.on_device(sent.device)
                 to.host(costs.finish_s)
             if bitmap is not None and not missing.isdisjoint(sent.parameters):
                 # torch reads the reduced bitmap there, on the host, to leave what no rank used as it is.
@@ -362,6 +386,7 @@ class IterationBuilder:
                 bitmap = None
                 to.synchronise()
             to.write_back(nodes, sent)
+        to.on_device(0)
         if bitmap is not None:
             to.expose(nodes, bitmap)
         to.launch_all(nodes, launches.mark_passed(BACKWARD_END))

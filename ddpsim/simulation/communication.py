@@ -7,30 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import NamedTuple
 
 import simpy
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives, find_rank_paths, make_transport, scale_transport
 from ddpsim.collectives.gloo.groups import adapt_to_group
+from ddpsim.collectives.groups import part_of, share_of_together
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.transport import Transport
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.jobs.simulated import Options
 from ddpsim.network.fairness import Demand, LinkId, alone_s
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
-from ddpsim.schedules.mesh import EXPERT
-from ddpsim.simulation.contention import ComputeSlowdown, ConcurrentCollectives, OnBusy, Processor, slow_messages
-from ddpsim.simulation.costs import Costs
+from ddpsim.schedules.mesh import DATA, EXPERT
+from ddpsim.schedules.message import WORLD
+from ddpsim.simulation.contention import (
+    ComputeSlowdown,
+    ConcurrentCollectives,
+    GpuCapacity,
+    OnBusy,
+    Share,
+    share_of,
+    slow_messages,
+)
 from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.simulation.messages import runs_in_rings
 from ddpsim.simulation.record import BETWEEN_NODES, ENDS, INSIDE_NODE, LATENCY
 from ddpsim.simulation.run import Copy
 from ddpsim.simulation.scheduling import Scheduled
-from ddpsim.simulation.servers import MessageStreams, ServerLinks, Staleness, send_s
+from ddpsim.simulation.servers import LaneGroup, ServerLinks, Staleness, StreamQueue, send_s
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.simulation.stage_links import StageLinks
 from ddpsim.topology.graph import Placement
@@ -44,15 +54,10 @@ WireFactor = Callable[[int], float]
 
 
 class SharedNetwork(NamedTuple):
-    """A network that several jobs are on, or several groups of a job's ranks, and whose messages these are there.
-
-    Attributes:
-        expand: whether links are those of each node, as where another job loads them, not of one that stands for all.
-    """
+    """A network that several jobs are on, or several groups of a job's ranks, and whose messages these are there."""
 
     network: Network
     sender: Hashable
-    expand: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,28 +144,80 @@ def _list_on_node(placement: Placement, ranks: Iterable[int], node: int) -> list
 class Communication:
     """The communication resources that all simulated ranks share.
 
+    All groups of a name carry out their message at once. Those of consecutive ranks are taken to share no link. Those
+    of one place in each shard share their nodes' NICs: together they load them as one allreduce does that has all their
+    messages, so that it is run in their place, among all GPUs of the nodes they are on. Groups of different names do
+    not slow each other, for shards lie in a node as a rule, replicas across nodes; beside expert parallelism they do.
+
     Attributes:
-        collectives: of all ranks.
-        lanes: of a schedule's groups and streams; None where DDP's buckets go.
-        concurrent: what collectives in flight cost each other.
+        world: the group of all ranks.
+        lanes: of a schedule's groups and streams, or of DDP's process groups; of ranks of several devices one each, for
+            each has communicators of its own, on links that all share.
+        scheduled: whether they are a schedule's.
     """
 
     env: simpy.Environment
     costs: Costs
-    collectives: Collectives
-    lanes: MessageStreams | None
-    concurrent: ConcurrentCollectives
+    world: LaneGroup
+    lanes: Sequence[LaneGroup]
+    scheduled: bool
+    _concurrent: ConcurrentCollectives = field(init=False)
 
-    def on_busy(self, lanes: Sequence[int] | None = None) -> OnBusy:
+    def __post_init__(self) -> None:
+        concurrent = ConcurrentCollectives(self.env, self.costs, self.world.ranks, self.alone_s, self.steps)
+        object.__setattr__(self, "_concurrent", concurrent)
+
+    @property
+    def collectives(self) -> Collectives:
+        """Those of all ranks."""
+        return self.world.collectives
+
+    def group_of(self, collective: Collective) -> LaneGroup:
+        """Return what carries a collective."""
+        return self.lanes[collective.lane]
+
+    def steps(self, collective: Collective) -> int:
+        """Return the steps of a collective; a broadcast of buffers is a tree, and a send in line one step."""
+        if collective.operation == BUFFERS:
+            return (self.world.ranks - 1).bit_length()
+        group = self.group_of(collective)
+        return 1 if group.line is not None else collective.carried_as.steps(group.ranks)
+
+    def alone_s(self, collective: Collective) -> float:
+        """Return what a collective of its bytes among all ranks takes with nothing in flight."""
+        return self.collectives.estimate_s(collective.size_bytes, collective.carried_as)
+
+    def of_device(self, device: int) -> LaneGroup:
+        """Return what carries the collectives of one device of each rank."""
+        return self.lanes[device] if device else self.world
+
+    def slowdown(self, setting: RankConfiguration, device: int = 0) -> ComputeSlowdown:
+        """Return what collectives cost the computation of a rank, on one of its devices; DDP's count as allreduces."""
+
+        def taken(collective: Collective) -> Share:
+            apart = self.scheduled and collective.operation != BUFFERS
+            group = self.lanes[collective.lane] if apart else self.of_device(device)
+            operation = collective.carried_as if apart else Operation.ALLREDUCE
+            transport, size_bytes = group.collectives.transport, collective.size_bytes
+            return share_of(setting.costs, gpu, transport, group.ranks, size_bytes, operation)
+
+        gpu = GpuCapacity.of(setting.gpu)
+        return ComputeSlowdown.of(setting.costs, setting.workload.arithmetic_share, taken)
+
+    def on_busy(self, lanes: Sequence[int] | None = None, device: int = 0) -> OnBusy:
         """Return what is told when a rank becomes busy or idle, and slows the collectives that it is part of.
 
         Ranks meet for all of them, of whatever group, so that whichever is busy slows each.
 
         Args:
             lanes: numbers of those that the rank is part of; None is all.
+            device: of a rank that has several, which slows its own.
         """
-        every = [] if self.lanes is None else self.lanes.groups
-        groups = dict.fromkeys([self.collectives, *every] if lanes is None else [every[lane] for lane in lanes])
+        if lanes is not None:
+            among = [self.lanes[lane] for lane in lanes]
+        else:
+            among = [self.of_device(device), *(self.lanes if self.scheduled else ())]
+        groups = dict.fromkeys(each.collectives for each in among)
         told = [slow_messages(each.network, self.costs, each.transport.hops, each.sender) for each in groups]
 
         def on_busy(busy: bool) -> None:
@@ -171,24 +228,16 @@ class Communication:
 
     def transfer(self, collective: Collective) -> simpy.Event:
         """Carry out `collective`, whose ranks are all there, and return the event of its end."""
-        size_bytes, operation = collective.size_bytes, collective.operation
-        if operation == BUFFERS:
-            among = self.collectives if self.lanes is None else self.lanes.groups[collective.lane]
-            broadcast = among.run(Operation.BROADCAST, size_bytes)
-            sent: simpy.Event = broadcast & self.env.timeout(self.costs.broadcast_s)
-        elif self.lanes is not None:
-            sent = self.lanes.run(collective)
-        else:
-            sent = self.collectives.run(Operation(operation), size_bytes, collective.lane)
-        return self.concurrent.wait_for_end(collective, sent)
+        sent = self.group_of(collective).start(collective)
+        if collective.operation == BUFFERS:
+            sent = sent & self.env.timeout(self.costs.broadcast_s)
+        return self._concurrent.wait_for_end(collective, sent)
 
     def shares(self, collective: Collective) -> list[tuple[str, float]]:
         """Return what the time of a collective with nothing beside it is of, as shares that sum to 1."""
-        lanes, lane = self.lanes, collective.lane
-        buffers = collective.operation == BUFFERS
-        transport = self.collectives.transport if lanes is None else lanes.groups[lane].transport
-        size_bytes = collective.size_bytes * (1 if lanes is None or buffers else lanes.together[lane])
-        demand = transport.demand(Operation.BROADCAST if buffers else Operation(collective.operation), size_bytes)
+        group = self.group_of(collective)
+        transport = group.collectives.transport
+        demand = transport.demand(collective.carried_as, group.sized(collective))
         latency_s, whole_s = demand.latency_s + demand.stall_s, alone_s(demand, transport.capacities)
         if whole_s <= 0 or latency_s >= whole_s:
             return [(LATENCY, 1.0)]
@@ -256,46 +305,62 @@ class JobResources:
         """Return what carries the collectives of all ranks.
 
         Args:
-            on: a network that another job is on too; None is the job's own.
+            on: a network that another job is on too, so that links are those of each node; None is the job's own, where
+                one node's stand for those of all.
         """
         rings = scheduled is not None and runs_in_rings(scheduled.schedule)
-        collectives, lanes = self._collectives(env, rings, self.placement, on=on), None
-        if scheduled is not None and self.options.staged:
-            lanes = self._stage_streams(env, rings, scheduled)
-        elif scheduled is not None:
-            groups, patterns = scheduled.schedule.groups, scheduled.schedule.patterns
-            # Experts' gradients go over every so-manieth rank while all others' go over all, on the same links.
-            among = collectives.network if EXPERT in groups else None
-            made = partial(self._collectives_of_group, env, rings, among)
-            lanes = MessageStreams.of(scheduled.lanes, groups, collectives, self.placement, made, patterns)
-        steps = None if lanes is None else lanes.steps
-        concurrent = ConcurrentCollectives(env, self.costs, self.placement.world_size, collectives.estimate_s, steps)
-        return Communication(env, self.costs, collectives, lanes, concurrent)
+        options = replace(self.options.collective, rings=rings, expand=False)
+        expanded = options if on is None else replace(options, expand=True)
+        world = LaneGroup(self._collectives(env, self.placement, expanded, on), self.placement.world_size)
+        if scheduled is None:
+            lanes = [world] * self.options.process_groups
+            for device in range(1, self.placement.devices):
+                on = SharedNetwork(world.collectives.network, device)
+                lanes.append(
+                    LaneGroup(self._collectives(env, self.placement.of_device(device), options, on), world.ranks)
+                )
+            return Communication(env, self.costs, world, lanes, scheduled=False)
+        if self.options.staged:
+            lanes = self._stage_lanes(env, options, scheduled)
+            return Communication(env, self.costs, world, lanes, scheduled=True)
+        made, patterns, groups = {WORLD: world}, scheduled.schedule.patterns, scheduled.schedule.groups
+        # Experts' gradients go over every so-manieth rank while all others' go over all, on the same links.
+        network = world.collectives.network if EXPERT in groups else None
+        for name, ranks in groups.items():
+            part, together = part_of(self.placement, name, ranks)
+            share = share_of_together(ranks, part) if name == DATA else 1.0
+            found = world.collectives
+            if part is not self.placement or name in patterns or share != 1:
+                own = replace(options, algorithm=patterns[name]) if name in patterns else options
+                beside = None
+                if network is not None:
+                    beside = SharedNetwork(network, (part.nodes, part.gpus_per_node, share))
+                found = self._collectives(env, part, own, beside, share)
+            made[name] = LaneGroup(found, ranks, together)
+        lanes = [made[group] for group, _ in scheduled.lanes]
+        if world.collectives.sends_in_line:
+            latency_s = send_s(world.collectives, world.ranks)
+            for number, (group, _) in enumerate(scheduled.lanes):
+                if group in patterns:
+                    line = StreamQueue(made[group].collectives.network, latency_s)
+                    lanes[number] = replace(made[group], line=line)
+        return Communication(env, self.costs, world, lanes, scheduled=True)
 
-    def _stage_streams(self, env: simpy.Environment, rings: bool, scheduled: Scheduled) -> MessageStreams:
+    def _stage_lanes(self, env: simpy.Environment, options: CollectiveOptions, scheduled: Scheduled) -> list[LaneGroup]:
         """Return what carries the messages of the ranks of a pipeline."""
-        given, fidelity = self.options.pipeline, self.options.fidelity
+        given = self.options.pipeline
         assert given is not None
 
         def make(placement: Placement, share: float, network: Network, sender: Hashable) -> Collectives:
-            on = SharedNetwork(network, sender, expand=False)
-            return self._collectives(env, rings, placement, None, share, on=on)
+            return self._collectives(env, placement, options, SharedNetwork(network, sender), share)
 
         def over(transport: Transport, network: Network, sender: Hashable) -> Collectives:
             own = scale_transport(transport, self.wire_factor, self.latency)
-            return Collectives.over(own, env, fidelity=fidelity, network=network, sender=sender)
+            return Collectives.over(own, env, fidelity=options.fidelity, network=network, sender=sender)
 
         ways = find_rank_paths(self.placement, self.backend, self.calibration)
         links = StageLinks(env, self.placement, given, self.options.tensor_parallel, ways, make, over)
-        return links.streams(scheduled.lanes)
-
-    def processor(self, shared: Communication, setting: RankConfiguration, costs: Costs, on_busy: OnBusy) -> Processor:
-        """Return what a rank computes on, which tells `on_busy` when it does."""
-        lanes = () if shared.lanes is None else shared.lanes.transports()
-        ranks = self.placement.world_size
-        share, transport = setting.workload.arithmetic_share, shared.collectives.transport
-        slowdown = ComputeSlowdown.of(costs, share, setting.capacity, transport, ranks, lanes)
-        return Processor(shared.env, slowdown, on_busy, self.costs.copy_slowdown)
+        return links.lanes(scheduled.lanes)
 
     def copy(
         self, env: simpy.Environment, setting: RankConfiguration, network: Network, ranks: Sequence[int]
@@ -326,42 +391,24 @@ class JobResources:
         self.staleness = links.staleness
         return links
 
-    def _collectives_of_group(
-        self,
-        env: simpy.Environment,
-        rings: bool,
-        network: Network | None,
-        placement: Placement,
-        pattern: str | None,
-        share: float,
-    ) -> Collectives:
-        """Return the collectives of groups of ranks, on `network` where that is on links of all ranks' too."""
-        on = None
-        if network is not None:
-            on = SharedNetwork(network, (placement.nodes, placement.gpus_per_node, share), expand=False)
-        return self._collectives(env, rings, placement, pattern, share, on=on)
-
     def _collectives(
         self,
         env: simpy.Environment,
-        rings: bool,
         placement: Placement,
-        pattern: str | None = None,
+        options: CollectiveOptions,
+        on: SharedNetwork | None,
         share: float = 1.0,
-        *,
-        on: SharedNetwork | None = None,
     ) -> Collectives:
-        options = replace(self.options.collective, rings=rings, expand=on is not None and on.expand)
-        options = options if pattern is None else replace(options, algorithm=pattern)
+        """Return the collectives of a part of the ranks, each of which takes some share of its time."""
         calibration = self.calibration
         if calibration is not None and self.backend == "gloo":
             calibration = adapt_to_group(calibration, self.placement.world_size, placement.world_size)
-        key = (placement.nodes, placement.gpus_per_node, placement.topology.visible_devices, options)
+        key = (placement.nodes, placement.gpus_per_node, placement.device, placement.topology.visible_devices, options)
         if key not in self.transports:
             self.transports[key] = make_transport(placement, self.backend, calibration, options)
         factor = self.wire_factor if share == 1 else _times(share, self.wire_factor)
         transport = scale_transport(self.transports[key], factor, self.latency)
-        network, sender = (None, None) if on is None else on[:2]
+        network, sender = (None, None) if on is None else on
         return Collectives.over(transport, env, fidelity=options.fidelity, network=network, sender=sender)
 
 

@@ -20,11 +20,11 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.transport import Transport
 from ddpsim.network.fluid import FULL, Network, Speed
 from ddpsim.operations import Operation
-from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.graph import BUFFERS, Collective
+from ddpsim.simulation.graph import Collective, CollectiveKey
 from ddpsim.workload.gpus import GPUS, AchievedGpu
 
 UNKNOWN_GPU = "A100"
@@ -77,36 +77,22 @@ class ComputeSlowdown:
     tail_share: float = 0.0
 
     @classmethod
-    def of(
-        cls,
-        costs: Costs,
-        arithmetic_share: float,
-        gpu: GpuCapacity,
-        transport: Transport,
-        ranks: int,
-        lanes: Sequence[tuple[Transport, int]] = (),
-    ) -> ComputeSlowdown:
-        """Return what collectives of `transport` cost computation, which a calibration may have measured.
+    def of(cls, costs: Costs, arithmetic_share: float, taken: Callable[[Collective], Share]) -> ComputeSlowdown:
+        """Return what collectives that take so much of a GPU cost computation, which a calibration may have measured.
 
         Args:
             arithmetic_share: of the computation's time, that multiprocessors bound.
-            gpu: that computes.
-            lanes: transport and ranks of each lane of a schedule; what is no operation of it counts as an allreduce.
         """
         if costs.compute_slowdown_fixed:
             return cls(costs.compute_slowdown, lambda collective: NOTHING)
-        known: dict[tuple[str, int, int], Share] = {}
+        known: dict[CollectiveKey, Share] = {}
 
-        def taken(collective: Collective) -> Share:
-            key = operation, size_bytes, lane = collective.operation, collective.size_bytes, collective.lane
-            if key not in known:
-                apart = bool(lanes) and isinstance(operation, Operation)
-                where = lanes[lane] if apart else (transport, ranks)
-                done = Operation(operation) if apart else Operation.ALLREDUCE
-                known[key] = share_of(costs, gpu, *where, size_bytes, done)
+        def find(collective: Collective) -> Share:
+            if (key := collective.key) not in known:
+                known[key] = taken(collective)
             return known[key]
 
-        return cls(None, taken, arithmetic_share, costs.tail_share)
+        return cls(None, find, arithmetic_share, costs.tail_share)
 
     def factor(self, taken: Share) -> float:
         """Return the factor on computing time while collectives take `taken`."""
@@ -295,8 +281,8 @@ class ConcurrentCollectives:
         env: the simulation.
         costs: that have those times.
         ranks: of the job.
-        alone_s: what an operation of so many bytes takes with nothing in flight.
-        steps: of a collective, where process groups are of fewer ranks; None takes all for those of the job.
+        alone_s: what a collective takes with nothing in flight.
+        steps: that it has.
     """
 
     def __init__(
@@ -304,11 +290,11 @@ class ConcurrentCollectives:
         env: simpy.Environment,
         costs: Costs,
         ranks: int,
-        alone_s: Callable[[int, Operation], float],
-        steps: Callable[[Collective], int] | None = None,
+        alone_s: Callable[[Collective], float],
+        steps: Callable[[Collective], int],
     ) -> None:
-        self._env, self._costs, self._ranks, self._alone_s = env, costs, ranks, alone_s
-        self._steps = steps or (lambda collective: Operation(collective.operation).steps(ranks))
+        self._env, self._costs, self._alone_s, self._steps = env, costs, alone_s, steps
+        self._whole = Operation.ALLREDUCE.steps(ranks)
         self._in_flight: dict[Collective, float] = {}
         self._matters = ranks > 1 and max(costs.pair_s, costs.behind_s) > 0
 
@@ -318,8 +304,7 @@ class ConcurrentCollectives:
             return ended
         least_s = self._least_s(collective)
         done = ended & self._env.timeout(least_s) if least_s > 0 else ended
-        operation = Operation.BROADCAST if collective.operation == BUFFERS else collective.operation
-        self._in_flight[collective] = self._alone_s(collective.size_bytes, operation)
+        self._in_flight[collective] = self._alone_s(collective)
 
         def leave(_: simpy.Event) -> None:
             del self._in_flight[collective]
@@ -331,9 +316,5 @@ class ConcurrentCollectives:
     def _least_s(self, collective: Collective) -> float:
         if not self._in_flight:
             return 0.0
-        whole = Operation.ALLREDUCE.steps(self._ranks)
-        # A broadcast of buffers is a tree.
-        buffers = collective.operation == BUFFERS
-        steps = (self._ranks - 1).bit_length() if buffers else self._steps(collective)
         least_s = max(self._costs.pair_s, min(self._costs.behind_s, max(self._in_flight.values())))
-        return least_s * min(1.0, steps / whole)
+        return least_s * min(1.0, self._steps(collective) / self._whole)

@@ -19,11 +19,20 @@ from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.contention import UNDISTURBED, Processor
+from ddpsim.simulation.devices import copies_alone
 from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.job_run import BesideRun, JobRun, OtherJob, make_graph_run, period_of, start
 from ddpsim.simulation.prices import Prices, has_prices
 from ddpsim.simulation.record import critical_path, in_model, iterations_of
-from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, SimulatedIterations, resolve, resolve_alone
+from ddpsim.simulation.resolve import (
+    WARM_UP,
+    JobConditions,
+    ResolvedJob,
+    SimulatedIterations,
+    resolve,
+    resolve_alone,
+    slot_of,
+)
 from ddpsim.simulation.run import GraphRun, Progress, report
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.servers import Staleness
@@ -135,8 +144,7 @@ def _keeps_graph(run: JobRun, assumed: Assumptions) -> bool:
     if run.schedule is None or (assumed.compute == 1 and job.keeps_transports(assumed)):
         return True
     options = replace(job.options, scale_compute=job.options.scale_compute * assumed.compute)
-    first, plan = run.kinds[0].workload, run.settings[0].plan(0)
-    place = 0 if options.staged else None
+    first, plan, place = run.kinds[0].workload, run.settings[0].plans.plan(0), 0 if options.staged else None
     return run.schedule == schedule_of(
         options, first, plan, assumed.on(job.placement), job.backend, assumed.calibration, place
     )
@@ -146,9 +154,11 @@ def _period_again(run: JobRun, graph: StepGraph, extent: SimulatedIterations, pr
     """Return the period of the first iterations of a run under one of several assumptions."""
     job = prices.jobs[column]
     graph = replace(graph, seconds=prices.seconds[:, column].tolist())
-    costs, late_s = zip(*((each.costs[column], float(each.late_s[column])) for each in prices.ranks), strict=True)
+    options = replace(job.options, scale_compute=job.options.scale_compute * prices.assumed[column].compute)
+    ranks = zip(run.settings, prices.ranks, strict=True)
+    settings = [replace(each, costs=rank.costs[column], options=options) for each, rank in ranks]
     shared = job.communication(simpy.Environment(), run.settings[0].scheduled)
-    again = make_graph_run(replace(run, job=job), shared, graph, costs, late_s)
+    again = make_graph_run(replace(run, job=job, settings=settings), shared, graph)
     end = again.run().end
     return float(period_of(run, extent, lambda node: np.array(end[node])))
 
@@ -193,8 +203,7 @@ def plan_of(ran: JobRun) -> BucketPlan:
 
     Of a pipeline they are those of all its ranks, the first one's first.
     """
-    plan = ran.settings[0].plan(ran.extent.end - 1)
-    options = ran.job.options
+    plan, options = ran.settings[0].plans.plan(ran.extent.end - 1), ran.job.options
     kinds = [kind for kind in ran.kinds if kind.part is None or kind.part.place == 0]
     call = torch_line(options, plan, [kind.workload for kind in kinds])
     if options.staged:
@@ -237,22 +246,25 @@ def simulate_local(
     options: Options,
     progress: Progress | None = None,
     calibration: Calibration | None = None,
+    placement: Placement | None = None,
 ) -> list[Iteration]:
     """Return the iterations of one process without DDP, on its own; `progress` is as that of `simulate`.
 
     Args:
         calibration: says what adding gradients takes, where they are accumulated.
+        placement: of the machine, over whose links a rank of several devices copies what passes between them.
     """
     cycle = options.accumulate
-    alone = resolve_alone(workload, options, calibration, (WARM_UP + options.iterations_of(workload)) * cycle)
-    env, graph, setting = simpy.Environment(), StepGraph(), alone.setting
+    setting = resolve_alone(workload, options, calibration, (WARM_UP + options.iterations_of(workload)) * cycle)
+    env, graph = simpy.Environment(), StepGraph()
     build_rank(graph, setting, 0, 1)
     [rank] = graph.ranks
     run, stage = GraphRun(env, graph, None, 1), setting.input_stage
-    processor = Processor(env, UNDISTURBED, lambda busy: None)
-    if stage is None:
-        run.add(rank, processor)
-    else:
-        run.add(rank, processor, loader=Loader(stage), copy=lambda: env.timeout(alone.copy_s))
+    loader, slot_Bps = None if stage is None else Loader(stage), slot_of(workload)  # noqa: N806
+    copy_s = 0.0 if stage is None else stage.copy_bytes / min(slot_Bps, stage.limit_Bps)
+    first, *others = [Processor(env, UNDISTURBED, lambda busy: None) for _ in rank.streams]
+    run.add(rank, first, loader=loader, copy=lambda: env.timeout(copy_s))
+    if others:
+        run.add_devices(rank, others, copies_alone(env, placement, slot_Bps))
     report(run, rank, progress)
     return [record for record in iterations_of(graph, rank, run.run()) if record.index >= WARM_UP * cycle]

@@ -10,88 +10,13 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Literal, SupportsFloat
+from typing import Literal
 
+from ddpsim.collectives.linear import Linear, Terms
 from ddpsim.operations import Operation
-
-Terms = tuple[tuple[str, float], ...]
-"""Names of constants, and how many times each is in a number; a name may come twice."""
 
 BUFFERS_PART = "buffers: "
 """Before the names of constants in what broadcasts of buffers take: without communication there are none."""
-
-PER = "1/"
-"""Before the name of a constant that is divided by: `1/copy_Bps`."""
-
-
-class Linear(float):
-    """A number that is a sum of constants, each times a coefficient, and of what is no constant.
-
-    Sums with any number, and products with and quotients by plain ones, are linear too; whatever else is done with one
-    gives a plain number.
-    """
-
-    __slots__ = ("terms",)
-    terms: Terms
-
-    def __new__(cls, value: SupportsFloat, terms: Terms) -> Linear:
-        """Return a number worth `value`."""
-        made = float.__new__(cls, value)
-        made.terms = terms
-        return made
-
-    @classmethod
-    def of(cls, name: str, value: float) -> Linear:
-        """Return the constant `name`."""
-        return cls(value, ((name, 1.0),))
-
-    def __add__(self, other: float) -> Linear:
-        """Return the sum."""
-        terms = self.terms + other.terms if isinstance(other, Linear) else self.terms
-        return Linear(float.__add__(self, other), terms)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: float) -> Linear:
-        """Return the difference."""
-        return self + -1.0 * other
-
-    def __mul__(self, other: float) -> Linear:
-        """Return the product with a plain number."""
-        factor = float(other)
-        return Linear(float.__mul__(self, factor), tuple((name, times * factor) for name, times in self.terms))
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: float) -> Linear:
-        """Return the quotient by a plain number."""
-        return self * (1 / float(other))
-
-    def __reduce__(self) -> tuple[type[Linear], tuple[float, Terms]]:
-        """Return what a copy is made of."""
-        return Linear, (float(self), self.terms)
-
-
-class Rate(float):
-    """A constant that is divided by, as bytes by bytes a second: the quotient is `Linear` in one over it."""
-
-    __slots__ = ("name",)
-    name: str
-
-    def __new__(cls, value: SupportsFloat, name: str) -> Rate:
-        """Return the constant `name`."""
-        made = super().__new__(cls, value)
-        made.name = name
-        return made
-
-    def __rtruediv__(self, other: float) -> Linear:
-        """Return `other` divided by this rate."""
-        return Linear(float(other) / float(self), ((PER + self.name, float(other)),))
-
-    def __reduce__(self) -> tuple[type[Rate], tuple[float, str]]:
-        """Return what a copy is made of."""
-        return Rate, (float(self), self.name)
-
 
 BUFFERS: Literal["buffers"] = "buffers"
 """DDP's broadcast of rank 0's buffers, which has a cost of its own."""
@@ -128,6 +53,7 @@ class NodeKind(IntEnum):
     LOAD = 10  # until the loader has a batch
     COPY = 11  # a batch on the links to the device
     COLLECTIVE = 12  # a message, with all ranks
+    PEER_COPY = 13  # activations, or their gradient, on the links to another device of the rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +63,26 @@ class ExecutionModel:
     Attributes:
         one_thread: whether host and device are one, as on a CPU, so that hooks and copies delay the computation.
         sleeps: whether layers sleep, each so long after the one before was due.
+        devices: share of the parameters' bytes on each device, which each updates its own of.
     """
 
     one_thread: bool
     sleeps: bool = False
+    devices: tuple[float, ...] = (1.0,)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCopy:
+    """A copy from one device of a rank to another.
+
+    Attributes:
+        source, target: numbers of the devices.
+        size_bytes: that are copied.
+    """
+
+    source: int
+    target: int
+    size_bytes: int
 
 
 CollectiveKey = tuple[str, int, int]
@@ -168,6 +110,11 @@ class Collective:
         """What tells its time from another's."""
         return str(self.operation), self.size_bytes, self.lane
 
+    @property
+    def carried_as(self) -> Operation:
+        """The operation of its process group: buffers are broadcast."""
+        return Operation.BROADCAST if self.operation == BUFFERS else Operation(self.operation)
+
 
 @dataclass(slots=True)
 class MessageNodes:
@@ -182,6 +129,7 @@ class MessageNodes:
         write_back_s: of copying it out, on the device or the only thread.
         written: it was copied out; None where nothing has waited for it.
         awaited: whether a wait for it is in the graph.
+        device: of a rank that has several, number of the one whose gradients it sends.
     """
 
     index: int
@@ -197,6 +145,7 @@ class MessageNodes:
     write_back_s: float
     written: int | None = None
     awaited: bool = False
+    device: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +168,21 @@ Interval = tuple[int, int]
 """From the end of one node to the end of another."""
 
 
+@dataclass(frozen=True, slots=True)
+class PartNodes:
+    """These nodes are what one device of several did of an iteration, by name.
+
+    Attributes:
+        device: its number.
+        name: `forward`, `backward`, `optimizer`, or `copy` to another device.
+    """
+
+    device: int
+    name: str
+    begun: int
+    ended: int
+
+
 @dataclass(slots=True)
 class IterationNodes:
     """These nodes tell one iteration of one rank: each part of it is a sum of intervals.
@@ -235,6 +199,7 @@ class IterationNodes:
         exposed: waits for messages.
         gradients: of each its parameter, the host's hook and its completion.
         layers: messages that layers waited for.
+        parts: what each device computed, of a rank that has several, and the copies between them.
     """
 
     index: int
@@ -256,6 +221,7 @@ class IterationNodes:
     gradients: list[tuple[int, int, int]] = field(default_factory=list)
     messages: list[MessageNodes] = field(default_factory=list)
     layers: list[LayerNodes] = field(default_factory=list)
+    parts: list[PartNodes] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -266,7 +232,8 @@ class RankGraph:
         number: of the rank.
         one_thread: whether host and device are one, as on a CPU: `compute` is empty then.
         host: the thread that launches.
-        compute: the device's computing stream.
+        compute: the device's computing stream; of several devices that of the first.
+        others: those of the other devices of the rank.
         copies: the device's copy engine.
         delays: on no resource: each begins when what it comes after has ended.
         lanes: collectives by process group, or by group and stream.
@@ -284,6 +251,12 @@ class RankGraph:
     iterations: list[IterationNodes] = field(default_factory=list)
     last: int = ORIGIN
     nodes: range = range(0)
+    others: list[list[int]] = field(default_factory=list)
+
+    @property
+    def streams(self) -> list[list[int]]:
+        """The computing stream of each device."""
+        return [self.compute, *self.others]
 
     def until(self, iterations: int, kind: Sequence[NodeKind]) -> RankGraph:
         """Return the first iterations; of marks, those where one of them begins or ends.
@@ -313,6 +286,7 @@ class StepGraph:
         after: nodes that must have ended before it begins.
         terms: of the nodes whose seconds are made of DDP's costs, those.
         collectives: by node.
+        peer_copies: by node.
         cause: of each node's own time; `writing` is that of the nodes that are added now.
     """
 
@@ -322,6 +296,7 @@ class StepGraph:
     after: list[tuple[int, ...]] = field(default_factory=lambda: [()])
     terms: dict[int, Terms] = field(default_factory=dict)
     collectives: dict[int, Collective] = field(default_factory=dict)
+    peer_copies: dict[int, PeerCopy] = field(default_factory=dict)
     ranks: list[RankGraph] = field(default_factory=list)
     cause: list[Cause] = field(default_factory=lambda: [Cause.OTHER])
     writing: Cause = Cause.OTHER

@@ -25,8 +25,8 @@ from ddpsim.network.fluid import Network
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Communication, SharedNetwork
-from ddpsim.simulation.contention import OnBusy, Process
-from ddpsim.simulation.costs import Costs
+from ddpsim.simulation.contention import OnBusy, Process, Processor
+from ddpsim.simulation.devices import copies_between
 from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, resolve
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
@@ -93,12 +93,10 @@ def start(
     """
     settings = job.settings
     shared = job.job.communication(env, settings[0].scheduled, on)
-    lanes = job.job.options.process_groups if shared.lanes is None else len(shared.lanes.groups)
     graph = StepGraph()
     for draw, setting in zip(job.draws, settings, strict=True):
-        build_rank(graph, setting, draw.rank, lanes)
-    costs, late_s = [setting.costs for setting in settings], [setting.late_s for setting in settings]
-    run = make_graph_run(job, shared, graph, costs, late_s)
+        build_rank(graph, setting, draw.rank, len(shared.lanes))
+    run = make_graph_run(job, shared, graph)
     report(run, graph.ranks[0], progress)
     return JobRun(
         job.job, job.workload, job.kinds, job.draws, settings, job.schedule, job.extent,
@@ -106,34 +104,34 @@ def start(
     )  # fmt: skip
 
 
-def make_graph_run(
-    resolved: ResolvedJob, shared: Communication, graph: StepGraph, costs: Sequence[Costs], late_s: Sequence[float]
-) -> GraphRun:
-    """Return a run of a graph that has yet to be run, each rank on its resources.
-
-    Args:
-        costs: of DDP, by rank.
-        late_s: by rank, how long a collective waits for multiprocessors.
-    """
+def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGraph) -> GraphRun:
+    """Return a run of a graph that has yet to be run, each rank on its resources."""
     job, draws, settings = resolved.job, resolved.draws, resolved.settings
     env, scheduled = shared.env, settings[0].scheduled
     links = job.channels(env, scheduled, shared.collectives)
     transfer = shared.transfer if job.options.comm == "real" else None
     run = GraphRun(env, graph, transfer, shared.collectives.streams_per_group)
     told: dict[tuple[int, ...], OnBusy] = {}
-    for draw, setting, rank, own, late in zip(draws, settings, graph.ranks, costs, late_s, strict=True):
+    for draw, setting, rank in zip(draws, settings, graph.ranks, strict=True):
         mine = tuple(number for number, nodes in enumerate(rank.lanes) if nodes) if job.options.staged else ()
         if mine not in told:
             told[mine] = shared.on_busy(mine or None)
         on_busy = told[mine] if links is None else links.on_busy(draw.rank)
         run.add(
             rank,
-            job.processor(shared, setting, own, on_busy),
-            late_s=late,
+            Processor(env, shared.slowdown(setting), on_busy, job.costs.copy_slowdown),
+            late_s=setting.late_s,
             loader=None if setting.input_stage is None else Loader(setting.input_stage),
             copy=job.copy(env, setting, shared.collectives.network, draw.stands_for),
             channel=None if links is None else links.attendance(draw.rank),
         )
+        if rank.others:
+            others = [
+                Processor(env, shared.slowdown(setting, each), shared.on_busy(device=each), job.costs.copy_slowdown)
+                for each in range(1, job.placement.devices)
+            ]
+            closed, network = job.options.fidelity == "closed", shared.collectives.network
+            run.add_devices(rank, others, copies_between(network, job.placement, draw.stands_for, closed=closed))
     return run
 
 
@@ -152,7 +150,7 @@ def is_in_line(run: JobRun, lane: int) -> bool:
     """Whether messages of a lane wait out their latency behind one another."""
     if goes_apart(run):
         return run.shared.collectives.sends_in_line
-    return run.shared.lanes is not None and run.shared.lanes.lines[lane] is not None
+    return run.shared.lanes[lane].line is not None
 
 
 def period_of(run: JobRun, extent: SimulatedIterations, end: Callable[[int], Columns]) -> Columns:

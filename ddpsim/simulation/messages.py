@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ddpsim.bucketing import Bucket, LaunchQueue, Parameter
+from ddpsim.collectives.ddp_costs import CODEC_KERNEL_S, CODEC_RATE, Costs
+from ddpsim.collectives.linear import Linear, Rate
 from ddpsim.compression import CompressionScheme, Roofline
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
@@ -17,8 +19,6 @@ from ddpsim.schedules.message import Message
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind
 from ddpsim.schedules.schedule import Lane, Schedule, averages, gradient_points
 from ddpsim.schedules.servers import SERVERS
-from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, Costs
-from ddpsim.simulation.graph import Linear, Rate
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import AchievedGpu
 
@@ -105,6 +105,7 @@ class PlannedMessage:
         delay_s: how long it waits before it begins, of itself.
         blocking: whether the host waits for its end where it launches it.
         from_host_s, to_host_s: of the copy engine, before it begins and once it has ended.
+        device: number of the device, of a rank that has several, whose gradients it sends.
     """
 
     number: int
@@ -121,6 +122,7 @@ class PlannedMessage:
     blocking: bool = False
     from_host_s: float = 0.0
     to_host_s: float = 0.0
+    device: int = 0
 
 
 def messages_of(

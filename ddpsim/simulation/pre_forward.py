@@ -73,18 +73,23 @@ class PreForwardBuilder:
         to, setting = self._to, self._setting
         if not setting.broadcasts(nodes.index):
             return
-        sizes = setting.broadcast_bytes()
+        sizes_of = setting.broadcast_bytes()
         flattened_s, launch_s, copies_s = setting.broadcast_s
         # DDP's process groups take turns; what belongs to no schedule has the first lane.
         lane = None if setting.scheduled is None else setting.scheduled.buffers_lane
         if self._device:
             to.host(flattened_s)
-            to.copies(copies_s)
-            for size in sizes:
-                to.host(launch_s)
-                launched = to.collective(size, (to.event(),), BUFFERS, lane)
-                to.add_on_stream(NodeKind.WAIT, after=(launched,))
-            to.copies(copies_s)
+            whole = sum(map(sum, sizes_of.values()))
+            for device, sizes in sizes_of.items():
+                share = sum(sizes) / whole if whole else 1.0
+                to.on_device(device)
+                to.copies(copies_s * share)
+                for size in sizes:
+                    to.host(launch_s)
+                    launched = to.collective(size, (to.event(),), BUFFERS, lane)
+                    to.add_on_stream(NodeKind.WAIT, after=(launched,))
+                to.copies(copies_s * share)
+            to.on_device(0)
             begun = nodes.start if nodes.input is None else nodes.input[1]
             if nodes.held_up:
                 # What ranks conferred on before has its own interval.
@@ -93,7 +98,7 @@ class PreForwardBuilder:
             begun = to.moment()
             to.on_host(NodeKind.DELAY, flattened_s)
             waits = []
-            for size in sizes:
+            for size in sizes_of[0]:
                 delayed = to.on_host(NodeKind.DELAY, launch_s)
                 waits.append(to.collective(size, (delayed,), BUFFERS, lane))
             to.on_host(NodeKind.WAIT, after=tuple(waits))

@@ -17,12 +17,12 @@ import simpy
 from numpy.typing import NDArray
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.ddp_costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
+from ddpsim.collectives.linear import PER, Terms
 from ddpsim.collectives.transport import AlgorithmChoice
 from ddpsim.operations import Operation
 from ddpsim.simulation.communication import Assumptions, Communication
-from ddpsim.simulation.costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
-from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, PER, Cause, Collective, NodeKind, RankGraph, StepGraph, Terms
+from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, Cause, Collective, NodeKind, RankGraph, StepGraph
 from ddpsim.simulation.job_run import Columns, JobRun, is_in_line, numbers_of
 from ddpsim.simulation.representatives import LATEST, RankKind, SimulatedRank
 from ddpsim.simulation.servers import ServerLinks
@@ -55,8 +55,13 @@ class RankPrices:
 
 
 def has_prices(run: JobRun) -> bool:
-    """Whether other constants price each node of a run: ranks that were given have paces of no kind."""
-    return all(any(kind.paces is draw.records for kind in run.kinds) for draw in run.draws)
+    """Whether other constants price each node of a run: ranks that were given have paces of no kind.
+
+    Of ranks of several devices, whose order on each is not known beforehand, none are.
+    """
+    return run.job.placement.devices == 1 and all(
+        any(kind.paces is draw.records for kind in run.kinds) for draw in run.draws
+    )
 
 
 class Prices:
@@ -108,11 +113,13 @@ class Prices:
     def _moves_part_of_host(self, assumed: Assumptions, costs: Costs) -> bool:
         """Whether a host's time moves of which a part keeps its own.
 
-        Threads of one process copy the module too, and each further graph of a compiled step takes `graph_s`.
+        Threads of one process copy the module too, and each further graph of a compiled step takes `graph_s`
+        and `graph_passes`.
         """
         run = self._run
         compiled, one_process = run.job.options.compiled, run.schedule is not None and run.schedule.one_process
-        graphs = compiled and costs.graph_s != self.costs[0].graph_s
+        now = self.costs[0]
+        graphs = compiled and (costs.graph_s, costs.graph_passes) != (now.graph_s, now.graph_passes)
         return graphs or (assumed.host != 1 and (compiled or one_process))
 
     def _price(
@@ -166,7 +173,7 @@ class Prices:
         constants[PER + CODEC_RATE] = np.array([1 / each.memory_bandwidth for each in codecs])
         meets = np.array([not each.silent for each in self.assumed], dtype=float)
         constants |= {BUFFERS_PART + name: values * meets for name, values in constants.items()}
-        if setting.alone or options.comm == "noop":
+        if not setting.collectives_take:
             meets = np.zeros_like(meets)
         entered = [each.entering_s(s) for each, s in zip(costs, kernels_s.tolist(), strict=True)]
         constants[ENTER_S] = np.array(entered) * meets
@@ -242,7 +249,8 @@ class CollectiveTimes:
         self.rows = {each.key: row for row, each in enumerate(sent)}
         collectives, apart = [each.collective for each in sent], any(each.sender is not None for each in sent)
         costs, shared = prices.costs, prices.shared
-        hops = [() if apart else tuple(self._group(each, run.shared).transport.hops) for each in collectives]
+        carried = [run.shared.group_of(each) for each in collectives]
+        hops = [() if apart else tuple(each.collectives.transport.hops) for each in carried]
         known = {each: [cost.slowdown_of(each) for cost in costs] for each in dict.fromkeys(hops)}
         slowed = np.array([known[each] for each in hops])
         steps = np.maximum(np.array([each.step_slowdown for each in costs]) / slowed, 1.0)
@@ -255,7 +263,8 @@ class CollectiveTimes:
         if len(distinct) > 1 and not apart:
             chosen = [[self._choice(each, by) for by in distinct] for each in collectives]
             self.another_choice[:] = [any(row[each] != row[columns[0]] for row in chosen) for each in columns]
-        self._wire = np.array([prices.wire(self._sized(collective)) for collective in collectives])
+        wire = [prices.wire(group.sized(each)) for group, each in zip(carried, collectives, strict=True)]
+        self._wire = np.array(wire)
         self.latency_s: Columns = latency * self._wire
         self._idle_s: Columns = (stall + np.maximum(links, threads)) * self._wire
         busy = stall + np.where(slow > 0, np.maximum(links, threads * steps) * slowed, np.maximum(links, threads))
@@ -281,27 +290,16 @@ class CollectiveTimes:
         return np.where(idle_s > 0, slower, 0.0)
 
     def _choice(self, collective: Collective, shared: Communication) -> AlgorithmChoice:
-        buffers = collective.operation == BUFFERS
-        operation = Operation.BROADCAST if buffers else Operation(collective.operation)
-        return self._group(collective, shared).choice(self._sized(collective), operation)
-
-    def _group(self, collective: Collective, shared: Communication) -> Collectives:
-        """Return what carries a collective."""
-        return shared.collectives if shared.lanes is None else shared.lanes.groups[collective.lane]
-
-    def _sized(self, collective: Collective) -> int:
-        lanes = self._run.shared.lanes
-        if lanes is None or collective.operation == BUFFERS:
-            return collective.size_bytes
-        return lanes.together[collective.lane] * collective.size_bytes
+        group = shared.group_of(collective)
+        return group.collectives.choice(group.sized(collective), collective.carried_as)
 
     def _demand(self, sent: SentCollective, column: int) -> tuple[float, float, float, float, float]:
         collective, shared = sent.collective, self._prices.shared[column]
-        lanes, group, buffers = shared.lanes, self._group(collective, shared), collective.operation == BUFFERS
-        operation = Operation.BROADCAST if buffers else Operation(collective.operation)
         channels = None if sent.sender is None else self._prices.channels[column]
         if channels is None or sent.sender is None:
-            demand, capacities = group.transport.demand(operation, self._sized(collective)), group.transport.capacities
+            group = shared.group_of(collective)
+            transport = group.collectives.transport
+            demand, capacities = transport.demand(collective.carried_as, group.sized(collective)), transport.capacities
         else:
             demand = channels.demand(self._run.draws[sent.sender].rank, collective)
             capacities = channels.network.capacities
@@ -310,7 +308,7 @@ class CollectiveTimes:
         threads_s = size_bytes / demand.host_limit
         shares_links = channels is not None or self._run.job.options.fidelity != "closed"
         slowed = shares_links and bool(demand.loads) and size_bytes > 0
-        if lanes is not None and not buffers and is_in_line(self._run, collective.lane):
+        if collective.operation != BUFFERS and is_in_line(self._run, collective.lane):
             latency_s = 0.0
         return latency_s, demand.stall_s, links_s, threads_s, float(slowed and math.isfinite(links_s))
 
@@ -331,21 +329,11 @@ class CollectiveTimes:
             if not others:
                 continue
             longest = np.max([self._time_alone(collectives[other]) for other in others], axis=0)
-            least[place] = np.maximum(pair, np.minimum(behind, longest)) * self._steps(collectives[place], ranks)
+            steps = self._run.shared.steps(collectives[place]) / Operation.ALLREDUCE.steps(ranks)
+            least[place] = np.maximum(pair, np.minimum(behind, longest)) * min(1.0, steps)
         return least
 
     def _time_alone(self, collective: Collective) -> Columns:
-        operation = Operation.BROADCAST if collective.operation == BUFFERS else Operation(collective.operation)
-        shared = self._prices.shared
-        alone_s = np.array([each.collectives.estimate_s(collective.size_bytes, operation) for each in shared])
+        alone_s = np.array([each.alone_s(collective) for each in self._prices.shared])
         found: Columns = alone_s * self._prices.wire(collective.size_bytes)
         return found
-
-    def _steps(self, collective: Collective, ranks: int) -> float:
-        """Return the steps of a collective over those of an allreduce of all ranks, at most 1."""
-        whole = Operation.ALLREDUCE.steps(ranks)
-        if collective.operation == BUFFERS:
-            return min(1.0, (ranks - 1).bit_length() / whole)
-        lanes = self._run.shared.lanes
-        steps = Operation(collective.operation).steps(ranks) if lanes is None else lanes.steps(collective)
-        return min(1.0, steps / whole)

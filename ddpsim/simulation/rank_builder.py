@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ddpsim.collectives.ddp_costs import Costs
+from ddpsim.collectives.linear import Linear
 from ddpsim.operations import Operation
-from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import (
     ORIGIN,
     Cause,
@@ -19,15 +20,15 @@ from ddpsim.simulation.graph import (
     ExecutionModel,
     IterationNodes,
     LayerNodes,
-    Linear,
     MessageNodes,
     NodeKind,
+    PartNodes,
     RankGraph,
     StepGraph,
 )
 from ddpsim.simulation.messages import Launches, PlannedMessage
-from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.scheduling import OptimizerUpdate
+from ddpsim.workload.iteration_profile import IterationProfile
 from ddpsim.workload.layer_messages import LayerMessage
 
 _GRADIENT = (NodeKind.DELAY, NodeKind.MARK, NodeKind.COMPUTE)
@@ -43,7 +44,7 @@ class RankBuilder:
         costs: of DDP.
         enter_s: what the start of a collective takes from the computation beside it.
         number: of the rank.
-        lanes: how many process groups, or groups and streams, it has.
+        lanes: how many process groups, or groups and streams, it has; each of several devices has one.
     """
 
     def __init__(
@@ -51,13 +52,20 @@ class RankBuilder:
     ) -> None:
         self.graph, self._costs, self._enter_s = graph, costs, enter_s
         self.one_thread, self.sleeps = execution.one_thread, execution.sleeps
-        self.rank = RankGraph(number, self.one_thread, [[] for _ in range(lanes)])
+        self.rank = RankGraph(number, self.one_thread, [[] for _ in range(max(lanes, len(execution.devices)))])
+        self.rank.others = [[] for _ in execution.devices[1:]]
+        self.devices, self.current, self.stream = execution.devices, 0, self.rank.compute
         graph.ranks.append(self.rank)
         self._sent: dict[int, MessageNodes] = {}
         self._host, self._turn = ORIGIN, 0
         self._last_copies: dict[str, int] = {}
 
     # Host and device.
+
+    def on_device(self, number: int) -> None:
+        """Let what follows be of another device of the rank."""
+        if number != self.current:
+            self.current, self.stream = number, self.rank.streams[number]
 
     def host(self, seconds: float) -> None:
         """Let the host of a device spend `seconds`; one node has what nothing was queued between."""
@@ -94,7 +102,7 @@ class RankBuilder:
             host_s, owed_s: what the host takes, and what it has to do before; more than nothing together.
             copy_s: nothing where it is not copied.
         """
-        graph, compute, writing = self.graph, self.rank.compute, self.graph.writing
+        graph, compute, writing = self.graph, self.stream, self.graph.writing
         launched = len(graph.kind)
         if work_s > 0:
             graph.kind.append(NodeKind.COMPUTE)
@@ -129,7 +137,7 @@ class RankBuilder:
     def add_on_stream(self, kind: NodeKind, seconds: float = 0.0, after: tuple[int, ...] = ()) -> int:
         """Queue a node on the computing stream, as of now on the host."""
         node = self.graph.add(kind, seconds, self._host, after)
-        self.rank.compute.append(node)
+        self.stream.append(node)
         return node
 
     def copy(self) -> int:
@@ -181,10 +189,11 @@ class RankBuilder:
         """Launch a collective now, which begins when `after` have ended; return its node.
 
         Args:
-            lane: its number; None is the one whose turn it is.
+            lane: its number; None is the one whose turn it is, of several devices the current one's.
         """
         if lane is None:
             lane, self._turn = self._turn, (self._turn + 1) % len(self.rank.lanes)
+            lane = lane if len(self.devices) == 1 else self.current
         nodes = self.rank.lanes[lane]
         node = self.graph.add(NodeKind.COLLECTIVE, 0.0, self._host, after)
         self.graph.collectives[node] = Collective(size_bytes, operation, lane, len(nodes))
@@ -202,6 +211,12 @@ class RankBuilder:
         Args:
             owed_s: what the host of a device has to do before.
         """
+        if message.device != self.current:
+            here = self.current
+            self.on_device(message.device)
+            self.launch(iteration, message, owed_s)
+            self.on_device(here)
+            return
         before = [self._sent[number].done for number in message.after if number in self._sent]
         if message.host_awaits:
             for done in before:
@@ -286,9 +301,11 @@ class RankBuilder:
         sent.written = self.moment()
 
     def expose(self, iteration: IterationNodes, done: int) -> None:
-        """Wait where it counts as exposed: on the stream of a device, else on the thread."""
+        """Wait where it counts as exposed: on the stream of a device, the first of several, else on the thread."""
         wait = self.on_host if self.one_thread else self.add_on_stream
-        iteration.exposed.append(wait(NodeKind.WAIT, after=(done,)))
+        node = wait(NodeKind.WAIT, after=(done,))
+        if self.current == 0:
+            iteration.exposed.append(node)
 
     def add_delay(self, after: tuple[int, ...], seconds: float, cause: Cause = Cause.DDP) -> int:
         """Return a node that ends `seconds` after all of `after`, of which there is one where that is no time."""
@@ -325,6 +342,7 @@ class RankBuilder:
         sent = MessageNodes(
             message.number, message.size_bytes, message.parameters, message.operation,
             ready, self._host, nodes[0], nodes[-1], done, float(encoding.decode_s), message.write_back_s,
+            device=message.device,
         )  # fmt: skip
         self._sent[message.number] = sent
         iteration.messages.append(sent)
@@ -402,8 +420,14 @@ class OptimizerBuilder:
             self.to.synchronise()
             self.to.host(update.host_s)
             return
-        self.to.device(self.pace.optimizer_work * update.share)
-        self.to.host(self.pace.optimizer_host * update.share)
+        for number, part in enumerate(self.to.devices):
+            self.to.on_device(number)
+            begun = self.to.moment() if len(self.to.devices) > 1 else None
+            self.to.device(self.pace.optimizer_work * update.share * part)
+            self.to.host(self.pace.optimizer_host * update.share * part)
+            if begun is not None:
+                self.nodes.parts.append(PartNodes(number, "optimizer", begun, self.to.moment()))
+        self.to.on_device(0)
 
     def _take_in(self, update: OptimizerUpdate) -> None:
         self.to.take_in(self.nodes, self.launches.take_waits(*update.before))

@@ -22,12 +22,15 @@ from ddpsim.simulation.run import NodeTimes
 from ddpsim.trace.records import (
     COMPUTE,
     HOST,
+    PEER_COPY,
     BucketTimes,
     Gradient,
     Iteration,
     LayerTimes,
+    PartTimes,
     PathSpan,
     communication_stream,
+    compute_stream,
 )
 
 _NEVER = float("inf")
@@ -73,6 +76,15 @@ def _iteration(graph: StepGraph, rank: RankGraph, nodes: IterationNodes, times: 
             for parameter, hook, ready in nodes.gradients
         ),
         layer_comm_s=layers_s if nodes.layers else None,
+        parts=tuple(
+            PartTimes(
+                device=each.device,
+                name=PEER_COPY if each.name == "copy" else each.name,
+                started_s=end[each.begun],
+                finished_s=end[each.ended],
+            )
+            for each in nodes.parts
+        ),
         layers=tuple(
             LayerTimes(
                 operation=Operation(each.operation),
@@ -100,11 +112,8 @@ def in_model(record: Iteration, indices: Sequence[int]) -> Iteration:
 
 def _idle_s(nodes: IterationNodes, times: NodeTimes) -> float:
     """Return for how long a device stood in backward on account of DDP: what it idled more, and waited."""
-    stood = [
-        [after - before for before, after in zip(times.stood[begun], times.stood[ended], strict=True)]
-        for begun, ended in nodes.backward
-    ]
-    idled_s, waited_s = (sum(each) for each in zip(*stood, strict=True))
+    stood = [(times.stood[begun], times.stood[ended]) for begun, ended in nodes.backward]
+    idled_s, waited_s = (sum(after[which] - before[which] for before, after in stood) for which in (0, 1))
     return max(0.0, idled_s - nodes.idle_s) + waited_s
 
 
@@ -125,6 +134,7 @@ def _message(sent: MessageNodes, times: NodeTimes) -> BucketTimes | None:
         finished_s=finished,
         written_s=written,
         operation=sent.operation,
+        device=sent.device,
     )
 
 
@@ -135,6 +145,7 @@ LAUNCHES, LATENCY, BETWEEN_NODES, INSIDE_NODE, ENDS = (
     "bandwidth inside a node",
     "what the ends of a message keep up with",
 )
+BETWEEN_DEVICES = "copies between a rank's devices"
 CAUSES: Mapping[Cause, str] = {
     Cause.OTHER: "other",
     Cause.INPUT: "input",
@@ -186,6 +197,8 @@ def critical_path(graph: StepGraph, times: NodeTimes, begin: int, last: int, sha
             cause = LATENCY
         elif kind in (NodeKind.LOAD, NodeKind.COPY):
             cause = CAUSES[Cause.INPUT]
+        elif kind is NodeKind.PEER_COPY:
+            cause = BETWEEN_DEVICES
         spend(node, times.end[held_up], ((cause, 1.0),))
         node = held_up
     return _spans(graph, found[::-1])
@@ -210,7 +223,8 @@ def _streams(graph: StepGraph, nodes: set[int]) -> dict[int, str]:
     for place, rank in enumerate(graph.ranks):
         whose = "" if place == 0 else f"{LAST_RANK if rank.number < 0 else f'rank {rank.number}'}: "
         lanes = ((communication_stream(lane), mine) for lane, mine in enumerate(rank.lanes))
-        computing = ((COMPUTE if rank.one_thread else HOST, rank.host), (COMPUTE, rank.compute))
+        streams = ((compute_stream(device), mine) for device, mine in enumerate(rank.streams))
+        computing = ((COMPUTE if rank.one_thread else HOST, rank.host), *streams)
         for name, mine in (*computing, ("copies", rank.copies), *lanes):
             found.update((node, whose + name) for node in mine if node in nodes)
     return found
@@ -220,7 +234,7 @@ def _find_before(graph: StepGraph) -> dict[int, tuple[int, ...]]:
     """Return the nodes before each on its resource: of a lane all, for several are in flight."""
     found: dict[int, tuple[int, ...]] = {}
     for rank in graph.ranks:
-        for nodes in (rank.host, rank.compute, rank.copies):
+        for nodes in (rank.host, *rank.streams, rank.copies):
             found.update((after, (first,)) for first, after in pairwise(nodes))
         for nodes in rank.lanes:
             found.update((node, tuple(nodes[max(0, place - 2) : place])) for place, node in enumerate(nodes))

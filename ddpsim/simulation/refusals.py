@@ -1,4 +1,4 @@
-"""What cannot be simulated, and is refused before anything is: groups, node templates, extents and schedules."""
+"""What cannot be simulated, and is refused before anything is: devices, node templates, extents and schedules."""
 
 from __future__ import annotations
 
@@ -20,16 +20,36 @@ MOST_APART = 64
 """Ranks that each go their own way; chosen by hand: their steps are events of one queue."""
 
 
-def check_layer_groups(placement: Placement, ranks: int, place: str = "tensor_parallel") -> None:
-    """Refuse groups of `ranks` that share layers or experts where they begin or end inside a node that others are on.
+def check_devices(workload: Workload, placement: Placement, options: Options) -> None:
+    """Refuse ranks of several devices where they are not simulated.
 
     Raises:
-        InputError: a number, of the option `place`, that neither divides the ranks of a node nor is a multiple of them.
+        InputError: ranks placed on another number of GPUs each, a process group that does not take tensors of GPUs, or
+            an option that is not simulated on several devices.
     """
-    each = placement.gpus_per_node
-    if ranks % each and each % ranks:
-        what = f"groups of {ranks} ranks on nodes of {each}"
-        raise InputError(what, place=place, remedy="give a divisor or a multiple of the ranks of a node")
+    if workload.devices_per_rank != placement.devices:
+        what = (
+            f"{workload.name} is of {workload.devices_per_rank} devices a rank, ranks are placed on {placement.devices}"
+        )
+        raise InputError(what, place="devices", remedy="place as many GPUs a rank as the workload has devices")
+    if not workload.devices:
+        return
+    what = f"{workload.name} has {len(workload.devices)} devices a rank"
+    if workload.one_clock or options.backend_for(workload) not in GPU_BACKENDS:
+        remedy = "ask for a machine with GPUs and its own library, or for a workload of one device"
+        raise InputError(f"{what}, which are GPUs: NCCL or RCCL sums their gradients", place="backend", remedy=remedy)
+    others = {
+        f"scheme={options.scheme}": options.by_schedule,
+        f"process_groups={options.process_groups}": options.process_groups > 1,
+        "compiled": options.compiled,
+        "drop": bool(options.drop),
+        f"order={options.order}": options.order is not None,
+        "find_unused_parameters": options.find_unused_parameters,
+        "beside": options.beside is not None,
+    }
+    for other, given in others.items():
+        if given:
+            raise InputError(f"{what}, with which it is not simulated", place=other, remedy="leave it out")
 
 
 def check_templates(placement: Placement, workloads: dict[str, Workload], trained: Workload) -> None:

@@ -15,28 +15,30 @@ import simpy
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import Costs
+from ddpsim.collectives.groups import check_layer_groups
+from ddpsim.jobs.graph_cuts import cuts_s, graphs_of, group_by_graphs
+from ddpsim.jobs.plans import Plans, PolicyView, plans_of
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import RankPart, parts_of
 from ddpsim.operations import Operation
-from ddpsim.options.input_stage import InputStage
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.communication import JobResources, WireFactor, byte_copy_s
-from ddpsim.simulation.contention import GpuCapacity
-from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
-from ddpsim.simulation.pace import check_left, find_dropped, leave_out, leave_unused, paces
-from ddpsim.simulation.refusals import check_extent, check_layer_groups, check_schedule, check_templates
-from ddpsim.simulation.representatives import RankKind, SimulatedRank, cuts_s, draws_of, graphs_of, group_by_graphs
+from ddpsim.simulation.refusals import check_devices, check_extent, check_schedule, check_templates
+from ddpsim.simulation.representatives import RankKind, SimulatedRank, draws_of
 from ddpsim.simulation.scheduling import schedule_of
-from ddpsim.simulation.setting import Plans, PolicyView, RankConfiguration, carry_out, plans_of
+from ddpsim.simulation.setting import RankConfiguration, carry_out
 from ddpsim.simulation.staged import in_stages
 from ddpsim.simulation.stages import pace_of_part
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
-from ddpsim.workload.gpus import AchievedGpu, gpu_of
+from ddpsim.workload.devices import device_numbers
+from ddpsim.workload.gpus import gpu_of
+from ddpsim.workload.iteration_profile import check_left, find_dropped, leave_out, leave_unused, paces
 from ddpsim.workload.replayed import jitter_of
 
 WARM_UP = 3
@@ -150,6 +152,7 @@ def resolve(
     ):
         check_layer_groups(placement, together, name)
     check_templates(placement, workloads, workload)
+    check_devices(workload, placement, options)
     options = options.on(workload, placement.topology)
     backend = options.backend_for(workload)
     gpu = gpu_of(workload.gpu, workload.provenance)
@@ -197,7 +200,7 @@ def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | Non
         return None
     options = replace(before, caps=caps, plan=plan)
     plans = Plans([0], [options.bucket_plan(resolved.draws[0].workload)])
-    settings = [each.with_buckets(options, plans.plan) for each in resolved.settings]
+    settings = [replace(each, options=options, plans=plans) for each in resolved.settings]
     job = replace(resolved.job, options=options)
     _check_transports(job, settings[0], resolved.extent)
     return ResolvedJob(
@@ -205,21 +208,10 @@ def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | Non
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessAlone:
-    """One process without DDP.
-
-    Attributes:
-        setting: what it runs.
-        copy_s: of copying a batch to a GPU that has a slot of sixteen lanes to itself.
-    """
-
-    setting: RankConfiguration
-    copy_s: float
-
-
-def resolve_alone(workload: Workload, options: Options, calibration: Calibration | None, total: int) -> ProcessAlone:
-    """Return all that a step of one process without DDP rests on.
+def resolve_alone(
+    workload: Workload, options: Options, calibration: Calibration | None, total: int
+) -> RankConfiguration:
+    """Return what one process without DDP runs.
 
     Args:
         calibration: says what adding gradients takes, where they are accumulated.
@@ -233,19 +225,23 @@ def resolve_alone(workload: Workload, options: Options, calibration: Calibration
     check_extent(total, [kind])
     draws, backend = list(draws_of(kind, options, total)), options.backend_for(workload)
     [setting] = _settings_of(draws, 1, options, backend, calibration, total, ddp=False)
-    stage = setting.input_stage
-    return ProcessAlone(setting, 0.0 if stage is None else _copy_s(stage, workload.gpu))
+    return setting
 
 
-def _copy_s(stage: InputStage, model: str | None) -> float:
-    facts = None if model is None else gpu_facts(model)
-    slot_Bps = PCIE_X16_BANDWIDTH[_GENERATION if facts is None else facts.pcie]  # noqa: N806
-    return stage.copy_bytes / min(slot_Bps, stage.limit_Bps)
+def slot_of(workload: Workload) -> float:
+    """Return the bytes a second of a slot of sixteen lanes that a workload's GPU has to itself."""
+    facts = None if workload.gpu is None else gpu_facts(workload.gpu)
+    return PCIE_X16_BANDWIDTH[_GENERATION if facts is None else facts.pcie]
 
 
 def _execution_of(workload: Workload) -> ExecutionModel:
     """Return on which resources the work of a rank is."""
-    return ExecutionModel(workload.one_clock, workload.timed)
+    numbers = device_numbers(workload.devices, workload.parameters)
+    sizes, whole = [0] * workload.devices_per_rank, sum(each.size_bytes for each in workload.parameters)
+    for number, parameter in zip(numbers, workload.parameters, strict=True):
+        sizes[number] += parameter.size_bytes
+    shares = (1.0,) if len(sizes) == 1 else tuple(size / whole for size in sizes)
+    return ExecutionModel(workload.one_clock, workload.timed, shares)
 
 
 def _kinds_of(
@@ -286,7 +282,8 @@ def _kinds_of(
         if part is not None:
             scaled, source = [pace_of_part(each, part) for each in scaled], part.workload
         graphs = graphs_of(source, options)
-        cut_s = cuts_s(source, graphs, gpu_of(source.gpu, source.provenance)) if graphs else []
+        memory = gpu_of(source.gpu, source.provenance) if graphs else None
+        cut_s = cuts_s(source, graphs, memory, costs.graph_passes) or [0.0] * len(graphs)
         edges_s = [edge_s * options.scale_compute * factor for edge_s in cut_s]
         used = [leave_unused(each, unused_here, nobody, source.parameters) for each in scaled]
         split = tuple(group_by_graphs(each, graphs, costs.graph_s, edges_s) for each in used)
@@ -321,25 +318,20 @@ def _settings_of(
     if plans is None and options.pipeline is None:
         views = [view for draw in draws for view in draw.seen]
         plans = plans_of(options, first, views, range(cycle - 1, total, cycle), total)
-    alone = world_size == 1 and ddp
-    known: dict[int, tuple[ExecutionModel, AchievedGpu | None, Costs, CodecCosts, list[float]]] = {}
+    alike: dict[int, RankConfiguration] = {}
     for draw in draws:
         own = draw.workload
-        if id(own) not in known:
-            execution, gpu = _execution_of(own), gpu_of(own.gpu, own.provenance)
+        if id(own) not in alike:
+            execution, gpu, parameters = _execution_of(own), gpu_of(own.gpu, own.provenance), own.parameters
             costs = Costs.of(backend, calibration, gpu).linear()
-            codec = CodecCosts(
-                options.codec, own.parameters, world_size, costs, gpu=gpu, one_thread=execution.one_thread
-            )
-            copies_s = [costs.copies_s(1, each.size_bytes) for each in own.parameters] if ddp else []
-            known[id(own)] = execution, gpu, costs, codec, copies_s
-        execution, gpu, costs, codec, copies_s = known[id(own)]
-        of_own = plans or Plans([0], [plan_buckets(own.parameters, options.caps)])
-        confers = partial(of_own.agreement_costs, options=options, costs=costs, ranks=world_size)
-        yield RankConfiguration(
-            own, execution, gpu, GpuCapacity.of(gpu), of_own.plan, options, costs, draw.pace, dropped, codec, copies_s,
-            total, ddp=ddp, alone=alone, input_stage=options.input_of(own), confers=confers,
-        )  # fmt: skip
+            codec = CodecCosts(options.codec, parameters, world_size, costs, gpu=gpu, one_thread=execution.one_thread)
+            of_own = plans or Plans([0], [plan_buckets(parameters, options.caps)])
+            alike[id(own)] = RankConfiguration(
+                own, execution, gpu, options, costs, of_own, draw.pace, dropped, codec,
+                [costs.copies_s(1, each.size_bytes) for each in parameters] if ddp else [],
+                total, world_size, ddp=ddp, input_stage=options.input_of(own),
+            )  # fmt: skip
+        yield replace(alike[id(own)], pace=draw.pace)
 
 
 def _check_transports(job: JobResources, setting: RankConfiguration, extent: SimulatedIterations) -> None:
@@ -351,7 +343,7 @@ def _check_transports(job: JobResources, setting: RankConfiguration, extent: Sim
     options = job.options
     shared = job.communication(simpy.Environment(), setting.scheduled)
     if options.comm == "real":
-        messages = [(Operation.ALLREDUCE, bucket.size_bytes) for bucket in setting.plan(extent.total - 1).buckets]
+        messages = [(Operation.ALLREDUCE, bucket.size_bytes) for bucket in setting.plans.plan(extent.total - 1).buckets]
         if setting.scheduled is not None:
             schedule = setting.scheduled.schedule
             own = WORLD in schedule.patterns or schedule.asynchronous

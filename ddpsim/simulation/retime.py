@@ -98,12 +98,12 @@ class _Retiming:
     ) -> None:
         self._run, self._extent, self._columns = run, extent, 1 + len(assumed)
         self._dependencies = order or Dependencies(run, extent.end)
-        rows, graph = self._dependencies.rows, self._dependencies.graph
+        count, graph = self._dependencies.count, self._dependencies.graph
         self.prices = Prices(run, graph, assumed)
         row = self._dependencies.row
-        seen_s = np.zeros(rows.count)
+        seen_s = np.zeros(count)
         seen_s[row[row >= 0]] = np.array(run.times.end)[row >= 0]
-        lasts, late = (np.zeros((rows.count, self._columns)) for _ in range(2))
+        lasts, late = (np.zeros((count, self._columns)) for _ in range(2))
         self._seen = RetimedRun(run, self._dependencies, self.prices, seen_s, lasts, late)
         self._ranks = [RankWork(self._seen, number) for number in range(len(graph.ranks))]
         meets = run.job.options.comm == "real" and any(any(rank.lanes) for rank in graph.ranks)
@@ -212,5 +212,5 @@ class _Retiming:
         return any(changed)
 
     def _period_of(self, end: Columns) -> Columns:
-        row = self._dependencies.rows.of
+        row = self._dependencies.row
         return np.asarray(period_of(self._run, self._extent, lambda node: end[row[node]]))

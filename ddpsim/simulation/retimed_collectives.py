@@ -34,11 +34,12 @@ class RetimedCollectives:
         self._seen, self._ranks = seen, ranks
         run, ranks_of = seen.run, seen.order.graph.ranks
         self._apart = goes_apart(run)
+        met_by: list[list[bool]] = [[]]
         if self._apart:
             each_rank = [[node for lane in rank.lanes for node in lane] for rank in ranks_of]
             # By place, whose each is; None of those for which ranks meet.
             self._senders: list[int | None] = [number for number, nodes in enumerate(each_rank) for _ in nodes]
-            met_by, each_rank = [[]], [[node for nodes in each_rank for node in nodes]]
+            each_rank = [[node for nodes in each_rank for node in nodes]]
         else:
             met_by, each_rank = _meetings(ranks_of)
             self._senders = [None] * len(each_rank[0])
@@ -104,7 +105,7 @@ class RetimedCollectives:
     def _list_shared_links(self) -> list[Columns]:
         """Return the places of what may be on links at once: of each network where it has several; copies come last."""
         run = self._seen.run
-        lanes, world = run.shared.lanes, run.shared.collectives
+        world = run.shared.collectives
         if self._apart:
             ways: tuple[list[int], list[int]] = ([], [])
             for place, each in enumerate(self._collectives):
@@ -115,9 +116,9 @@ class RetimedCollectives:
         found: dict[int, list[int]] = {}
         streams: dict[int, set[int]] = {}
         for place, each in enumerate(self._collectives):
-            group = world if lanes is None else lanes.groups[each.lane]
-            found.setdefault(id(group.network), []).append(place)
-            streams.setdefault(id(group.network), set()).add(each.lane)
+            network = run.shared.group_of(each).collectives.network
+            found.setdefault(id(network), []).append(place)
+            streams.setdefault(id(network), set()).add(each.lane)
         copied = range(len(self._collectives), len(self._collectives) + sum(len(each.rows) for each in self._copies))
         if copied:
             found.setdefault(id(world.network), []).extend(copied)

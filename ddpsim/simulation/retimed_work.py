@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.network.fairness import alone_s
-from ddpsim.simulation.communication import Communication, copies_of
-from ddpsim.simulation.contention import MOST, ComputeSlowdown, slowdown_factor
+from ddpsim.simulation.communication import copies_of
+from ddpsim.simulation.contention import MOST, slowdown_factor
 from ddpsim.simulation.dependencies import Dependencies, Moments
 from ddpsim.simulation.graph import NodeKind
 from ddpsim.simulation.job_run import Columns, JobRun
 from ddpsim.simulation.prices import Prices
-from ddpsim.simulation.setting import RankConfiguration
 
 _SHORT_S = 1e-12
 """What takes no longer has no share of anything."""
@@ -275,7 +274,7 @@ class RankWork:
             return
         distinct = list({id(each): each for each in prices.shared}.values())
         columns = [distinct.index(each) for each in prices.shared]
-        slowdowns = [self._slowdown_by(each, setting) for each in distinct]
+        slowdowns = [each.slowdown(setting) for each in distinct]
         found = [run.graph.collectives[node] for node in collectives]
         rows = {each.key: (row, each) for row, each in enumerate({each.key: each for each in found}.values())}
         taken = [[slowdown.taken(each) for slowdown in slowdowns] for _, each in rows.values()]
@@ -289,12 +288,6 @@ class RankWork:
             (many * _divide_by_first([each.channel_multiprocessors for each in costs]))[each_row],
             (bandwidth * _divide_by_first([each.memory_passes for each in costs]))[each_row],
         )
-
-    def _slowdown_by(self, shared: Communication, setting: RankConfiguration) -> ComputeSlowdown:
-        """Return what collectives cost the rank's computation, as these transports carry them, at the run's costs."""
-        lanes = () if shared.lanes is None else shared.lanes.transports()
-        ranks, transport = self._seen.run.job.placement.world_size, shared.collectives.transport
-        return ComputeSlowdown.of(setting.costs, self._share, setting.capacity, transport, ranks, lanes)
 
     def _scale_to_seen(self, collectives: Sequence[int]) -> None:
         """Let work take as many times its own seconds as it did in the run, and collectives be late that were."""

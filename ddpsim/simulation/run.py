@@ -7,14 +7,14 @@ it waits for a node. Work that it has queued already is done by the device in on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import simpy
 
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.contention import Process, Processor
-from ddpsim.simulation.graph import ORIGIN, Collective, NodeKind, RankGraph, StepGraph
+from ddpsim.simulation.graph import ORIGIN, Collective, NodeKind, PeerCopy, RankGraph, StepGraph
 
 _NEVER = float("inf")
 
@@ -23,6 +23,9 @@ Progress = Callable[[int, int], None]
 
 Copy = Callable[[], simpy.Event]
 """Starts the copy of a batch; the event is its end."""
+
+CopyBetween = Callable[[PeerCopy], simpy.Event]
+"""Starts a copy between two devices of a rank; the event is its end."""
 
 Transfer = Callable[[Collective], simpy.Event]
 """Starts the bytes of a collective whose ranks are all there, and returns the event of their end."""
@@ -78,6 +81,7 @@ class GraphRun:
         lanes = zip(*(rank.lanes for rank in graph.ranks), strict=True)
         self._members = [sum(bool(nodes) for nodes in lane) for lane in lanes]
         self._meetings: dict[tuple[int, int], _Rendezvous] = {}
+        self._first: dict[int, _Resources] = {}
 
     def add(
         self,
@@ -98,12 +102,9 @@ class GraphRun:
             copy: of a batch, to the device.
             channel: of its own; None meets the other ranks.
         """
-        resources = _Resources(self, rank, processor, late_s, loader, copy, channel)
-        for nodes in rank.lanes:
-            if nodes:
-                queue = iter(nodes)
-                for _ in range(self._streams):
-                    self.env.process(resources.communicate(queue))
+        resources = _Resources(self, rank, processor, late_s, loader, copy, channel, rank.compute)
+        self._first[id(rank)] = resources
+        self._communicate(resources, rank.lanes[:1] if rank.others else rank.lanes)
         if rank.one_thread:
             self.env.process(resources.thread())
         else:
@@ -113,6 +114,27 @@ class GraphRun:
             self.env.process(resources.copy_batches())
         for node in rank.delays:
             self.env.process(self._delay(node))
+
+    def add_devices(self, rank: RankGraph, processors: Sequence[Processor], copy_between: CopyBetween) -> None:
+        """Start the other devices of a rank that has been added, each with its lane of collectives.
+
+        Args:
+            processors: of all devices but the first.
+            copy_between: of what a device copies to another, the first one too.
+        """
+        first = self._first[id(rank)]
+        first.copy_between = copy_between
+        for number, processor in enumerate(processors, 1):
+            resources = replace(first, processor=processor, stream=rank.streams[number])
+            self._communicate(resources, [rank.lanes[number]])
+            self.env.process(resources.compute())
+
+    def _communicate(self, resources: _Resources, lanes: Sequence[Sequence[int]]) -> None:
+        for nodes in lanes:
+            if nodes:
+                queue = iter(nodes)
+                for _ in range(self._streams):
+                    self.env.process(resources.communicate(queue))
 
     def run(self, until: Sequence[int] | None = None) -> NodeTimes:
         """Run until all ranks are done, or nodes of theirs have ended; return when each node began and ended."""
@@ -168,7 +190,13 @@ class GraphRun:
 
 @dataclass(slots=True)
 class _Resources:
-    """The resources of one rank; each method is a process of one of them."""
+    """The resources of one rank, of several devices those of one; each method is a process of one of them.
+
+    Attributes:
+        stream: what the device computes, in order.
+        copy_between: copies to another device; None where there is none.
+        queued: whoever waits for the host to come on, on whichever device.
+    """
 
     run: GraphRun
     rank: RankGraph
@@ -177,7 +205,9 @@ class _Resources:
     loader: Loader | None
     copy: Copy | None
     channel: UnpairedCommunication | None
-    _queued: simpy.Event | None = None
+    stream: list[int]
+    copy_between: CopyBetween | None = None
+    queued: list[simpy.Event] = field(default_factory=list)
 
     def host(self) -> Process:
         """Let a device's host spend its time and wait, ahead of the simulation."""
@@ -195,9 +225,10 @@ class _Resources:
                 yield from run.all_ended(run.graph.after[node])
                 clock = max(clock, run.env.now)
             end[node] = clock
-            if self._queued is not None:
-                self._queued.succeed()
-                self._queued = None
+            if self.queued:
+                for event in self.queued:
+                    event.succeed()
+                self.queued.clear()
 
     def thread(self) -> Process:
         """Let the only thread of a rank do all that it does."""
@@ -230,7 +261,7 @@ class _Resources:
 
     def compute(self) -> Process:
         """Let a device's computing stream do what its host has queued, in order."""
-        run, env, graph, nodes = self.run, self.run.env, self.run.graph, self.rank.compute
+        run, env, graph, nodes = self.run, self.run.env, self.run.graph, self.stream
         kinds, begin, end, queued = graph.kind, run.times.begin, run.times.end, graph.queued
         idle_s = waited_s = 0.0
         place, count = 0, len(nodes)
@@ -249,6 +280,9 @@ class _Resources:
             if kind is NodeKind.WAIT:
                 yield from run.all_ended(graph.after[node])
                 waited_s += env.now - now
+            elif kind is NodeKind.PEER_COPY:
+                assert self.copy_between is not None
+                yield self.copy_between(graph.peer_copies[node])
             elif kind is NodeKind.COPY:
                 assert self.copy is not None
                 yield self.copy()
@@ -296,15 +330,15 @@ class _Resources:
         """Wait until the host has come to a node, and until its end."""
         env, end = self.run.env, self.run.times.end
         while end[host] == _NEVER:
-            if self._queued is None:
-                self._queued = env.event()
-            yield self._queued
+            event = env.event()
+            self.queued.append(event)
+            yield event
         if end[host] > env.now:
             yield env.timeout(end[host] - env.now)
 
     def _find_queued_work(self, place: int, now_s: float) -> tuple[int, float, list[tuple[float, int]]]:
         """Return the work that nothing holds up any more from the node before `place` on, and where each part ends."""
-        graph, nodes, end = self.run.graph, self.rank.compute, self.run.times.end
+        graph, nodes, end = self.run.graph, self.stream, self.run.times.end
         compute, mark, not_before = NodeKind.COMPUTE, NodeKind.MARK, NodeKind.NOT_BEFORE
         kinds, lasts, queued = graph.kind, graph.seconds, graph.queued
         seconds = lasts[nodes[place - 1]]

@@ -13,55 +13,20 @@ import numpy as np
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import make_transport
+from ddpsim.collectives.groups import part_of, share_of_together
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.schedules.mesh import DATA, LAYERS, TENSOR, beside_experts, beside_stages, beside_tensor, group_of_stage
-from ddpsim.schedules.message import WORLD, Message
+from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.points import Point, PointKind, points
 from ddpsim.schedules.schedule import Lane, Schedule, parameters_at, queue_of
 from ddpsim.schedules.servers import SERVERS
 from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.groups import part_of, share_of_together
 from ddpsim.simulation.messages import Launches, PlannedMessage, is_filled_by_hooks, messages_of
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
-
-When = Callable[[int], float]
-"""When a rank comes to a parameter's point, in any unit."""
-
-
-def block_first_points(schedule: Schedule, workload: Workload) -> Schedule:
-    """Return `schedule` with each message blocking only the first of the points that it blocks in forward and backward.
-
-    A rank that has waited at the first passes the others of the same message, so that nothing changes but what it costs
-    to ask. Where gradients come in several orders, or none of a message's is known to come, backward's points stay.
-    """
-    device = np.nan_to_num(workload.forward_shares().device_s, nan=1.0)
-    orders = np.argsort(workload.gradient_hook_s, axis=1, kind="stable")
-    firsts: dict[PointKind, When] = {PointKind.FORWARD: lambda index: float(device[index])}
-    if (orders == orders[0]).all() and not np.isnan(workload.gradient_hook_s).any():
-        places = np.empty(len(workload.parameters))
-        places[orders[0]] = np.arange(len(places))
-        firsts[PointKind.BACKWARD] = lambda index: float(places[index])
-    return replace(schedule, messages=tuple(_trim_message(message, firsts) for message in schedule))
-
-
-def _trim_message(message: Message, firsts: dict[PointKind, When]) -> Message:
-    kept: list[Point] = [point for point in message.blocks if point.kind not in firsts]
-    for kind, when in firsts.items():
-        found = [point for point in message.blocks if point.kind is kind and point.parameter is not None]
-        kept += _find_first(found, when)
-    return message if len(kept) == len(message.blocks) else replace(message, blocks=tuple(kept))
-
-
-def _find_first(found: list[Point], when: When) -> list[Point]:
-    if len(found) < 2:
-        return found
-    times = [when(point.parameter) for point in found if point.parameter is not None]
-    return [found[times.index(min(times))]]
-
 
 BUFFERS_LANE: Lane = (WORLD, "module buffers")
 """The lane of the process group of all ranks that buffers are broadcast on.
@@ -155,7 +120,6 @@ class Scheduled:
             gloo: whether it is carried out over gloo, whose messages start when the host launches them.
             host_copy_s: of a byte between host and device.
         """
-        schedule = block_first_points(schedule, workload)
         count = len(workload.parameters)
         lanes, place = (lanes_of(schedule), None) if pipeline is None else pipeline
         layers = [number for number, lane in enumerate(lanes) if lane in _layers_lanes(place)]
@@ -236,7 +200,7 @@ def _groups(schedule: Schedule, count: int, *, clipping: bool) -> list[list[int]
 
     awaited: set[int] = set()
     for message in schedule:
-        blocked = [p.parameter for p in message.blocks if p.kind is PointKind.OPTIMIZER and p.parameter is not None]
+        blocked = _parameters(PointKind.OPTIMIZER, message.blocks)
         awaited.update(blocked)
         for index in blocked[1:]:
             group[root(index)] = root(blocked[0])
@@ -263,16 +227,24 @@ def _update(
     )
 
 
+def _parameters(kind: PointKind, *of: Iterable[Point]) -> list[int]:
+    """Return the parameters whose point `kind` is among some points."""
+    return [point.parameter for each in of for point in each if point.kind is kind and point.parameter is not None]
+
+
 def _find_waits(schedule: Schedule, workload: Workload, groups: Sequence[Sequence[int]]) -> tuple[ForwardWait, ...]:
     use = workload.forward_shares()
     device = np.nan_to_num(use.device_s, nan=1.0)
     host = np.nan_to_num(use.host_s, nan=1.0)
     first: dict[int, int] = {}
     for number, message in enumerate(schedule):
-        for point in message.blocks:
-            if point.kind is PointKind.OPTIMIZER and point.parameter is not None:
-                first.setdefault(point.parameter, number)
-    needed = parameters_at(schedule, PointKind.FORWARD)
+        for parameter in _parameters(PointKind.OPTIMIZER, message.blocks):
+            first.setdefault(parameter, number)
+    # A rank that has waited at the first point of a message passes its others.
+    needed = set(_parameters(PointKind.FORWARD, *(message.after for message in schedule)))
+    for message in schedule:
+        if blocked := _parameters(PointKind.FORWARD, message.blocks):
+            needed.add(min(blocked, key=device.__getitem__))
     found: dict[float, tuple[list[tuple[int, OptimizerUpdate]], list[int]]] = {}
     for members in groups:
         order = min(first.get(index, 0) for index in members)

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import simpy
 
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.scaled import scale_demand
-from ddpsim.collectives.transport import Transport
 from ddpsim.network.fairness import LinkId
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.operations import Operation
-from ddpsim.schedules.mesh import DATA
-from ddpsim.schedules.message import WORLD
-from ddpsim.schedules.schedule import Lane
 from ddpsim.schedules.servers import count_sendable
 from ddpsim.simulation.contention import OnBusy, Process, slow_messages
-from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.graph import Collective
-from ddpsim.simulation.groups import part_of, share_of_together
+from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.topology.graph import Placement
 
 
@@ -58,81 +53,31 @@ def send_s(world: Collectives, ranks: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageStreams:
-    """Runs the messages of a schedule, each on the collectives of its process group.
-
-    All groups of a name carry out their message at once. Those of consecutive ranks are taken to share no link. Those
-    of one place in each shard share their nodes' NICs: together they load them as one allreduce does that has all their
-    messages, so that it is run in their place, among all GPUs of the nodes they are on.
-
-    Groups of different names do not slow each other: shards lie in a node as a rule, replicas across nodes. Beside
-    expert parallelism they do, where `make` has them on one network. What
-    follows a pattern over gloo is sends and receives, which go one behind the other.
+class LaneGroup:
+    """A lane's process group, and what carries its messages.
 
     Attributes:
-        groups: collectives of each lane.
-        ranks: of its process group.
-        together: how many messages one collective stands for.
-        lines: the sends of each lane that has any.
+        collectives: of the group.
+        ranks: of it.
+        together: how many messages one collective stands for, where groups of a name send on the same links.
+        line: the sends of a pattern over gloo, which go one behind the other; None of collectives.
     """
 
-    groups: list[Collectives]
-    ranks: list[int]
-    together: list[int]
-    lines: list[StreamQueue | None]
+    collectives: Collectives
+    ranks: int
+    together: int = 1
+    line: StreamQueue | None = None
 
-    @classmethod
-    def of(
-        cls,
-        lanes: Sequence[Lane],
-        ranks_of: Mapping[str, int],
-        world: Collectives,
-        placement: Placement,
-        make: Callable[[Placement, str | None, float], Collectives],
-        patterns: Mapping[str, str],
-    ) -> MessageStreams:
-        """Return the lanes of a schedule.
+    def sized(self, collective: Collective) -> int:
+        """Return the bytes of the message that is sent for a collective."""
+        return collective.size_bytes * (1 if collective.operation == BUFFERS else self.together)
 
-        Args:
-            lanes: groups and streams.
-            ranks_of: how many ranks each process group beside that of all ranks has.
-            world: of all ranks.
-            make: the collectives of a part of `placement`, by a pattern or the backend's own algorithm, each of which
-                takes some share of its time.
-            patterns: by group, where there is one.
-        """
-        made: dict[str, tuple[Collectives, int, int]] = {WORLD: (world, placement.world_size, 1)}
-        for name, ranks in ranks_of.items():
-            part, together = part_of(placement, name, ranks)
-            pattern = patterns.get(name)
-            share = share_of_together(ranks, part) if name == DATA else 1.0
-            shared = part is placement and pattern is None and share == 1
-            made[name] = (world if shared else make(part, pattern, share), ranks, together)
-        groups, sizes, together_of = zip(*(made[group] for group, _ in lanes), strict=True)
-        lines = [
-            StreamQueue(made[group][0].network, send_s(world, placement.world_size))
-            if group in patterns and world.sends_in_line
-            else None
-            for group, _ in lanes
-        ]
-        return cls(list(groups), list(sizes), list(together_of), lines)
-
-    def run(self, collective: Collective) -> simpy.Event:
+    def start(self, collective: Collective) -> simpy.Event:
         """Start the bytes of a collective."""
-        size_bytes = self.together[collective.lane] * collective.size_bytes
-        line = self.lines[collective.lane]
-        if line is not None:
-            return line.send(self.groups[collective.lane].transport.demand(Operation(collective.operation), size_bytes))
-        return self.groups[collective.lane].run(Operation(collective.operation), size_bytes, collective.lane)
-
-    def steps(self, collective: Collective) -> int:
-        """Return the steps of a collective among the ranks of its group; one of what goes from rank to rank."""
-        line = self.lines[collective.lane]
-        return 1 if line is not None else Operation(collective.operation).steps(self.ranks[collective.lane])
-
-    def transports(self) -> list[tuple[Transport, int]]:
-        """Return the transport and the ranks of each lane."""
-        return [(group.transport, ranks) for group, ranks in zip(self.groups, self.ranks, strict=True)]
+        operation, size_bytes = collective.carried_as, self.sized(collective)
+        if self.line is not None and collective.operation != BUFFERS:
+            return self.line.send(self.collectives.transport.demand(operation, size_bytes))
+        return self.collectives.run(operation, size_bytes, 0 if collective.operation == BUFFERS else collective.lane)
 
 
 Bucket = tuple[int, ...]

@@ -1,38 +1,31 @@
-"""What a simulated rank runs, and what that says of each iteration: what is synchronised, added, copied, broadcast.
-
-The buckets in force in each iteration: fixed, or rebuilt as an order policy says; and when ranks confer on it.
-"""
+"""What a simulated rank runs, and what that says of each iteration: what is synchronised, added, copied, broadcast."""
 
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from copy import copy
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from statistics import median
 
-from ddpsim.bucketing import Bucket, BucketPlan, rebuilt_plan
+from ddpsim.bucketing import Bucket, BucketPlan
 from ddpsim.bucketing.drop import remap_gradients
+from ddpsim.collectives.ddp_costs import ENTER_S, KERNELS, Costs
+from ddpsim.collectives.linear import Linear
+from ddpsim.jobs.plans import Plans
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
-from ddpsim.order import Arrivals, OrderExchange, conferences
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.simulation.contention import GpuCapacity
-from ddpsim.simulation.costs import ENTER_S, KERNELS, Costs
-from ddpsim.simulation.graph import BUFFERS_PART, ExecutionModel, Linear
+from ddpsim.simulation.graph import BUFFERS_PART, ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
-from ddpsim.simulation.pace import IterationProfile
 from ddpsim.simulation.scheduling import ForwardWait, Scheduled
 from ddpsim.simulation.stages import RankStages
 from ddpsim.workload import Workload
+from ddpsim.workload.devices import DevicePart, buffer_devices, device_numbers, part_shares
 from ddpsim.workload.gpus import AchievedGpu
+from ddpsim.workload.iteration_profile import IterationProfile
 from ddpsim.workload.layer_messages import LayerMessage, ModelParallel
 from ddpsim.workload.optimizers import ADDITION
-
-if TYPE_CHECKING:
-    from ddpsim.workload.order_trace import Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,92 +48,6 @@ TIME_BYTES = 8
 """An expected time travels as a float64."""
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyView:
-    """What the policy of one rank sees: the pace of each iteration, and the context of its batch where it is known."""
-
-    pace: Callable[[int], IterationProfile]
-    context: Callable[[int], Context] = lambda iteration: None
-
-
-@dataclass(frozen=True, slots=True)
-class Plans:
-    """Plans are buckets by iteration, and the conferences that led to them.
-
-    Attributes:
-        starts: iterations from which each of `plans` is in force, ascending from 0.
-        held: by the iteration before which ranks conferred.
-    """
-
-    starts: Sequence[int]
-    plans: Sequence[BucketPlan]
-    held: Mapping[int, OrderExchange] = field(default_factory=dict)
-
-    def plan(self, iteration: int) -> BucketPlan:
-        """Return the buckets of an iteration."""
-        return self.plans[bisect_right(self.starts, iteration) - 1]
-
-    @property
-    def rebuilds(self) -> int:
-        """How many conferences built anew."""
-        return sum(held.decision.order is not None for held in self.held.values())
-
-    def agreement_costs(self, iteration: int, options: Options, costs: Costs, ranks: int) -> OrderAgreement | None:
-        """Return what conferring before an iteration takes of each rank; None where nobody confers.
-
-        Rank 0 tells the others where its word is law; else every rank tells every other. The executor does it so
-        (`ddpexec.ddp.bucket_schedule`).
-        """
-        held = self.held.get(iteration)
-        if held is None:
-            return None
-        everybody = options.consensus != "rank0" or options.find_unused_parameters
-        count, told = len(held.decision.expected), ranks if everybody else 1
-        host_s = count * (costs.expect_s + costs.agree_s * told)
-        rebuild_s = 0.0 if held.decision.order is None else count * costs.rebuild_s
-        operation = Operation.ALL_GATHER if everybody else Operation.BROADCAST
-        return OrderAgreement(operation, TIME_BYTES * count * told, host_s, rebuild_s)
-
-
-def plans_of(
-    options: Options, workload: Workload, seen: Sequence[PolicyView], synced: Iterable[int], total: int
-) -> Plans:
-    """Return the plans of all iterations.
-
-    In which order hooks fire is the workload's alone, so that the arrivals of a whole run are known before it is
-    simulated, and `ddpsim.order.conferences` says when the policy rebuilds for them.
-
-    Args:
-        options: name the policy; without one the plan is the same throughout.
-        workload: whose parameters.
-        seen: by each rank that has a say.
-        synced: iterations whose gradients are reduced, ascending; only these are watched.
-        total: iterations in all.
-
-    Raises:
-        InputError: a predictor that failed.
-    """
-    policies = [policy for _ in seen if (policy := options.order_policy(len(workload.parameters))) is not None]
-    if not policies:
-        return Plans([0], [options.bucket_plan(workload)])
-
-    def assign(order: Sequence[int]) -> list[tuple[int, ...]]:
-        return rebuilt_plan(workload.parameters, options.caps, order).groups()
-
-    arrivals = [
-        Arrivals(rank, k, each.pace(k).order, context=each.context(k)) for k in synced for rank, each in enumerate(seen)
-    ]
-    first = options.first_plan(workload.parameters, options.plan)
-    starts, plans, held = [0], [first], {}
-    for conference in conferences(arrivals, policies, first.groups(), assign):
-        if conference.iteration < total:
-            held[conference.iteration] = conference
-        if (order := conference.decision.order) is not None:
-            starts.append(conference.iteration)
-            plans.append(rebuilt_plan(workload.parameters, options.caps, order))
-    return Plans(starts, plans, held)
-
-
 ADDED = ADDITION.passes / 2
 """Bytes that adding a gradient to one that exists moves on a GPU, read, read and written, over those of a copy.
 
@@ -156,52 +63,66 @@ class RankConfiguration:
     Attributes:
         execution: on which resources its work is.
         gpu: that computes; None is a CPU, layers that sleep, or a GPU that nobody described.
-        capacity: of the GPU, what collectives take parts of.
-        plan: gives the buckets of iteration k.
+        plans: the buckets of each iteration.
         pace: gives the pace of iteration k.
         dropped: gives the parameters of the layers that iteration k leaves out.
         codec: what buckets send.
         copies_s: of copying each gradient into its bucket.
         iterations: how many to run.
+        ranks: of the job.
         ddp: False for one process without DDP: no hooks, no buckets, no collectives.
-        alone: True for a world of one, whose collectives have no kernel.
         scheduled: the schedule that takes DDP's place; None is DDP's own buckets.
         input_stage: how batches are loaded and copied; None where they are there.
-        confers: gives what conferring on the order of gradients takes before iteration k; None where nobody confers.
         stages: what it computes in a step of a pipeline; None of a whole model.
         kernel_s: the mean time of a kernel of backward on the device.
+        devices: by registration index the number of the device that each parameter is on.
     """
 
     workload: Workload
     execution: ExecutionModel
     gpu: AchievedGpu | None
-    capacity: GpuCapacity
-    plan: Callable[[int], BucketPlan]
     options: Options
     costs: Costs
+    plans: Plans
     pace: Callable[[int], IterationProfile]
     dropped: Callable[[int], frozenset[int]]
     codec: CodecCosts
     copies_s: Sequence[float]
     iterations: int
+    ranks: int
     ddp: bool = True
-    alone: bool = False
     scheduled: Scheduled | None = None
     input_stage: InputStage | None = None
-    confers: Callable[[int], OrderAgreement | None] = lambda iteration: None
     stages: RankStages | None = None
     kernel_s: float = field(init=False, repr=False)
-    _broadcast_bytes: list[int] | None = field(init=False, repr=False, default=None)
+    devices: tuple[int, ...] = field(init=False, repr=False)
+    _broadcast_bytes: dict[int, list[int]] | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         backward_s = float(self.workload.backward.device_s.mean()) * self.options.scale_compute
         self.kernel_s = backward_s / len(self.workload.parameters) / KERNELS
+        self.devices = device_numbers(self.workload.devices, self.workload.parameters)
 
-    def with_buckets(self, options: Options, plan: Callable[[int], BucketPlan]) -> RankConfiguration:
-        """Return the same with other buckets."""
-        other = copy(self)
-        other.options, other.plan = options, plan
-        return other
+    @property
+    def collectives_take(self) -> bool:
+        """Whether collectives have kernels, which take something of a device: nothing is sent in a world of one."""
+        return self.options.comm != "noop" and not (self.ddp and self.ranks == 1)
+
+    def confers(self, iteration: int) -> OrderAgreement | None:
+        """Return what conferring before an iteration takes; None where nobody confers.
+
+        Rank 0 tells the others where its word is law; else every rank tells every other. The executor does it so
+        (`ddpexec.ddp.bucket_schedule`).
+        """
+        held, options, costs = self.plans.held.get(iteration), self.options, self.costs
+        if held is None:
+            return None
+        everybody = options.consensus != "rank0" or options.find_unused_parameters
+        count, told = len(held.decision.expected), self.ranks if everybody else 1
+        host_s = count * (costs.expect_s + costs.agree_s * told)
+        rebuild_s = 0.0 if held.decision.order is None else count * costs.rebuild_s
+        operation = Operation.ALL_GATHER if everybody else Operation.BROADCAST
+        return OrderAgreement(operation, TIME_BYTES * count * told, host_s, rebuild_s)
 
     @property
     def layers(self) -> ModelParallel | None:
@@ -209,10 +130,15 @@ class RankConfiguration:
         return (self.workload.tensor or self.workload.experts) if self.ddp else None
 
     @property
-    def forward_stops(self) -> Sequence[tuple[float, float, ForwardWait | LayerMessage]]:
-        """Where forward stops, for a schedule or in a layer: the shares of it on host and device that are over then."""
+    def forward_stops(self) -> Sequence[tuple[float, float, ForwardWait | LayerMessage | DevicePart]]:
+        """Where forward stops, for a schedule, in a layer or between devices: the shares of it on host and device that
+        are over then."""
         waits = () if self.scheduled is None else self.scheduled.forward
-        stops: list[tuple[float, float, ForwardWait | LayerMessage]] = [(each.host, each.work, each) for each in waits]
+        stops: list[tuple[float, float, ForwardWait | LayerMessage | DevicePart]]
+        stops = [(each.host, each.work, each) for each in waits]
+        if self.workload.devices:
+            forward = self.workload.forward
+            stops += part_shares(self.workload.devices, float(median(forward.host_s)), float(median(forward.device_s)))
         if self.layers is None:
             return stops
         stops += [(each.host, each.device, each) for each in self.layers.forward]
@@ -230,14 +156,12 @@ class RankConfiguration:
     @property
     def enter_s(self) -> float:
         """Time that the start of a collective takes from the computation beside it."""
-        if self.alone or self.options.comm == "noop":
-            return 0.0
-        return Linear.of(ENTER_S, self.costs.entering_s(self.kernel_s))
+        return Linear.of(ENTER_S, self.costs.entering_s(self.kernel_s)) if self.collectives_take else 0.0
 
     @property
     def late_s(self) -> float:
         """How long a collective's blocks wait for those of the computation beside it."""
-        return 0.0 if self.alone or self.options.comm == "noop" else self.costs.late_kernels * self.kernel_s
+        return self.costs.late_kernels * self.kernel_s if self.collectives_take else 0.0
 
     def is_synced(self, iteration: int) -> bool:
         """Whether gradients are reduced in `iteration`."""
@@ -281,13 +205,19 @@ class RankConfiguration:
             spent_s += (count - len(dropped)) * self.costs.rebuild_s
         return spent_s
 
-    def broadcast_bytes(self) -> list[int]:
-        """Return the messages of a buffer broadcast: torch coalesces the buffers of each dtype."""
+    def broadcast_bytes(self) -> dict[int, list[int]]:
+        """Return the messages of a buffer broadcast by device: torch coalesces the buffers of each dtype on it."""
         if self._broadcast_bytes is None:
-            sizes: dict[str, int] = {}
-            for buffer in self.workload.buffers:
-                sizes[buffer.dtype] = sizes.get(buffer.dtype, 0) + buffer.size_bytes
-            self._broadcast_bytes = list(sizes.values())
+            own = self.workload
+            sizes: dict[tuple[int, str], int] = {}
+            for device, buffer in zip(
+                buffer_devices(own.devices, own.parameters, own.buffers), own.buffers, strict=True
+            ):
+                key = device, buffer.dtype
+                sizes[key] = sizes.get(key, 0) + buffer.size_bytes
+            found = self._broadcast_bytes = dict[int, list[int]]()
+            for (device, _), size in sorted(sizes.items(), key=lambda each: each[0][0]):
+                found.setdefault(device, []).append(size)
         return self._broadcast_bytes
 
     @property
@@ -297,7 +227,11 @@ class RankConfiguration:
         They are priced by themselves, for without communication there is no broadcast.
         """
         costs, count = self.costs, len(self.workload.buffers)
-        found = count * costs.buffer_s, costs.launch_s, costs.copies_s(count, sum(self.broadcast_bytes()))
+        found = (
+            count * costs.buffer_s,
+            costs.launch_s,
+            costs.copies_s(count, sum(map(sum, self.broadcast_bytes().values()))),
+        )
         flattened_s, launch_s, copies_s = (
             Linear(each, tuple((BUFFERS_PART + name, times) for name, times in each.terms))
             if isinstance(each, Linear)

@@ -14,6 +14,7 @@ from typing import Protocol
 import simpy
 
 from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.groups import part_of, part_of_place, share_of_together
 from ddpsim.collectives.point_to_point import PointToPoint
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.transport import Transport
@@ -21,8 +22,7 @@ from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.network.fluid import Network
 from ddpsim.schedules.mesh import SENDS, TENSOR, stage_of_group
 from ddpsim.schedules.schedule import Lane
-from ddpsim.simulation.groups import part_of, part_of_place, share_of_together
-from ddpsim.simulation.servers import MessageStreams
+from ddpsim.simulation.servers import LaneGroup
 from ddpsim.topology.graph import Placement
 
 _BETWEEN = -1
@@ -58,19 +58,17 @@ class StageLinks:
     over: Callable[[Transport, Network, Hashable], Collectives]
     _networks: dict[int, Network] = field(init=False, default_factory=dict)
 
-    def streams(self, lanes: Sequence[Lane]) -> MessageStreams:
-        """Return the lanes of all ranks."""
-        made: dict[Lane, tuple[Collectives, int, int]] = {}
+    def lanes(self, lanes: Sequence[Lane]) -> list[LaneGroup]:
+        """Return what carries the messages of the lanes of all ranks."""
+        made: dict[Lane, LaneGroup] = {}
         for group, stream in lanes:
             name, number = stage_of_group(group)
             key = (group, stream if name == SENDS else "")
             if key not in made:
                 made[key] = self._sends(number, stream) if name == SENDS else self._groups(name, number)
-        found = [made[group, stream if group.startswith(SENDS) else ""] for group, stream in lanes]
-        groups, ranks, together = (list(each) for each in zip(*found, strict=True))
-        return MessageStreams(groups, ranks, together, [None] * len(lanes))
+        return [made[group, stream if group.startswith(SENDS) else ""] for group, stream in lanes]
 
-    def _groups(self, name: str, place: int) -> tuple[Collectives, int, int]:
+    def _groups(self, name: str, place: int) -> LaneGroup:
         """Return the collectives of the groups `name` of a place, with their ranks and how many they stand for."""
         tensor, ranks = self.tensor, self._ranks(place)
         if name == TENSOR:
@@ -80,9 +78,9 @@ class StageLinks:
             part, together = part_of_place(self.placement, ranks, tensor)
             share = share_of_together(count, part)
         network = self._network(ranks[0] // self.placement.gpus_per_node)
-        return self.make(part, share, network, (name, place, share)), count, together
+        return LaneGroup(self.make(part, share, network, (name, place, share)), count, together)
 
-    def _sends(self, stage: int, kind: str) -> tuple[Collectives, int, int]:
+    def _sends(self, stage: int, kind: str) -> LaneGroup:
         """Return what carries that which a stage sends to the next, or back to the one before."""
         places, each = self.given.stages, self.placement.gpus_per_node
         target = stage + 1 if kind == "forward" else stage - 1
@@ -91,7 +89,7 @@ class StageLinks:
         # Copies on other nodes put as much on links of their own.
         near = [pair for pair in pairs if not nodes.isdisjoint(rank // each for rank in pair)]
         network = self._network(0 if self._is_in_node else _BETWEEN)
-        return self.over(PointToPoint.of(self.ways, near), network, (SENDS, stage, kind)), 2, 1
+        return LaneGroup(self.over(PointToPoint.of(self.ways, near), network, (SENDS, stage, kind)), 2)
 
     @property
     def _is_in_node(self) -> bool:

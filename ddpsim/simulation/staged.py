@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.jobs.plans import Plans
 from ddpsim.jobs.stages import RankPart
 from ddpsim.schedules.mesh import SENDS, group_of_stage
 from ddpsim.schedules.pipeline import works_of
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.representatives import SimulatedRank
 from ddpsim.simulation.scheduling import Scheduled, lanes_of, schedule_of
-from ddpsim.simulation.setting import Plans, RankConfiguration
+from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.simulation.stages import RankStages
 from ddpsim.topology.graph import Placement
 
@@ -59,5 +60,5 @@ def in_stages(
                 pipeline=(lanes, part.place),
             )  # fmt: skip
         stages = RankStages(part, works[part.place], last, boundary_bytes, numbers)
-        found.append(replace(setting, plan=plans[part.place].plan, scheduled=made.get(part.place), stages=stages))
+        found.append(replace(setting, plans=plans[part.place], scheduled=made.get(part.place), stages=stages))
     return found

@@ -9,7 +9,7 @@ import numpy as np
 
 from ddpsim.jobs.stages import RankPart, StagePart
 from ddpsim.schedules.pipeline import StageWork, find_before
-from ddpsim.simulation.pace import IterationProfile
+from ddpsim.workload.iteration_profile import IterationProfile
 
 
 @dataclass(frozen=True, slots=True, eq=False)

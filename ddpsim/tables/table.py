@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from textwrap import wrap
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ddpsim.markup import Markup
-from ddpsim.markup import table as html_table
+if TYPE_CHECKING:
+    from ddpsim.markup import Markup
 
 Row = TypeVar("Row")
 Record = Mapping[str, object]
@@ -94,7 +94,9 @@ class ResultTable:
 
     def html(self, most: int | None = None) -> Markup:
         """Return an HTML table of `most` rows, below them how many more there are; a cell of nothing is a dash."""
-        return html_table(self.header, self._mark_cells("–"), words=self.words, most=most)
+        from ddpsim.markup import table
+
+        return table(self.header, self._mark_cells("–"), words=self.words, most=most)
 
     def document(self) -> dict[str, object]:
         """Return the headings and cells as JSON values."""

@@ -19,6 +19,7 @@ from ddpsim.topology.hardware import (
 from ddpsim.topology.node import (
     HOST_IN,
     HOST_OUT,
+    MESHED,
     OUTSIDE,
     Cpu,
     Gpu,
@@ -34,9 +35,7 @@ from ddpsim.topology.node import (
 from ddpsim.topology.schema import BranchSpec, NodeSpec, PcieSpec, ProcessesSpec, RootBranchSpec, XgmiSpec
 
 _MESHED = ("gfx94", "gfx95")
-"""Architectures whose boards of eight join every two GPUs, by all seven xGMI links that a GPU has."""
-MESHED = 8
-"""GPUs of such a board."""
+"""Architectures whose boards of `MESHED` join every two GPUs, by all seven xGMI links that a GPU has."""
 
 
 def gpu_links(spec: NodeSpec, gpus: Sequence[Gpu], place: str) -> Iterator[Link]:
@@ -69,12 +68,6 @@ def gpu_links(spec: NodeSpec, gpus: Sequence[Gpu], place: str) -> Iterator[Link]
         for first, second, links in _xgmi_pairs(spec.xgmi, gpus, gcn, f"{place}.xgmi"):
             ends = gpus[first].vertex, gpus[second].vertex
             yield from make_both_ways(*ends, "xgmi", links * bandwidth, spec.xgmi.delay, links)
-
-
-def is_mesh(template: NodeTemplate) -> bool:
-    """Return whether a node is eight GPUs of which xGMI joins every two."""
-    joined = {(link.source, link.target) for link in template.links if link.kind == "xgmi"}
-    return len(template.gpus) == MESHED and len(joined) == MESHED * (MESHED - 1)
 
 
 def _check_pairs(pairs: Sequence[Sequence[int]], gpus: Sequence[Gpu], place: str) -> Iterator[tuple[int, int, int]]:

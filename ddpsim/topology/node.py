@@ -43,6 +43,10 @@ class VertexKind(StrEnum):
     SPINE = "spine"
 
 
+MESHED = 8
+"""GPUs of a board on which xGMI joins every two."""
+
+
 @dataclass(frozen=True, slots=True)
 class Vertex:
     """A device or switch, known by name and kind.
@@ -347,3 +351,9 @@ def _is_upward(link: Link) -> bool:
 
 def _number(switch: str) -> int:
     return int(switch.removeprefix(VertexKind.PCIE))
+
+
+def is_mesh(template: NodeTemplate) -> bool:
+    """Return whether a node is eight GPUs of which xGMI joins every two."""
+    joined = {(link.source, link.target) for link in template.links if link.kind == "xgmi"}
+    return len(template.gpus) == MESHED and len(joined) == MESHED * (MESHED - 1)

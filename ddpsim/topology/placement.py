@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ddpsim.errors import TopologyError
 from ddpsim.topology.bounds import MOST_NODES, MOST_RANKS
@@ -28,14 +28,24 @@ class NodeClass:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Puts one rank on each of the first `gpus_per_node` visible GPUs of the first `nodes` nodes, node by node."""
+    """Puts one rank on each of the first `gpus_per_node` visible GPUs of the first `nodes` nodes, node by node.
+
+    A rank of several devices has as many consecutive GPUs; the placement is that of one of its devices.
+
+    Attributes:
+        gpus_per_node: ranks of a node, each of which has a GPU of this placement.
+        trunks: the fabric's links between switches, by name.
+        devices: GPUs of a rank.
+        device: which of them this placement is of.
+    """
 
     topology: Cluster
     nodes: int
     gpus_per_node: int
     classes: tuple[NodeClass, ...]
     trunks: Mapping[str, Link] = field(compare=False, default_factory=dict)
-    """The fabric's links between switches, by name."""
+    devices: int = 1
+    device: int = 0
 
     def __repr__(self) -> str:
         return f"<Placement: {self.world_size} ranks on {self.nodes} x {self.topology.name}>"
@@ -60,7 +70,16 @@ class Placement:
 
     def gpus(self, node_class: NodeClass) -> tuple[str, ...]:
         """Return the names of the GPUs that ranks of `node_class` use, in rank order."""
-        return self.topology.gpus_of(node_class.template)[: self.gpus_per_node]
+        return self.topology.gpus_of(node_class.template)[self.device :: self.devices][: self.gpus_per_node]
+
+    @property
+    def all_gpus_per_node(self) -> int:
+        """How many GPUs of a node ranks have, all their devices counted."""
+        return self.gpus_per_node * self.devices
+
+    def of_device(self, device: int) -> Placement:
+        """Return the placement of another device of the same ranks."""
+        return replace(self, device=device)
 
     def network_route(self, source: tuple[int, str], target: tuple[int, str]) -> tuple[Link, ...]:
         """Return the links from NIC `source` to NIC `target`, each a (node, NIC name): two ports, trunks between."""
@@ -83,8 +102,8 @@ class Placement:
         return port_link(link, node, self.topology.fabric.leaves(node, template))
 
 
-def place(topology: Cluster, nodes: int | None, gpus_per_node: int | None) -> Placement:
-    """Place ranks; see `Topology.place`."""
+def place(topology: Cluster, nodes: int | None, gpus_per_node: int | None, devices: int = 1) -> Placement:
+    """Place ranks of so many GPUs each; see `Topology.place`."""
     nodes = topology.nodes if nodes is None else nodes
     gpus_per_node = topology.gpus_per_node if gpus_per_node is None else gpus_per_node
     for name, count in (("nodes", nodes), ("gpus_per_node", gpus_per_node)):
@@ -111,7 +130,18 @@ def place(topology: Cluster, nodes: int | None, gpus_per_node: int | None) -> Pl
             remedy="a job on several nodes of an NVLink domain has whole trays: ask for fewer `nodes`",
         )
     _check_size(nodes, gpus_per_node)
-    return Placement(topology, nodes, gpus_per_node, classes, topology.trunks(nodes))
+    if devices > 1:
+        _check_devices(topology, gpus_per_node, devices)
+    return Placement(topology, nodes, gpus_per_node // devices, classes, topology.trunks(nodes), devices)
+
+
+def _check_devices(topology: Cluster, gpus_per_node: int, devices: int) -> None:
+    if gpus_per_node % devices:
+        what, remedy = f"ranks of {devices} GPUs on nodes of {gpus_per_node}", f"ask for a multiple of {devices}"
+        raise TopologyError(what, place="gpus_per_node", remedy=remedy)
+    if topology.nvlink_domain is not None:
+        what = f"{topology.name} is an NVLink domain, ranks of {devices} GPUs are taken to be in one node"
+        raise TopologyError(what, place="devices", remedy="ask for another machine, or for ranks of one device")
 
 
 def _check_size(nodes: int, gpus_per_node: int) -> None:

@@ -14,11 +14,11 @@ from itertools import combinations
 from ddpsim import shipped
 from ddpsim.documents.yaml_reading import read_mapping
 from ddpsim.errors import TopologyError
-from ddpsim.topology.build import MESHED
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.hardware import gcn_of
 from ddpsim.topology.layouts import gpu_model
 from ddpsim.topology.matrix_text import MatrixVocabulary, check_rows, plain_lines
+from ddpsim.topology.node import MESHED
 from ddpsim.topology.spec import topology_from_document
 
 TITLE = "Link Type between two GPUs"

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-from pydantic import ValidationError
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ddpsim import shipped
-from ddpsim.documents import join_errors, problems
-from ddpsim.documents.yaml_reading import line_of, read_mapping
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.files import display_name, read_text
+from ddpsim.files.compiled import read_compiled
 from ddpsim.topology.bounds import MOST_PAIRS
-from ddpsim.topology.build import build_node
-from ddpsim.topology.changes import change_node
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import DegradedLink, Fabric, NodeGroup, NvlinkDomain
 from ddpsim.topology.domains import check_domain
 from ddpsim.topology.node import Degradation, NodeTemplate, link_names
-from ddpsim.topology.schema import DegradedSpec, FabricSpec, NodeSpec, TopologySpec
+
+if TYPE_CHECKING:
+    from ddpsim.topology.schema import DegradedSpec, FabricSpec, NodeSpec, TopologySpec
 
 
 def load_topology(name_or_path: str) -> Topology:
@@ -31,12 +29,20 @@ def load_topology(name_or_path: str) -> Topology:
         TopologyError: a file that cannot be read, or is malformed, with every error in it.
     """
     path = shipped.find("topology", name_or_path)
-    text = read_text(path, TopologyError, "give a machine's YAML file, or a name that `ddpsim topo list` shows")
-    return parse_topology(text, display_name(name_or_path))
+
+    def read(file: Path) -> Topology:
+        text = read_text(file, TopologyError, "give a machine's YAML file, or a name that `ddpsim topo list` shows")
+        return parse_topology(text, display_name(name_or_path))
+
+    if not shipped.has("topology", path):
+        return read(path)
+    return read_compiled(path, read, beside=tuple(filter(Path.is_dir, (path.parent, *shipped.FOLDERS["gpu"]))))
 
 
 def parse_topology(text: str, place: str) -> Topology:
     """Return the topology that YAML `text` describes; `place` names it in errors."""
+    from ddpsim.documents.yaml_reading import read_mapping
+
     document = read_mapping(text, place)
     spec = _validate(_with_machines(document, place), text, place)
     return _build(spec, place)
@@ -63,6 +69,9 @@ def _machine(node: object, place: str) -> object:
     changes = {"machine": node} if isinstance(node, str) else node
     if not isinstance(changes, dict) or not isinstance(changes.get("machine"), str):
         return node
+    from ddpsim.documents.yaml_reading import read_mapping
+    from ddpsim.topology.changes import change_node
+
     try:
         path = shipped.find("topology", changes["machine"])
     except UnknownNameError as error:
@@ -74,6 +83,12 @@ def _machine(node: object, place: str) -> object:
 
 
 def _validate(document: dict[str, Any], text: str, place: str) -> TopologySpec:
+    from pydantic import ValidationError
+
+    from ddpsim.documents import join_errors, problems
+    from ddpsim.documents.yaml_reading import line_of
+    from ddpsim.topology.schema import TopologySpec
+
     try:
         return TopologySpec.model_validate(document)
     except ValidationError as error:
@@ -82,6 +97,8 @@ def _validate(document: dict[str, Any], text: str, place: str) -> TopologySpec:
 
 
 def _build(spec: TopologySpec, place: str) -> Topology:
+    from ddpsim.topology.build import build_node
+
     groups = tuple(
         NodeGroup(build_node(name, node, f"{place}: {where}"), count)
         for name, node, where, count in _nodes(spec, place)

@@ -42,6 +42,15 @@ COLLECTIVES: Mapping[Operation, str] = {
 """What a collective's span is called: as torch annotates it, whatever the backend."""
 
 
+PEER_COPY = "Memcpy PtoP"
+"""A copy from one device of a rank to another, as Kineto calls it."""
+
+
+def compute_stream(device: int) -> str:
+    """Return the name of the computing stream of the `device`-th device of a rank."""
+    return COMPUTE if device == 0 else f"{COMPUTE} {device}"
+
+
 def communication_stream(index: int) -> str:
     """Return the name of the `index`-th communication stream of a rank."""
     return f"communication {index}"
@@ -95,6 +104,7 @@ class BucketTimes:
         finished_s: the collective ended on this rank.
         written_s: gradients were usable by the optimizer (copied out where a copy is made).
         operation: of the process group, that carried it.
+        device: of a rank that has several, number of the one whose gradients they are.
     """
 
     index: int
@@ -107,6 +117,7 @@ class BucketTimes:
     finished_s: float
     written_s: float
     operation: Operation = Operation.ALLREDUCE
+    device: int = 0
 
     @property
     def moving_s(self) -> float:
@@ -158,6 +169,22 @@ class LayerTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartTimes:
+    """These moments are of what one of a rank's devices did of an iteration.
+
+    Attributes:
+        device: its number.
+        name: the phase, or `PEER_COPY` to another device.
+        started_s, finished_s: when.
+    """
+
+    device: int
+    name: str
+    started_s: float
+    finished_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Iteration:
     """One iteration of one rank; `end_s` is the start of the next forward.
 
@@ -168,7 +195,8 @@ class Iteration:
     how long a batch was waited for, a seventh part; None where loading data is no part of it. A simulated iteration
     begins with it, as forward waits for its own batch; a recorded one ends with it, in the wait for the next.
     `layer_comm_s` is how long layers waited for their own messages, as those of tensor parallelism, an eighth part;
-    None where they have none.
+    None where they have none. `parts` are what each device did of a rank that has several, which compute in turn:
+    times of other parts, on the clock of all; empty of a rank with one.
     """
 
     rank: int
@@ -188,6 +216,7 @@ class Iteration:
     gradients: tuple[Gradient, ...] = ()
     layer_comm_s: float | None = None
     layers: tuple[LayerTimes, ...] = ()
+    parts: tuple[PartTimes, ...] = ()
 
     def __repr__(self) -> str:
         what = f"{len(self.buckets)} buckets, {len(self.gradients)} gradients"
@@ -293,9 +322,12 @@ def _phases(it: Iteration) -> Iterator[Span]:
             forward_end += layer.finished_s - layer.started_s
     if it.input_s is not None:
         yield _span(it, HOST, INPUT, it.start_s, it.start_s + it.input_s, kernel=False)
-    yield _span(it, COMPUTE, FORWARD, forward, forward_end)
-    yield _span(it, COMPUTE, BACKWARD, forward_end, backward_end)
-    yield _span(it, COMPUTE, OPTIMIZER, max(backward_end, it.end_s - it.optimizer_s), it.end_s)
+    for part in it.parts:
+        yield _span(it, compute_stream(part.device), part.name, part.started_s, part.finished_s)
+    if not it.parts:
+        yield _span(it, COMPUTE, FORWARD, forward, forward_end)
+        yield _span(it, COMPUTE, BACKWARD, forward_end, backward_end)
+        yield _span(it, COMPUTE, OPTIMIZER, max(backward_end, it.end_s - it.optimizer_s), it.end_s)
     if it.exposed_comm_s > 0:
         yield _span(it, HOST, WAIT, backward_end, backward_end + it.exposed_comm_s, kernel=False)
 
@@ -314,6 +346,8 @@ def _collectives(it: Iteration, backend: str) -> Iterator[Span]:
         yield life
         stream = next((i for i, end in enumerate(free) if end <= bucket.started_s), len(free))
         free[stream : stream + 1] = [bucket.finished_s]
+        # Each device has a communicator of its own, and with NCCL a stream.
+        stream = bucket.device if it.parts else stream
         yield Span(
             rank=it.rank,
             stream=communication_stream(stream),
@@ -324,7 +358,7 @@ def _collectives(it: Iteration, backend: str) -> Iterator[Span]:
             args={"backend": backend, "iteration": it.index, **args},
         )
         if bucket.written_s > bucket.finished_s:
-            yield _span(it, COMPUTE, COPY_OUT, bucket.finished_s, bucket.written_s, kernel=False)
+            yield _span(it, compute_stream(bucket.device), COPY_OUT, bucket.finished_s, bucket.written_s, kernel=False)
     for layer in it.layers:
         yield Span(
             rank=it.rank,

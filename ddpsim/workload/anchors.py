@@ -24,6 +24,10 @@ half of the published steps, each machine as one (`python -m studies.estimates.e
 lies beyond is asked about."""
 
 
+TERM_SHARES = "device_terms"
+"""Key of an estimate's provenance: the share of the device's time that each term is, before any anchor."""
+
+
 @dataclass(frozen=True, slots=True)
 class Anchor:
     """A time that somebody measured on one GPU.

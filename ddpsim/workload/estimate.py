@@ -15,7 +15,15 @@ import numpy as np
 
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import WorkloadError
-from ddpsim.workload.anchors import Anchor, RooflineFactors, check_floor, find_repeat_spread, pace_of, sum_to_step
+from ddpsim.workload.anchors import (
+    TERM_SHARES,
+    Anchor,
+    RooflineFactors,
+    check_floor,
+    find_repeat_spread,
+    pace_of,
+    sum_to_step,
+)
 from ddpsim.workload.expert_parallel import ExpertStep, experts_on_ranks
 from ddpsim.workload.fusing import COMPILED_AS, INDUCTOR_GRAPHS, CompiledAs, fuse_operators
 from ddpsim.workload.gpus import AchievedGpu
@@ -30,10 +38,6 @@ from ddpsim.workload.timeline import EAGER_LAUNCH_S, Timeline
 
 OPTIMIZER = OPTIMIZERS["momentum"]
 """Of the shipped workloads: SGD with momentum, `foreach`."""
-
-
-TERM_SHARES = "device_terms"
-"""Key of an estimate's provenance: the share of the device's time that each term is, before any anchor."""
 
 
 @dataclass(frozen=True, slots=True)

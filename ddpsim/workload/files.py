@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ddpsim import shipped
 from ddpsim.bucketing import Parameter
-from ddpsim.documents import read_as
 from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.files import display_name, encode_text, json_text, read_json, write_whole
+from ddpsim.files.compiled import read_compiled
 from ddpsim.options.input_stage import InputStage
-from ddpsim.workload.gpus import gpu_named
-from ddpsim.workload.on_gpu import estimate_on_gpu
+from ddpsim.workload.devices import DevicePart
 from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Seconds, Workload
-from ddpsim.workload.schema import WorkloadFile, operators_document, operators_from
+
+if TYPE_CHECKING:
+    from ddpsim.workload.schema import WorkloadFile
 
 _TIMED = "timed "
 """How the file marks a device whose pace layers that sleep keep."""
@@ -40,7 +42,12 @@ def load_workload(name_or_path: str | Path) -> Workload:
     """
     path, where = locate_workload(name_or_path)
     workload = read_workload(path, name_or_path)
-    return workload if where in (None, RECORDED) else estimate_on_gpu(with_operators(workload), gpu_named(str(where)))
+    if where in (None, RECORDED):
+        return workload
+    from ddpsim.workload.gpus import gpu_named
+    from ddpsim.workload.on_gpu import estimate_on_gpu
+
+    return estimate_on_gpu(with_operators(workload), gpu_named(str(where)))
 
 
 def locate_workload(name_or_path: str | Path) -> tuple[Path, str | None]:
@@ -69,7 +76,11 @@ def read_workload(path: Path, name: str | Path) -> Workload:
     Raises:
         WorkloadError: as `load_workload`.
     """
-    return workload_from(read_json(path, WorkloadError, _REMEDY), display_name(name))
+
+    def read(file: Path) -> Workload:
+        return workload_from(read_json(file, WorkloadError, _REMEDY), display_name(name))
+
+    return read_compiled(path, read) if shipped.has("workload", path) else read(path)
 
 
 def with_operators(workload: Workload) -> Workload:
@@ -95,6 +106,8 @@ def save_workload(workload: Workload, path: str | Path) -> None:
 
 def workload_document(workload: Workload) -> dict[str, object]:
     """Return `workload` as the JSON document `ddpsim.workload/1`."""
+    from ddpsim.workload.schema import WorkloadFile
+
     return {
         "schema": WorkloadFile.SCHEMA,
         "name": workload.name,
@@ -107,7 +120,15 @@ def workload_document(workload: Workload) -> dict[str, object]:
             {"name": p.name, "shape": list(p.shape), "dtype": p.dtype, "device": p.device, "sparse": p.sparse}
             for p in workload.parameters
         ],
-        "buffers": [{"name": b.name, "shape": list(b.shape), "dtype": b.dtype} for b in workload.buffers],
+        "buffers": [
+            {
+                "name": b.name,
+                "shape": list(b.shape),
+                "dtype": b.dtype,
+                **({} if b.device is None else {"device": b.device}),
+            }
+            for b in workload.buffers
+        ],
         **{
             phase: {
                 "host_s": getattr(workload, phase).host_s.tolist(),
@@ -127,6 +148,8 @@ def workload_document(workload: Workload) -> dict[str, object]:
 
 def _optional_fields(workload: Workload) -> dict[str, object]:
     """Return what only some workloads know."""
+    from ddpsim.workload.schema import operators_document
+
     known: dict[str, object] = {}
     if (use := workload.forward_use_s) is not None:
         host, device = _nullable(np.array([use.host_s, use.device_s]))
@@ -139,6 +162,15 @@ def _optional_fields(workload: Workload) -> dict[str, object]:
         known["input_stage"] = workload.input_stage.document()
     if workload.sequence_length is not None:
         known["sequence_length"] = workload.sequence_length
+    if workload.devices:
+        known["devices"] = [
+            {
+                "device": part.device,
+                "forward_until_s": {"host": part.host_s, "device": part.device_s},
+                "sent_bytes": part.sent_bytes,
+            }
+            for part in workload.devices
+        ]
     if workload.operators is not None:
         known["operators"] = operators_document(workload.operators)
     return known
@@ -150,6 +182,9 @@ def workload_from(document: object, place: str) -> Workload:
     Raises:
         WorkloadError: another schema, a key missing or of the wrong kind, shapes that disagree.
     """
+    from ddpsim.documents import read_as
+    from ddpsim.workload.schema import WorkloadFile
+
     read = read_as(WorkloadFile, document, place, WorkloadError, _REMEDY)
     try:
         return _workload(read)
@@ -158,6 +193,8 @@ def workload_from(document: object, place: str) -> Workload:
 
 
 def _workload(read: WorkloadFile) -> Workload:
+    from ddpsim.workload.schema import operators_from
+
     return Workload(
         name=read.name,
         device=read.device.removeprefix(_TIMED),
@@ -167,7 +204,7 @@ def _workload(read: WorkloadFile) -> Workload:
         threads=read.threads,
         estimated=read.estimated,
         parameters=tuple(Parameter(p.name, tuple(p.shape), p.dtype, p.device, p.sparse) for p in read.parameters),
-        buffers=tuple(Buffer(b.name, tuple(b.shape), b.dtype) for b in read.buffers),
+        buffers=tuple(Buffer(b.name, tuple(b.shape), b.dtype, b.device) for b in read.buffers),
         forward=Phase(read.forward.host_s, read.forward.device_s),
         backward=Phase(read.backward.host_s, read.backward.device_s),
         optimizer=Phase(read.optimizer.host_s, read.optimizer.device_s),
@@ -183,6 +220,10 @@ def _workload(read: WorkloadFile) -> Workload:
         input_stage=None if read.input_stage is None else InputStage(**dict(read.input_stage)),
         operators=operators_from(read.operators, len(read.parameters)),
         sequence_length=read.sequence_length,
+        devices=tuple(
+            DevicePart(each.device, each.forward_until_s.host, each.forward_until_s.device, each.sent_bytes)
+            for each in read.devices
+        ),
     )
 
 

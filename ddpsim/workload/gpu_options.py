@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.gpus.table import PRECISIONS, GpuSpec, find_shipped_gpu, gpu_from, read_gpu
@@ -52,11 +54,11 @@ def gpu_with(
     if not figures and not known:
         return base
     changed = gpu_from({"name": base.name, "memory_bandwidth": "1GB/s", "peaks": known or {"fp32": "1T"}} | figures, "")
-    update = {key: getattr(changed, key) for key in figures}
+    update: dict[str, Any] = {key: getattr(changed, key) for key in figures}
     if known:
         update["peaks"] = {**base.peaks, **{key: changed.peaks[key] for key in changed.peaks if key in known}}
     stated = ", ".join([*figures, *(f"peak of {key}" for key in known)])
-    return base.model_copy(update=update | {"sources": [f"{stated} given by the user", *base.sources]})
+    return replace(base, **update, sources=[f"{stated} given by the user", *base.sources])
 
 
 def _peak(text: str) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import repeated_name
 from ddpsim.errors import WorkloadError
 from ddpsim.options.input_stage import InputStage
+from ddpsim.workload.devices import DevicePart, check_parts
 from ddpsim.workload.layer_messages import ExpertParallel, TensorParallel
 from ddpsim.workload.operators import StepOperators
 
@@ -137,11 +138,12 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A buffer of the module, which DDP broadcasts before each forward."""
+    """A buffer of the module, which DDP broadcasts before each forward; `device` where a rank has several."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str = "float32"
+    device: str | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -188,10 +190,11 @@ class Workload:
         experts: likewise, of a step whose mixtures of experts are spread over ranks.
         boundary_bytes: of activations between two layers of a transformer; None where nobody asked, or where they are
             not known. No file has it.
+        devices: of a rank that has several, in forward's order; empty where it has one.
 
     Raises:
         WorkloadError: where shapes disagree, two parameters share a name, a time is negative or above `MOST_S`, one
-            clock lacks a gradient or a forward use, or an iteration has no gradient.
+            clock lacks a gradient or a forward use, an iteration has no gradient, or as `check_parts` says of devices.
     """
 
     name: str
@@ -221,6 +224,7 @@ class Workload:
     tensor: TensorParallel | None = None
     experts: ExpertParallel | None = None
     boundary_bytes: int | None = None
+    devices: tuple[DevicePart, ...] = ()
 
     def __post_init__(self) -> None:
         if self.iterations == 0 or not self.parameters:
@@ -232,6 +236,7 @@ class Workload:
         self._check_gradients()
         if self.forward_use_s is not None:
             self.forward_use_s.check(len(self.parameters))
+        check_parts(self.devices, self.parameters, MOST_S)
         if not 0 <= self.arithmetic_share <= 1:
             what = f"{self.arithmetic_share!r} is not a share"
             raise WorkloadError(what, place="arithmetic_share", remedy="give a number from 0 to 1")
@@ -286,6 +291,11 @@ class Workload:
     def one_clock(self) -> bool:
         """Whether the host's time is the computation: on a CPU, and where layers that sleep keep the pace."""
         return self.on_cpu or self.timed
+
+    @property
+    def devices_per_rank(self) -> int:
+        """How many devices one rank computes on."""
+        return max(1, len(self.devices))
 
     @property
     def gpu(self) -> str | None:

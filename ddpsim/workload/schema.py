@@ -239,11 +239,12 @@ class ParameterEntry(Document):
 
 
 class BufferEntry(Document):
-    """A module's buffer; entries stand in registration order."""
+    """A module's buffer; entries stand in registration order. Of a rank with one device none is named."""
 
     name: Text
     shape: Shape
     dtype: Dtype
+    device: Text | None = None
 
 
 class PhaseEntry(Document):
@@ -258,6 +259,21 @@ class ForwardUseEntry(Document):
 
     host: Times
     device: Times
+
+
+class ForwardUntilEntry(Document):
+    """When a device's part of forward is over: seconds from the start of forward on the host's and devices' clocks."""
+
+    host: Amount
+    device: Amount
+
+
+class DeviceEntry(Document):
+    """A device of a rank that has several; entries stand in forward's order. See `DevicePart`."""
+
+    device: Text
+    forward_until_s: ForwardUntilEntry
+    sent_bytes: Index = 0
 
 
 class InputStageEntry(Document):
@@ -307,3 +323,4 @@ class WorkloadFile(File):
     operators: OperatorsEntry | None = None
     input_stage: InputStageEntry | None = None
     sequence_length: Count | None = None
+    devices: list[DeviceEntry] = Field(default_factory=list)

@@ -25,7 +25,8 @@ from ddpsim.explaining.recorder import read_recorder
 from ddpsim.files import compress, read_json, read_text
 from ddpsim.gpus.table import read_gpu
 from ddpsim.measured import read_table
-from ddpsim.order import arrivals_of, order_report
+from ddpsim.order.agreement import order_report
+from ddpsim.order.arrivals import arrivals_of
 from ddpsim.order.traces import fit_document, plan_fits
 from ddpsim.planning.plan_file import plan_from
 from ddpsim.planning.prices import read_prices

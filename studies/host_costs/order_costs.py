@@ -20,9 +20,10 @@ from ddpexec.ddp.parameters import collect
 from ddpexec.ddp.reducer_options import ReducerOptions
 from ddpexec.groups.process_groups import Communicator
 from ddpsim.bucketing import BucketCaps, rebuilt_plan
-from ddpsim.order import OrderPolicy, arrange, consensus, predictor
 from ddpsim.order.agreement import plan_tau
-from ddpsim.order.predictors import PREDICTORS
+from ddpsim.order.consensus import arrange, consensus
+from ddpsim.order.policy import OrderPolicy
+from ddpsim.order.predictors import PREDICTORS, predictor
 
 RANKS = 4
 

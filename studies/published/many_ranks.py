@@ -19,9 +19,9 @@ from statistics import fmean, median
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.constant import GIVEN
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
-from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.representatives import RankKind
 from ddpsim.workload import Workload

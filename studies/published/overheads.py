@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -178,20 +179,46 @@ def tables(each: Sequence[Found]) -> Iterator[str]:
             yield f"{HALVES[half]}: {within} of {len(medians)} systems under 25 %; {wide}"
 
 
-def constants(arguments: Sequence[str]) -> Calibration | None:
-    """Return the priors with the constants that arguments set; None where they set none."""
-    given = [each.removeprefix("--set=").split("=") for each in arguments if each.startswith("--set=")]
-    values = {name: float(value) for name, value in given}
+def constants(values: Mapping[str, float]) -> Calibration | None:
+    """Return the priors with other constants; None where there are none."""
     return Calibration.priors("nccl").with_values(values, source=GIVEN) if values else None
+
+
+def constant_of(text: str) -> tuple[str, float]:
+    """Return the constant that `CONSTANT=VALUE` names, and its value.
+
+    Raises:
+        argparse.ArgumentTypeError: no such constant, or no number.
+    """
+    name, _, value = text.partition("=")
+    if name not in Calibration.priors("nccl").constants:
+        raise argparse.ArgumentTypeError(f"{name!r} is no constant of `ddpsim constants`")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{value!r} is no number; write CONSTANT=VALUE") from None
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the tables of the systems that are named, or of all."""
-    names = [each for each in arguments if not each.startswith("--")]
-    asked = [system for system in systems() if not names or system.name in names]
+    known = {system.name: system for system in systems()}
+    parser = argparse.ArgumentParser(
+        prog="python -m studies.published.overheads",
+        description="Published steps by system: overheads, sweeps of caps and bands.",
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of a system, all by default: {', '.join(known)}")
+    parser.add_argument("--rows", action="store_true", help="print every row too")
+    parser.add_argument(
+        "--set", action="append", default=[], type=constant_of, metavar="CONSTANT=VALUE",
+        help="predict by another constant than the prior, of systems without a curve; repeatable",
+    )  # fmt: skip
+    asked = parser.parse_args(arguments)
+    if wrong := [name for name in asked.names if name not in known]:
+        parser.error(f"no system {', '.join(wrong)}; there are {', '.join(known)}")
     with ProcessPoolExecutor(1) as pool:
-        each = list(pool.map(found, asked, repeat(constants(arguments))))
-    if "--rows" in arguments:
+        chosen = [system for name, system in known.items() if not asked.names or name in asked.names]
+        each = list(pool.map(found, chosen, repeat(constants(dict(asked.set)))))
+    if asked.rows:
         for one in each:
             for row in one.rows:
                 step, over = f"{1 / row.measured - 1:+.1%}", f"{row.overhead / row.measured:+.2%}"

@@ -6,7 +6,7 @@ import pytest
 
 from studies.published.devices_fit import fitted
 from studies.published.gpu_systems import FITTED, LATER, systems
-from studies.published.overheads import Row, constant, constants, line
+from studies.published.overheads import Row, constant, constant_of, constants, line, main
 
 
 def row(measured: float, low: float, high: float, other: tuple[float, float] | None = None) -> Row:
@@ -40,10 +40,32 @@ def test_devices_are_fitted_to_what_is_left_beside_one_point_that_lies_apart() -
 
 
 def test_constants_that_are_set_take_the_place_of_priors() -> None:
-    assert constants(["a100-pair", "--rows"]) is None
-    given = constants(["a100-pair", "--set=nccl.ddp.pace_spread=0.001"])
+    assert constants({}) is None
+    given = constants(dict([constant_of("nccl.ddp.pace_spread=0.001")]))
     assert given is not None
     assert given["nccl.ddp.pace_spread"] == 0.001
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nobody"], "no system nobody; there are a100-pair"),
+        (["--set=nccl.ddp.tail=3"], "'nccl.ddp.tail' is no constant"),
+        (["--set=nccl.ddp.pace_spread=much"], "'much' is no number"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_predicted(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert said in capsys.readouterr().err
+
+
+def test_help_predicts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    assert "--set CONSTANT=VALUE" in capsys.readouterr().out
 
 
 def test_the_rest_is_fitted_to_a_spread_that_is_given() -> None:

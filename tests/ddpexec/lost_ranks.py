@@ -85,6 +85,9 @@ def attempt(trial: Trial) -> Outcome:
             for rank in [rank for rank, seconds in ended.items() if seconds is None and _is_gone(pids[rank])]:
                 ended[rank] = time.monotonic() - begin
             time.sleep(0.02)
+        if trial.torchrun:  # it may still be telling of it
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(LATEST_S)
         time.sleep(0.2)
         text = log.read_text()
     return Outcome(ended, re.findall(r"^error: .*", text, re.MULTILINE), text)

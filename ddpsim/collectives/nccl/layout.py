@@ -27,11 +27,10 @@ from ddpsim.collectives.switch_search import MOST_HEADS, find_switch_graph
 from ddpsim.collectives.trees import depth_and_fan, double_binary_tree
 from ddpsim.network.fairness import LinkId
 from ddpsim.operations import Operation
-from ddpsim.topology.build import MESHED, is_mesh
 from ddpsim.topology.domains import MNNVL_FROM, group_by_domain
 from ddpsim.topology.graph import Link, NodeTemplate, Placement
 from ddpsim.topology.hardware import gcn_of, nic_kind
-from ddpsim.topology.node import VertexKind
+from ddpsim.topology.node import MESHED, VertexKind, is_mesh
 from ddpsim.topology.paths import KINDS, Route
 
 _LATENCY_KNOWN_FROM = 2013

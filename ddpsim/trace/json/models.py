@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from ddpsim.documents import MOST_ITEMS, Document, document_error, read_as
 from ddpsim.errors import InputError
 from ddpsim.operations import Operation
-from ddpsim.trace.records import BucketTimes, Gradient, Iteration, LayerTimes
+from ddpsim.trace.records import BucketTimes, Gradient, Iteration, LayerTimes, PartTimes
 
 _MOST = 1 << 63
 """No time, count or size is as large."""
@@ -54,6 +54,7 @@ class BucketRecord(Document):
     finished_s: Seconds
     written_s: Seconds
     operation: Annotated[Operation, Field(strict=False)] = Operation.ALLREDUCE
+    device: Annotated[int, Field(ge=0, lt=MOST_ITEMS)] = 0
 
     def times(self) -> BucketTimes:
         """Return the bucket."""
@@ -65,6 +66,15 @@ class LayerRecord(Document):
 
     operation: Annotated[Operation, Field(strict=False)]
     size_bytes: Whole
+    started_s: Seconds
+    finished_s: Seconds
+
+
+class PartRecord(Document):
+    """`PartTimes` as it was written."""
+
+    device: Annotated[int, Field(ge=0, lt=MOST_ITEMS)]
+    name: str
     started_s: Seconds
     finished_s: Seconds
 
@@ -87,6 +97,7 @@ class IterationRecord(Document):
     stepped: bool | None = None
     layer_comm_s: Seconds | None = None
     layers: list[LayerRecord] = Field(default_factory=list)
+    parts: list[PartRecord] = Field(default_factory=list)
     buckets: list[BucketRecord]
     gradients: list[Annotated[tuple[Parameter, Seconds, Seconds], Field(strict=False)]]
 
@@ -107,6 +118,14 @@ def iteration_from(record: object, place: str, error: type[InputError], remedy: 
     buckets = tuple(bucket.times() for bucket in read.buckets)
     gradients = tuple(Gradient(parameter=p, hook_s=hook, ready_s=ready) for p, hook, ready in read.gradients)
     layers = tuple(LayerTimes(**dict(each)) for each in read.layers)
+    parts = tuple(PartTimes(**dict(each)) for each in read.parts)
     stepped = read.synced if read.stepped is None else read.stepped
-    found = {**dict(read), "stepped": stepped, "buckets": buckets, "gradients": gradients, "layers": layers}
+    found = {
+        **dict(read),
+        "stepped": stepped,
+        "buckets": buckets,
+        "gradients": gradients,
+        "layers": layers,
+        "parts": parts,
+    }
     return Iteration(**found)

@@ -19,6 +19,7 @@ from ddpsim.trace.records import (
     BucketTimes,
     Iteration,
     LayerTimes,
+    PartTimes,
     PathSpan,
     Span,
     Trace,
@@ -30,7 +31,9 @@ _FIRST_COMMUNICATION_TID = 20
 _FIRST_PATH_TID = 2000
 """The first stream of the longest path, below all others."""
 
-_ITERATION, _BUCKET, _LAYER = ([each.name for each in fields(of)] for of in (Iteration, BucketTimes, LayerTimes))
+_ITERATION, _BUCKET, _LAYER, _PART = (
+    [each.name for each in fields(of)] for of in (Iteration, BucketTimes, LayerTimes, PartTimes)
+)
 
 Event = dict[str, object]
 
@@ -184,14 +187,19 @@ def _us(seconds: float) -> float:
 
 
 def iteration_document(it: Iteration) -> dict[str, object]:
-    """Return `it` as JSON values; without parts that it has not: loading data, messages of layers."""
+    """Return `it` as JSON values; without parts that it has not: loading data, messages of layers, devices."""
     record: dict[str, object] = {name: getattr(it, name) for name in _ITERATION}
     # Not by `asdict`, which copies every value: a trace is written while its training waits.
-    record["buckets"] = [{name: getattr(bucket, name) for name in _BUCKET} for bucket in it.buckets]
+    of_bucket = _BUCKET if it.parts else [name for name in _BUCKET if name != "device"]
+    record["buckets"] = [{name: getattr(bucket, name) for name in of_bucket} for bucket in it.buckets]
     record["gradients"] = [[g.parameter, g.hook_s, g.ready_s] for g in it.gradients]
     record["layers"] = [{name: getattr(each, name) for name in _LAYER} for each in it.layers]
     if it.input_s is None:
         del record["input_s"]
     if it.layer_comm_s is None:
         del record["layer_comm_s"], record["layers"]
+    if it.parts:
+        record["parts"] = [{name: getattr(each, name) for name in _PART} for each in it.parts]
+    else:
+        del record["parts"]
     return record

@@ -75,9 +75,19 @@ def test_checkpointed_layers_run_again_in_backward():
     assert longer == backward + of_first
 
 
-def test_what_crosses_to_an_operator_is_what_was_made_before_and_is_still_read():
+def test_what_crosses_to_an_operator_is_what_its_kernel_would_keep_out_of_memory():
     made = [torch.empty(size) for size in (1, 10, 100, 1000)]
     edges = Edges(own_bytes)
     for number, read in enumerate(([], [0], [1], [0, 2])):
         edges.note(number, [made[index] for index in read], [made[number]])
     assert edges.crossing(4) == [4 * bytes_ for bytes_ in (0, 1, 1 + 10, 1 + 100)]
+
+
+def test_what_a_librarys_kernel_makes_or_reads_is_in_memory_whether_graphs_end_there_or_not():
+    """A shortcut (0) around two products, a gate (3) beside the second: the gate alone is never written."""
+    made = [torch.empty(10**place) for place in range(6)]
+    edges = Edges(own_bytes)
+    steps = (([], True), ([0], False), ([0], False), ([1], True), ([2, 3], True), ([4, 0], True))
+    for number, (read, memory) in enumerate(steps):
+        edges.note(number, [made[index] for index in read], [made[number]], memory=memory)
+    assert edges.crossing(6) == [4 * bytes_ for bytes_ in (0, 0, 0, 0, 1000, 10000)]

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from ddpexec.__main__ import main  # noqa: E402
 from ddpexec.capturing.capture import Capture, CaptureSettings, capture_model, capture_step  # noqa: E402
-from ddpexec.capturing.recorder import _phase  # noqa: E402
+from ddpexec.capturing.recorder import phase_of  # noqa: E402
 from ddpexec.capturing.stamps import Stamp  # noqa: E402
 from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
 from ddpsim.errors import InputError, UnknownNameError, WorkloadError  # noqa: E402
@@ -250,6 +250,6 @@ def test_a_phase_on_a_gpu_has_busy_time_and_no_waiting(busy_s, device_s):
     # The host took 10 ms, 3 of them waiting; the device passed from one event to the next in 60 ms.
     stamps = [(Stamp(5.0, Event(100.0)), Stamp(5.010, Event(160.0)))]
     use = DeviceUse({"forward": busy_s}, {"forward": 0.003}, ())
-    phase = _phase(stamps, "forward", use)
+    phase = phase_of(stamps, "forward", use)
     assert phase.host_s == pytest.approx([0.007])
     assert phase.device_s == pytest.approx([device_s])

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import NeverReadyError, OptionError
 from ddpexec.groups.process_groups import round_robin
-from ddpsim.order import OnDrift
+from ddpsim.order.rebuild import OnDrift
 from tests.ddpexec.groups import ranks
 
 BOTH = (DistributedDataParallel, nn.parallel.DistributedDataParallel)

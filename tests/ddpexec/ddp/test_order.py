@@ -10,7 +10,8 @@ from torch import nn  # noqa: E402
 from ddpexec.compression import hook_for  # noqa: E402
 from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
 from ddpsim.bucketing import BucketCaps, initial_plan, rebuilt_plan  # noqa: E402
-from ddpsim.order import ExponentialMean, Once, OnDrift  # noqa: E402
+from ddpsim.order.predictors import ExponentialMean  # noqa: E402
+from ddpsim.order.rebuild import Once, OnDrift  # noqa: E402
 from tests.ddpexec.groups.ranks import run  # noqa: E402
 
 STOCK = nn.parallel.DistributedDataParallel

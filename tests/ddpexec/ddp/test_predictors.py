@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
 from ddpsim.bucketing import BucketCaps, rebuilt_plan  # noqa: E402
 from ddpsim.errors import InputError  # noqa: E402
-from ddpsim.order import LastArrival, OnDrift  # noqa: E402
+from ddpsim.order.predictors import LastArrival  # noqa: E402
+from ddpsim.order.rebuild import OnDrift  # noqa: E402
 from tests.ddpexec.ddp.test_order import BACKWARDS, CAP, FORWARDS, Branches, list_parameters  # noqa: E402
 from tests.ddpexec.groups.ranks import run  # noqa: E402
 
@@ -105,7 +106,7 @@ def test_ranks_that_expect_other_orders_build_the_same_buckets():
 
 def test_a_predictor_by_its_path_is_the_built_in_one():
     orders = [BACKWARDS, FORWARDS, FORWARDS, BACKWARDS]
-    named, own = (run(2, train, name, orders) for name in ("mean", "ddpsim.order:MeanReady"))
+    named, own = (run(2, train, name, orders) for name in ("mean", "ddpsim.order.predictors:MeanReady"))
     assert named == own
 
 

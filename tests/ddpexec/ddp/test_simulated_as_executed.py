@@ -16,9 +16,9 @@ from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
 from ddpsim.bucketing import BucketCaps, Parameter  # noqa: E402
 from ddpsim.bucketing.drop import aligned_plan  # noqa: E402
 from ddpsim.simulation import Options, representatives, simulate  # noqa: E402
-from ddpsim.simulation.pace import paces  # noqa: E402
 from ddpsim.topology.spec import load_topology  # noqa: E402
 from ddpsim.workload import Phase, Workload  # noqa: E402
+from ddpsim.workload.iteration_profile import paces  # noqa: E402
 from tests.ddpexec.groups.ranks import run  # noqa: E402
 
 COUNT, ITERATIONS = 7, 9

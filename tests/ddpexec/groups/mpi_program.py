@@ -18,6 +18,7 @@ from torch import nn
 from ddpexec import DistributedDataParallel, Tuner, trace
 from ddpexec.errors import OptionError
 from ddpexec.groups.launched import join_launched
+from ddpexec.tuning.observing import Watch
 from ddpsim.trace.json import read_trace
 
 
@@ -140,8 +141,8 @@ def recorded(rank: int) -> None:
         step()
         tuner.step()
     assert tuner.refused is None
-    assert tuner._observer.job.backend == "mpi"
     tuner.close()
+    assert Watch(model).job.backend == "mpi"
 
 
 if __name__ == "__main__":

@@ -35,17 +35,18 @@ def join(monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
 
     def as_rank_one(ranks: int, **options: str) -> mock.Mock:
         environment = {"RANK": 1, "LOCAL_RANK": 1, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
-        for name, value in (environment | {"MASTER_ADDR": "here", "MASTER_PORT": 1}).items():
+        listens = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": rank_zero.getsockname()[1]}
+        for name, value in (environment | listens).items():
             monkeypatch.setenv(name, str(value))
         with join_launched("run", **options) as rank:
             start.device = rank.device
         return start
 
     with (
+        socket.create_server(("127.0.0.1", 0)) as rank_zero,
         mock.patch.multiple("torch.distributed", **functions),
         mock.patch.multiple("torch.cuda", **gpus),
         mock.patch("ddpexec.groups.launched.Communicator"),
-        mock.patch("ddpexec.groups.launched._wait_for_listener"),
     ):
         yield as_rank_one
 

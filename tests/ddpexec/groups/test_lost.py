@@ -68,7 +68,7 @@ def in_a_loader(rank: int) -> str:
     from tests.ddpexec.small import small_workload
 
     run = Run(RunSettings(iterations=1), torch.device("cpu"), workload=small_workload())
-    with mock.patch.object(run, "_step", side_effect=RuntimeError("DataLoader timed out after 5 seconds")):
+    with mock.patch.object(run, "ddp", side_effect=RuntimeError("DataLoader timed out after 5 seconds")):
         try:
             run.train()
         except RuntimeError as error:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from unittest import mock
@@ -125,7 +126,7 @@ def test_a_missing_library_is_one_message_with_its_remedy(monkeypatch: pytest.Mo
 def test_without_the_name_server_torchrun_s_ranks_are_told_to_use_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(InputError, match=r"`ompi-server`, which is not here; start the ranks by `mpirun -np N`"):
-        mpi_world._start_server()
+        mpi_world.communicator_of(torch.distributed.HashStore(), 0, 2, [])
 
 
 @pytest.mark.parametrize("tensor", [torch.ones(1, dtype=torch.complex32), torch.eye(2).to_sparse()])
@@ -134,7 +135,14 @@ def test_what_mpi_cannot_send_is_refused(tensor: torch.Tensor) -> None:
         check_tensor(tensor)
 
 
-def test_a_call_that_does_not_return_fails_it_and_those_behind_it() -> None:
+@pytest.fixture
+def abandoned() -> Iterator[mock.Mock]:
+    """What is called where MPI is given up; this process goes on."""
+    with mock.patch("ddpexec.groups.mpi_work.abandon") as called:
+        yield called
+
+
+def test_a_call_that_does_not_return_fails_it_and_those_behind_it(abandoned: mock.Mock) -> None:
     calls, held = MpiCalls(timedelta(seconds=0.3)), threading.Event()
     try:
         first = calls.carry_out("allreduce", lambda: held.wait(20) and None, [])
@@ -144,13 +152,13 @@ def test_a_call_that_does_not_return_fails_it_and_those_behind_it() -> None:
                 work.wait()
         with pytest.raises(MpiError, match="allreduce timed out"):
             calls.carry_out("barrier", lambda: None, [])
+        abandoned.assert_called_once_with()
     finally:
         held.set()
         calls.close()
-        mpi_world._world.broken = False
 
 
-def test_calls_are_carried_out_in_order_and_an_abort_wakes_who_waits() -> None:
+def test_calls_are_carried_out_in_order_and_an_abort_wakes_who_waits(abandoned: mock.Mock) -> None:
     calls, held, order = MpiCalls(timedelta(seconds=60)), threading.Event(), list[int]()
     try:
         for number in range(3):
@@ -161,10 +169,10 @@ def test_calls_are_carried_out_in_order_and_an_abort_wakes_who_waits() -> None:
         threading.Timer(0.1, calls.abort).start()
         with pytest.raises(MpiError, match="given up"):
             work.wait()
+        abandoned.assert_called_once_with()
     finally:
         held.set()
         calls.close()
-        mpi_world._world.broken = False
 
 
 def test_what_follows_a_call_may_make_another_and_wait_for_it() -> None:

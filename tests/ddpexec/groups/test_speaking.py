@@ -64,6 +64,8 @@ def test_torchrun_lets_a_late_rank_0_speak(tmp_path: Path) -> None:
     late = tmp_path / "late.py"
     late.write_text(
         "import os, runpy, time\n"
+        "from ddpexec.groups import speaking\n"
+        "speaking.LET_SPEAK_S = 100\n"  # on a busy machine the late rank is later still
         "time.sleep(2 if os.environ['RANK'] == '0' else 0)\n"
         "runpy.run_module('ddpexec', run_name='__main__', alter_sys=True)\n"
     )

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -10,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ddpexec.commands.run import _train  # noqa: E402
+from ddpexec.__main__ import main  # noqa: E402
 from ddpexec.groups.launched import abort_groups, join_launched  # noqa: E402
 from ddpexec.groups.termination import raise_on_sigterm  # noqa: E402
 from tests.ddpexec.groups import ranks  # noqa: E402
@@ -64,31 +65,43 @@ def nccl() -> mock.Mock:
         yield calls
 
 
-def test_what_nccl_waits_for_is_given_up_before_the_trace_is_read(nccl: mock.Mock, tmp_path: Path) -> None:
-    running = mock.Mock()
-    running.train.side_effect = RuntimeError("a rank is gone")
-    running.trace.side_effect = lambda: nccl.trace()
-    with mock.patch("ddpsim.trace.json.write_rank"), mock.patch("ddpexec.commands.run.ignore_from_now_on"):
-        with pytest.raises(RuntimeError, match="is gone"):
-            _train(running, tmp_path, mock.Mock())
-        abort_groups()
-    assert [call[0] for call in nccl.mock_calls] == ["_abort_process_group", "trace"]
-
-
-@pytest.mark.parametrize("error", [None, RuntimeError("a rank is gone")])
-def test_process_groups_end_once_and_a_broken_one_of_nccl_is_not_waited_for(
-    nccl: mock.Mock, monkeypatch: pytest.MonkeyPatch, error: RuntimeError | None
-) -> None:
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The environment of one rank; what it says to others goes nowhere, and signals are heard after it."""
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "here", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
+    with (
+        mock.patch("ddpexec.groups.launched.Communicator"),
+        mock.patch("ddpexec.groups.launched.ignore_from_now_on"),
+        mock.patch("ddpexec.commands.run.ignore_from_now_on"),
+    ):
+        yield
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_nccl_waits_for_is_given_up_before_the_trace_is_read(nccl: mock.Mock, tmp_path: Path) -> None:
+    running = mock.Mock(rank=0, world_size=1)
+    running.train.side_effect = RuntimeError("a rank is gone")
+    running.trace.side_effect = lambda: nccl.trace()
+    with mock.patch("ddpexec.running.run.Run", return_value=running), mock.patch("ddpsim.trace.json.write_rank"):
+        with pytest.raises(RuntimeError, match="is gone"):
+            main(["run", "--model", "mlp", "--backend", "gloo", "--out", str(tmp_path)])
+        abort_groups()
+    assert [call[0] for call in nccl.mock_calls] == ["start", "_abort_process_group", "trace"]
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("error", [None, RuntimeError("a rank is gone")])
+def test_process_groups_end_once_and_a_broken_one_of_nccl_is_not_waited_for(
+    nccl: mock.Mock, error: RuntimeError | None
+) -> None:
     caught = []
-    with mock.patch("ddpexec.groups.launched.Communicator"):
-        try:
-            with join_launched("run", "gloo"):
-                if error is not None:
-                    raise error
-        except RuntimeError as raised:
-            caught.append(raised)
+    try:
+        with join_launched("run", "gloo"):
+            if error is not None:
+                raise error
+    except RuntimeError as raised:
+        caught.append(raised)
     assert caught == ([] if error is None else [error])
     ended = "destroy_process_group" if error is None else "_abort_process_group"
     assert [call[0] for call in nccl.mock_calls] == ["start", ended]

@@ -6,6 +6,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -20,7 +21,7 @@ from ddpexec.compression import measure  # noqa: E402
 from ddpexec.groups.launched import Launched  # noqa: E402
 from ddpexec.groups.process_groups import Communicator  # noqa: E402
 from ddpexec.microbench.copies import Copies  # noqa: E402
-from ddpexec.microbench.under_load import _measure_beside  # noqa: E402
+from ddpexec.microbench.under_load import measure_beside  # noqa: E402
 from ddpexec.running.timed import make_timed_model  # noqa: E402
 from ddpexec.timing.stopwatch import Span, span_of  # noqa: E402
 from ddpexec.timing.waiting import spinner  # noqa: E402
@@ -90,7 +91,7 @@ def test_a_collective_beside_a_computation_ends_when_the_device_has_ended_it(gpu
 
     launched = Launched(Communicator([torch.distributed.group.WORLD]), CUDA, 1)
     with mock.patch("torch.cuda.set_device", devices.append):
-        _, median_s = _measure_beside(launched, compute, collective, 9)
+        _, median_s = measure_beside(launched, compute, collective, 9)
     assert median_s == pytest.approx(20 * MS, abs=10 * MS), "a host that has waited gets the GIL 50 ms later"
     late_s = [abs(end_s - ended_s) for (_, end_s), ended_s in zip(spans, nccl.ends_s, strict=True)]
     assert statistics.median(late_s) < 10 * MS
@@ -107,10 +108,8 @@ def test_the_device_that_is_measured_is_waited_for_whichever_is_current(gpu: Gpu
     gpu.synchronised.clear()
     measure("fp16", elements=(64, 256), repeats=1)
     assert gpu.synchronised == []
-    with (
-        mock.patch("ddpexec.capturing.device_pass.profile"),
-        mock.patch("ddpexec.capturing.device_pass._events", return_value=[]),
-    ):
+    with mock.patch("ddpexec.capturing.device_pass.profile") as profile:
+        profile().export_chrome_trace.side_effect = lambda path: Path(path).write_text('{"traceEvents": []}')
         profiled = DevicePass(SECOND)
         profiled.start()
         for _ in range(DevicePass.iterations):

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from ddpexec.groups.launched import Launched  # noqa: E402
 from ddpexec.groups.process_groups import Communicator  # noqa: E402
 from ddpexec.microbench import under_load  # noqa: E402
-from ddpexec.microbench.copies import LARGE_BYTES, Copies, _Beside  # noqa: E402
+from ddpexec.microbench.copies import LARGE_BYTES, BesideCopies, Copies  # noqa: E402
 from ddpexec.timing.stopwatch import Span  # noqa: E402
 
 STEPS, COLLECTIVES = 3, 8
@@ -53,14 +53,14 @@ def test_a_slowdown_is_what_is_loaded_over_what_is_quiet(monkeypatch: pytest.Mon
     monkeypatch.setattr(under_load, "seconds_of", lambda work, device: work())
     launched = Launched(Communicator([torch.distributed.group.WORLD]), torch.device("cpu"), 1)
     made = Pretended()
-    factors = under_load._round(launched, made.step, made.collective, STEPS, COLLECTIVES)
+    factors = under_load.measure_round(launched, made.step, made.collective, STEPS, COLLECTIVES)
     assert factors == pytest.approx((2.0, 3.0, 1.25))
 
 
 @pytest.mark.usefixtures("one_rank")
 def test_of_several_rounds_the_median_counts_and_nothing_is_faster_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = iter([(2.0, 1.5, 0.9), (9.0, 1.4, 0.8), (1.0, 1.6, 0.7)])
-    monkeypatch.setattr(under_load, "_round", lambda *_: next(rounds))
+    monkeypatch.setattr(under_load, "measure_round", lambda *_: next(rounds))
     monkeypatch.setattr(under_load, "SIZE_BYTES", 64)
     launched = Launched(Communicator([torch.distributed.group.WORLD]), torch.device("cpu"), 1)
     found = under_load.measure_slowdowns(launched, lambda: None, rounds=3)
@@ -71,12 +71,12 @@ def test_of_several_rounds_the_median_counts_and_nothing_is_faster_under_load(mo
 def test_copies_and_collectives_slow_each_other_by_what_is_loaded_over_what_is_quiet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def beside(_: Copies, communicator: Communicator, tensor: torch.Tensor) -> _Beside:
+    def beside(_: Copies, communicator: Communicator, tensor: torch.Tensor) -> BesideCopies:
         large = tensor.nbytes == LARGE_BYTES
-        return _Beside((5.0, 5.004), (7.0, 7.010 if large else 7.024), 1.5)
+        return BesideCopies((5.0, 5.004), (7.0, 7.010 if large else 7.024), 1.5)
 
     monkeypatch.setattr("ddpexec.microbench.copies.BUCKET_BYTES", 4800)
-    monkeypatch.setattr(Copies, "_measure_beside", beside)
+    monkeypatch.setattr(Copies, "measure_beside", beside)
     communicator = Communicator([torch.distributed.group.WORLD])
     found = Copies(torch.device("cpu")).slowdowns(communicator)
     assert found == pytest.approx({"copy_slowdown": 1.5, "communication_slowdown": 2.5, "step_slowdown": 6.0})

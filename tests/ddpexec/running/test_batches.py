@@ -114,7 +114,7 @@ def test_batches_are_copied_to_the_gpu(how: str) -> None:
     for _ in range(4):
         batches.take()
     torch.cuda.synchronize()
-    assert batches._here is not None
-    assert batches._here.device.type == "cuda"
-    assert batches._here.numel() == 1_000_000
+    assert batches.here is not None
+    assert batches.here.device.type == "cuda"
+    assert batches.here.numel() == 1_000_000
     batches.close()

@@ -117,16 +117,10 @@ def beside(rank: int) -> list[tuple[float, int, int, int]]:
                 step(made, number, rank, 4)
             served = made.end()
             weights = [parameter.detach() for parameter in made.module.parameters()]
-            sent = pushed_bytes(made)
+            sent = made.reducer.messages.pushed_bytes
             far = apart(weights, alone(optimizer, 4)[-1])
             found.append((far, served.updates if served else 0, len(made.schedule) // 2, sent))
     return found
-
-
-def pushed_bytes(made: Any) -> int:
-    """Return the bytes that a rank has pushed to servers of other ranks."""
-    pushes = [lane for (_, stream), lane in made.reducer.messages._lanes.items() if stream == "push"]
-    return sum(lane.sent_bytes for lane in pushes)
 
 
 def test_servers_beside_trainers_end_with_the_weights_of_one_process() -> None:

@@ -19,7 +19,8 @@ dist = torch.distributed
 import ddpexec  # noqa: E402
 from ddpexec.errors import OptionError  # noqa: E402
 from ddpsim.errors import InputError  # noqa: E402
-from ddpsim.explaining.explain import backend_of, explain  # noqa: E402
+from ddpsim.explaining.explain import backend_of  # noqa: E402
+from ddpsim.explaining.files import read_ranks  # noqa: E402
 from ddpsim.operations import Operation  # noqa: E402
 from ddpsim.trace.json import read_trace  # noqa: E402
 from ddpsim.trace.metrics import summarise  # noqa: E402
@@ -355,7 +356,7 @@ def of_mpi(rank: int, folder: str) -> str:
 def test_a_trace_and_a_tuner_name_the_backend_of_mpi(tmp_path: Path) -> None:
     assert ranks.run(2, of_mpi, str(tmp_path)) == ["mpi", "mpi"]
     assert read_trace(tmp_path).backend == "mpi"
-    lead = explain(tmp_path).ranks.ranks[0]
+    lead = read_ranks(tmp_path, None, None).ranks[0]
     assert (lead.backend, lead.device, backend_of(lead)) == ("mpi", "cpu", "mpi")
 
 

@@ -72,3 +72,10 @@ def test_ready_twice_is_an_error_also_for_an_unused_gradient():
     queue.start([1])
     with pytest.raises(MarkedTwiceError, match="gradient 1 was marked ready twice"):
         queue.mark_ready(1)
+
+
+def test_a_message_that_comes_after_nothing_goes_at_the_start_of_each_iteration():
+    queue = LaunchQueue([(), (0,), ()])
+    for _ in range(2):
+        assert queue.begin() == [0]
+        assert queue.mark_ready(0) == [1, 2]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim.chakra import import_trace, schema, write_traces
+from ddpsim.chakra import import_trace, write_traces
 from ddpsim.chakra.schema import NodeType, TraceNode, encode
 from ddpsim.errors import InputError, TraceError
 from ddpsim.prediction.predict import predict
@@ -194,8 +194,6 @@ def test_a_cut_file_is_refused(tmp_path, keep):
 
 def test_without_protobuf_the_extra_is_named(tmp_path, monkeypatch):
     path = saved(tmp_path, [comp(1), comm(2, 1)])
-    schema._messages.cache_clear()
     monkeypatch.setitem(sys.modules, "google.protobuf", None)
     with pytest.raises(InputError, match=r"ddpsim\[chakra\]"):
         import_trace(path)
-    schema._messages.cache_clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import log
 from pathlib import Path
 
@@ -32,7 +32,7 @@ TRUTH = PRIOR.with_values(
 )
 
 
-def times_s(nodes: int, constants: Calibration, sizes: list[int]) -> list[float]:
+def times_s(nodes: int, constants: Calibration, sizes: Sequence[int]) -> list[float]:
     collectives = Collectives(
         None,
         DGX.place(nodes),
@@ -43,9 +43,9 @@ def times_s(nodes: int, constants: Calibration, sizes: list[int]) -> list[float]
     return [collectives.estimate_s(size) for size in sizes]
 
 
-def write_table(path: Path, nodes: int, wild: int | None = None) -> Path:
-    times = times_s(nodes, TRUTH, SIZES)
-    rows = [f"{s},{t * 1e6 * (9 if n == wild else 1):.2f}" for n, (s, t) in enumerate(zip(SIZES, times, strict=True))]
+def write_table(path: Path, nodes: int, wild: int | None = None, sizes: Sequence[int] = SIZES) -> Path:
+    times = times_s(nodes, TRUTH, sizes)
+    rows = [f"{s},{t * 1e6 * (9 if n == wild else 1):.2f}" for n, (s, t) in enumerate(zip(sizes, times, strict=True))]
     path.write_text(
         "\n".join([f"# ranks: {8 * nodes}", "# nccl: 2.30.3", "# algorithm: ring", "size_bytes,time_us", *rows, ""])
     )
@@ -128,16 +128,14 @@ def test_a_table_of_one_row_is_taken_and_said_to_be_one(ddpsim: Callable, tmp_pa
     assert said.out.splitlines()[0].startswith("1 row; mean absolute error")
 
 
-def test_measured_times_stand_beside_fitted_ones(
-    ddpsim: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ddpsim.cli.calibrate._MOST_ROWS", 6)
-    words = ("calibrate", write_table(tmp_path / "t.csv", 1), "--topology", "dgx-1v", "-o", tmp_path / "c.json")
+def test_measured_times_stand_beside_fitted_ones(ddpsim: Callable, tmp_path: Path) -> None:
+    table = write_table(tmp_path / "t.csv", 1, sizes=[1024 << k for k in range(17)] + [3072 << k for k in range(9)])
+    words = ("calibrate", table, "--topology", "dgx-1v", "-o", tmp_path / "c.json")
     report, lines = ddpsim(*words, "--json").document, ddpsim(*words).out.splitlines()
-    assert "the 6 farthest off of 10 rows; -v and --json have all" in lines
+    assert "the 24 farthest off of 26 rows; -v and --json have all" in lines
     at = next(n for n, line in enumerate(lines) if line.endswith("error"))
-    shown = [line.split() for line in lines[at + 1 : at + 7]]
-    farthest = sorted(report["rows"], key=lambda row: -abs(log(row["fitted_s"] / row["measured_s"])))[:6]
+    shown = [line.split() for line in lines[at + 1 : at + 25]]
+    farthest = sorted(report["rows"], key=lambda row: -abs(log(row["fitted_s"] / row["measured_s"])))[:24]
     assert shown == [
         [
             str(row["size_bytes"]),

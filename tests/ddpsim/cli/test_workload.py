@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim.chakra import schema
 from ddpsim.workload.files import load_workload, save_workload
 from tests.ddpsim.workload.kineto_traces import Job
 from tests.ddpsim.workload.test_kineto import shapes
@@ -95,12 +94,10 @@ def test_a_chakra_trace_is_written_and_imported(ddpsim: Callable, tiny: Path, tm
 def test_chakra_without_protobuf_is_refused_before_anything_is_simulated(
     ddpsim: Callable, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schema._messages.cache_clear()
     monkeypatch.setitem(sys.modules, "google.protobuf", None)
     predict = ("predict", "--workload", tiny, "--topology", "dgx-1v", "--chakra", tmp_path / "traces")
     ddpsim(*predict).refused("protobuf", "ddpsim[chakra]")
     assert not list((tmp_path / "traces").glob("*"))
-    schema._messages.cache_clear()
 
 
 def test_a_file_that_is_no_chakra_trace_is_refused(ddpsim: Callable, tmp_path: Path) -> None:

@@ -287,14 +287,14 @@ def test_a_rack_of_one_switch_has_rings_that_fill_its_nvlinks() -> None:
 
 def test_the_work_of_a_search_is_bounded_on_any_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = 0
-    take = RingSearch._take
+    take = RingSearch.take
 
     def counted(self: RingSearch, hop: Any, speed: float) -> bool:
         nonlocal tried
         tried += 1
         return take(self, hop, speed)
 
-    monkeypatch.setattr(RingSearch, "_take", counted)
+    monkeypatch.setattr(RingSearch, "take", counted)
     node = rack(40, "")
     check(find_channels(node, network=True), node, tuple(gpu.name for gpu in node.gpus))
     assert tried < 1_500_000

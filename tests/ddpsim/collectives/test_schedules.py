@@ -80,6 +80,16 @@ def test_every_rank_ends_with_the_sum(name: str, ranks: int, seed: int) -> None:
     np.testing.assert_array_equal(carried_out_late(schedule, values, seed), expected)
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_the_halves_of_an_allreduce_leave_each_chunk_summed_on_one_rank_and_then_on_all(ranks: int) -> None:
+    values = np.random.default_rng(ranks).integers(0, 1000, (ranks, ranks))
+    for whole in (schedules.ring(ranks), schedules.halving_doubling(ranks)):
+        summed = carried_out(schedules.half(whole, reduce=True), values)
+        assert ((summed == values.sum(axis=0)).sum(axis=0) == 1).all()
+        handed_out = carried_out(schedules.half(whole, reduce=False), summed)
+        np.testing.assert_array_equal(handed_out, np.broadcast_to(values.sum(axis=0), values.shape))
+
+
 @pytest.mark.parametrize(("parents", "heads"), [((None,), [0, 1, 2]), ((None, 0, 0, 2), [2, 0])])
 def test_switches_that_reduce_give_every_gpu_the_sum(parents: tuple[int | None, ...], heads: list[int]) -> None:
     schedule = tree_schedules.in_switch(parents, 3, heads, pieces=2)

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from ddpsim.collectives.nccl.operation_tuning import operation_table
 from ddpsim.collectives.nccl.shape import InSwitch, Shape
 from ddpsim.collectives.nccl.tuning import best, ll_max, table, time_us, tree_max
 from ddpsim.collectives.nccl.versions import LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE
+from ddpsim.operations import Operation
 
 DGX1V = Shape(ranks=8, nodes=1, channels=6, channel_bandwidth=20.0, tree_bandwidth=20.0, sm=70, nvlink=True)
 TWO_A100 = Shape(
@@ -29,6 +31,15 @@ def test_lines_worked_by_hand() -> None:
     assert entry(DGX1V, TREE, LL128) == pytest.approx((14 + 14 * 1.25, 0.92 * 120 * 7 / 9 / 2))
     # Two nodes: 28 inner hops, 2 outer ones of 14 us and twice the NIC's 0.6.
     assert entry(TWO_A100, RING, SIMPLE) == pytest.approx((8.4 + 28 * 3.4 + 2 * 15.2, 192 * 16 / 30))
+
+
+@pytest.mark.parametrize(
+    ("operation", "hops", "steps"),
+    [(Operation.REDUCE_SCATTER, 7, 7), (Operation.BROADCAST, 1, 8), (Operation.REDUCE, 1, 8)],
+)
+def test_other_operations_take_half_the_hops_or_one(operation: Operation, hops: int, steps: int) -> None:
+    found = next(e for e in operation_table(DGX1V, operation) if e.protocol == SIMPLE)
+    assert (found.latency_us, found.bandwidth) == pytest.approx((8.4 + hops * 3.4, 120 * 8 / steps))
 
 
 VOLTA_2008 = replace(DGX1V, version=2008)

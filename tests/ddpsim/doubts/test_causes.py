@@ -16,8 +16,8 @@ from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
-from ddpsim.workload.anchors import Anchor
-from ddpsim.workload.estimate import TERM_SHARES, EstimateOptions, ModelShape, estimate
+from ddpsim.workload.anchors import TERM_SHARES, Anchor
+from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_named
 from ddpsim.workload.optimizers import optimizer_named

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.order import Arrivals, kendall_tau, order_report, plan_tau, ready_tau
+from ddpsim.order.agreement import kendall_tau, order_report, plan_tau, ready_tau
+from ddpsim.order.arrivals import Arrivals
 from tests import strategies
 
 

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.order import Arrivals, arrivals_of, from_times
+from ddpsim.order.arrivals import Arrivals, arrivals_of, from_times
 from ddpsim.trace.records import Gradient, Iteration, Trace
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsim.errors import UnknownNameError
-from ddpsim.order import CONSENSUS, arrange, consensus
+from ddpsim.order.consensus import CONSENSUS, arrange, consensus
 
 NAN = math.nan
 

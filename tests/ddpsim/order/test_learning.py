@@ -9,8 +9,11 @@ import pickle
 import pytest
 
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.order import Arrivals, ByBranch, ByContext, MeanReady, OnDrift, OrderPolicy, predictor, replay
-from ddpsim.order.predictors import GROUP, PREDICTORS
+from ddpsim.order.arrivals import Arrivals
+from ddpsim.order.policy import OrderPolicy
+from ddpsim.order.predictors import GROUP, PREDICTORS, ByBranch, ByContext, MeanReady, predictor
+from ddpsim.order.rebuild import OnDrift
+from ddpsim.order.replay import replay
 
 NAN = math.nan
 
@@ -103,10 +106,10 @@ def test_an_object_is_copied_so_that_ranks_learn_apart():
     [
         ("nearest", "unknown predictor 'nearest'"),
         ("nowhere:Nearest", "predictor 'nowhere:Nearest': cannot be imported: ModuleNotFoundError"),
-        ("ddpsim.order:Nearest", "cannot be imported: AttributeError"),
+        ("ddpsim.order.predictors:Nearest", "cannot be imported: AttributeError"),
         ("ddpsim.order.predictors:GROUP", "is neither a class nor a function"),
-        ("ddpsim.order:Arrivals", "cannot be made: TypeError"),
-        ("ddpsim.order:Once", r"Once has no method observe\(\)"),
+        ("ddpsim.order.arrivals:Arrivals", "cannot be made: TypeError"),
+        ("ddpsim.order.rebuild:Once", r"Once has no method observe\(\)"),
         (3, r"int has no method observe\(\)"),
     ],
 )

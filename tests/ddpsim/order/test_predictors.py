@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.order import ExponentialMean, LastArrival, MeanReady, predictor
+from ddpsim.order.predictors import ExponentialMean, LastArrival, MeanReady, predictor
 
 NAN = math.nan
 BACKWARDS = st.lists(st.lists(st.one_of(st.floats(0, 9), st.just(NAN)), min_size=4, max_size=4), min_size=1, max_size=9)

@@ -8,20 +8,12 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps, Parameter, rebuilt_plan, unused_plan
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.order import (
-    Arrivals,
-    LastArrival,
-    MeanReady,
-    Never,
-    Once,
-    OnDrift,
-    OrderPolicy,
-    Rebuilt,
-    from_times,
-    plan_tau,
-    rebuild,
-    replay,
-)
+from ddpsim.order.agreement import plan_tau
+from ddpsim.order.arrivals import Arrivals, from_times
+from ddpsim.order.policy import OrderPolicy
+from ddpsim.order.predictors import LastArrival, MeanReady
+from ddpsim.order.rebuild import Never, Once, OnDrift, rebuild
+from ddpsim.order.replay import Rebuilt, replay
 
 PARAMETERS = [Parameter(f"p{i}", (256,)) for i in range(8)]
 CAPS = BucketCaps(bucket_cap_mb=2 / 1024)  # two parameters a bucket

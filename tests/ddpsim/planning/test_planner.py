@@ -7,6 +7,7 @@ from ddpsim.bucketing import BucketCaps, unused_plan
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.cli.plan_text import text
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import remove_overlap_costs
 from ddpsim.planning import best_buckets
 from ddpsim.planning.best_buckets import TELLING, TriedBuckets, pipeline_plan
 from ddpsim.planning.planner import plan
@@ -14,7 +15,6 @@ from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.sweep import sweep
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
-from ddpsim.simulation.costs import remove_overlap_costs
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from tests.ddpsim.simulation.builders import workload
@@ -78,7 +78,7 @@ def test_the_advice_follows_the_rule_of_one_percent_and_the_band(monkeypatch, se
         return TriedBuckets(caps, plan, model.plan, seconds_of(caps, plan))
 
     monkeypatch.setattr(best_buckets, "predict", one)
-    monkeypatch.setattr(best_buckets, "_tried", tried)
+    monkeypatch.setattr(best_buckets, "try_buckets", tried)
     monkeypatch.setattr(best_buckets, "gain_band", lambda *_: (gain_low, 0.05))
     monkeypatch.setattr(best_buckets, "pipeline_plan", lambda *_: listed)
     monkeypatch.setattr(best_buckets, "CAPS_MB", (25.0, 40.0))

@@ -1,10 +1,10 @@
 import pytest
 
 from ddpsim.bucketing import BucketCaps
+from ddpsim.collectives.ddp_costs import remove_overlap_costs
 from ddpsim.planning.savings import WHERE, savings
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
-from ddpsim.simulation.costs import remove_overlap_costs
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 

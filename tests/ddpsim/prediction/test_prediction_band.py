@@ -11,6 +11,7 @@ import pytest
 from ddpsim.bucketing import BucketCaps, Parameter
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.constant import GIVEN
+from ddpsim.collectives.ddp_costs import remove_overlap_costs
 from ddpsim.collectives.execute import Collectives
 from ddpsim.doubts.doubt import Effect
 from ddpsim.doubts.spreads import DOUBT, at_end
@@ -19,7 +20,6 @@ from ddpsim.planning.plan_file import plan_from
 from ddpsim.prediction.predict import predict, with_band
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
-from ddpsim.simulation.costs import remove_overlap_costs
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
 from ddpsim.workload import Buffer, Workload

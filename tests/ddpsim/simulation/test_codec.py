@@ -8,11 +8,11 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
 from ddpsim.compression import scheme
 from ddpsim.operations import Operation
 from ddpsim.simulation import Options, simulate
-from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise

@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 
 from ddpsim.bucketing import BucketCaps
+from ddpsim.bucketing.compiled import graph_splits
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.errors import PlanError
+from ddpsim.jobs.graph_cuts import FORWARD_SHARE, GraphCuts, cuts_s, group_by_graphs
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate
-from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.pace import paces
-from ddpsim.simulation.representatives import EDGE_PASSES, FORWARD_SHARE, cuts_s, graphs_of, group_by_graphs
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload.gpus import gpu_named
+from ddpsim.workload.iteration_profile import paces
 from ddpsim.workload.operators import Operator, StepOperators
 from tests.ddpsim.simulation.builders import named, workload
 
@@ -32,7 +34,7 @@ def source(**given):
 
 def test_gradients_of_a_graph_come_when_its_last_one_does():
     one = source()
-    graphs = graphs_of(one, Options(caps=CAP, compiled=True))
+    graphs = graph_splits(one.parameters, CAP, one.arrival_order())
     assert graphs == [(9,), (8, 7, 6), (5, 4, 3), (2, 1, 0)]
     [plain], apart = paces(one), group_by_graphs(paces(one)[0], graphs, 0.0, [0.0] * 4)
     assert apart.order == plain.order
@@ -57,16 +59,34 @@ def test_a_cut_costs_the_device_the_bytes_that_cross_it():
     forward = tuple(Operator("memory", 0.0, 4.0, edge_bytes=1e6 * number) for number in range(10))
     counted = replace(one, operators=StepOperators(4, "sample", forward, (), tuple(range(10))))
     graphs = [(9,), (8, 7, 6), (5, 4, 3), (2, 1, 0)]
-    edges_s = cuts_s(counted, graphs, gpu_named("V100"))
+    edges_s = cuts_s(counted, graphs, gpu_named("V100"), 2.0)
     once_s = 1e6 / gpu_named("V100").achieved_Bps
-    assert edges_s == pytest.approx([EDGE_PASSES * number * once_s for number in (9, 6, 3, 0)])
+    assert edges_s == pytest.approx([2 * number * once_s for number in (9, 6, 3, 0)])
     [plain] = paces(one)
     found = group_by_graphs(plain, graphs, 0.0, edges_s)
     assert found.forward_work - plain.forward_work == pytest.approx(sum(edges_s))
     assert found.work_s - plain.work_s == pytest.approx(2 * sum(edges_s))
-    fewer = cuts_s(counted, [(9,), (8, 7, 6, 5, 4, 3, 2, 1, 0)], gpu_named("V100"))
+    fewer = cuts_s(counted, [(9,), (8, 7, 6, 5, 4, 3, 2, 1, 0)], gpu_named("V100"), 2.0)
     assert sum(fewer) < sum(edges_s)
-    assert cuts_s(one, graphs, gpu_named("V100")) == [0.0] * 4, "nobody counted its operators"
+    assert cuts_s(one, graphs, gpu_named("V100"), 2.0) is None, "nobody counted its operators"
+    none = replace(counted, operators=replace(counted.operators, forward=(Operator("memory", 0.0, 4.0),) * 10))
+    assert cuts_s(none, graphs, gpu_named("V100"), 2.0) is None, "it was counted before edges were"
+
+
+def test_a_prediction_says_what_cuts_cost_and_what_leaves_them_out():
+    forward = tuple(Operator("memory", 0.0, 4.0, edge_bytes=1e6 * number) for number in range(10))
+    counted = replace(source(), operators=StepOperators(4, "sample", forward, (), tuple(range(10))))
+    options = Options(caps=CAP, compiled=True)
+    found = predict(counted, DGX, options=options, band=False)
+    once_s = 1e6 / gpu_named("V100").achieved_Bps
+    assert found.graph_cuts == GraphCuts(4, pytest.approx(3 * 200e-6), pytest.approx(2 * 2 * 18 * once_s))
+    assert "4 graphs, which costs 0.103 ms" in found.notes[-1] and "`graph_passes`, 0 leaves" in found.notes[-1]
+    left_out = Calibration.priors("nccl").with_values({"nccl.ddp.graph_passes": 0.0}, source="given")
+    without = predict(counted, DGX, options=options, band=False, calibration=left_out)
+    assert without.graph_cuts.device_s == 0
+    assert found.iteration_s - without.iteration_s == pytest.approx(found.graph_cuts.device_s, rel=0.2)
+    assert "was not counted and costs nothing here" in predict(source(), DGX, options=options, band=False).notes[-1]
+    assert predict(counted, DGX, band=False).graph_cuts is None
 
 
 def test_one_graph_hides_nothing_and_buckets_begin_when_their_graph_is_over():
@@ -81,13 +101,14 @@ def test_one_graph_hides_nothing_and_buckets_begin_when_their_graph_is_over():
     gradients = simulate(whole, DGX.place(), options).of_rank(0)[0].gradients
     moments = sorted(gradient.ready_s for gradient in gradients)
     apart = sum(later - earlier > 2e-3 for earlier, later in pairwise(moments))
-    assert 1 + apart == len(graphs_of(whole, options)) == 2, "copies into buckets are all that lies between"
+    graphs = graph_splits(whole.parameters, options.caps, whole.arrival_order())
+    assert 1 + apart == len(graphs) == 2, "copies into buckets are all that lies between"
 
 
 def test_a_compiled_step_that_the_host_holds_up_pays_for_its_graphs():
     slow = source(host_share=2.0, size=300_000)
     options = Options(caps=BucketCaps(bucket_cap_mb=1))
-    graphs = graphs_of(slow, replace(options, compiled=True))
+    graphs = graph_splits(slow.parameters, options.caps, slow.arrival_order())
     eager, compiled = (
         predict(slow, DGX, options=replace(options, compiled=each), band=False) for each in (False, True)
     )
@@ -100,3 +121,17 @@ def test_a_compiled_step_that_the_host_holds_up_pays_for_its_graphs():
 def test_caps_with_which_torch_does_not_compile_are_refused():
     with pytest.raises(PlanError, match=r"torch.compile refuses a bucket cap of 0.5 MiB"):
         predict(source(), DGX, options=Options(caps=BucketCaps(bucket_cap_mb=0.5), compiled=True), band=False)
+
+
+def test_what_crosses_cuts_is_doubted_where_it_was_counted_and_not_given():
+    forward = tuple(Operator("memory", 0.0, 4.0, edge_bytes=1e9 * number) for number in range(10))
+    counted = replace(source(), operators=StepOperators(4, "sample", forward, (), tuple(range(10))))
+    options, given = Options(caps=CAP, compiled=True), {"nccl.ddp.graph_passes": 2.0}
+    known = Calibration.priors("nccl").with_values(given, source="given")
+
+    def doubts(*of, calibration=None):
+        return [each.name for each in predict(*of, options=options, calibration=calibration).doubts]
+
+    assert "what cuts of the graph write" in doubts(counted, DGX)
+    assert "what cuts of the graph write" not in doubts(counted, DGX, calibration=known)
+    assert "what cuts of the graph write" not in doubts(source(), DGX)

@@ -9,11 +9,11 @@ import pytest
 import simpy
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
 from ddpsim.simulation import simulate
 from ddpsim.simulation.contention import ConcurrentCollectives
-from ddpsim.simulation.costs import Costs
 from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
@@ -29,7 +29,12 @@ CROWDED = Calibration.priors("gloo").with_values(
 def ends(ranks: int, *sent: tuple[float, int, What]) -> list[float]:
     """Return how long each of `sent` takes: when it begins, its bytes and what is done with them."""
     env = simpy.Environment()
-    concurrent = ConcurrentCollectives(env, Costs.of("gloo", CROWDED), ranks, lambda size_bytes, _: size_bytes / RATE)
+
+    def steps(collective: Collective) -> int:
+        return (ranks - 1).bit_length() if collective.operation == BUFFERS else collective.carried_as.steps(ranks)
+
+    costs = Costs.of("gloo", CROWDED)
+    concurrent = ConcurrentCollectives(env, costs, ranks, lambda each: each.size_bytes / RATE, steps)
     taken: list[float] = []
 
     def send(number: int, begin_s: float, size_bytes: int, operation: What) -> simpy.events.ProcessGenerator:

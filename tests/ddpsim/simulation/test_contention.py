@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from ddpsim.cli.predict import format_hidden_cost
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.constant import GIVEN
+from ddpsim.collectives.ddp_costs import Costs, remove_overlap_costs
 from ddpsim.collectives.execute import make_transport
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.contention import UNKNOWN_GPU, ComputeSlowdown, GpuCapacity, Share, share_of
-from ddpsim.simulation.costs import Costs, remove_overlap_costs
 from ddpsim.simulation.graph import Collective
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
@@ -66,8 +67,9 @@ def test_a_larger_gpu_pays_less_and_one_that_nobody_described_pays_as_the_one_th
     transport = make_transport(MACHINE.place(1, 8), "nccl")
 
     def factor(device):
-        capacity = GpuCapacity.of(GPUS.get(device))
-        found = ComputeSlowdown.of(Costs.of("nccl", None), MODEL.arithmetic_share, capacity, transport, 8)
+        costs, capacity = Costs.of("nccl", None), GpuCapacity.of(GPUS.get(device))
+        taken = partial(share_of, costs, capacity, transport, 8)
+        found = ComputeSlowdown.of(costs, MODEL.arithmetic_share, lambda each: taken(each.size_bytes))
         return found.factor(found.taken(ALLREDUCE))
 
     assert factor("V100") > factor("A100") > factor("H100") > 1
@@ -87,8 +89,7 @@ def test_devices_of_a_generation_that_was_measured_differ_as_it_does():
 
 
 def test_what_is_measured_or_given_stands_in_place_of_what_is_derived():
-    transport = make_transport(MACHINE.place(1, 8), "nccl")
-    fixed = ComputeSlowdown.of(Costs.of("nccl", given(compute_slowdown=1.3)), 1.0, GpuCapacity.of(None), transport, 8)
+    fixed = ComputeSlowdown.of(Costs.of("nccl", given(compute_slowdown=1.3)), 1.0, lambda each: Share(1.0, 1.0))
     assert fixed.factor(fixed.taken(ALLREDUCE)) == 1.3
     derived = Costs.of("nccl", None)
     assert Costs.of("nccl", given(enter_s=1e-5)).entering_s(1.0) == 1e-5

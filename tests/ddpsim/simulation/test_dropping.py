@@ -12,9 +12,9 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError, PlanError, WorkloadError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate, simulate_local
-from ddpsim.simulation.pace import paces, without
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import PARTS
+from ddpsim.workload.iteration_profile import paces, without
 from tests.ddpsim.simulation.builders import named, workload
 
 LAYERS = {f"layer{n}": 0.5 for n in range(1, 7)}

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
 
-from ddpsim.schedules.named import scheme_named
-from ddpsim.schedules.points import PointKind
-from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
-from ddpsim.simulation import scheduling as scheduled_module
-from ddpsim.simulation.scheduling import block_first_points
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
-from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
-from ddpsim.workload.profile import Phase
 
 WORKLOAD = load_workload("gpt2-small@h100-amp-b8")
 PLACEMENT = load_topology("dgx-h100").place(2)
@@ -30,37 +20,8 @@ def period_s(scheme: str, *, whole: bool = True, **options: int) -> float:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_first_point_of_a_message_is_where_it_is_waited_for(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    trimmed = period_s(scheme)
-    monkeypatch.setattr(scheduled_module, "block_first_points", lambda schedule, workload: schedule)
-    assert trimmed == pytest.approx(period_s(scheme), rel=1e-9)
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
 def test_what_the_last_iteration_leaves_in_flight_changes_no_period(scheme: str) -> None:
     assert period_s(scheme, whole=False) == pytest.approx(period_s(scheme), rel=1e-9)
-
-
-def test_backward_s_points_stay_where_gradients_come_in_several_orders() -> None:
-    schedule = scheme_named("fsdp2").schedule(
-        SchemeInputs(parameters=WORKLOAD.parameters, buckets=[tuple(range(len(WORKLOAD.parameters)))], world_size=4)
-    )
-    hooks = np.concatenate([WORKLOAD.gradient_hook_s, WORKLOAD.gradient_hook_s[:, ::-1]])
-    turned = replace(
-        WORKLOAD, gradient_hook_s=hooks, gradient_ready_s=np.maximum(hooks, WORKLOAD.gradient_ready_s.max()),
-        **{name: Phase(phase.host_s.repeat(2), phase.device_s.repeat(2)) for name, phase in phases().items()},
-    )  # fmt: skip
-
-    def waiting(workload: Workload) -> list[int]:
-        messages = block_first_points(schedule, workload)
-        return [sum(point.kind is PointKind.BACKWARD for point in message.blocks) for message in messages]
-
-    assert waiting(turned) == [sum(p.kind is PointKind.BACKWARD for p in m.blocks) for m in schedule]
-    assert max(waiting(WORKLOAD)) == 1
-
-
-def phases() -> dict[str, Phase]:
-    return {name: getattr(WORKLOAD, name) for name in ("forward", "backward", "optimizer")}
 
 
 @pytest.mark.parametrize("scheme", ["dear", "zero1", "fsdp2", "hsdp:8", "zero3", "zero1:deepspeed"])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ddpsim.simulation.graph import ExecutionModel
-from ddpsim.simulation.pace import paces
 from ddpsim.simulation.representatives import RankKind, draw_latest, draw_own
+from ddpsim.workload.iteration_profile import paces
 from tests.ddpsim.simulation.builders import workload
 
 

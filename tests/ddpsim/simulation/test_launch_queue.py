@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ddpsim.collectives.ddp_costs import KERNELS
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.build import AT_ONCE, QUEUED
-from ddpsim.simulation.costs import KERNELS
 from ddpsim.topology.spec import load_topology
 from tests.ddpsim.simulation.builders import workload
 

@@ -43,10 +43,9 @@ def _predicted(
 def _transports(found: Prediction) -> dict[str, tuple[Transport, int]]:
     """Return by process group its transport, and for how many groups that stands."""
     run = found.run.job()
-    assert run.shared.lanes is not None
     assert run.settings[0].scheduled is not None
-    lanes = zip(run.settings[0].scheduled.lanes, run.shared.lanes.groups, run.shared.lanes.together, strict=True)
-    return {group: (each.transport, together) for (group, _), each, together in lanes}
+    lanes = zip(run.settings[0].scheduled.lanes, run.shared.lanes, strict=True)
+    return {group: (each.collectives.transport, each.together) for (group, _), each in lanes}
 
 
 def test_one_rank_is_what_it_was() -> None:
@@ -88,11 +87,10 @@ def test_gradients_go_over_the_ranks_of_one_place() -> None:
 def test_each_group_has_its_ranks() -> None:
     found = _predicted(4, 2)
     run = found.run.job()
-    assert run.shared.lanes is not None
     assert run.settings[0].scheduled is not None
     assert run.settings[0].scheduled.lanes[-1] == LAYERS[0]
     assert run.settings[0].scheduled.schedule.groups == {TENSOR: 4, DATA: 4}
-    assert run.shared.lanes.ranks[-1] == 4
+    assert run.shared.lanes[-1].ranks == 4
 
 
 def test_ranks_of_one_group_have_nobody_to_sum_with() -> None:

@@ -10,14 +10,14 @@ import simpy
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import InputError
 from ddpsim.simulation import Options, simulate
-from ddpsim.simulation.costs import Costs
-from ddpsim.simulation.pace import merge_latest, paces
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Phase
+from ddpsim.workload.iteration_profile import merge_latest, paces
 from tests.ddpsim.simulation.builders import named, workload
 
 PLACEMENT = load_topology("dgx-1v").place()

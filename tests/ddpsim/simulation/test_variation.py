@@ -12,10 +12,10 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.simulation import Options, simulate, simulate_local
 from ddpsim.simulation.graph import ExecutionModel
-from ddpsim.simulation.pace import paces
 from ddpsim.simulation.representatives import RankKind, draw_latest, factors_of
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
+from ddpsim.workload.iteration_profile import paces
 from ddpsim.workload.replayed import add_jitter, jitter_of
 from tests.ddpsim.simulation.builders import ALIKE, workload
 

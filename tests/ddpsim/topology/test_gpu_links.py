@@ -7,8 +7,8 @@ from itertools import combinations
 import pytest
 
 from ddpsim.errors import TopologyError
-from ddpsim.topology.build import is_mesh
 from ddpsim.topology.dump import document_of
+from ddpsim.topology.node import is_mesh
 from ddpsim.topology.paths import find_paths
 from ddpsim.topology.spec import load_topology, parse_topology, topology_from_document
 

@@ -7,8 +7,8 @@ from itertools import combinations
 import pytest
 
 from ddpsim.errors import TopologyError
-from ddpsim.topology.build import is_mesh
 from ddpsim.topology.importers import import_topology
+from ddpsim.topology.node import is_mesh
 from ddpsim.topology.spec import load_topology
 from tests.ddpsim.topology.showtopo_text import matrix, showtopo
 

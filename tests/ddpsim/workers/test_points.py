@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ddpsim.errors import InputError
 from ddpsim.workers.asked import MOST, Workers
 from ddpsim.workers.crew import BorrowedPool, WorkerPool, WorkersError
-from ddpsim.workers.points import Points, _answer, sort_results
+from ddpsim.workers.points import Points, sort_results
 from ddpsim.workers.processes import Processes
 
 
@@ -95,9 +96,19 @@ def test_what_is_under_way_is_finished_within_the_grace_and_nothing_more() -> No
         assert list(points) == []
 
 
+class OfAnotherVersion(BorrowedPool):
+    """Workers whose asker says that it is of another version."""
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        return super().submit(function, "9.9", *arguments[1:])
+
+
 def test_a_worker_of_another_version_is_refused_by_name() -> None:
-    with pytest.raises(WorkersError, match=r"worker on .*: has ddpsim .*, this is ddpsim 9\.9"):
-        _answer("9.9", pickle.dumps(squared), 2)
+    with (
+        ThreadPoolExecutor(1) as executor,
+        pytest.raises(WorkersError, match=r"worker on .*: has ddpsim .*, this is ddpsim 9\.9"),
+    ):
+        list(Points(squared, [2], OfAnotherVersion(executor)))
 
 
 @pytest.mark.parametrize("count", [0, -1, 10**6])

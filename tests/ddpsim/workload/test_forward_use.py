@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from ddpsim import shipped
 from ddpsim.prediction.carry import carry_workload
 from ddpsim.prediction.pace_from_row import scale_device_time
-from ddpsim.simulation.pace import paces
 from ddpsim.workload.estimate import ModelShape, estimate
 from ddpsim.workload.files import load_workload, save_workload
 from ddpsim.workload.gpus import gpu_named
+from ddpsim.workload.iteration_profile import paces
 from ddpsim.workload.pool import pool_captures
 from ddpsim.workload.profile import ForwardUse, median_use
 from ddpsim.workload.replayed import single_clock

@@ -4,7 +4,8 @@ import pytest
 
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import UnknownNameError
-from ddpsim.workload.estimate import TERM_SHARES, EstimateOptions, ModelShape, estimate
+from ddpsim.workload.anchors import TERM_SHARES
+from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
 from ddpsim.workload.gpus import gpu_named
 from ddpsim.workload.operators import Operator, PhasesUnderAutocast
 from ddpsim.workload.roofline import MINIMUM, OPTIMIZER_TERM, WAVES, roofline_s

@@ -1,4 +1,4 @@
-"""Where the collectives of process groups are run that are not all ranks."""
+"""Where the collectives of process groups are run that are not all ranks, and which groups there are none for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ddpsim.errors import InputError
 from ddpsim.operations import Operation
 from ddpsim.schedules.mesh import DATA, STRIDED
 from ddpsim.topology.graph import Placement
@@ -52,3 +53,15 @@ def share_of_together(ranks: int, part: Placement) -> float:
     if ranks in (1, part.world_size):
         return 1.0
     return Operation.ALLREDUCE.sent(ranks) / Operation.ALLREDUCE.sent(part.world_size)
+
+
+def check_layer_groups(placement: Placement, ranks: int, place: str = "tensor_parallel") -> None:
+    """Refuse groups of `ranks` that share layers or experts where they begin or end inside a node that others are on.
+
+    Raises:
+        InputError: a number, of the option `place`, that neither divides the ranks of a node nor is a multiple of them.
+    """
+    each = placement.gpus_per_node
+    if ranks % each and each % ranks:
+        what = f"groups of {ranks} ranks on nodes of {each}"
+        raise InputError(what, place=place, remedy="give a divisor or a multiple of the ranks of a node")

@@ -6,10 +6,10 @@ import pytest
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.calibration_file import load_calibration
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.priors import PRIORS
 from ddpsim.errors import CalibrationError
 from ddpsim.files import json_text
-from ddpsim.simulation.costs import Costs
 from ddpsim.workload.replayed import single_clock
 from tests.ddpsim.simulation.builders import workload
 

@@ -14,9 +14,9 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.codec_priors import CODEC_PRIORS
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.ddp_priors import DDP_PRIORS, KERNEL_S, devices_of
+from ddpsim.collectives.linear import Linear, Rate
 from ddpsim.collectives.nccl.loads import HOST, NET, NVLINK, NVSWITCH, PCIE, XGMI
 from ddpsim.compression import Roofline
-from ddpsim.simulation.graph import Linear, Rate
 from ddpsim.workload.gpus import GPUS, AchievedGpu
 
 KERNELS = 2.0
@@ -61,6 +61,8 @@ class Costs:
         agree_s: host time a parameter and rank of agreeing on one order.
         rebuild_s: host time a parameter of building buckets anew.
         graph_s: host time of a further graph of a compiled step, forward and backward.
+        graph_passes: through a GPU's memory, of what crosses from one graph to the next in forward, and as many of its
+            gradient in backward.
         enter_s: time that the start of a collective takes from the GPU's computation, whatever its size.
         pace_spread: standard deviation of the logarithm of computing time among devices of one model.
         node_spread: the same among nodes, which differ as a whole beyond that: their cooling, power and hosts.
@@ -108,6 +110,7 @@ class Costs:
     behind_s: float = 0.0
     unit_s: float = 0.0
     node_spread: float = 0.0
+    graph_passes: float = 0.0
     channel_multiprocessors: float = 0.0
     tail_share: float = 0.0
     late_kernels: float = 0.0
