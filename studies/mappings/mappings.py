@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
-from studies.mappings.predicting import CLUSTERS, is_pace, pace_for, predicted_s
+from studies.mappings.predicting import CLUSTERS, is_pace, pace_at, predicted_s
 from studies.mappings.rows import Row, judging, rows
 
 REACH = 0.20
@@ -44,8 +44,8 @@ def by_series() -> dict[str, list[Row]]:
 
 def predict_series(own: Sequence[Row]) -> list[Found]:
     """Return each row of a series with its prediction."""
-    pace = pace_for(own)
-    return [Found(row, predicted_s(row, pace), is_pace(row, own)) for row in own]
+    pace = pace_at(CLUSTERS[own[0].cluster])
+    return [Found(row, predicted_s(row, pace), is_pace(row)) for row in own]
 
 
 def pairs(own: Sequence[Found]) -> tuple[int, int]:
@@ -53,14 +53,17 @@ def pairs(own: Sequence[Found]) -> tuple[int, int]:
 
     >>> from studies.mappings.rows import Model
     >>> model = Model(1024, 24, 16, 51200, 1024)
-    >>> made = [Row("s", "c", 8, model, 8, 1, 1, 1, 1, 8, step_s) for step_s in (1.0, 2.0, 1.01)]
+    >>> measured = {8: 1.0, 4: 2.0, 2: 1.01}
+    >>> made = [Row("s", "c", 8, model, data, 8 // data, 1, 1, 1, 8, step_s) for data, step_s in measured.items()]
     >>> pairs([Found(row, predicted_s) for row, predicted_s in zip(made, (1.0, 1.5, 1.2))])
     (2, 2)
     """
     apart = [
         (one, other)
         for one, other in combinations(own, 2)
-        if abs(one.row.step_s / other.row.step_s - 1) > _APART
+        if one.row.model == other.row.model
+        and one.row.mapping != other.row.mapping
+        and abs(one.row.step_s / other.row.step_s - 1) > _APART
     ]
     right = [(o.row.step_s < p.row.step_s) == (o.predicted_s < p.predicted_s) for o, p in apart]
     return sum(right), len(right)
@@ -68,10 +71,10 @@ def pairs(own: Sequence[Found]) -> tuple[int, int]:
 
 HEAD = """# Mappings, measured and predicted
 
-Written by `python -m studies.mappings`; sources stand in `studies/mappings/steps/steps.csv`. A mapping is ranks of data x
-tensor x stages. DLPerf's and the SuperPOD's steps are predicted at the pace of their cluster's step on one GPU; Jean Zay's
-have none, so that the first row of a series says its pace (`pace`), and the others judge. Nothing else is fitted.
-Pairs are of one series, more than 2 % apart.
+Written by `python -m studies.mappings`; sources stand in `studies/mappings/steps/steps.csv`. A mapping is ranks of
+data x tensor x stages. DLPerf's and the SuperPOD's steps are predicted at the pace of their cluster's step on one
+GPU (`pace`), and nothing else is fitted. Pairs are two mappings of one series and model whose steps differ by more
+than 2 %.
 """
 
 
@@ -91,8 +94,8 @@ def lines(found: Sequence[Sequence[Found]]) -> Iterator[str]:
                 orders = [pairs(each) for each in own]
                 right, count = (sum(order[k] for order in orders) for k in (0, 1))
                 within = f"{sum(error <= REACH for error in errors)} of {len(errors)}"
-                cells = (cluster, half, len(told), f"{median(errors):.1%}", f"{worst:+.1%}", within)
-                yield "| " + " | ".join(map(str, cells)) + f" | {right} of {count} |"
+                cells = (cluster, half, str(len(told)), f"{median(errors):.1%}", f"{worst:+.1%}", within)
+                yield "| " + " | ".join(cells) + f" | {right} of {count} |"
     yield ""
     yield "| series | half | mapping | measured, s | predicted, s | error |"
     yield "|---|---|---|--:|--:|--:|"
@@ -100,8 +103,8 @@ def lines(found: Sequence[Sequence[Found]]) -> Iterator[str]:
         for one in each:
             half = "judging" if one.row.series in judges else "choosing"
             error = "pace" if one.says_pace else f"{one.error:+.1%}"
-            cells = (one.row.series, half, one.row.mapping, f"{one.row.step_s:.3f}", f"{one.predicted_s:.3f}", error)
-            yield "| " + " | ".join(cells) + " |"
+            shown = (one.row.series, half, one.row.mapping, f"{one.row.step_s:.3f}", f"{one.predicted_s:.3f}", error)
+            yield "| " + " | ".join(shown) + " |"
 
 
 def text() -> str:

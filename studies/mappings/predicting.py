@@ -1,12 +1,13 @@
-"""What is predicted of a published step with its mapping: `predict --tensor-parallel T --pipeline 1f1b:P`, in Python."""
+"""What is predicted of a published step with its mapping, as `predict --tensor-parallel T --pipeline 1f1b:P` does."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from ddpsim.jobs.pipeline import Pipeline
+from ddpsim.jobs.pipeline import Mapping, Pipeline
 from ddpsim.prediction.predict import predict
+from ddpsim.schedules.pipeline import Order
 from ddpsim.simulation import Options
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import RooflineFactors
@@ -15,7 +16,9 @@ from studies.mappings.rows import Row, rows
 from studies.mappings.transformers import estimated, pace_of
 
 _HALF_BYTES = 2
-_PACED = 2
+_NEAR: Mapping = "tp-dp-pp"
+"""Ranks of one stage are next to each other, as in Megatron-LM by default (`--use-tp-pp-dp-mapping` left out)."""
+
 PER_NODE = 8
 
 
@@ -25,29 +28,29 @@ class Cluster:
 
     Attributes:
         machine: shipped, or of `studies/accuracy/machines`.
-        one: the series of one GPU that says the pace; empty is the estimate's own.
+        one: the series whose step on one GPU says the pace.
         scheme, overlap: as `predict` takes them.
-        pipeline: the order of stages.
+        order: of stages.
+        in_parts: whether each of the ranks that share a layer sends a part of what goes to the next stage.
     """
 
     machine: str
     gpu: str
-    one: str = ""
+    one: str
     scheme: str = "ddp"
-    overlap: str = "off"
-    order: str = "1f1b"
+    overlap: Literal["on", "off"] = "off"
+    order: Order = "1f1b"
+    in_parts: bool = True
 
 
-CLUSTERS: Mapping[str, Cluster] = {
-    # Megatron-LM @8aa4619f sums gradients when backward has ended (megatron/model/distributed.py).
+CLUSTERS: dict[str, Cluster] = {
+    # Megatron-LM sums gradients when backward has ended, and its ranks send parts of what goes to the next stage
+    # (megatron/model/distributed.py, `scatter_gather_tensors_in_pipeline`).
     "dlperf-megatron": Cluster("dlperf-v100", "V100", "dlperf-megatron-1536x16-gbs2"),
-    "dlperf-oneflow": Cluster("dlperf-v100", "V100", "dlperf-oneflow-1536x16-gbs2", overlap="on"),
-    # DeepSpeed's ZeRO 1 reduces when all micro-batches are done, and sends as much as an allreduce.
-    "jeanzay": Cluster("jeanzay-a100", "A100-80GB"),
-    "jeanzay-bf16": Cluster("jeanzay-a100", "A100-80GB"),
+    "dlperf-oneflow": Cluster("dlperf-v100", "V100", "dlperf-oneflow-1536x16-gbs2", overlap="on", in_parts=False),
     "superpod": Cluster("dgx-2", "V100-SXM3", "superpod-weak"),
 }
-"""By the name that a row has; rows of others are in `LEFT_OUT`."""
+"""By the name that a row has; rows of others are noted and not predicted."""
 
 
 def predicted_s(row: Row, pace: RooflineFactors) -> float:
@@ -61,45 +64,44 @@ def predicted_s(row: Row, pace: RooflineFactors) -> float:
     return more_s + (count - twice) * (more_s - less_s) / (twice - once)
 
 
-def is_pace(row: Row, series: Sequence[Row]) -> bool:
-    """Return whether the pace of its series comes from `row`."""
-    one = CLUSTERS[row.cluster].one
-    return row.series == one and row.gpus == 1 if one else row == series[0]
+def is_pace(row: Row) -> bool:
+    """Return whether the pace of its cluster comes from `row`."""
+    return row.gpus == 1 and row.series == CLUSTERS[row.cluster].one
 
 
-def pace_for(series: Sequence[Row]) -> RooflineFactors:
-    """Return the pace of a series: of the step on one GPU of its cluster, else that at which its first row is right."""
-    first = series[0]
-    cluster = CLUSTERS[first.cluster]
-    if cluster.one:
-        one = next(each for each in rows() if each.series == cluster.one and each.gpus == 1)
-        return pace_of(one, cluster.gpu)
-    factor, tried = 1.0, list[tuple[float, float]]()
-    for _ in range(_PACED):
-        tried.append((factor, predicted_s(first, _factors(factor))))
-        if len(tried) == 1:
-            factor *= first.step_s / tried[0][1]
-        else:
-            (one, one_s), (other, other_s) = tried[-2:]
-            factor = other + (first.step_s - other_s) * (other - one) / (other_s - one_s)
-    return _factors(factor)
-
-
-def _factors(factor: float) -> RooflineFactors:
-    return RooflineFactors((factor, factor, 1.0), 1.0, factor)
+def pace_at(cluster: Cluster) -> RooflineFactors:
+    """Return the pace of a cluster: that of its step on one GPU."""
+    one = next(each for each in rows() if each.gpus == 1 and each.series == cluster.one)
+    return pace_of(one, cluster.gpu)
 
 
 def _step_s(row: Row, workload: Workload, count: int) -> float:
     cluster, pipeline = CLUSTERS[row.cluster], None
     if row.stages > 1:
-        boundary = row.micro_batch * row.model.tokens * row.model.width * _HALF_BYTES
-        pipeline = Pipeline(stages=row.stages, micro_batches=count, order=cluster.order, boundary_bytes=boundary)
+        whole = row.micro_batch * row.model.tokens * row.model.width * _HALF_BYTES
+        boundary = whole // row.tensor if cluster.in_parts else whole
+        pipeline = Pipeline(
+            stages=row.stages,
+            micro_batches=count,
+            order=cluster.order,
+            boundary_bytes=boundary,
+            mapping=_NEAR,
+        )
     options = Options(
-        tensor_parallel=row.tensor, scheme=cluster.scheme, overlap=cluster.overlap, pipeline=pipeline,
+        tensor_parallel=row.tensor,
+        scheme=cluster.scheme,
+        overlap=cluster.overlap,
+        pipeline=pipeline,
         accumulate=1 if row.stages > 1 else count,
     )
     found = predict(
-        workload, machine(cluster.machine), nodes=max(1, row.gpus // PER_NODE), gpus_per_node=min(PER_NODE, row.gpus),
-        options=options, band=False, brief=True, local_s=1.0,
+        workload,
+        machine(cluster.machine),
+        nodes=max(1, row.gpus // PER_NODE),
+        gpus_per_node=min(PER_NODE, row.gpus),
+        options=options,
+        band=False,
+        brief=True,
+        local_s=1.0,
     )
     return found.step_s[0]

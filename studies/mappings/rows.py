@@ -69,7 +69,12 @@ def rows() -> list[Row]:
             each["cluster"],
             int(each["gpus"]),
             Model(*(int(each[name]) for name in ("width", "layers", "heads", "vocabulary", "sequence"))),
-            *(int(each[name]) for name in ("dp", "tp", "pp", "ep", "micro_batch", "global_batch")),
+            int(each["dp"]),
+            int(each["tp"]),
+            int(each["pp"]),
+            int(each["ep"]),
+            int(each["micro_batch"]),
+            int(each["global_batch"]),
             float(each["step_s"]),
         )
         for each in read_rows(ROWS)
