@@ -111,12 +111,12 @@ class CopiesBetween(TorchDispatchMode):
         if function in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default):
             given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
             source = given[-1]
-            if source.device != found.device and source.is_floating_point() and self._counts(source.device):
+            if source.device != found.device and source.is_floating_point() and self.counts(source.device):
                 pair = source.device, found.device
                 self.copied[pair] = self.copied.get(pair, 0) + found.nbytes
         return found
 
-    def _counts(self, source: torch.device) -> bool:
+    def counts(self, source: torch.device) -> bool:
         """Whether copies from there are: a batch that comes from the host is none of them."""
         return source.type != "cpu"
 

@@ -9,10 +9,10 @@ from functools import partial
 from ddpsim.errors import InputError
 from ddpsim.jobs.plans import Plans
 from ddpsim.options.option import check_at_least_one
+from ddpsim.prediction.construction import Construction, construct
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation import IterationProfile, Options
-from ddpsim.simulation.construction import Construction, construct
 from ddpsim.simulation.record import iterations_of
 from ddpsim.simulation.representatives import SimulatedRank
 from ddpsim.simulation.resolve import WARM_UP

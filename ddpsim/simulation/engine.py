@@ -11,16 +11,17 @@ import simpy
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.copies import peer_demand
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import join_plans
 from ddpsim.jobs.torch_line import torch_line
+from ddpsim.network.fairness import alone_s
 from ddpsim.options.input_stage import Loader
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.contention import UNDISTURBED, Processor
-from ddpsim.simulation.devices import copies_alone
-from ddpsim.simulation.graph import StepGraph
+from ddpsim.simulation.graph import PeerCopy, StepGraph
 from ddpsim.simulation.job_run import BesideRun, JobRun, OtherJob, make_graph_run, period_of, start
 from ddpsim.simulation.prices import Prices, has_prices
 from ddpsim.simulation.record import critical_path, in_model, iterations_of
@@ -265,6 +266,13 @@ def simulate_local(
     first, *others = [Processor(env, UNDISTURBED, lambda busy: None) for _ in rank.streams]
     run.add(rank, first, loader=loader, copy=lambda: env.timeout(copy_s))
     if others:
-        run.add_devices(rank, others, copies_alone(env, placement, slot_Bps))
+
+        def copy(asked: PeerCopy) -> simpy.Event:
+            # On a machine that is not known, the GPUs of a rank are in slots of their own.
+            if placement is None:
+                return env.timeout(asked.size_bytes / slot_Bps)
+            return env.timeout(alone_s(*peer_demand(placement, (0,), asked.source, asked.target, asked.size_bytes)))
+
+        run.add_devices(rank, others, copy)
     report(run, rank, progress)
     return [record for record in iterations_of(graph, rank, run.run()) if record.index >= WARM_UP * cycle]

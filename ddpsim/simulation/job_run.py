@@ -26,7 +26,6 @@ from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Communication, SharedNetwork
 from ddpsim.simulation.contention import OnBusy, Process, Processor
-from ddpsim.simulation.devices import copies_between
 from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, resolve
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
@@ -130,8 +129,7 @@ def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGrap
                 Processor(env, shared.slowdown(setting, each), shared.on_busy(device=each), job.costs.copy_slowdown)
                 for each in range(1, job.placement.devices)
             ]
-            closed, network = job.options.fidelity == "closed", shared.collectives.network
-            run.add_devices(rank, others, copies_between(network, job.placement, draw.stands_for, closed=closed))
+            run.add_devices(rank, others, job.copy_between(shared.collectives.network, draw.stands_for))
     return run
 
 

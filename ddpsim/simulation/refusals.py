@@ -20,7 +20,7 @@ MOST_APART = 64
 """Ranks that each go their own way; chosen by hand: their steps are events of one queue."""
 
 
-def check_devices(workload: Workload, placement: Placement, options: Options) -> None:
+def check_devices(workload: Workload, placement: Placement, options: Options, execution: ExecutionModel) -> None:
     """Refuse ranks of several devices where they are not simulated.
 
     Raises:
@@ -35,7 +35,7 @@ def check_devices(workload: Workload, placement: Placement, options: Options) ->
     if not workload.devices:
         return
     what = f"{workload.name} has {len(workload.devices)} devices a rank"
-    if workload.one_clock or options.backend_for(workload) not in GPU_BACKENDS:
+    if execution.one_thread or options.backend_for(workload) not in GPU_BACKENDS:
         remedy = "ask for a machine with GPUs and its own library, or for a workload of one device"
         raise InputError(f"{what}, which are GPUs: NCCL or RCCL sums their gradients", place="backend", remedy=remedy)
     others = {

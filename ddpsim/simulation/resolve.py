@@ -15,6 +15,7 @@ import simpy
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.copies import byte_copy_s
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.groups import check_layer_groups
 from ddpsim.jobs.graph_cuts import cuts_s, graphs_of, group_by_graphs
@@ -24,14 +25,13 @@ from ddpsim.jobs.stages import RankPart, parts_of
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.simulation.communication import JobResources, WireFactor, byte_copy_s
+from ddpsim.simulation.communication import JobResources, WireFactor
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.refusals import check_devices, check_extent, check_schedule, check_templates
 from ddpsim.simulation.representatives import RankKind, SimulatedRank, draws_of
 from ddpsim.simulation.scheduling import schedule_of
-from ddpsim.simulation.setting import RankConfiguration, carry_out
-from ddpsim.simulation.staged import in_stages
+from ddpsim.simulation.setting import RankConfiguration, carry_out, in_stages
 from ddpsim.simulation.stages import pace_of_part
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
@@ -152,7 +152,7 @@ def resolve(
     ):
         check_layer_groups(placement, together, name)
     check_templates(placement, workloads, workload)
-    check_devices(workload, placement, options)
+    check_devices(workload, placement, options, _execution_of(workload))
     options = options.on(workload, placement.topology)
     backend = options.backend_for(workload)
     gpu = gpu_of(workload.gpu, workload.provenance)

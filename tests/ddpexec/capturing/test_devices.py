@@ -68,7 +68,7 @@ def test_bytes_that_are_copied_from_one_device_to_another_are_counted(monkeypatc
     values.to("meta")
     copies.end()
     assert copies.copied == {}
-    monkeypatch.setattr(copies, "_counts", lambda source: True)
+    monkeypatch.setattr(copies, "counts", lambda source: True)
     copies.wanted = True
     copies.begin()
     values.to("meta"), numbers.to("meta"), values.to(torch.float64), values + 1

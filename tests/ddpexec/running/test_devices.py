@@ -64,7 +64,7 @@ def test_more_devices_than_layers_and_a_parameter_of_two_modules_are_refused() -
     one, tied = build("mlp", "meta"), nn.Linear(4, 4, device="meta")
     module = nn.Sequential(tied, nn.Linear(4, 4, device="meta"))
     module[1].weight = tied.weight
-    model = TrainingModel("tied", module, 1, "sample of 4", one._make_batch, one._loss)
+    model = TrainingModel("tied", module, 1, "sample of 4", one.make_batch, one.loss)
     with pytest.raises(InputError, match=r"0.weight and 1.weight of tied are one parameter"):
         devices.put_on_devices(model, [META] * 2)
 

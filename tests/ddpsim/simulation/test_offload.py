@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from ddpsim.bucketing import Parameter
+from ddpsim.collectives.copies import byte_copy_s
 from ddpsim.errors import InputError, PlanError
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
-from ddpsim.simulation.communication import byte_copy_s
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.trace.records import Trace
