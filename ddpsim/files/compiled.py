@@ -66,7 +66,7 @@ def _stamp(path: Path, beside: tuple[Path, ...]) -> bytes:
 
 @cache
 def stamp_of_modules() -> bytes:
-    """Return what changes with the modules that make something of a file."""
+    """Return what changes with any module of `ROOMS`, or of those that lie outside all rooms."""
     folders = (_PACKAGE, *map(_PACKAGE.joinpath, ROOMS))
     return hashlib.sha256(repr([sorted(_list_files(folder)) for folder in folders]).encode()).digest()
 

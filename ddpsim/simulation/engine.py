@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -22,7 +22,15 @@ from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.graph import PeerCopy, StepGraph
-from ddpsim.simulation.job_run import BesideRun, JobRun, OtherJob, make_graph_run, period_of, start
+from ddpsim.simulation.job_run import (
+    BesideRun,
+    JobRun,
+    OtherJob,
+    find_repeated_s,
+    make_graph_run,
+    period_of,
+    start,
+)
 from ddpsim.simulation.prices import Prices, has_prices
 from ddpsim.simulation.record import critical_path, in_model, iterations_of
 from ddpsim.simulation.resolve import (
@@ -39,6 +47,7 @@ from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.servers import Staleness
 from ddpsim.topology.beside import place_beside
 from ddpsim.topology.graph import Placement
+from ddpsim.trace.cycles import cycles
 from ddpsim.trace.records import Iteration, PathSpan, Trace, spans_of
 from ddpsim.workload import Workload
 
@@ -182,6 +191,8 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
         for record in iterations_of(graph, rank, times)
     ]
     counted = [record for record in records if extent.begin <= record.index < extent.end]
+    if extent.repeats:
+        counted = list(_repeat(ran, counted))
     plan = plan_of(ran)
     provenance = _provenance(ran.workload, placement, options, plan, job.staleness)
     done = None if settings[0].scheduled is None else settings[0].scheduled.schedule
@@ -197,6 +208,16 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
     return Simulated(
         placement.world_size, backend, counted, spans, provenance, found, plan=plan, schedule=done, beside=ran.beside
     )
+
+
+def _repeat(ran: JobRun, counted: Sequence[Iteration]) -> Iterator[Iteration]:
+    """Yield iterations with those that the last but one of each step stands for; the last waits for the slowest."""
+    slowest_s = find_repeated_s(ran, ran.extent, lambda node: np.array(ran.times.end[node]))
+    for number, step in enumerate(cycles(counted)):
+        *before, one, last = step
+        more_s = ran.extent.repeats * (float(slowest_s[number % len(slowest_s)]) - one.iteration_s)
+        yield from (*before, *[one] * (1 + ran.extent.repeats))
+        yield replace(last, end_s=last.end_s + more_s, exposed_comm_s=last.exposed_comm_s + more_s)
 
 
 def plan_of(ran: JobRun) -> BucketPlan:

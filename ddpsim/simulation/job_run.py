@@ -165,10 +165,25 @@ def period_of(run: JobRun, extent: SimulatedIterations, end: Callable[[int], Col
         if rank.number < 0:
             continue
         periods = cycles(rank.iterations[extent.begin : extent.end], steps)
-        means = [np.mean([end(each.end) - end(each.start) for each in period], axis=0) for period in periods]
+        lasts = [[end(each.end) - end(each.start) for each in period] for period in periods]
+        if extent.repeats:
+            slowest_s = find_repeated_s(run, extent, end)
+            steps_s = [np.sum(each, axis=0) + extent.repeats * s for each, s in zip(lasts, slowest_s, strict=True)]
+            means = [each / (len(lasts[0]) + extent.repeats) for each in steps_s]
+        else:
+            means = [np.mean(each, axis=0) for each in lasts]
         found.append(np.mean(means, axis=0) if dropped else _median(means))
     slowest: Columns = np.max(found, axis=0)
     return slowest
+
+
+def find_repeated_s(run: JobRun, extent: SimulatedIterations, end: Callable[[int], Columns]) -> list[Columns]:
+    """Return by step how long its last micro-batch but one lasts on the slowest rank, for which all wait at the end."""
+    steps = [cycles(rank.iterations[extent.begin : extent.end]) for rank in run.graph.ranks]
+    return [
+        np.max([end(each[-2].end) - end(each[-2].start) for each in of_ranks], axis=0)
+        for of_ranks in zip(*steps, strict=True)
+    ]
 
 
 def _median(values: Sequence[Columns]) -> Columns:

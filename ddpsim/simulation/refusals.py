@@ -20,7 +20,7 @@ MOST_APART = 64
 """Ranks that each go their own way; chosen by hand: their steps are events of one queue."""
 
 
-def check_devices(workload: Workload, placement: Placement, options: Options, execution: ExecutionModel) -> None:
+def check_devices(workload: Workload, placement: Placement, options: Options) -> None:
     """Refuse ranks of several devices where they are not simulated.
 
     Raises:
@@ -55,7 +55,9 @@ def check_devices(workload: Workload, placement: Placement, options: Options, ex
             raise InputError(f"{what}, with which it is not simulated", place=other, remedy="leave it out")
 
 
-def check_templates(placement: Placement, workloads: dict[str, Workload], trained: Workload) -> None:
+def check_templates(
+    placement: Placement, workloads: dict[str, Workload], trained: Workload, *, in_stages: bool = False
+) -> None:
     """Refuse node templates whose workload is not given, or is of another model than the one that is trained.
 
     Raises:
@@ -65,6 +67,9 @@ def check_templates(placement: Placement, workloads: dict[str, Workload], traine
         place, name = f"node template {node_class.template.name!r}", node_class.template.workload
         if name is None:
             continue
+        if in_stages:
+            what = f"it has a workload of its own, {name!r}, and a pipeline cuts one model into stages"
+            raise InputError(what, place=place, remedy="leave `workload` out there, or give no `pipeline`")
         if name not in workloads:
             raise InputError(f"names the workload {name!r}, which is not given", place=place)
         other = workloads[name]

@@ -52,11 +52,13 @@ class SimulatedIterations:
     Attributes:
         begin, end: of those that count, half open.
         total: that are simulated.
+        repeats: for how many more micro-batches of its step the last but one of each stands.
     """
 
     begin: int
     end: int
     total: int
+    repeats: int = 0
 
     @classmethod
     def of(
@@ -114,6 +116,7 @@ class JobConditions(TypedDict, total=False):
         whole: whether messages that the last iteration leaves in flight are seen to their end; they change no period.
         draws: who stands for which ranks, in place of what is drawn for each kind; see `representatives`.
         planned: buckets by iteration, in place of those of the options.
+        repeats: how many more micro-batches a step has than the options say, each as long as the last but one.
     """
 
     workloads: dict[str, Workload]
@@ -124,6 +127,7 @@ class JobConditions(TypedDict, total=False):
     whole: bool
     draws: Sequence[SimulatedRank] | None
     planned: Plans | None
+    repeats: int
 
 
 def resolve(
@@ -151,8 +155,8 @@ def resolve(
         ("pipeline", options.near_ranks(placement.world_size)),
     ):
         check_layer_groups(placement, together, name)
-    check_templates(placement, workloads, workload)
-    check_devices(workload, placement, options, _execution_of(workload))
+    check_templates(placement, workloads, workload, in_stages=options.pipeline is not None)
+    check_devices(workload, placement, options)
     options = options.on(workload, placement.topology)
     backend = options.backend_for(workload)
     gpu = gpu_of(workload.gpu, workload.provenance)
@@ -170,6 +174,7 @@ def resolve(
     iterations = max(options.iterations_of(kind.workload) for kind in kinds)
     warm_up, whole = given.get("warm_up", WARM_UP), given.get("whole", True)
     extent = SimulatedIterations.of(options, iterations, warm_up, schedule, whole=whole)
+    extent = replace(extent, repeats=given.get("repeats", 0))
     check_extent(extent.end, kinds)
     drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
     settings = list(_settings_of(drawn, ranks, options, backend, calibration, extent.total, planned=planned))

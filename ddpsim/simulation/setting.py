@@ -24,7 +24,7 @@ from ddpsim.simulation.graph import BUFFERS_PART, ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.representatives import SimulatedRank
 from ddpsim.simulation.scheduling import ForwardWait, Scheduled, lanes_of, schedule_of
-from ddpsim.simulation.stages import PipelineRank
+from ddpsim.simulation.stages import StagedRank
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.devices import DevicePart, buffer_devices, device_numbers, part_shares
@@ -99,7 +99,7 @@ class RankConfiguration:
     ddp: bool = True
     scheduled: Scheduled | None = None
     input_stage: InputStage | None = None
-    stages: PipelineRank | None = None
+    stages: StagedRank | None = None
     kernel_s: float = field(init=False, repr=False)
     devices: tuple[int, ...] = field(init=False, repr=False)
     _broadcast_bytes: dict[int, list[int]] | None = field(init=False, repr=False, default=None)
@@ -342,6 +342,6 @@ def in_stages(
                 schedules[part.place], part.workload, setting.costs, options, gloo=backend == "gloo",
                 pipeline=(lanes, part.place),
             )  # fmt: skip
-        stages = PipelineRank(part, works[part.place], last, boundary_bytes, numbers)
+        stages = StagedRank(part, works[part.place], last, boundary_bytes, numbers)
         found.append(replace(setting, plans=plans[part.place], scheduled=made.get(part.place), stages=stages))
     return found
