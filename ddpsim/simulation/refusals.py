@@ -35,7 +35,7 @@ def check_devices(workload: Workload, placement: Placement, options: Options) ->
     if not workload.devices:
         return
     what = f"{workload.name} has {len(workload.devices)} devices a rank"
-    if execution.one_thread or options.backend_for(workload) not in GPU_BACKENDS:
+    if options.backend_for(workload) not in GPU_BACKENDS:
         remedy = "ask for a machine with GPUs and its own library, or for a workload of one device"
         raise InputError(f"{what}, which are GPUs: NCCL or RCCL sums their gradients", place="backend", remedy=remedy)
     others = {
