@@ -23,6 +23,11 @@ _CHANNELS = "measure `microbench --under-load` at several NCCL_MAX_NCHANNELS"
 _IN_TURN = "measure one process on each GPU in turn"
 _TABLE = "fitted to ResNet-50 and ResNeXt-50 of PyTorch's V100 table (studies/published/gpu-steps.md)"
 _ESTIMATE = "estimate: NVIDIA/nccl issue 1433 reports more, and the V100 table cannot tell it"
+_FENCES = (
+    "before Hopper a fence of a collective waits for the writes of the computation beside it too (CUDA Programming "
+    "Guide, memory synchronization domains); chosen on the five RTX A6000 of studies/published/gpu-steps.md, "
+    "from Hopper on 1.2"
+)
 KERNEL_S = 2.5e-6
 """The shortest a CUDA kernel runs on the device."""
 
@@ -112,7 +117,7 @@ _OF_LIBRARIES: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant("nccl.ddp.nvlink_slowdown", 1.1, "1", f"{_ESTIMATE}; {_UNDER_LOAD}"),
         Constant("nccl.ddp.pcie_slowdown", 1.1, "1", f"{_ESTIMATE}; {_UNDER_LOAD}"),
-        Constant("nccl.ddp.staged_slowdown", 1.2, "1", f"{_ESTIMATE}, of up to 1.4 between cards; {_UNDER_LOAD}"),
+        Constant("nccl.ddp.staged_slowdown", 3.0, "1", f"{_FENCES}; {_UNDER_LOAD}"),
         Constant("nccl.ddp.net_slowdown", 1.1, "1", f"{_ESTIMATE}; {_UNDER_LOAD}"),
     ),
 }
@@ -138,21 +143,25 @@ DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
     "mpi": tuple(_list_mpi()),
 }
 
-_IN_A_BOX = {"pace_spread": 0.001, "shared_compute_slowdown": 1.002}
+_DOMAINS = {"staged_slowdown": 1.2}
+_IN_A_BOX = {"pace_spread": 0.001, "shared_compute_slowdown": 1.002, **_DOMAINS}
 _DEVICES: Mapping[int, Mapping[str, float]] = {
     80: {"node_spread": 0.041},
     90: {**_IN_A_BOX, "node_spread": 0.02},
     100: _IN_A_BOX,
     103: _IN_A_BOX,
+    120: _DOMAINS,
 }
 """How far devices and nodes of one model differ, and what devices of a machine cost each other, by compute capability.
 
 In a box, Hopper's `pace_spread` is that of 38 H100 on hosts of their own, whose rates differ by 0.07 to 0.14 %:
 `python -m studies.published.device_spread`. What devices of a machine cost each other is fitted beside it to two of
 eight H100: `python -m studies.published.devices_fit 0.001`. Of the data centre's Blackwells there is one row of GB300,
-which says that they cost each other nothing, and Hopper's are taken. What `devices_fit` prints of Ampere and Ada comes
-from boxes whose links are in doubt; theirs, and those of cards of later generations, stay V100's. What nodes differ by
-beyond that is fitted to steps of 8 to 128 GPUs, A100's and H100's each to its own:
+which says that they cost each other nothing, and Hopper's are taken. From Hopper on NCCL's kernels have a memory
+synchronization domain of their own, and what passes through host memory gets on beside computation: how much it is
+slowed there is an estimate (NVIDIA/nccl issue 1433 has up to 1.4 between cards). What `devices_fit` prints of Ampere
+and Ada comes from boxes whose links are in doubt; theirs, and those of cards of later generations, stay V100's. What
+nodes differ by beyond that is fitted to steps of 8 to 128 GPUs, A100's and H100's each to its own:
 `python -m studies.published.many_ranks --fit`.
 """
 

@@ -117,6 +117,21 @@ DEFAULT_SOCKET_BANDWIDTH = 10 * GB
 INTEL_P2P_OVERHEAD = 6 / 5
 """GPU to GPU through an Intel root complex moves this many bytes for each of the message."""
 
+SOCKET_ROOM = 2.6
+"""What the links between two sockets carry over what NCCL counts, by which it looks for rings.
+
+Source: cards of two EPYC 9124 reach each other at 42.0 to 44.4 GB/s where NCCL counts 16 (voipmonitor/rtx6kpro
+`hardware/epyc9124-direct-attach.md` @3634b44c); two and four L40S on two sockets move as much as their slots.
+"""
+
+SHARED_UPLINK = 1.5
+"""Times as long that bytes through host memory take on the uplink of a switch below which several cards send and hear.
+
+Chosen on four dies of K80, two a slot, 2.54 GB/s of the 3.84 that slots of their own would leave
+(`tests/data/tables/azure_4xK80_pcie.csv`); judged on four A100 of a DGX without peer-to-peer:
+`python -m studies.accuracy.staged`.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:

@@ -7,12 +7,13 @@ PXN through a GPU that is near the NIC.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ddpsim.errors import TopologyError
-from ddpsim.topology.hardware import INTEL_P2P_OVERHEAD, gpu_facts
+from ddpsim.topology.hardware import INTEL_P2P_OVERHEAD, SHARED_UPLINK, SOCKET_ROOM, gpu_facts
 from ddpsim.topology.node import GPU_LINKS, Link, NodeTemplate, VertexKind
 
 KINDS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")
@@ -34,7 +35,10 @@ class Route:
     Attributes:
         kind: one of `KINDS`.
         staged: whether they rest in host memory on the way.
-        pcie_overhead: bytes moved over each PCIe link for a byte of the message; 6/5 through an Intel root complex.
+        pcie_overhead: bytes moved over each PCIe link for a byte of the message, as NCCL counts them; 6/5 through an
+            Intel root complex.
+        shared: PCIe switches with several GPUs below that do not reach each other: their uplinks carry the bytes of
+            each.
     """
 
     source: str
@@ -43,11 +47,29 @@ class Route:
     kind: str
     staged: bool = False
     pcie_overhead: float = 1.0
+    shared: frozenset[str] = frozenset()
 
     def loads(self) -> Iterator[tuple[Link, float]]:
-        """Yield each link with the bytes it carries for a byte of the message."""
+        """Yield each link with the bytes it carries for a byte of the message, as NCCL counts them."""
         for link in self.links:
             yield link, self.pcie_overhead if link.kind in ("pcie", "host_bridge") else 1.0
+
+    def moved(self) -> Iterator[tuple[Link, float]]:
+        """Yield each link with what it carries for a byte of the message, as a share of what NCCL counts it to carry.
+
+        From card to card through host memory each slot carries its card's bytes, out and in, without what peers waste
+        in a root complex; a switch's uplink those of the cards below it; links between sockets have room.
+        """
+        if (
+            not self.staged
+            or self.links[0].source_kind != VertexKind.GPU
+            or self.links[-1].target_kind != VertexKind.GPU
+        ):
+            yield from self.loads()
+            return
+        for link in self.links:
+            uplink = link.kind == "host_bridge" and not self.shared.isdisjoint((link.source, link.target))
+            yield link, 1 / SOCKET_ROOM if link.kind == "socket" else SHARED_UPLINK if uplink else 1.0
 
     @property
     def bandwidth(self) -> float:
@@ -79,6 +101,8 @@ class Paths:
         self._nearest: dict[str, dict[str, tuple[Link, ...]]] = {}
         self._routes: dict[tuple[str, str], Route] = {}
         self._reach = _peer_to_peer_reach(template)
+        near = KINDS.index(self._reach) >= KINDS.index("PIX")
+        self._shared = frozenset() if near else _find_shared(template, self._parents)
 
     def __getitem__(self, ends: tuple[str, str]) -> Route:
         """Return the route between two devices, e.g. `("gpu0", "nic1")`.
@@ -172,7 +196,7 @@ class Paths:
         if socket is None:
             return None
         links = self._direct(source, socket).links + self._direct(socket, target).links
-        return Route(source, target, links, farther(_kind(links), "PHB"), staged=True)
+        return Route(source, target, links, farther(_kind(links), "PHB"), staged=True, shared=self._shared)
 
     def _search(self, source: str) -> dict[str, tuple[Link, ...]]:
         found: dict[str, tuple[Link, ...]] = {source: ()}
@@ -198,6 +222,17 @@ class Paths:
 def find_paths(template: NodeTemplate, *, pxn: bool = True, gpudirect: bool | None = None) -> Paths:
     """Return the routes of `template`, found once for equal templates."""
     return Paths(template, pxn=pxn, gpudirect=gpudirect)
+
+
+def _find_shared(template: NodeTemplate, parents: Mapping[str, Link]) -> frozenset[str]:
+    """Return the PCIe switches right below a socket that have several GPUs of `template` below them."""
+    counted: Counter[str] = Counter()
+    for gpu in template.gpus:
+        device = gpu.name
+        while device in parents and parents[device].target_kind != VertexKind.CPU:
+            device = parents[device].target
+        counted[device] += 1
+    return frozenset(device for device, count in counted.items() if count > 1)
 
 
 def _may_pass(before: tuple[Link, ...], link: Link) -> bool:

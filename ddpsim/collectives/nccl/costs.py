@@ -34,6 +34,12 @@ _LL128_BYTES = 20 * 1920
 """What 20 warps of a channel write at once."""
 _MOST_NVLS_BYTES = 1 << 17
 """The largest chunk of an in-switch reduction: NCCL_NVLS_CHUNKSIZE by default."""
+_HOST_CHANNEL = 9.4e9
+"""Bytes per second that one channel's threads move through host memory around a ring by Simple.
+
+Their round trips are longer than to a card's memory. Four channels of four RTX PRO 6000 on one EPYC 9575F move 37.6
+GB/s (NVIDIA/nccl pull request 2080); two of eight on two sockets 17.8 (`tests/data/tables/rtxpro6000_8gpu.csv`).
+"""
 _MOST_LINES = 512
 """Pieces of an LL message that are simulated at most, whose events would else outnumber all others; chosen by hand."""
 
@@ -194,6 +200,8 @@ class EntryCosts:
         latency_s += self.start_s(protocol)
         sent = operation.sent(self.layout.ranks) if algorithm == RING else 2.0
         limits = [links, channels * self._channel_rate(protocol) / sent]
+        if (algorithm, protocol) == (RING, SIMPLE) and self.layout.hop == HOST:
+            limits[1] = min(limits[1], channels * _HOST_CHANNEL / sent)
         amd = bool(self.layout.shape.gcn)
         if protocol == LL and not amd:
             place = "net" if self.layout.nodes > 1 else "hopper" if self._hopper else "node"

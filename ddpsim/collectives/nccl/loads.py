@@ -61,7 +61,7 @@ class Pattern:
 
 def route_loads(route: Route) -> Iterator[tuple[Link, str, float]]:
     """Yield each link of a route, the kind of hop it is part of, and its bytes for a byte of the message."""
-    for link, load in route.loads():
+    for link, load in route.moved():
         if link.kind == "nvlink":
             yield link, NVSWITCH if link.at(VertexKind.NVSWITCH) else NVLINK, load
         elif link.kind == XGMI:

@@ -34,7 +34,7 @@ def test_cards_without_peer_to_peer_are_slower_than_cards_with_it():
     roots, switched, peers = (
         allreduce_s(name, 1 << 26) for name in ("8xrtx4090", "8xrtx4090-switched", "8xrtxpro6000")
     )
-    assert roots > 2 * peers
+    assert roots > peers
     # Four cards under one switch cross its way up twice.
     assert switched > 2 * roots
 
@@ -42,9 +42,9 @@ def test_cards_without_peer_to_peer_are_slower_than_cards_with_it():
 @pytest.mark.parametrize(("gpus", "size", "busbw"), [(8, 1 << 26, 22.2), (4, 1 << 25, 30.3)])
 def test_rtx_pro_6000_as_measured(gpus, size, busbw):
     # github.com/voipmonitor/rtx6kpro topology.md and hardware/asus-esc8000a-e13p-broadcom-switches.md, 070506ff.
-    # Of eight cards the constants of 85 tables are a quarter too fast: 22.2 and 17.8 GB/s were measured on two boxes.
+    # Of eight cards 22.2 and 17.8 GB/s were measured on two boxes.
     time_s = allreduce_s("8xrtxpro6000", size, gpus)
-    assert 2 * (gpus - 1) / gpus * size / time_s / 1e9 == pytest.approx(busbw, rel=0.25)
+    assert 2 * (gpus - 1) / gpus * size / time_s / 1e9 == pytest.approx(busbw, rel=0.2)
 
 
 def test_a_gpu_of_the_table_needs_no_sm():

@@ -9,6 +9,7 @@ import pytest
 from ddpsim.collectives.switch_search import find_switch_graph
 from ddpsim.topology.declared import rejoin
 from ddpsim.topology.graph import NodeTemplate
+from ddpsim.topology.hardware import SHARED_UPLINK, SOCKET_ROOM
 from ddpsim.topology.importers import import_topology
 from ddpsim.topology.node import Vertex, VertexKind
 from ddpsim.topology.paths import Route, find_paths
@@ -162,3 +163,46 @@ def test_routes_go_by_what_a_vertex_is_and_not_by_its_name(machine: str) -> None
 
 def ends(template: NodeTemplate) -> list[Vertex]:
     return list(dict.fromkeys(end for link in template.links for end in link.ends()))
+
+
+DIES = node(
+    "  gpus: {count: 4, model: K80, peer_to_peer: LOC}\n"
+    "  pcie: {generation: 3, switches: [{socket: 0, gpus: [0, 1]}, {socket: 1, gpus: [2, 3]}]}\n"
+    "  cpu: {sockets: 2, vendor: intel, model: broadwell}\n"
+)
+FOUR_CARDS = node(
+    "  gpus: {count: 4, model: L40S}\n"
+    "  pcie: {generation: 4, slots: [{socket: 0, gpus: [0, 1]}, {socket: 1, gpus: [2, 3]}]}\n"
+    "  cpu: {sockets: 2, vendor: intel, model: sapphire-rapids}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "target", "expected"),
+    [
+        (DIES, "gpu1", [1.0, SHARED_UPLINK, SHARED_UPLINK, 1.0]),
+        (DIES, "gpu2", [1.0, SHARED_UPLINK, 1 / SOCKET_ROOM, SHARED_UPLINK, 1.0]),
+        (FOUR_CARDS, "gpu1", [1.0, 1.0]),
+        (FOUR_CARDS, "gpu2", [1.0, 1 / SOCKET_ROOM, 1.0]),
+    ],
+)
+def test_staged_bytes_load_slots_once_and_uplinks_of_several_cards_more(
+    template: NodeTemplate, target: str, expected: list[float]
+) -> None:
+    route = find_paths(template)["gpu0", target]
+    assert route.staged
+    assert [load for _, load in route.moved()] == expected
+
+
+def test_an_uplink_whose_cards_reach_each_other_carries_the_bytes_of_one() -> None:
+    below = node(
+        "  gpus: {count: 3, model: RTXA6000}\n"
+        "  pcie: {generation: 4, switches: [{socket: 0, gpus: [0, 1]}], slots: [{socket: 0, gpus: [2]}]}\n"
+        "  cpu: {sockets: 1, vendor: intel, model: skylake}\n"
+    )
+    assert [load for _, load in find_paths(below)["gpu1", "gpu2"].moved()] == [1.0, 1.0, 1.0]
+
+
+def test_what_is_not_staged_from_card_to_card_moves_as_nccl_counts_it() -> None:
+    for route in (find_paths(FOUR_ETHERNET)["gpu0", "nic3"], find_paths(shipped("dgx-a100"))["gpu3", "gpu0"]):
+        assert list(route.moved()) == list(route.loads())
