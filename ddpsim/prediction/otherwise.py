@@ -79,7 +79,7 @@ def predict_slow_host(prediction: Prediction) -> ConditionalStep | None:
     micro_batches = options.accumulate
     middle, low, high = (each.iteration_s * micro_batches for each in periods_under(prediction, assumed, None))
     condition = "if host memory is as slow as from some containers"
-    return ConditionalStep(condition, "allreduces of 25 MiB take 4 to 6 times as long", (middle, low, high))
+    return ConditionalStep(condition, "allreduces of 25 MiB take 4 to 7 times as long", (middle, low, high))
 
 
 def _constant(factor: float, size_bytes: int) -> float:
