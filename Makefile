@@ -56,10 +56,13 @@ help:
 demo: .venv/.run
 	$(BIN)/python -m ddpexec demo --out $(OUT)/demo
 
+# Processes that run tests.
+WORKERS ?= 2
+
 # Every test that needs no network namespace, browser, wheel or wait, but for the costliest cases (tests/costly.txt); it
 # says how many it leaves to `make check`. A test runs again only where torch's native code aborted a rank, or where it is
 # marked as sharing the machine's clock.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist=worksteal -r R
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -r R
 test: .venv/.dev
 	$(PYTEST) tests --part quick
 

@@ -13,8 +13,8 @@ from torch.overrides import TorchFunctionMode
 from ddpexec.capturing.live import fp32_bytes, own_bytes
 from ddpsim.workload.operators import Operator
 
-Count = Callable[[Operator, Sequence[Tensor]], None]
-"""Is given an operator and the tensors that it reads."""
+Count = Callable[[Operator, Sequence[Tensor], Sequence[Tensor]], None]
+"""Is given an operator, the tensors that it reads, and those that it writes."""
 
 _ATTENTION = nn.functional.scaled_dot_product_attention
 _DROPOUT = nn.functional.dropout

@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_leaves
 from ddpexec.capturing.stamps import Stamp
 from ddpexec.timing.clock import Clock, CudaClock
 from ddpsim.errors import WorkloadError
+from ddpsim.jobs.device_split import Members, put_on_devices
 from ddpsim.workload import Phase, Workload
-from ddpsim.workload.device_split import Members, put_on_devices
 from ddpsim.workload.profile import ForwardUse
 
 Pair = tuple[torch.device, torch.device]
@@ -78,16 +78,20 @@ class DevicesStamps:
         return DevicesStamp(self._clocks[-1].host_s(moments[-1]), None, moments, self._clocks)
 
 
-class CopiesBetween(TorchDispatchMode):
+class CopiesBetween(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of floating-point tensors that are copied between devices while it is entered.
+
+    Args:
+        host: type of the device from which batches come, whose copies are left out; None leaves none out.
 
     Attributes:
         copied: bytes by pair of devices.
         wanted: whether the next forward is to be looked at.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, host: str | None = "cpu") -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._host = host
         self.copied: dict[Pair, int] = {}
         self.wanted = self._entered = False
 
@@ -95,13 +99,13 @@ class CopiesBetween(TorchDispatchMode):
         """Look at the forward that begins, where that is wanted."""
         if self.wanted:
             self.wanted, self._entered = False, True
-            self.__enter__()
+            self.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
         """Look no longer."""
         if self._entered:
             self._entered = False
-            self.__exit__(None, None, None)
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -111,14 +115,10 @@ class CopiesBetween(TorchDispatchMode):
         if function in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default):
             given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
             source = given[-1]
-            if source.device != found.device and source.is_floating_point() and self._counts(source.device):
+            if source.device != found.device and source.is_floating_point() and source.device.type != self._host:
                 pair = source.device, found.device
                 self.copied[pair] = self.copied.get(pair, 0) + found.nbytes
         return found
-
-    def _counts(self, source: torch.device) -> bool:
-        """Whether copies from there are: a batch that comes from the host is none of them."""
-        return source.type != "cpu"
 
 
 def time_copies(copied: Mapping[Pair, int]) -> dict[Pair, float]:

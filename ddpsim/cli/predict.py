@@ -85,7 +85,7 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
     from ddpsim.planning.lost import without_each
     from ddpsim.prediction.beside import StepBeside
     from ddpsim.prediction.models import Model
-    from ddpsim.prediction.otherwise import predict_other_reach
+    from ddpsim.prediction.otherwise import predict_other_reach, predict_slow_host
     from ddpsim.prediction.predict import predict as predict_one
     from ddpsim.prediction.sensitivities import list_sensitivity_assumptions, sensitivities_of
     from ddpsim.topology.spec import load_topology
@@ -138,18 +138,22 @@ def predict(arguments: PredictArguments, options: Options, given: ConstantOption
     path, helps = prediction.critical_path, sensitivities_of(prediction)
     bound = bound_of(prediction, prediction.calibration)
     second, shared = predict_other_reach(prediction), StepBeside.of(prediction)
+    slow = predict_slow_host(prediction)
     begun = None if first is None else _predict_first(prediction, first)
     document = {
         **prediction.document(),
         **bound.document(),
         "otherwise": None if second is None else second.document(),
+        "slow_host": None if slow is None else slow.document(),
         **({} if shared is None else {"beside": shared.document()}),
         **({} if begun is None else {"first": begun.document()}),
         **path.entries(),
         "sensitivities": [each.document() for each in helps],
     }
     beginning = [] if begun is None else [format_first(begun)]
-    output.emit(document, lambda: "\n\n".join([*beginning, _text(prediction, bound, path, helps, second, shared)]))
+    output.emit(
+        document, lambda: "\n\n".join([*beginning, _text(prediction, bound, path, helps, (second, slow), shared)])
+    )
 
 
 def _predict_first(prediction: Prediction, count: int) -> FirstIterations:
@@ -207,7 +211,7 @@ def _text(
     bound: Bound,
     path: CriticalPath,
     helps: Sequence[Sensitivity],
-    other: ConditionalStep | None,
+    cases: tuple[ConditionalStep | None, ConditionalStep | None],
     shared: StepBeside | None,
 ) -> str:
     from ddpsim.prediction.prediction import BUCKETS, PARTS
@@ -219,7 +223,8 @@ def _text(
         f"{workload.name} ({origin}, {_pace(prediction)}) on {prediction.topology.name}: "
         f"{format_count(prediction.nodes, 'node')}, {format_count(summary.world_size, 'rank')}",
         "",
-        *_times(prediction, other),
+        *_times(prediction, cases[0]),
+        *([] if cases[1] is None else [f"           {_format_other(cases[1]).removeprefix('; ')}"]),
         *([] if shared is None else [shared.text()]),
         *_servers(prediction),
         *_parts(prediction),

@@ -80,6 +80,7 @@ def show(
         "iterations": model.iterations,
         "synchronises": list(model.synchronises),
         "forward_use_known": model.forward_use_known,
+        **({"devices": [part.device for part in model.devices]} if model.devices else {}),
         "phases": _phases(model),
         "provenance": dict(model.provenance),
     }
@@ -250,8 +251,8 @@ def split(
     ] = None,
 ) -> None:
     """Put consecutive layers of a workload on several devices of a rank, which then compute in turn."""
+    from ddpsim.jobs.device_split import cut_layers, put_on_devices
     from ddpsim.units import parse_size
-    from ddpsim.workload.device_split import cut_layers, put_on_devices
     from ddpsim.workload.files import load_workload, with_operators
 
     check_destination(file, as_json=output.as_json)

@@ -15,7 +15,7 @@ _MEASURED = "measured on a 2-core machine, torch 2.13, gloo"
 _GRAPH = (
     "measured on a 2-core machine, torch 2.13, inductor: 179 to 278 us; `python -m studies.host_costs.graph_splits`"
 )
-_CROSSING = "counted: one graph writes what crosses, the next reads it; `python -m studies.published.compiled_ddp`"
+_CROSSING = "counted: one graph writes what crosses, the next reads it; `python -m studies.host_costs.graph_bytes`"
 _CONFERRING = "measured on a 2-core machine, CPython 3.11, torch 2.13; `python -m studies.host_costs.order_costs`"
 _CUDA = "prior: launch cost of a small CUDA kernel from Python or C++, 4 to 10 us"
 _UNDER_LOAD = "measure `microbench --under-load`"

@@ -25,7 +25,7 @@ from ddpsim.collectives.transport import AlgorithmChoice, Transport
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.jobs.job_options import DEFAULT, GPU_BACKENDS, Backend, CollectiveOptions
 from ddpsim.network.fairness import alone_s
-from ddpsim.network.fluid import Demand, Network
+from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import gcn_of
@@ -258,7 +258,10 @@ class Collectives:
         if self._fidelity == "steps":
             return carry_out(self.network, self.transport.steps(operation, size_bytes))
         demand = self.transport.demand(operation, size_bytes)
-        return self._run(demand if demand.queue is None else replace(demand, queue=(demand.queue, group, self.sender)))
+        if self._fidelity == "closed":
+            return simpy.Timeout(self.env, alone_s(demand, self.transport.capacities))
+        own = demand if demand.queue is None else replace(demand, queue=(demand.queue, group, self.sender))
+        return self.network.transfer(own, self.sender)
 
     def allreduce(self, size_bytes: int, group: int = 0) -> simpy.Event:
         """Start an allreduce; the event succeeds when the sum is everywhere."""
@@ -290,8 +293,3 @@ class Collectives:
         start_s = self.env.now
         self.env.run(self.run(operation, size_bytes))
         return float(self.env.now - start_s)
-
-    def _run(self, demand: Demand) -> simpy.Event:
-        if self._fidelity == "closed":
-            return simpy.Timeout(self.env, alone_s(demand, self.transport.capacities))
-        return self.network.transfer(demand, self.sender)

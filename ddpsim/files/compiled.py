@@ -57,7 +57,7 @@ def read_compiled(path: Path, read: Callable[[Path], Made], *, beside: tuple[Pat
 
 def _stamp(path: Path, beside: tuple[Path, ...]) -> bytes:
     """Return what changes with the file, with what it may read, and with the modules that make something of it."""
-    found = hashlib.sha256(_stamp_of_modules())
+    found = hashlib.sha256(stamp_of_modules())
     status = path.stat()
     read = (path.name, status.st_mtime_ns, status.st_size)
     found.update(repr([read, *(sorted(_list_files(folder)) for folder in beside)]).encode())
@@ -65,7 +65,8 @@ def _stamp(path: Path, beside: tuple[Path, ...]) -> bytes:
 
 
 @cache
-def _stamp_of_modules() -> bytes:
+def stamp_of_modules() -> bytes:
+    """Return what changes with any module of `ROOMS`, or of those that lie outside all rooms."""
     folders = (_PACKAGE, *map(_PACKAGE.joinpath, ROOMS))
     return hashlib.sha256(repr([sorted(_list_files(folder)) for folder in folders]).encode()).digest()
 

@@ -148,8 +148,8 @@ class GraphCuts:
         host = f"{self.host_s * 1e3:.3g} ms of the host's time (`graph_s`)"
         if self.device_s is None:
             return (
-                f"torch.compile splits the step into {self.graphs} graphs, which costs {host}; what crosses from one to "
-                "the next was not counted and costs nothing here: estimate the step (`ddpexec estimate --step`)"
+                f"torch.compile splits the step into {self.graphs} graphs, which costs {host}; what crosses from one "
+                "to the next was not counted and costs nothing here: estimate the step (`ddpexec estimate --step`)"
             )
         return (
             f"torch.compile splits the step into {self.graphs} graphs, which costs {self.device_s * 1e3:.3g} ms of the "

@@ -304,7 +304,7 @@ class Options(Job):
     def bucket_plan(self, workload: Workload) -> BucketPlan:
         """Return the plan these options give `workload`, in the arrival order of its first recorded iteration.
 
-        Under an order policy the plan depends on the arrivals of the run; see `ddpsim.simulation.setting`.
+        Under an order policy the plan depends on the arrivals of the run; see `ddpsim.jobs.plans`.
         """
         if self.plan is not None:
             return self.plan

@@ -15,6 +15,7 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import boundary_of, stages_of
 from ddpsim.options.option import check_at_least_one
 from ddpsim.prediction.models import Model
+from ddpsim.prediction.simulated_run import leave_out_repeated
 from ddpsim.schedules.named import scheme_named
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.graph import Placement
@@ -30,10 +31,9 @@ TOO_MANY, NOT_FITTING, SLOWER = "not simulated", "does not fit", "slower"
 be cut over ranks; options that exclude each other; more micro-batches than `MOST_MICRO_BATCHES`; memory; time."""
 
 MOST_MICRO_BATCHES = 128
-"""Micro-batches of a step that a candidate may have, chosen by hand: a leader's band is of all of them.
+"""Micro-batches of a step that a candidate may have where they are not alike, or pass through stages; chosen by hand.
 
-`ddpsim predict --workload bert-large --topology dgx-h100 --nodes 2 --scheme fsdp2 --accumulate 128` takes 30 s of a
-processor and 2.7 GB, both in proportion to them.
+A leader's band is of all of them then. Elsewhere of more than so many eight are simulated.
 """
 
 _DIVIDING = ("tensor_parallel", "pipeline", "global_batch_size")
@@ -258,10 +258,12 @@ def candidates_of(
                 left_over = InputError(what, place="micro_batch_size", remedy=f"give a divisor of {in_group}")
                 ruled_out.add(NOT_DIVIDED, len(schemes), left_over)
                 continue
-            if in_group // batch > MOST_MICRO_BATCHES:
+            workload = model.on(topology, batch, options=asked)
+            of_step = replace(asked, accumulate=1 if pipeline else in_group // batch)
+            simulated = in_group // batch if pipeline else leave_out_repeated(of_step, workload)[0].accumulate
+            if simulated > MOST_MICRO_BATCHES:
                 ruled_out.add(TOO_MANY, len(schemes), _too_many(in_group, batch))
                 continue
-            workload = model.on(topology, batch, options=asked)
             first = SearchCandidate(
                 scheme="ddp",
                 tensor_parallel=ranks,

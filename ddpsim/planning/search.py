@@ -157,6 +157,11 @@ class SearchQuestion:
     placement: Placement = field(init=False)
 
     def __post_init__(self) -> None:
+        if self.model.source.devices:
+            what = (
+                f"{self.model.name} has {len(self.model.source.devices)} devices a rank, over which no plan is searched"
+            )
+            raise InputError(what, place="search", remedy="leave it out, or search over its step of one device")
         object.__setattr__(self, "placement", place(self.topology, self.nodes, self.gpus_per_node))
 
     def __str__(self) -> str:

@@ -177,4 +177,5 @@ def retimed(workload: Workload, factors: Factors) -> Workload:
         optimizer=Phase(workload.optimizer.host_s, workload.optimizer.device_s * factors.optimizer),
         gradient_ready_s=ready,
         forward_use_s=use and use.scale_device(factors.forward),
+        devices=tuple(replace(part, device_s=part.device_s * factors.forward) for part in workload.devices),
     )

@@ -9,10 +9,10 @@ from functools import partial
 from ddpsim.errors import InputError
 from ddpsim.jobs.plans import Plans
 from ddpsim.options.option import check_at_least_one
+from ddpsim.prediction.construction import Construction, construct
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation import IterationProfile, Options
-from ddpsim.simulation.construction import Construction, construct
 from ddpsim.simulation.record import iterations_of
 from ddpsim.simulation.representatives import SimulatedRank
 from ddpsim.simulation.resolve import WARM_UP
@@ -138,6 +138,9 @@ def predict_first_iterations(prediction: Prediction, count: int) -> FirstIterati
         InputError: as `check_first`.
     """
     check_first(count, prediction.options)
+    if devices := prediction.workload.devices:
+        what = f"{prediction.workload.name} has {len(devices)} devices a rank, whose construction is not known"
+        raise InputError(what, place="first", remedy="leave it out, or take a step of one device")
     run = prediction.run
     # Of the last one messages may be in flight, which a period more sees to their end.
     periods = math.ceil(count / run.options.period) + 1

@@ -14,12 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.gpus.table import find_shipped_gpu
 from ddpsim.jobs.job import Job
 from ddpsim.schedules.schedule import WHOLE, Schedule
-from ddpsim.workload import Workload
+from ddpsim.workload import Buffer, Workload
+from ddpsim.workload.devices import buffer_devices, device_numbers
 from ddpsim.workload.gpus import gpu_of, kind_of
 
 STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2, "adagrad": 1, "rmsprop": 1}
@@ -77,18 +79,21 @@ class Memory:
         job: Job,
         capacity_bytes: float | None,
         schedule: Schedule | None = None,
+        device: int = 0,
     ) -> Memory:
         """Return the memory of a rank that trains `workload` under `plan`.
 
         Args:
             capacity_bytes: of the device's memory; None where it is not known.
             schedule: that takes the place of DDP's; None is DDP.
+            device: which of the rank's, where it has several: activations are on each by its share of forward's time.
         """
         sharding = WHOLE if schedule is None else schedule.sharding
         trained = {index for bucket in plan.buckets for index in bucket.parameters}
-        chosen = [p for index, p in enumerate(workload.parameters) if index in trained]
+        here = _on_device(workload, device)
+        chosen = [p for index, p in enumerate(workload.parameters) if index in trained and index in here.parameters]
         gradients = _shard(sum(p.size_bytes for p in chosen), sharding.gradients)
-        parameters = _shard(sum(p.size_bytes for p in workload.parameters), sharding.parameters)
+        parameters = _shard(sum(workload.parameters[i].size_bytes for i in here.parameters), sharding.parameters)
         kind = workload.optimizer_kind or "momentum"
         updated = [_MASTER_BYTES * p.numel if sharding.master else p.size_bytes for p in chosen]
         tensors = _states(kind) + (1 if sharding.master else 0)
@@ -99,12 +104,13 @@ class Memory:
         if sharding.offload is not None:
             host = parameters + gradients + state
             parameters = gradients = state = temporary = 0
-        parameters += sum(buffer.size_bytes for buffer in workload.buffers)
+        parameters += sum(buffer.size_bytes for buffer in here.buffers)
         own = sharding.staging_bytes is None
-        buckets = 0 if job.gradient_as_bucket_view or not own else plan.size_bytes
+        bucketed = sum(b.size_bytes for b in plan.buckets if here.parameters.issuperset(b.parameters))
+        buckets = 0 if job.gradient_as_bucket_view or not own else bucketed
         kept = gradients if (job.gradient_as_bucket_view and own) or job.accumulate > 1 else 0
         gathered = sharding.gathered_bytes + (sharding.staging_bytes or 0)
-        in_backward = kept + gathered + (workload.activations_bytes or 0)
+        in_backward = kept + gathered + (here.activations_bytes or 0)
         in_optimizer = gradients + temporary
         resident = parameters + state + buckets + sharding.kept_bytes
         return cls(
@@ -112,7 +118,7 @@ class Memory:
             gradients,
             state,
             buckets,
-            workload.activations_bytes,
+            here.activations_bytes,
             resident + max(in_backward, in_optimizer),
             None if capacity_bytes is None else int(capacity_bytes),
             workload.batch_size,
@@ -178,6 +184,29 @@ class Memory:
 
     def _needed(self, slack: float) -> float:
         return self.step_bytes * slack + CONTEXT_BYTES
+
+
+class _OnDevice(NamedTuple):
+    """What one device of a rank has."""
+
+    parameters: frozenset[int]
+    buffers: Sequence[Buffer]
+    activations_bytes: int | None
+
+
+def _on_device(workload: Workload, device: int) -> _OnDevice:
+    own, whole = workload, workload.activations_bytes
+    if not own.devices:
+        return _OnDevice(frozenset(range(len(own.parameters))), own.buffers, whole)
+    numbers = device_numbers(own.devices, own.parameters)
+    where = buffer_devices(own.devices, own.parameters, own.buffers)
+    ends = [0.0, *(part.device_s for part in own.devices)]
+    share = (ends[device + 1] - ends[device]) / ends[-1] if ends[-1] > 0 else 1.0
+    return _OnDevice(
+        frozenset(index for index, number in enumerate(numbers) if number == device),
+        [buffer for buffer, number in zip(own.buffers, where, strict=True) if number == device],
+        None if whole is None else round(share * whole),
+    )
 
 
 def capacity_bytes(workload: Workload, models: Sequence[str]) -> float | None:

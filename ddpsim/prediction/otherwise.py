@@ -1,17 +1,22 @@
-"""The step where cards without NVLink reach each other the other way: a second band, with its condition.
+"""The step under a condition that no file of a machine tells: a second band, with its condition.
 
-Whether peer-to-peer works over PCIe is a matter of a switch's settings (ACS), a hypervisor or the kernel, which no
-file of a machine tells. One band that held both cases would say nothing of either.
+Whether peer-to-peer works over PCIe is a matter of a switch's settings (ACS), a hypervisor or the kernel; how fast
+cards reach host memory, of containers and virtual machines too. One band that held both cases would say nothing of
+either.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import partial
 
 from ddpsim.collectives.nccl.paths_taken import find_other_reach
-from ddpsim.doubts.collectives import covers
-from ddpsim.prediction.predict import predict
+from ddpsim.doubts.collectives import THROUGH_HOST, covers, family
+from ddpsim.doubts.spreads import SLOW_HOST, SLOW_HOST_MEDIAN
+from ddpsim.prediction.predict import periods_under, predict
 from ddpsim.prediction.prediction import Band, Prediction
+from ddpsim.simulation.communication import Assumptions
 from ddpsim.topology.declared import Cluster
 
 _MATTERS = 0.01
@@ -56,6 +61,29 @@ def predict_other_reach(prediction: Prediction) -> ConditionalStep | None:
     step_s = _predict_changed(prediction, changed).step_s
     moved = abs(step_s[0] / prediction.step_s[0] - 1)
     return ConditionalStep(condition, setting, step_s) if moved >= _MATTERS else None
+
+
+def predict_slow_host(prediction: Prediction) -> ConditionalStep | None:
+    """Return the step where host memory is as slow as on the slowest published machine; None where none is used.
+
+    A calibration that measured the machine knows it.
+    """
+    options, placement = prediction.options, prediction.placement
+    backend = options.backend_for(prediction.workload)
+    if backend != "nccl" or options.comm != "real" or covers(prediction.calibration, placement, backend):
+        return None
+    if placement.world_size == 1 or placement.nodes > 1 or family(placement, backend) != THROUGH_HOST:
+        return None
+    factors = [math.exp(end) for end in (SLOW_HOST_MEDIAN, SLOW_HOST.low, SLOW_HOST.high)]
+    assumed = [Assumptions(prediction.calibration, wire_factor=partial(_constant, factor)) for factor in factors]
+    micro_batches = options.accumulate
+    middle, low, high = (each.iteration_s * micro_batches for each in periods_under(prediction, assumed, None))
+    condition = "if host memory is as slow as from some containers"
+    return ConditionalStep(condition, "allreduces of 25 MiB take 4 to 6 times as long", (middle, low, high))
+
+
+def _constant(factor: float, size_bytes: int) -> float:
+    return factor
 
 
 def _predict_changed(prediction: Prediction, changed: Cluster) -> Prediction:

@@ -15,7 +15,7 @@ from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.doubt import Doubt, Ends
 from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.prediction import AlternativeStep, Prediction
-from ddpsim.prediction.simulated_run import FEW_APART, SimulatedRun, shorten_run
+from ddpsim.prediction.simulated_run import FEW_APART, SimulatedRun, leave_out_repeated, shorten_run
 from ddpsim.simulation import Options, simulate_local
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import trace_of
@@ -269,7 +269,9 @@ def _summary(
         scale_host=options.scale_host * assumptions.host,
     )
     scaled, warm_up = shorten_run(scaled, prediction.workload)
-    return summarise(trace_of(prediction.run.under(scaled, assumptions, progress, warm_up=warm_up, whole=False)))
+    scaled, repeats = leave_out_repeated(scaled, prediction.workload) if prediction.run.brief else (scaled, 0)
+    ran = prediction.run.under(scaled, assumptions, progress, warm_up=warm_up, whole=False, repeats=repeats)
+    return summarise(trace_of(ran))
 
 
 def local_period_s(
@@ -291,7 +293,9 @@ def local_period_s(
         whole = replace(options, pipeline=None, accumulate=given.micro_batches)
         whole_s = local_period_s(workload, whole, progress, calibration, placement)
         return given.micro_batches * whole_s / given.stages
+    options, more = leave_out_repeated(options, workload)
     periods = [it.iteration_s for it in simulate_local(workload, options, progress, calibration, placement)]
     cycle = options.accumulate
     centre = fmean if any(options.drop.values()) else median
-    return centre(fmean(periods[begin : begin + cycle]) for begin in range(0, len(periods), cycle))
+    steps = [periods[begin : begin + cycle] for begin in range(0, len(periods), cycle)]
+    return centre(fmean(step) if not more else (sum(step) + more * step[-2]) / (cycle + more) for step in steps)

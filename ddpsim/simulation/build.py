@@ -15,11 +15,10 @@ from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.collectives.ddp_costs import KERNELS
 from ddpsim.schedules.points import BACKWARD_END
 from ddpsim.schedules.schedule import queue_of_buckets
-from ddpsim.simulation.devices import DeviceTurns
 from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind, StepGraph
 from ddpsim.simulation.messages import Launches, PlannedMessage
-from ddpsim.simulation.pre_forward import PreForwardBuilder
-from ddpsim.simulation.rank_builder import OptimizerBuilder, RankBuilder
+from ddpsim.simulation.phases import DeviceTurns, OptimizerBuilder, PreForwardBuilder
+from ddpsim.simulation.rank_builder import RankBuilder
 from ddpsim.simulation.scheduling import WHOLE_UPDATE, ForwardWait
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload.devices import DevicePart
@@ -120,7 +119,12 @@ class IterationBuilder:
             to.graph.writing = Cause.DDP
             self._finish(nodes, launches)
             to.graph.writing = Cause.OPTIMIZER
-            self._optimize(nodes, launches)
+            # Where no update follows backward, the next forward makes them.
+            updates = (WHOLE_UPDATE,) if setting.scheduled is None else setting.scheduled.updates
+            synchronises = "after_optimizer" in setting.workload.synchronises
+            optimizer = OptimizerBuilder(to, nodes, launches, setting.pace(index), synchronises=synchronises)
+            optimizer.add_after_backward(updates)
+            self._owes_update = stepped and not updates
             if self._device:
                 ends.append(to.event())
         rank.last = to.event()
@@ -392,14 +396,6 @@ class IterationBuilder:
         to.launch_all(nodes, launches.mark_passed(BACKWARD_END))
         if self._device and "after_backward" in setting.workload.synchronises:
             to.synchronise()
-
-    def _optimize(self, nodes: IterationNodes, launches: Launches) -> None:
-        """Write the optimizer that follows backward; where there is none, the next forward has to make the updates."""
-        scheduled, pace = self._setting.scheduled, self._setting.pace(nodes.index)
-        updates = (WHOLE_UPDATE,) if scheduled is None else scheduled.updates
-        synchronises = "after_optimizer" in self._setting.workload.synchronises
-        OptimizerBuilder(self._to, nodes, launches, pace, synchronises=synchronises).add_after_backward(updates)
-        self._owes_update = nodes.stepped and not updates
 
 
 class StageBuilder(IterationBuilder):

@@ -5,25 +5,25 @@ What a simulated run takes as given, beside its workload, machine and options.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import simpy
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.copies import CopyDemand, copies_of, peer_demand
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives, find_rank_paths, make_transport, scale_transport
 from ddpsim.collectives.gloo.groups import adapt_to_group
 from ddpsim.collectives.groups import part_of, share_of_together
-from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.transport import Transport
 from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.jobs.simulated import Options
-from ddpsim.network.fairness import Demand, LinkId, alone_s
+from ddpsim.network.fairness import alone_s
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
-from ddpsim.options.input_stage import InputStage
 from ddpsim.schedules.mesh import DATA, EXPERT
 from ddpsim.schedules.message import WORLD
 from ddpsim.simulation.contention import (
@@ -35,18 +35,15 @@ from ddpsim.simulation.contention import (
     share_of,
     slow_messages,
 )
-from ddpsim.simulation.graph import BUFFERS, Collective
+from ddpsim.simulation.graph import BETWEEN_NODES, BUFFERS, ENDS, INSIDE_NODE, LATENCY, Collective, PeerCopy
 from ddpsim.simulation.messages import runs_in_rings
-from ddpsim.simulation.record import BETWEEN_NODES, ENDS, INSIDE_NODE, LATENCY
-from ddpsim.simulation.run import Copy
+from ddpsim.simulation.run import Copy, CopyBetween
 from ddpsim.simulation.scheduling import Scheduled
-from ddpsim.simulation.servers import LaneGroup, ServerLinks, Staleness, StreamQueue, send_s
+from ddpsim.simulation.servers import LaneGroup, ServerLinks, StageLinks, Staleness, StreamQueue, send_s
 from ddpsim.simulation.setting import RankConfiguration
-from ddpsim.simulation.stage_links import StageLinks
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.link_rates import with_faster_links
 from ddpsim.topology.node import NETWORK
-from ddpsim.topology.paths import find_paths
 from ddpsim.workload.gpus import AchievedGpu
 
 WireFactor = Callable[[int], float]
@@ -88,56 +85,7 @@ class Assumptions:
 
 
 COPIES = "copies"
-"""Who sends batches: a copy engine, which the computation of no rank slows."""
-
-
-def copies_on(network: Network, placement: Placement, ranks: Sequence[int], stage: InputStage, *, closed: bool) -> Copy:
-    """Return what copies a batch to the GPU of each of `ranks`, all at once, over the links that messages share.
-
-    Ranks of other nodes than the first's are alike, and load links of their own.
-
-    Args:
-        closed: whether nothing else is on the links, as the closed forms of collectives have it.
-    """
-    demand, capacities = copies_of(placement, ranks, stage)
-    network.add(capacities)
-    if closed:
-        return lambda: network.env.timeout(alone_s(demand, network.capacities))
-    return lambda: network.transfer(demand, COPIES)
-
-
-def copies_of(placement: Placement, ranks: Sequence[int], stage: InputStage) -> tuple[Demand, dict[LinkId, float]]:
-    """Return the demand of the copies of `ranks` on the first one's node, and the capacities of its links."""
-    node, _, node_class = placement.node_of(ranks[0])
-    template, names, wiring = node_class.template, placement.gpus(node_class), PlacementLinks(placement)
-    paths = find_paths(template)
-    loads: dict[LinkId, float] = {}
-    capacities: dict[LinkId, float] = {}
-    gpus = _list_on_node(placement, ranks, node)
-    for gpu in gpus:
-        for placed in wiring.at(node, paths.from_host(names[gpu])):
-            loads[placed.name] = loads.get(placed.name, 0.0) + 1.0
-            capacities[placed.name] = placed.link.bandwidth
-    count = len(gpus)
-    if stage.in_turn:
-        size, loads = count * stage.copy_bytes, {link: load / count for link, load in loads.items()}
-        return Demand(0.0, size, loads, rate_limit=stage.limit_Bps), capacities
-    return Demand(0.0, stage.copy_bytes, loads, rate_limit=stage.limit_Bps, weight=count), capacities
-
-
-def byte_copy_s(placement: Placement) -> float:
-    """Return what a byte takes from page-locked memory to each GPU of a node, all at once, with no more on their links.
-
-    Links carry as much the other way at the same time.
-    """
-    demand, capacities = copies_of(placement, range(placement.gpus_per_node), InputStage(copy_bytes=1, pinned=True))
-    return alone_s(demand, capacities)
-
-
-def _list_on_node(placement: Placement, ranks: Iterable[int], node: int) -> list[int]:
-    """Return the GPUs of `node` that `ranks` run on, numbered in the node."""
-    each = placement.gpus_per_node
-    return [rank % each for rank in ranks if rank // each == node]
+"""Who sends batches, and what passes between devices: copy engines, which the computation of no rank slows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +320,26 @@ class JobResources:
         if setting.execution.one_thread or stage.copy_bytes == 0:
             return lambda: env.timeout(0.0)
         together = range(self.placement.world_size) if stage.in_turn else ranks
-        return copies_on(network, self.placement, together, stage, closed=self.options.fidelity == "closed")
+        return partial(self._copy, network, copies_of(self.placement, together, stage))
+
+    def copy_between(self, network: Network, ranks: Sequence[int]) -> CopyBetween:
+        """Return what copies between two devices of each of `ranks`, all at once."""
+        known: dict[PeerCopy, CopyDemand] = {}
+
+        def copy(asked: PeerCopy) -> simpy.Event:
+            if asked not in known:
+                known[asked] = peer_demand(self.placement, ranks, asked.source, asked.target, asked.size_bytes)
+            return self._copy(network, known[asked])
+
+        return copy
+
+    def _copy(self, network: Network, found: CopyDemand) -> simpy.Event:
+        """Copy over the links that messages share; by closed forms as if there were none."""
+        demand, capacities = found
+        if self.options.fidelity == "closed":
+            return network.env.timeout(alone_s(demand, capacities))
+        network.add(capacities)
+        return network.transfer(demand, COPIES)
 
     def channels(self, env: simpy.Environment, scheduled: Scheduled | None, world: Collectives) -> ServerLinks | None:
         """Return what sends each rank's messages where ranks do not meet; None where they do."""
@@ -385,9 +352,7 @@ class JobResources:
             for lane in scheduled.lanes
         ]
         ways = find_rank_paths(self.placement, self.backend, self.calibration)
-        links = ServerLinks(
-            env, self.placement, ways, self.costs, hosts, buckets, latency_s, self.wire_factor, self.latency
-        )
+        links = ServerLinks(env, ways, self.costs, hosts, buckets, latency_s, self.wire_factor, self.latency)
         self.staleness = links.staleness
         return links
 

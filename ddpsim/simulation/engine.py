@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -11,17 +11,26 @@ import simpy
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.copies import peer_demand
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import join_plans
 from ddpsim.jobs.torch_line import torch_line
+from ddpsim.network.fairness import alone_s
 from ddpsim.options.input_stage import Loader
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.contention import UNDISTURBED, Processor
-from ddpsim.simulation.devices import copies_alone
-from ddpsim.simulation.graph import StepGraph
-from ddpsim.simulation.job_run import BesideRun, JobRun, OtherJob, make_graph_run, period_of, start
+from ddpsim.simulation.graph import PeerCopy, StepGraph
+from ddpsim.simulation.job_run import (
+    BesideRun,
+    JobRun,
+    OtherJob,
+    find_repeated_s,
+    make_graph_run,
+    period_of,
+    start,
+)
 from ddpsim.simulation.prices import Prices, has_prices
 from ddpsim.simulation.record import critical_path, in_model, iterations_of
 from ddpsim.simulation.resolve import (
@@ -38,6 +47,7 @@ from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.servers import Staleness
 from ddpsim.topology.beside import place_beside
 from ddpsim.topology.graph import Placement
+from ddpsim.trace.cycles import cycles
 from ddpsim.trace.records import Iteration, PathSpan, Trace, spans_of
 from ddpsim.workload import Workload
 
@@ -181,6 +191,8 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
         for record in iterations_of(graph, rank, times)
     ]
     counted = [record for record in records if extent.begin <= record.index < extent.end]
+    if extent.repeats:
+        counted = list(_repeat(ran, counted))
     plan = plan_of(ran)
     provenance = _provenance(ran.workload, placement, options, plan, job.staleness)
     done = None if settings[0].scheduled is None else settings[0].scheduled.schedule
@@ -196,6 +208,16 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
     return Simulated(
         placement.world_size, backend, counted, spans, provenance, found, plan=plan, schedule=done, beside=ran.beside
     )
+
+
+def _repeat(ran: JobRun, counted: Sequence[Iteration]) -> Iterator[Iteration]:
+    """Yield iterations with those that the last but one of each step stands for; the last waits for the slowest."""
+    slowest_s = find_repeated_s(ran, ran.extent, lambda node: np.array(ran.times.end[node]))
+    for number, step in enumerate(cycles(counted)):
+        *before, one, last = step
+        more_s = ran.extent.repeats * (float(slowest_s[number % len(slowest_s)]) - one.iteration_s)
+        yield from (*before, *[one] * (1 + ran.extent.repeats))
+        yield replace(last, end_s=last.end_s + more_s, exposed_comm_s=last.exposed_comm_s + more_s)
 
 
 def plan_of(ran: JobRun) -> BucketPlan:
@@ -265,6 +287,13 @@ def simulate_local(
     first, *others = [Processor(env, UNDISTURBED, lambda busy: None) for _ in rank.streams]
     run.add(rank, first, loader=loader, copy=lambda: env.timeout(copy_s))
     if others:
-        run.add_devices(rank, others, copies_alone(env, placement, slot_Bps))
+
+        def copy(asked: PeerCopy) -> simpy.Event:
+            # On a machine that is not known, the GPUs of a rank are in slots of their own.
+            if placement is None:
+                return env.timeout(asked.size_bytes / slot_Bps)
+            return env.timeout(alone_s(*peer_demand(placement, (0,), asked.source, asked.target, asked.size_bytes)))
+
+        run.add_devices(rank, others, copy)
     report(run, rank, progress)
     return [record for record in iterations_of(graph, rank, run.run()) if record.index >= WARM_UP * cycle]

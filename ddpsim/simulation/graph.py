@@ -37,6 +37,17 @@ class Cause(IntEnum):
     HOST = 6  # launches, of whatever
 
 
+LAUNCHES, LATENCY, BETWEEN_NODES, INSIDE_NODE, ENDS = (
+    "host launches",
+    "communication latency",
+    "bandwidth between nodes",
+    "bandwidth inside a node",
+    "what the ends of a message keep up with",
+)
+BETWEEN_DEVICES = "copies between a rank's devices"
+"""What else a step waits for, in words."""
+
+
 class NodeKind(IntEnum):
     """A kind says how long a node takes, and what it may be slowed by."""
 

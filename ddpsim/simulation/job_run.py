@@ -26,7 +26,6 @@ from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Communication, SharedNetwork
 from ddpsim.simulation.contention import OnBusy, Process, Processor
-from ddpsim.simulation.devices import copies_between
 from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, resolve
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
@@ -130,8 +129,7 @@ def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGrap
                 Processor(env, shared.slowdown(setting, each), shared.on_busy(device=each), job.costs.copy_slowdown)
                 for each in range(1, job.placement.devices)
             ]
-            closed, network = job.options.fidelity == "closed", shared.collectives.network
-            run.add_devices(rank, others, copies_between(network, job.placement, draw.stands_for, closed=closed))
+            run.add_devices(rank, others, job.copy_between(shared.collectives.network, draw.stands_for))
     return run
 
 
@@ -167,10 +165,25 @@ def period_of(run: JobRun, extent: SimulatedIterations, end: Callable[[int], Col
         if rank.number < 0:
             continue
         periods = cycles(rank.iterations[extent.begin : extent.end], steps)
-        means = [np.mean([end(each.end) - end(each.start) for each in period], axis=0) for period in periods]
+        lasts = [[end(each.end) - end(each.start) for each in period] for period in periods]
+        if extent.repeats:
+            slowest_s = find_repeated_s(run, extent, end)
+            steps_s = [np.sum(each, axis=0) + extent.repeats * s for each, s in zip(lasts, slowest_s, strict=True)]
+            means = [each / (len(lasts[0]) + extent.repeats) for each in steps_s]
+        else:
+            means = [np.mean(each, axis=0) for each in lasts]
         found.append(np.mean(means, axis=0) if dropped else _median(means))
     slowest: Columns = np.max(found, axis=0)
     return slowest
+
+
+def find_repeated_s(run: JobRun, extent: SimulatedIterations, end: Callable[[int], Columns]) -> list[Columns]:
+    """Return by step how long its last micro-batch but one lasts on the slowest rank, for which all wait at the end."""
+    steps = [cycles(rank.iterations[extent.begin : extent.end]) for rank in run.graph.ranks]
+    return [
+        np.max([end(each[-2].end) - end(each[-2].start) for each in of_ranks], axis=0)
+        for of_ranks in zip(*steps, strict=True)
+    ]
 
 
 def _median(values: Sequence[Columns]) -> Columns:

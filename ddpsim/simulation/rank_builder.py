@@ -6,8 +6,7 @@ follows. Callers say what is done, here stands on which resource.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Literal
 
 from ddpsim.collectives.ddp_costs import Costs
@@ -22,13 +21,10 @@ from ddpsim.simulation.graph import (
     LayerNodes,
     MessageNodes,
     NodeKind,
-    PartNodes,
     RankGraph,
     StepGraph,
 )
-from ddpsim.simulation.messages import Launches, PlannedMessage
-from ddpsim.simulation.scheduling import OptimizerUpdate
-from ddpsim.workload.iteration_profile import IterationProfile
+from ddpsim.simulation.messages import PlannedMessage
 from ddpsim.workload.layer_messages import LayerMessage
 
 _GRADIENT = (NodeKind.DELAY, NodeKind.MARK, NodeKind.COMPUTE)
@@ -346,91 +342,3 @@ class RankBuilder:
         )  # fmt: skip
         self._sent[message.number] = sent
         iteration.messages.append(sent)
-
-
-@dataclass(slots=True)
-class OptimizerBuilder:
-    """Writes the optimizer of one iteration of a rank.
-
-    Attributes:
-        to: the rank's resources.
-        nodes: of the iteration.
-        launches: what it launches and waits for.
-        pace: of the iteration.
-        synchronises: whether the host of a device waits for the end of the optimizer.
-    """
-
-    to: RankBuilder
-    nodes: IterationNodes
-    launches: Launches
-    pace: IterationProfile
-    synchronises: bool = False
-
-    def add_after_backward(self, updates: Sequence[OptimizerUpdate]) -> None:
-        """Write the optimizer that follows backward: its `updates`, in order, where the iteration ends a step of it.
-
-        That a device waits between two of them is no time of the optimizer's.
-        """
-        to, nodes = self.to, self.nodes
-        if to.one_thread:
-            for update in updates:
-                if nodes.stepped:
-                    self._take_in(update)
-                    self.add_before_use(update)
-                else:
-                    self._launch_after(update)
-            return
-        if updates and nodes.stepped:
-            self._take_in(updates[0])
-        nodes.optimizer_begun = to.moment()
-        for number, update in enumerate(updates):
-            if nodes.stepped and number:
-                paused = to.moment()
-                self._take_in(update)
-                nodes.optimizer.append((to.moment(), paused))
-            if nodes.stepped:
-                self._compute(update)
-            if number + 1 < len(updates):
-                self._launch_after(update)
-        to.add_on_stream(NodeKind.NOT_BEFORE)
-        if updates:
-            self._launch_after(updates[-1])
-        if self.synchronises:
-            to.synchronise()
-
-    def add_before_use(self, update: OptimizerUpdate) -> None:
-        """Let the device, or the only thread, update parameters before forward needs them."""
-        to, host_s = self.to, self.pace.optimizer_host * update.share
-        begun, writing, to.graph.writing = to.moment(), to.graph.writing, Cause.OPTIMIZER
-        if not to.one_thread:
-            self._compute(update)
-            to.add_on_stream(NodeKind.NOT_BEFORE)
-        elif to.sleeps:
-            # It sleeps so long, wherever in a phase that is.
-            to.graph.cause[to.on_host(NodeKind.DELAY, host_s)] = Cause.OPTIMIZER
-        else:
-            to.compute(host_s)
-        to.graph.writing = writing
-        self.nodes.optimizer.append((begun, to.moment()))
-        self._launch_after(update)
-
-    def _compute(self, update: OptimizerUpdate) -> None:
-        """Let the device do a share of the optimizer, and its host launch it; or the host, once it has all it needs."""
-        if update.host_s is not None:
-            self.to.synchronise()
-            self.to.host(update.host_s)
-            return
-        for number, part in enumerate(self.to.devices):
-            self.to.on_device(number)
-            begun = self.to.moment() if len(self.to.devices) > 1 else None
-            self.to.device(self.pace.optimizer_work * update.share * part)
-            self.to.host(self.pace.optimizer_host * update.share * part)
-            if begun is not None:
-                self.nodes.parts.append(PartNodes(number, "optimizer", begun, self.to.moment()))
-        self.to.on_device(0)
-
-    def _take_in(self, update: OptimizerUpdate) -> None:
-        self.to.take_in(self.nodes, self.launches.take_waits(*update.before))
-
-    def _launch_after(self, update: OptimizerUpdate) -> None:
-        self.to.launch_all(self.nodes, self.launches.mark_passed(*update.after))

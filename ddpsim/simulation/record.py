@@ -8,6 +8,9 @@ from itertools import pairwise
 
 from ddpsim.operations import Operation
 from ddpsim.simulation.graph import (
+    BETWEEN_DEVICES,
+    LATENCY,
+    LAUNCHES,
     ORIGIN,
     Cause,
     Collective,
@@ -138,14 +141,6 @@ def _message(sent: MessageNodes, times: NodeTimes) -> BucketTimes | None:
     )
 
 
-LAUNCHES, LATENCY, BETWEEN_NODES, INSIDE_NODE, ENDS = (
-    "host launches",
-    "communication latency",
-    "bandwidth between nodes",
-    "bandwidth inside a node",
-    "what the ends of a message keep up with",
-)
-BETWEEN_DEVICES = "copies between a rank's devices"
 CAUSES: Mapping[Cause, str] = {
     Cause.OTHER: "other",
     Cause.INPUT: "input",

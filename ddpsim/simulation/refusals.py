@@ -35,10 +35,13 @@ def check_devices(workload: Workload, placement: Placement, options: Options) ->
     if not workload.devices:
         return
     what = f"{workload.name} has {len(workload.devices)} devices a rank"
-    if workload.one_clock or options.backend_for(workload) not in GPU_BACKENDS:
+    if options.backend_for(workload) not in GPU_BACKENDS:
         remedy = "ask for a machine with GPUs and its own library, or for a workload of one device"
         raise InputError(f"{what}, which are GPUs: NCCL or RCCL sums their gradients", place="backend", remedy=remedy)
     others = {
+        "pipeline": options.pipeline is not None,
+        f"tensor_parallel={options.tensor_parallel}": options.tensor_parallel > 1,
+        f"expert_parallel={options.expert_parallel}": options.expert_parallel > 1,
         f"scheme={options.scheme}": options.by_schedule,
         f"process_groups={options.process_groups}": options.process_groups > 1,
         "compiled": options.compiled,
@@ -52,7 +55,9 @@ def check_devices(workload: Workload, placement: Placement, options: Options) ->
             raise InputError(f"{what}, with which it is not simulated", place=other, remedy="leave it out")
 
 
-def check_templates(placement: Placement, workloads: dict[str, Workload], trained: Workload) -> None:
+def check_templates(
+    placement: Placement, workloads: dict[str, Workload], trained: Workload, *, in_stages: bool = False
+) -> None:
     """Refuse node templates whose workload is not given, or is of another model than the one that is trained.
 
     Raises:
@@ -62,6 +67,9 @@ def check_templates(placement: Placement, workloads: dict[str, Workload], traine
         place, name = f"node template {node_class.template.name!r}", node_class.template.workload
         if name is None:
             continue
+        if in_stages:
+            what = f"it has a workload of its own, {name!r}, and a pipeline cuts one model into stages"
+            raise InputError(what, place=place, remedy="leave `workload` out there, or give no `pipeline`")
         if name not in workloads:
             raise InputError(f"names the workload {name!r}, which is not given", place=place)
         other = workloads[name]

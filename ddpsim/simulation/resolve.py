@@ -15,6 +15,7 @@ import simpy
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.copies import byte_copy_s
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.groups import check_layer_groups
 from ddpsim.jobs.graph_cuts import cuts_s, graphs_of, group_by_graphs
@@ -24,14 +25,13 @@ from ddpsim.jobs.stages import RankPart, parts_of
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.simulation.communication import JobResources, WireFactor, byte_copy_s
+from ddpsim.simulation.communication import JobResources, WireFactor
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.refusals import check_devices, check_extent, check_schedule, check_templates
 from ddpsim.simulation.representatives import RankKind, SimulatedRank, draws_of
 from ddpsim.simulation.scheduling import schedule_of
-from ddpsim.simulation.setting import RankConfiguration, carry_out
-from ddpsim.simulation.staged import in_stages
+from ddpsim.simulation.setting import RankConfiguration, carry_out, in_stages
 from ddpsim.simulation.stages import pace_of_part
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
@@ -52,11 +52,13 @@ class SimulatedIterations:
     Attributes:
         begin, end: of those that count, half open.
         total: that are simulated.
+        repeats: for how many more micro-batches of its step the last but one of each stands.
     """
 
     begin: int
     end: int
     total: int
+    repeats: int = 0
 
     @classmethod
     def of(
@@ -114,6 +116,7 @@ class JobConditions(TypedDict, total=False):
         whole: whether messages that the last iteration leaves in flight are seen to their end; they change no period.
         draws: who stands for which ranks, in place of what is drawn for each kind; see `representatives`.
         planned: buckets by iteration, in place of those of the options.
+        repeats: how many more micro-batches a step has than the options say, each as long as the last but one.
     """
 
     workloads: dict[str, Workload]
@@ -124,6 +127,7 @@ class JobConditions(TypedDict, total=False):
     whole: bool
     draws: Sequence[SimulatedRank] | None
     planned: Plans | None
+    repeats: int
 
 
 def resolve(
@@ -151,7 +155,7 @@ def resolve(
         ("pipeline", options.near_ranks(placement.world_size)),
     ):
         check_layer_groups(placement, together, name)
-    check_templates(placement, workloads, workload)
+    check_templates(placement, workloads, workload, in_stages=options.pipeline is not None)
     check_devices(workload, placement, options)
     options = options.on(workload, placement.topology)
     backend = options.backend_for(workload)
@@ -170,6 +174,7 @@ def resolve(
     iterations = max(options.iterations_of(kind.workload) for kind in kinds)
     warm_up, whole = given.get("warm_up", WARM_UP), given.get("whole", True)
     extent = SimulatedIterations.of(options, iterations, warm_up, schedule, whole=whole)
+    extent = replace(extent, repeats=given.get("repeats", 0))
     check_extent(extent.end, kinds)
     drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
     settings = list(_settings_of(drawn, ranks, options, backend, calibration, extent.total, planned=planned))

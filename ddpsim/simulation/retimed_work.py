@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ddpsim.collectives.copies import copies_of
 from ddpsim.network.fairness import alone_s
-from ddpsim.simulation.communication import copies_of
 from ddpsim.simulation.contention import MOST, slowdown_factor
 from ddpsim.simulation.dependencies import Dependencies, Moments
 from ddpsim.simulation.graph import NodeKind

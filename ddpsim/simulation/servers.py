@@ -1,19 +1,32 @@
-"""Who carries messages where not all ranks meet on one process group: streams of groups, and parameter servers."""
+"""Who carries messages where not all ranks meet on one process group: groups' lanes, a pipeline's, parameter servers.
+
+Of a pipeline's ranks those of each place have their own groups, and its stages send each other. The collectives of a
+place are run on the GPUs that its ranks have in a node. Where a copy lies in one node, all messages share its links.
+Where it spans several, the collectives of places on one node of a copy share theirs, and what goes from stage to stage
+shares them among itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import simpy
 
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
+from ddpsim.collectives.groups import part_of, part_of_place, share_of_together
+from ddpsim.collectives.point_to_point import PointToPoint
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.scaled import scale_demand
+from ddpsim.collectives.transport import Transport
+from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.network.fairness import LinkId
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.operations import Operation
+from ddpsim.schedules.mesh import SENDS, TENSOR, stage_of_group
+from ddpsim.schedules.schedule import Lane
 from ddpsim.schedules.servers import count_sendable
 from ddpsim.simulation.contention import OnBusy, Process, slow_messages
 from ddpsim.simulation.graph import BUFFERS, Collective
@@ -80,6 +93,86 @@ class LaneGroup:
         return self.collectives.run(operation, size_bytes, 0 if collective.operation == BUFFERS else collective.lane)
 
 
+_BETWEEN = -1
+"""The network of what goes from stage to stage on other nodes, among those of nodes."""
+
+
+class MakeCollectives(Protocol):
+    """Makes the collectives of a part of a machine on a network."""
+
+    def __call__(self, placement: Placement, share: float, network: Network, sender: Hashable) -> Collectives:
+        """Return collectives each of which takes some share of its time."""
+
+
+@dataclass(slots=True)
+class StageLinks:
+    """Makes what carries the messages of each lane.
+
+    Attributes:
+        placement: of all ranks.
+        given: the pipeline.
+        tensor: ranks that share each layer of a stage.
+        ways: between ranks.
+        make: the collectives of a place.
+        over: the collectives of a transport, likewise.
+    """
+
+    env: simpy.Environment
+    placement: Placement
+    given: Pipeline
+    tensor: int
+    ways: RankPaths
+    make: MakeCollectives
+    over: Callable[[Transport, Network, Hashable], Collectives]
+    _networks: dict[int, Network] = field(init=False, default_factory=dict)
+
+    def lanes(self, lanes: Sequence[Lane]) -> list[LaneGroup]:
+        """Return what carries the messages of the lanes of all ranks."""
+        made: dict[Lane, LaneGroup] = {}
+        for group, stream in lanes:
+            name, number = stage_of_group(group)
+            key = (group, stream if name == SENDS else "")
+            if key not in made:
+                made[key] = self._sends(number, stream) if name == SENDS else self._groups(name, number)
+        return [made[group, stream if group.startswith(SENDS) else ""] for group, stream in lanes]
+
+    def _groups(self, name: str, place: int) -> LaneGroup:
+        """Return the collectives of the groups `name` of a place, with their ranks and how many they stand for."""
+        tensor, ranks = self.tensor, self._ranks(place)
+        if name == TENSOR:
+            part, together, count, share = *part_of(self.placement, TENSOR, tensor), tensor, 1.0
+        else:
+            count = len(ranks) // tensor
+            part, together = part_of_place(self.placement, ranks, tensor)
+            share = share_of_together(count, part)
+        network = self._network(ranks[0] // self.placement.gpus_per_node)
+        return LaneGroup(self.make(part, share, network, (name, place, share)), count, together)
+
+    def _sends(self, stage: int, kind: str) -> LaneGroup:
+        """Return what carries that which a stage sends to the next, or back to the one before."""
+        places, each = self.given.stages, self.placement.gpus_per_node
+        target = stage + 1 if kind == "forward" else stage - 1
+        pairs = list(zip(self._ranks(stage % places), self._ranks(target % places), strict=True))
+        nodes = {rank // each for rank in pairs[0]}
+        # Copies on other nodes put as much on links of their own.
+        near = [pair for pair in pairs if not nodes.isdisjoint(rank // each for rank in pair)]
+        network = self._network(0 if self._is_in_node else _BETWEEN)
+        return LaneGroup(self.over(PointToPoint.of(self.ways, near), network, (SENDS, stage, kind)), 2)
+
+    @property
+    def _is_in_node(self) -> bool:
+        """Whether a copy lies in one node."""
+        each, copy = self.placement.gpus_per_node, self.given.stages * self.tensor
+        return self.placement.nodes == 1 or (self.given.mapping == "tp-pp-dp" and copy <= each)
+
+    def _ranks(self, place: int) -> list[int]:
+        world = self.placement.world_size
+        return [rank for rank in range(world) if self.given.place_of(rank, world, self.tensor) == place]
+
+    def _network(self, node: int) -> Network:
+        return self._networks.setdefault(node, Network(self.env, {}))
+
+
 Bucket = tuple[int, ...]
 """Registration indices of what is pushed and pulled together."""
 
@@ -105,12 +198,11 @@ class Staleness:
         return {"gradients": total, "staleness_mean": mean, "staleness_most": max(self.counts, default=0)}
 
 
+@dataclass(slots=True, eq=False)
 class ServerLinks:
     """The links between training ranks and servers, which hold an equal part of each message.
 
-    Args:
-        env: the simulation.
-        placement: training ranks and servers.
+    Attributes:
         ways: between them.
         costs: say how a rank's computation slows its own messages.
         hosts: the ranks that are servers, or whose places servers share.
@@ -121,59 +213,51 @@ class ServerLinks:
         latency: factor on the time before its bytes.
     """
 
-    def __init__(
-        self,
-        env: simpy.Environment,
-        placement: Placement,
-        ways: RankPaths,
-        costs: Costs,
-        hosts: Sequence[int],
-        buckets: Sequence[Sequence[Bucket]],
-        latency_s: float | None,
-        factor: Callable[[int], float] | None = None,
-        latency: float = 1.0,
-    ) -> None:
-        self.env, self._hosts, self._buckets = env, hosts, buckets
-        self._factor, self._latency = factor, latency
-        self._ways, self._costs = ways, costs
-        self.network, self.latency_s = Network(env, {}), latency_s
-        self.staleness = Staleness()
-        self._demands: dict[tuple[int, str, int], Demand] = {}
-        self._versions: dict[Bucket, int] = {}
-        self._seen: dict[tuple[int, Bucket], int] = {}
+    env: simpy.Environment
+    ways: RankPaths
+    costs: Costs
+    hosts: Sequence[int]
+    buckets: Sequence[Sequence[Bucket]]
+    latency_s: float | None
+    factor: Callable[[int], float] | None = None
+    latency: float = 1.0
+    network: Network = field(init=False)
+    staleness: Staleness = field(init=False, default_factory=Staleness)
+    _demands: dict[tuple[int, str, int], Demand] = field(init=False, default_factory=dict)
+    _versions: dict[Bucket, int] = field(init=False, default_factory=dict)
+    _seen: dict[tuple[int, Bucket], int] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.network = Network(self.env, {})
 
     def attendance(self, rank: int) -> ServerConnection:
         """Return what sends the messages of a rank."""
-        return ServerConnection(self, rank, self._buckets)
+        return ServerConnection(self, rank, self.buckets)
 
     def on_busy(self, rank: int) -> OnBusy:
         """Return what is told when a rank becomes busy or idle, and slows its messages; of no kind of hops, as those
         of a pattern are."""
-        return slow_messages(self.network, self._costs, (), rank)
+        return slow_messages(self.network, self.costs, (), rank)
 
     def demand(self, rank: int, collective: Collective) -> Demand:
         """Return what a rank's push or pull asks of the network."""
-        key = (rank, str(collective.operation), collective.size_bytes)
-        if key not in self._demands:
-            self._demands[key] = self._make_demand(rank, collective)
-        return self._demands[key]
-
-    def _make_demand(self, rank: int, collective: Collective) -> Demand:
-        size_bytes = collective.size_bytes
-        loads: dict[LinkId, float] = {}
-        latency_s = 0.0
-        for server in self._hosts:
+        size_bytes, loads, latency_s = collective.size_bytes, dict[LinkId, float](), 0.0
+        key = (rank, str(collective.operation), size_bytes)
+        if key in self._demands:
+            return self._demands[key]
+        for server in self.hosts:
             if server == rank:
                 continue
             ends = (rank, server) if collective.operation is Operation.REDUCE else (server, rank)
-            connection = self._ways.connection(*ends)
+            connection = self.ways.connection(*ends)
             latency_s = max(latency_s, connection.latency_s)
             for link, load in connection.loads.items():
-                loads[link] = loads.get(link, 0.0) + load / len(self._hosts)
-        self.network.add(self._ways.capacities)
-        latency_s = (self._ways.start_s(size_bytes) + latency_s) * self._latency
+                loads[link] = loads.get(link, 0.0) + load / len(self.hosts)
+        self.network.add(self.ways.capacities)
+        latency_s = (self.ways.start_s(size_bytes) + latency_s) * self.latency
         demand = Demand(latency_s, size_bytes if loads else 0, loads)
-        return demand if self._factor is None else scale_demand(demand, self._factor(size_bytes))
+        found = self._demands[key] = demand if self.factor is None else scale_demand(demand, self.factor(size_bytes))
+        return found
 
     def count_push(self, rank: int, bucket: Bucket) -> None:
         """Count a rank's gradient of a bucket, which the servers now update by."""

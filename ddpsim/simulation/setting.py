@@ -9,17 +9,23 @@ from statistics import median
 
 from ddpsim.bucketing import Bucket, BucketPlan
 from ddpsim.bucketing.drop import remap_gradients
+from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.ddp_costs import ENTER_S, KERNELS, Costs
 from ddpsim.collectives.linear import Linear
 from ddpsim.jobs.plans import Plans
 from ddpsim.jobs.simulated import Options
+from ddpsim.jobs.stages import RankPart
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
+from ddpsim.schedules.mesh import SENDS, group_of_stage
+from ddpsim.schedules.pipeline import works_of
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.graph import BUFFERS_PART, ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
-from ddpsim.simulation.scheduling import ForwardWait, Scheduled
-from ddpsim.simulation.stages import RankStages
+from ddpsim.simulation.representatives import SimulatedRank
+from ddpsim.simulation.scheduling import ForwardWait, Scheduled, lanes_of, schedule_of
+from ddpsim.simulation.stages import StagedRank
+from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.devices import DevicePart, buffer_devices, device_numbers, part_shares
 from ddpsim.workload.gpus import AchievedGpu
@@ -93,7 +99,7 @@ class RankConfiguration:
     ddp: bool = True
     scheduled: Scheduled | None = None
     input_stage: InputStage | None = None
-    stages: RankStages | None = None
+    stages: StagedRank | None = None
     kernel_s: float = field(init=False, repr=False)
     devices: tuple[int, ...] = field(init=False, repr=False)
     _broadcast_bytes: dict[int, list[int]] | None = field(init=False, repr=False, default=None)
@@ -293,3 +299,49 @@ def carry_out(
         )  # fmt: skip
         carried.append(replace(each, scheduled=made))
     return carried
+
+
+def in_stages(
+    parts: Sequence[RankPart],
+    draws: Sequence[SimulatedRank],
+    settings: Sequence[RankConfiguration],
+    placement: Placement,
+    backend: str,
+    calibration: Calibration | None,
+) -> list[RankConfiguration]:
+    """Return `settings` of the ranks of a pipeline, each with its stages and the schedule of its place.
+
+    A pipeline of one rank goes by DDP's own buckets.
+
+    Args:
+        parts: what ranks have, by place.
+        draws: who is simulated, as `settings`.
+    """
+    options = settings[0].options
+    given = options.pipeline
+    assert given is not None
+    boundary_bytes = given.boundary_bytes or parts[0].workload.boundary_bytes or 0
+    schedules: list[Schedule] = []
+    plans = [Plans([0], [options.plan_of_part(each)]) for each in parts]
+    for place, each in enumerate(parts if options.staged else ()):
+        plan = plans[place].plan(0)
+        schedules.append(schedule_of(options, each.workload, plan, placement, backend, calibration, place))
+    last = given.stages * given.stages_per_rank - 1
+    sends = [("forward", stage) for stage in range(last)] + [("backward", stage) for stage in range(1, last + 1)]
+    lanes = [lane for place, each in enumerate(schedules) for lane in lanes_of(each, place)]
+    numbers = {send: len(lanes) + at for at, send in enumerate(sends)}
+    lanes += [(group_of_stage(SENDS, stage), kind) for kind, stage in sends]
+    works = works_of(given.order, given.stages, given.micro_batches, given.stages_per_rank)
+    of_workload = {id(each.workload): each for each in parts}
+    found = []
+    made: dict[int, Scheduled] = {}
+    for draw, setting in zip(draws, settings, strict=True):
+        part = of_workload[id(draw.workload)]
+        if schedules and part.place not in made:
+            made[part.place] = Scheduled.of(
+                schedules[part.place], part.workload, setting.costs, options, gloo=backend == "gloo",
+                pipeline=(lanes, part.place),
+            )  # fmt: skip
+        stages = StagedRank(part, works[part.place], last, boundary_bytes, numbers)
+        found.append(replace(setting, plans=plans[part.place], scheduled=made.get(part.place), stages=stages))
+    return found

@@ -13,7 +13,7 @@ from ddpsim.workload.iteration_profile import IterationProfile
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RankStages:
+class StagedRank:
     """What one rank of a pipeline computes in a step.
 
     Attributes:

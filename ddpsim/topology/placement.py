@@ -131,17 +131,17 @@ def place(topology: Cluster, nodes: int | None, gpus_per_node: int | None, devic
         )
     _check_size(nodes, gpus_per_node)
     if devices > 1:
-        _check_devices(topology, gpus_per_node, devices)
+        _check_devices(topology, nodes, gpus_per_node, devices)
     return Placement(topology, nodes, gpus_per_node // devices, classes, topology.trunks(nodes), devices)
 
 
-def _check_devices(topology: Cluster, gpus_per_node: int, devices: int) -> None:
+def _check_devices(topology: Cluster, nodes: int, gpus_per_node: int, devices: int) -> None:
     if gpus_per_node % devices:
         what, remedy = f"ranks of {devices} GPUs on nodes of {gpus_per_node}", f"ask for a multiple of {devices}"
         raise TopologyError(what, place="gpus_per_node", remedy=remedy)
-    if topology.nvlink_domain is not None:
-        what = f"{topology.name} is an NVLink domain, ranks of {devices} GPUs are taken to be in one node"
-        raise TopologyError(what, place="devices", remedy="ask for another machine, or for ranks of one device")
+    if topology.nvlink_domain is not None and nodes > 1:
+        what = f"{nodes} nodes of {topology.name} are an NVLink domain, and a rank's {devices} GPUs are in one node"
+        raise TopologyError(what, place="devices", remedy="ask for one node, or for ranks of one device")
 
 
 def _check_size(nodes: int, gpus_per_node: int) -> None:

@@ -194,7 +194,7 @@ class AchievedGpu:
     @property
     def peak_flops(self) -> Mapping[str, float]:
         """Dense operations per second by precision."""
-        return self.spec.peaks  # type: ignore[return-value]
+        return self.spec.peaks
 
     @property
     def source(self) -> str:

@@ -27,8 +27,9 @@ class Operator:
             of them to read, written and read, or read again: what is not moved where all of them are one kernel. Only
             counted where torch.compile compiles the step.
         term: of `TERMS`, what it is part of; empty where it was not noted.
-        edge_bytes: of an operator of forward, of tensors made before it that it or later ones read and that fusion would
-            keep out of memory: what a graph that began with it would take from there. As wide as `traffic_bytes` are.
+        edge_bytes: of an operator of forward, of tensors made before it that it or later ones read and that fusion
+            would keep out of memory: what a graph that began with it would take from there. As wide as `traffic_bytes`
+            are.
         product: of a product of matrices how many there are, and rows, columns and depth of each; None of all else.
         heads: of attention that is one kernel, of its queries; 0 of all else, and where they are not known.
     """

@@ -17,6 +17,7 @@ from studies.estimates import estimates_fit
 from studies.estimates.one_gpu_steps import Step
 from studies.published.step_workloads import counted
 from studies.published.under_ddp import alone_s, world_of_one_s
+from studies.session import once_a_session
 
 ROWS = Path(__file__).with_name("lumi_resnet50.csv")
 MACHINE, GPU, NODE = "mi250x-4", "MI250X", 8
@@ -55,6 +56,7 @@ class PublishedStep:
         return self.measured_s / self.one_s - 1, self.predicted.iteration_s / self.one_s - 1
 
 
+@once_a_session
 def published_steps() -> list[PublishedStep]:
     """Return every row of more than one device."""
     lines = [line for line in ROWS.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]

@@ -17,7 +17,7 @@ from ddpsim.files import write_whole
 from studies.accuracy import residuals
 from studies.accuracy.residuals import Row
 from studies.accuracy.systems import LATER, load_all
-from studies.bands.spreading import Judged, judge, judge_families, spreads
+from studies.bands.spreading import Judged, apart, judge, judge_families, spreads
 from studies.published import gpu_steps
 from studies.published.gpu_systems import systems
 
@@ -56,13 +56,18 @@ def steps() -> Iterator[gpu_steps.Judged]:
 
 def page(rows: Sequence[Row], judged_steps: Sequence[gpu_steps.Judged]) -> str:
     """Return the page."""
+    chose = set(sorted({row.site for row in rows})[::2])
+    held, of = apart(rows)
     later = {system.name for system in LATER}
     cases = {
         "tables found last": judge([row for row in rows if row.table in later], rows),
         "all": judge(rows, rows),
+        "every other site, by which families were divided": judge([row for row in rows if row.site in chose], rows),
+        "the other sites, which judge": judge([row for row in rows if row.site not in chose], rows),
     }
     return TEMPLATE.read_text(encoding="utf-8").format(
         tables="\n".join(_table(cases)),
+        apart=f"{held} of {of}",
         families="\n".join(family_rows(judge_families(rows))),
         spreads="\n".join(f"| {name} | {low:+.2f} | {high:+.2f} |" for name, (low, high) in spreads(rows).items()),
         steps="\n".join(step_rows(judged_steps)),

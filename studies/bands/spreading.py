@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ddpsim.doubts.spreads import COLLECTIVES, LATENCY_BOUND
+from ddpsim.doubts.spreads import COLLECTIVES, LATENCY_BOUND, SLOW_HOST
 from studies.accuracy.residuals import Row
 
 Vector = npt.NDArray[np.float64]
@@ -20,6 +20,9 @@ LOW, HIGH = 0.1, 0.9
 POOL = 2.0
 """Sites that all classes together count as beside a class's own: few sites say little of the next one."""
 LEAST = 0.03
+APART = "kalavai"
+"""A site where host memory is reached several times more slowly than on all others: its own case, with its own band
+(`ddpsim.doubts.spreads.SLOW_HOST`), and no part of its family's."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ def spreads(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
     together = _ends(rows)
     found = {}
     for name in dict.fromkeys(spread.name for pair in COLLECTIVES.values() for spread in pair):
-        own = [row for row in rows if klass(row) == name]
+        own = [row for row in rows if klass(row) == name and row.site != APART]
         sites = len({row.site for row in own})
         ends = _ends(own) if own else together
         low, high = ((sites * e + POOL * t) / (sites + POOL) for e, t in zip(ends, together, strict=True))
@@ -64,7 +67,8 @@ def spreads(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
 
 
 def judge(rows: Sequence[Row], known: Sequence[Row]) -> Judged:
-    """Return how bands do on `rows`, each site's from the rows of all other sites in `known`."""
+    """Return how bands do on `rows`, each site's from the rows of all other sites in `known`; `APART` is left out."""
+    rows = [row for row in rows if row.site != APART]
     ends: dict[str, Mapping[str, tuple[float, float]]] = {
         site: spreads([row for row in known if row.site != site]) for site in {row.site for row in rows}
     }
@@ -83,6 +87,12 @@ def judge(rows: Sequence[Row], known: Sequence[Row]) -> Judged:
         float((interval_score(flat_low, flat_high, errors) * weights).sum()),
         float(np.exp(flat_high) - np.exp(flat_low)),
     )
+
+
+def apart(rows: Sequence[Row]) -> tuple[int, int]:
+    """Return how many rows of `APART` that bandwidth bounds are inside its own band, and how many there are."""
+    errors = [row.error for row in rows if row.site == APART and row.latency_share < LATENCY_BOUND]
+    return sum(SLOW_HOST.low <= error <= SLOW_HOST.high for error in errors), len(errors)
 
 
 def judge_families(rows: Sequence[Row]) -> dict[str, Judged]:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddpsim.doubts.spreads import COLLECTIVES
+from ddpsim.doubts.spreads import COLLECTIVES, SLOW_HOST
 from studies.accuracy.residuals import Row, rows, systems
 from studies.bands.coverage import TARGET, family_rows, step_rows
-from studies.bands.spreading import interval_score, judge, judge_families, klass, quantile, spreads
+from studies.bands.spreading import APART, apart, interval_score, judge, judge_families, klass, quantile, spreads
 from studies.published import gpu_steps
 from studies.published.gpu_systems import cases, system_named
 
@@ -29,11 +29,20 @@ def test_bands_cover_unseen_sites_and_score_better_than_a_constant_one() -> None
 def test_families_are_scored_beside_the_best_constant_band_of_their_own_rows() -> None:
     known = rows()
     found = judge_families(known)
-    assert sum(len(own.rows) for own in found.values()) == len(known)
+    assert sum(len(own.rows) for own in found.values()) == sum(row.site != APART for row in known)
     for name, own in found.items():
-        errors = [row.error for row in known if row.family == name]
+        errors = [row.error for row in known if row.family == name and row.site != APART]
         assert own.constant_width < np.exp(max(errors)) - np.exp(min(errors))
     assert set(family_rows(found)) <= set(TARGET.read_text(encoding="utf-8").splitlines())
+
+
+def test_a_site_that_is_set_apart_has_no_part_in_its_familys_band_and_one_of_its_own() -> None:
+    known = rows()
+    assert all(row.site != APART for row in judge(known, known).rows)
+    derived = spreads(known)
+    assert derived["through host memory, bandwidth"][1] < 0.5 < SLOW_HOST.low
+    held, of = apart(known)
+    assert 0.75 * of <= held < of
 
 
 def test_the_interval_score_is_least_at_the_percentiles() -> None:

@@ -12,16 +12,11 @@ from ddpexec.capturing.live import own_bytes
 from ddpexec.capturing.operators import operator_of
 from ddpsim.gpus.table import find_shipped_gpu
 from ddpsim.workload.gpus import EAGER
-from studies.estimates.estimates import PAGE, _row, judge, torch_s
+from studies.estimates.estimates import judge, torch_s
 from studies.estimates.estimates_fit import Counted, counted, fit, loss
 from studies.estimates.one_gpu_steps import steps
 
 EVERY = steps()
-
-
-@pytest.mark.parametrize("step", [s for s in EVERY if s.source == "summerquest-xu"], ids=lambda step: step.precision)
-def test_the_page_says_what_the_estimator_does(step):
-    assert _row(judge(step, EVERY)) in PAGE.read_text(encoding="utf-8")
 
 
 def test_attention_that_was_not_one_kernel_is_counted_apart():

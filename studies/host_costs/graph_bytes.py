@@ -72,7 +72,8 @@ def counted(caps: Sequence[int]) -> list[tuple[int, float]]:
         model = make()
     shape = count_training_step(model, 1, make)
     under = shape.amp
-    assert under is not None and under.forward_use is not None
+    assert under is not None
+    assert under.forward_use is not None
     passes = 2 * Calibration.priors("nccl").constants["nccl.ddp.graph_passes"].value
     wide = [replace(each, shape=(SHRUNK**2, *each.shape)) for each in shape.parameters]
     found = []

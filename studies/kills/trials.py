@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from random import Random
 
 from studies.kills.commands import CAMPAIGN, COMMANDS, alone, dead_labs, is_whole, living, possible
+from studies.session import once_a_session
 
 FILE = "campaign.yaml"
 ACTIONS = ("SIGKILL", "SIGSTOP", "SIGTERM", "SIGINT", "full", "read-only")
@@ -55,14 +57,16 @@ def started(name: str, folder: Path, out: Path, *, full: bool = False) -> subpro
     )  # fmt: skip
 
 
-def expected(name: str, folder: Path) -> Expected:
+@once_a_session
+def expected(name: str) -> Expected:
     """Run a command that nobody disturbs."""
-    folder.mkdir(parents=True)
-    begin_s = time.monotonic()
-    process = started(name, folder, folder / "out")
-    _, said = process.communicate()
-    assert process.returncode == 0, said
-    return Expected(left_in(folder), time.monotonic() - begin_s)
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        begin_s = time.monotonic()
+        process = started(name, folder, folder / "out")
+        _, said = process.communicate()
+        assert process.returncode == 0, said
+        return Expected(left_in(folder), time.monotonic() - begin_s)
 
 
 def trial(name: str, action: str, whole: Expected, folder: Path, random: Random) -> list[str]:
@@ -164,13 +168,10 @@ def trials(
     Args:
         only: names of `COMMANDS`; None is all that this machine can run, those that take a minute less often.
     """
-    wholes: dict[str, Expected] = {}
     wrong: list[str] = []
     for number in range(count):
         name, action, random = drawn(number, seed, only)
-        if name not in wholes:
-            wholes[name] = expected(name, folder / "whole" / name)
-        found = trial(name, action, wholes[name], folder / str(number), random)
+        found = trial(name, action, expected(name), folder / str(number), random)
         wrong += [f"trial {number}, {action} to {name}: {each}" for each in found]
         for line in wrong[len(wrong) - len(found) :]:
             say(line)

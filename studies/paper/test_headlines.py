@@ -96,14 +96,6 @@ def test_blink_is_judged_beside_pcie_where_no_ring_joins_all() -> None:
     )
 
 
-def test_one_row_again_is_the_page_s() -> None:
-    # The largest job of all.
-    headline = of_system("Horovod")[3]
-    [job] = headline.points
-    claim = headline.claim({job: job.answer()})
-    assert f"| {claim.number} | {claim.paper} | {claim.simulated} | {claim.verdict} |" in PAGE, "`make paper` writes it"
-
-
 def test_the_page_says_what_the_outer_step_costs_here() -> None:
     [headline] = of_system("SlowMo")
     claim = headline.claim({point: {"iteration_s": 1.0} for point in headline.points})

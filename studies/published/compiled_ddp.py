@@ -7,6 +7,7 @@ step changes with the caps. The step is an estimate of Llama 3.2 1B; nothing is 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -110,7 +111,7 @@ def changes() -> Iterator[Change]:
     """Yield what each larger cap does, of settings that differ in nothing else."""
     steps = measured()
     ordered = sorted(steps, key=lambda each: (each.batch, not each.find_unused, each.bucket_cap_mb))
-    for before, after in zip(ordered, ordered[1:], strict=False):
+    for before, after in itertools.pairwise(ordered):
         if (before.batch, before.find_unused) != (after.batch, after.find_unused):
             continue
         pair = before, after
@@ -130,7 +131,7 @@ def changes() -> Iterator[Change]:
 
 def lines(found: Sequence[Change]) -> Iterator[str]:
     """Yield the table."""
-    yield "| find_unused | caps, MiB | graphs | measured, ms | predicted | without what crosses | repetitions differ by |"
+    yield "| find_unused | caps, MiB | graphs | measured, ms | predicted | host alone | runs differ by |"
     yield "|---|---|---|--:|--:|--:|--:|"
     for each in found:
         seconds = (each.measured_s, each.predicted_s, each.without_s)

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from ddpexec.campaign.spec import Configuration
+from studies.schemes.other_runs import OTHER, table
 from studies.schemes.schemes_page import Chosen, tables
 from studies.validation.evidence import load
 
@@ -29,7 +30,13 @@ def chosen_of_all(configuration: Configuration) -> bool:
     return not configuration.run.scheme.startswith("hsdp")
 
 
-RECORDS: dict[str, Chosen] = {"schemes": chosen_of_all, "table1": chosen_of_table1}
+def chosen_of_rows(configuration: Configuration) -> bool:
+    """Whether it was by a configuration of the rows that had no campaign before: by none."""
+    del configuration
+    return False
+
+
+RECORDS: dict[str, Chosen] = {"schemes": chosen_of_all, "table1": chosen_of_table1, "rows": chosen_of_rows}
 """By name of a record, whether the model's structure was chosen by one of its configurations."""
 
 
@@ -40,4 +47,6 @@ def page(records: Path) -> str:
         with tempfile.TemporaryDirectory() as work:
             evidence = load(records / name, Path(work), lambda line: print(line, file=sys.stderr, flush=True))
             text = text.replace(f"{{{name}}}", tables(evidence, chosen))
+    for kind in OTHER:
+        text = text.replace(f"{{{kind}}}", table(kind))
     return text

@@ -79,7 +79,7 @@ def rows(recorded: Sequence[Recorded], chosen: Chosen) -> Iterator[str]:
         cells = (
             run.network,
             "-" if run.wire_over_backward is None else f"{run.wire_over_backward:g}",
-            each.configuration.scheme,
+            _label(each.configuration),
             f"{now.step_s * 1e3:.1f}",
             f"{then.predicted_s * 1e3:.1f}",
             percent(then.error, signed=True),
@@ -90,6 +90,11 @@ def rows(recorded: Sequence[Recorded], chosen: Chosen) -> Iterator[str]:
             "chosen" if chosen(each.configuration) else "",
         )
         yield f"| {' | '.join(cells)} |"
+
+
+def _label(configuration: Configuration) -> str:
+    stage = configuration.run.options["input_stage"]
+    return configuration.scheme if stage in (None, "none") else f"{configuration.scheme}, {stage}"
 
 
 def _system(result: Result) -> Result:

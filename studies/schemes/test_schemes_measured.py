@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from ddpexec.campaign.spec import load_campaign
+from studies.schemes.other_runs import OTHER
 from studies.schemes.schemes_measured import RECORDS, ROOT, TARGET, TEMPLATE
 from studies.schemes.schemes_page import rows
 from studies.validation.evidence import load
@@ -22,7 +23,8 @@ def test_the_page_has_todays_prediction_of_servers(tmp_path: Path) -> None:
 
 
 def test_the_prose_of_the_page_is_that_of_its_template() -> None:
-    named = "|".join(rf"\{{{name}\}}" for name in RECORDS)
+    places = [*RECORDS, *OTHER]
+    named = "|".join(rf"\{{{name}\}}" for name in places)
     prose = re.split(named, TEMPLATE.read_text())
-    assert len(prose) == len(RECORDS) + 1
+    assert len(prose) == len(places) + 1
     assert re.fullmatch(".*".join(map(re.escape, prose)), TARGET.read_text(), re.DOTALL), "run `make schemes-measured`"

@@ -50,7 +50,7 @@ def test_what_lies_beside_it_and_the_rooms_code_count_too(tmp_path, reads, monke
     (folder / "new.yaml").write_text("")
     read_compiled(path, read, beside=(folder,))
     assert len(counted) == 2
-    monkeypatch.setattr(compiled, "_stamp_of_modules", lambda: b"other")
+    monkeypatch.setattr(compiled, "stamp_of_modules", lambda: b"other")
     read_compiled(path, read, beside=(folder,))
     assert len(counted) == 3
 

@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 class Gated(nn.Module):
-    """A gated perceptron around a shortcut: the gate's activation waits for the second product, the shortcut for all."""
+    """A gated perceptron around a shortcut: the gate's activation waits for another product, the shortcut for all."""
 
     def __init__(self):
         super().__init__()

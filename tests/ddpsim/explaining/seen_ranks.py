@@ -8,7 +8,6 @@ from ddpsim.explaining.seen import PARTS, SeenCollective, SeenRank, SeenStep
 
 STEP_S, WIRE_S = 0.100, 0.010
 HOST = {"input": 0.002, "forward": 0.030, "backward": 0.050, "optimizer": 0.004, "hooks": 0.001}
-_NOT_ASKED = object()
 
 
 def ranks(

@@ -9,6 +9,7 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import InputError
+from ddpsim.jobs.pipeline import parse_pipeline
 from ddpsim.planning.best_buckets import CAPS_MB
 from ddpsim.planning.candidates import (
     NOT_DIVIDED,
@@ -51,7 +52,7 @@ def test_the_best_is_that_of_all_simulated(
     name: str, machine: str, ranks: tuple[int, ...], batches: tuple[int, ...]
 ) -> None:
     model = Model.of(name)
-    space = SearchSpace(schemes=SCHEMES, tensor_parallel=ranks, micro_batch_sizes=batches)
+    space = SearchSpace(schemes=SCHEMES, tensor_parallel=ranks, micro_batch_sizes=batches, pipelines=[None])
     found = search(model, load_topology(machine), nodes=2, space=space)
     every = {}
     for scheme, together, batch in product(SCHEMES, ranks, batches):
@@ -70,7 +71,9 @@ def test_the_best_is_that_of_all_simulated(
 
 @pytest.fixture(scope="module")
 def small() -> SearchReport:
-    space = SearchSpace(schemes=["ddp", "hsdp:4"], tensor_parallel=[1, 2, 8], micro_batch_sizes=[2, 4, 8])
+    space = SearchSpace(
+        schemes=["ddp", "hsdp:4"], tensor_parallel=[1, 2, 8], micro_batch_sizes=[2, 4, 8], pipelines=[None]
+    )
     return search("gpt2-small", load_topology("dgx-a100"), nodes=2, space=space)
 
 
@@ -101,7 +104,7 @@ def test_each_candidate_is_shown_or_left_for_a_reason(small: SearchReport) -> No
 
 
 def test_a_limit_leaves_out_what_does_not_fit() -> None:
-    space = SearchSpace(schemes=SCHEMES, micro_batch_sizes=[8], tensor_parallel=[1])
+    space = SearchSpace(schemes=SCHEMES, micro_batch_sizes=[8], tensor_parallel=[1], pipelines=[None])
     node = load_topology("dgx-a100")
     whole = search("gpt2-small", node, nodes=2, space=space)
     most = max(row.plan.chosen.memory.least_bytes for row in whole.rows if row.plan.chosen.memory is not None)
@@ -146,8 +149,12 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="16 data-parallel ranks do not divide 100 samples a step; give a multiple"):
         search("gpt2-small", node, nodes=2, space=SearchSpace(global_batch_size=100, tensor_parallel=[1]))
     with pytest.raises(InputError, match="micro-batches of 3 do not divide the 8 samples of a data-parallel rank"):
-        search("gpt2-small", node, nodes=2, space=SearchSpace(micro_batch_sizes=[3], tensor_parallel=[1]))
-    space = SearchSpace(micro_batch_sizes=[1], global_batch_size=129 * 16, tensor_parallel=[1])
+        search(
+            "gpt2-small", node, nodes=2, space=SearchSpace(micro_batch_sizes=[3], tensor_parallel=[1], pipelines=[None])
+        )
+    space = SearchSpace(
+        micro_batch_sizes=[1], global_batch_size=129 * 8, tensor_parallel=[1], pipelines=[parse_pipeline("1f1b:2", "p")]
+    )
     with pytest.raises(InputError, match="129 micro-batches of 1 are a step, and 128 are simulated at most; give"):
         search("gpt2-small", node, nodes=2, space=space)
     with pytest.raises(InputError, match="its operators are not those of a transformer's layers"):
@@ -158,3 +165,51 @@ def test_what_cannot_be_is_refused() -> None:
         search("mlp", node, nodes=2, space=SearchSpace(schemes=["ddp", "parameter-server"]))
     with pytest.raises(InputError, match="nothing is given"):
         SearchSpace(tensor_parallel=[])
+
+
+@pytest.mark.parametrize("scheme", ["ddp", "zero2"])
+def test_many_micro_batches_are_told_by_a_few(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, machine = Model.of("gpt2-small"), load_topology("dgx-a100")
+    options = Options(scheme=scheme, accumulate=24)
+    workload = model.on(machine, 4, options=options)
+    found = []
+    for longest in (128, 8):
+        monkeypatch.setattr("ddpsim.prediction.simulated_run.LONGEST", longest)
+        found.append(predict(workload, machine, nodes=2, options=options, brief=True))
+    whole, few = found
+    assert len(few.trace.iterations) == len(whole.trace.iterations)
+    assert few.step_s == pytest.approx(whole.step_s, rel=1e-6)
+    assert few.local_s == pytest.approx(whole.local_s)
+    assert few.summary.exposed_comm_s == pytest.approx(whole.summary.exposed_comm_s, rel=0.01)
+
+
+def test_a_leader_may_have_any_number_of_micro_batches() -> None:
+    space = SearchSpace(schemes=["ddp"], tensor_parallel=[1], pipelines=[None], micro_batch_sizes=[1])
+    given = replace(space, global_batch_size=16 * 1024)
+    found = search("gpt2-small", load_topology("dgx-a100"), nodes=2, space=given)
+    assert found.best.candidate.accumulate == 1024
+    assert found.ruled_out == ()
+
+
+@pytest.mark.parametrize(("text", "batches"), [("1f1b:2", 32), ("gpipe:4", 32), ("interleaved:4", 32)])
+def test_a_step_in_stages_is_told_by_fewer_micro_batches(text: str, batches: int) -> None:
+    pipeline = parse_pipeline(text, "pipeline")
+    candidate = SearchCandidate(
+        scheme="ddp", tensor_parallel=1, micro_batch_size=4, accumulate=batches, pipeline=pipeline
+    )
+    model, machine, options = Model.of("bert-large"), load_topology("dgx-a100"), candidate.options(Options())
+    workload = model.on(machine, 4, options=options)
+    quick = quick_step(SearchMachine(machine, 2, None, None, ()), (workload, options, float("inf")))
+    whole = predict(workload, machine, nodes=2, options=options, local_s=1.0, band=False, brief=True)
+    assert quick.step_s == pytest.approx(whole.iteration_s, rel=0.01)
+
+
+def test_a_search_looks_over_pipelines() -> None:
+    pipelines = [None, parse_pipeline("1f1b:2", "pipeline"), parse_pipeline("1f1b:3", "pipeline")]
+    space = SearchSpace(schemes=["ddp"], tensor_parallel=[1], pipelines=pipelines, micro_batch_sizes=[8])
+    found = search("bert-large", load_topology("dgx-a100"), nodes=1, space=space)
+    assert [str(row.candidate.pipeline) for row in found.rows] == ["None", "1f1b:2"]
+    assert [each.reason for each in found.ruled_out] == [NOT_DIVIDED]
+    [_, staged] = found.rows
+    assert staged.document()["stages"] == "1f1b:2"
+    assert staged.document()["data_parallel"] == 4

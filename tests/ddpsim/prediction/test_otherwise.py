@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.prediction.otherwise import predict_other_reach
+from ddpsim.prediction.otherwise import predict_other_reach, predict_slow_host
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.declared import NodeGroup
@@ -52,3 +52,17 @@ def test_what_is_known_or_plays_no_part_has_none(machine: Topology, gpus: int, o
 def test_a_calibration_knows_the_machine() -> None:
     covering = replace(Calibration.priors("nccl"), residual_low=-0.1, residual_high=0.1)
     assert predict_other_reach(predict(MODEL, PAIRS, calibration=covering, band=False)) is None
+
+
+def test_host_memory_may_be_far_slower_than_the_band_says() -> None:
+    machine = load_topology("8xrtx4090")
+    found = predict(MODEL, machine, options=Options(keep_pace=True))
+    slow = predict_slow_host(found)
+    assert slow is not None
+    assert slow.condition == "if host memory is as slow as from some containers"
+    step_s, low_s, high_s = slow.step_s
+    assert found.step_s[0] < low_s < step_s < high_s
+    assert predict_slow_host(predict(MODEL, machine, gpus_per_node=1, band=False)) is None
+    assert predict_slow_host(predict(MODEL, load_topology("dgx-1v"), band=False)) is None
+    covering = replace(Calibration.priors("nccl"), residual_low=-0.1, residual_high=0.1)
+    assert predict_slow_host(predict(MODEL, machine, calibration=covering, band=False)) is None

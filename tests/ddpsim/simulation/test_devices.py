@@ -6,15 +6,17 @@ from itertools import pairwise
 import pytest
 
 from ddpsim.bucketing import BucketCaps
+from ddpsim.collectives.copies import peer_demand
 from ddpsim.collectives.execute import make_transport
 from ddpsim.errors import InputError, TopologyError
+from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.operations import Operation
+from ddpsim.prediction.memory import Memory
 from ddpsim.simulation import Options, simulate, simulate_local
-from ddpsim.simulation.devices import peer_demand
 from ddpsim.simulation.engine import run_job
-from ddpsim.simulation.graph import PeerCopy
 from ddpsim.topology.placement import place
 from ddpsim.topology.spec import load_topology
+from ddpsim.trace.json import read_trace, write_trace
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload.devices import DevicePart
 from tests.ddpsim.simulation.builders import ALIKE, workload
@@ -39,12 +41,12 @@ def on_devices(count=2, sent=SENT, **given):
 
 def nvlink_s(size=SENT):
     """What a copy between two GPUs of a DGX A100 takes: 12 links into its switches, all of a GPU's."""
-    demand, capacities = peer_demand(place(MACHINE, 1, 2, 2), (0,), PeerCopy(0, 1, size))
+    demand, capacities = peer_demand(place(MACHINE, 1, 2, 2), (0,), 0, 1, size)
     return demand.latency_s + size / min(capacities[link] / load for link, load in demand.loads.items())
 
 
 def test_a_copy_goes_over_the_nvlink_between_two_gpus_of_a_rank():
-    demand, _ = peer_demand(place(MACHINE, 1, 4, 2), (0, 1), PeerCopy(0, 1, SENT))
+    demand, _ = peer_demand(place(MACHINE, 1, 4, 2), (0, 1), 0, 1, SENT)
     ends = {end for rank in (0, 1) for end in (f"gpu{2 * rank}>", f">gpu{2 * rank + 1}")}
     assert len(demand.loads) == 4
     assert all(any(end in str(link) for link in demand.loads) for end in ends)
@@ -105,6 +107,16 @@ def test_a_lone_bucket_of_each_device_takes_an_allreduce_among_every_second_gpu(
         )
 
 
+def test_bytes_between_nodes_are_those_of_a_ring_of_each_devices_ranks():
+    """By hand: of 8 ranks on two nodes each sends 2 x 7/8 of a message, of which one a node goes to the other node."""
+    placement = place(MACHINE, 2, 8, 2)
+    for device in (0, 1):
+        transport = make_transport(placement.of_device(device), "nccl", None, CollectiveOptions(algorithm="ring"))
+        demand = transport.demand(Operation.ALLREDUCE, 64 << 20)
+        out = sum(load for link, load in demand.loads.items() if str(link).startswith("node0") and ">net" in str(link))
+        assert out * transport.calibration["nccl.efficiency.net.simple"] == pytest.approx(2 * 7 / 8, rel=0.01)
+
+
 def test_devices_compute_in_turn_and_hand_over_by_copies():
     trace = simulate(on_devices(), place(MACHINE, 1, 8, 2), Options(), ALIKE)
     parts = trace.iterations[-1].parts
@@ -117,6 +129,32 @@ def test_devices_compute_in_turn_and_hand_over_by_copies():
         assert after.started_s >= before.finished_s - 1e-12
     copies = [part.finished_s - part.started_s for part in parts if part.name == "Memcpy PtoP"]
     assert copies == pytest.approx([nvlink_s()] * 2, rel=1e-6)
+
+
+def test_a_trace_keeps_what_each_device_did(tmp_path):
+    trace = simulate(on_devices(), place(MACHINE, 1, 8, 2), Options(), ALIKE)
+    write_trace(trace, tmp_path)
+    again = read_trace(tmp_path)
+    assert [it.parts for it in again.iterations] == [it.parts for it in trace.iterations]
+    assert [b.device for b in again.iterations[-1].buckets] == [b.device for b in trace.iterations[-1].buckets]
+
+
+def test_memory_is_of_the_device_that_needs_most():
+    source, asked = on_devices(), Options()
+    source = replace(source, activations_bytes=900_000_000)
+    plan = asked.bucket_plan(source)
+    first, second = (Memory.of(source, plan, asked, None, None, device) for device in (0, 1))
+    whole = Memory.of(replace(source, devices=()), plan, asked, None)
+    assert first.parameters_bytes == second.parameters_bytes == whole.parameters_bytes / 2
+    assert first.buckets_bytes + second.buckets_bytes == whole.buckets_bytes
+    assert first.activations_bytes == 450_000_000
+
+
+def test_one_node_of_an_nvlink_domain_has_such_ranks_and_several_do_not():
+    rack = load_topology("gb200-nvl72")
+    assert place(rack, 1, 4, 2).world_size == 2
+    with pytest.raises(TopologyError, match="2 nodes of gb200-nvl72 are an NVLink domain"):
+        place(rack, 2, 4, 2)
 
 
 def test_the_parts_of_an_iteration_sum_to_it_and_the_first_devices_waits_are_exposed():

@@ -139,7 +139,7 @@ def test_a_rank_s_computation_slows_its_own_pushes_and_not_those_of_others() -> 
     _, beta, _ = byte_s(placement)
     env = simpy.Environment()
     ways = find_rank_paths(placement, "gloo", slowed)
-    links = ServerLinks(env, placement, ways, Costs.of("gloo", slowed), [2], [[], [bucket], [bucket]], 0.0)
+    links = ServerLinks(env, ways, Costs.of("gloo", slowed), [2], [[], [bucket], [bucket]], 0.0)
     links.on_busy(0)(True)
     pushes = [links.attendance(rank).attend(Collective(SIZE, Operation.REDUCE, 1, 0)) for rank in (0, 1)]
     ends = []

@@ -10,8 +10,8 @@ from ddpsim.bucketing import Parameter
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
 from ddpsim.operations import Operation
+from ddpsim.prediction.construction import construct, messages_of
 from ddpsim.simulation import Options
-from ddpsim.simulation.construction import construct, messages_of
 from ddpsim.simulation.resolve import resolve
 from ddpsim.topology.spec import load_topology
 from tests.ddpsim.simulation.builders import workload

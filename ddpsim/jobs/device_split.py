@@ -10,10 +10,11 @@ import numpy as np
 
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import WorkloadError
+from ddpsim.jobs.stages import boundary_of
 from ddpsim.schedules.pipeline import divide_stages
 from ddpsim.schedules.units import modules_of, units_of
 from ddpsim.workload.devices import DevicePart, buffer_devices, device_numbers
-from ddpsim.workload.operators import NARROW
+from ddpsim.workload.operators import NARROW, StepOperators
 from ddpsim.workload.profile import Workload
 
 Members = tuple[int, ...]
@@ -145,20 +146,45 @@ def _find_layer(parameters: Sequence[Parameter], layers: Sequence[Members], name
 
 
 def _sent(workload: Workload, parts: Sequence[Members]) -> list[int]:
-    """Return the bytes of the tensors that each part but the first takes from those before it."""
+    """Return the bytes that each part but the first takes from the one before it.
+
+    Of a transformer they are its tokens times their width, as between stages of a pipeline. Of other models they are
+    what the first operator of the part reads beside its parameters, 16 bits wide where the precision is.
+    """
+    known = boundary_of(workload)
+    if known is not None:
+        return [known] * (len(parts) - 1)
     kept = workload.operators
-    under = None if kept is None or workload.precision != "amp" else kept.amp
-    forward, uses = (under.forward, under.forward_use) if under else ((), None)
-    if kept is not None and under is None:
-        forward, uses = kept.forward, kept.forward_use
-    width = 0.5 if under is None and workload.precision in NARROW else 1.0
+    width = 0.5 if workload.precision in NARROW else 1.0
     found = []
     for part in parts[1:]:
-        firsts = [use for index in part if uses and (use := uses[index]) is not None]
-        size = round(width * forward[min(firsts)].edge_bytes) if firsts else 0
-        if size == 0:
+        read = None if kept is None or kept.forward_use is None else _read_bytes(workload.parameters, kept, part)
+        if not read:
             what = f"how many bytes pass to {workload.parameters[part[0]].name} is not known"
             remedy = "give the activations of a batch there: samples x values of a sample x bytes, e.g. 25MiB"
             raise WorkloadError(what, place="sent_bytes", remedy=remedy)
-        found.append(size)
+        found.append(round(width * read))
     return found
+
+
+def _read_bytes(parameters: Sequence[Parameter], operators: StepOperators, part: Members) -> float | None:
+    """Return what the first operator that needs a parameter of `part` reads beside it, in fp32.
+
+    A product or a convolution moves its input, its parameters and its output, of whose values each takes as many
+    multiplications as one row of the weight has; anything else writes as much as it reads.
+    """
+    uses = operators.forward_use or ()
+    pairs = [(use, index) for index in part if (use := uses[index]) is not None]
+    if not pairs:
+        return None
+    number = min(use for use, _ in pairs)
+    first = operators.forward[number]
+    moved = first.traffic_bytes - first.fixed_bytes
+    if first.kind == "memory":
+        return moved / 2
+    weight = max((parameters[index] for use, index in pairs if use == number), key=lambda each: each.numel)
+    return moved - _WIDE * first.flops / (2 * weight.numel / weight.shape[0])
+
+
+_WIDE = 4
+"""Bytes of an fp32 value."""

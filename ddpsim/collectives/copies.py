@@ -1,0 +1,69 @@
+"""What copies within a node load: batches from host memory to GPUs, and what passes between the GPUs of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ddpsim.collectives.routes import PlacementLinks
+from ddpsim.network.fairness import Demand, LinkId, alone_s
+from ddpsim.options.input_stage import InputStage
+from ddpsim.topology.graph import Placement
+from ddpsim.topology.node import Link
+from ddpsim.topology.paths import find_paths
+
+CopyDemand = tuple[Demand, dict[LinkId, float]]
+"""What copies of several ranks ask of the network, and the capacities of the links they load.
+
+Ranks of other nodes than the first one's are alike, and load links of their own.
+"""
+
+
+def copies_of(placement: Placement, ranks: Sequence[int], stage: InputStage) -> CopyDemand:
+    """Return the demand of the batches of `ranks` on the first one's node."""
+    node, _, node_class = placement.node_of(ranks[0])
+    names, paths, gpus = placement.gpus(node_class), find_paths(node_class.template), _on_node(placement, ranks, node)
+    links = ((link, 1.0) for gpu in gpus for link in paths.from_host(names[gpu]))
+    loads, capacities = _load(placement, node, links)
+    count = len(gpus)
+    if stage.in_turn:
+        size, loads = count * stage.copy_bytes, {link: load / count for link, load in loads.items()}
+        return Demand(0.0, size, loads, rate_limit=stage.limit_Bps), capacities
+    return Demand(0.0, stage.copy_bytes, loads, rate_limit=stage.limit_Bps, weight=count), capacities
+
+
+def byte_copy_s(placement: Placement) -> float:
+    """Return what a byte takes from page-locked memory to each GPU of a node, all at once, with no more on their links.
+
+    Links carry as much the other way at the same time.
+    """
+    return alone_s(*copies_of(placement, range(placement.gpus_per_node), InputStage(copy_bytes=1, pinned=True)))
+
+
+def peer_demand(placement: Placement, ranks: Sequence[int], source: int, target: int, size_bytes: int) -> CopyDemand:
+    """Return the demand of a copy from one device of each of `ranks` to another on the first one's node."""
+    node, _, node_class = placement.node_of(ranks[0])
+    paths, places = find_paths(node_class.template), _on_node(placement, ranks, node)
+    sources, targets = (placement.of_device(number).gpus(node_class) for number in (source, target))
+    routes = [paths[sources[place], targets[place]] for place in places]
+    loads, capacities = _load(placement, node, (load for route in routes for load in route.loads()))
+    return Demand(max(each.latency_s for each in routes), size_bytes, loads, weight=len(places)), capacities
+
+
+def _on_node(placement: Placement, ranks: Iterable[int], node: int) -> list[int]:
+    """Return the places of `ranks` on `node`."""
+    each = placement.gpus_per_node
+    return [rank % each for rank in ranks if rank // each == node]
+
+
+def _load(
+    placement: Placement, node: int, links: Iterable[tuple[Link, float]]
+) -> tuple[dict[LinkId, float], dict[LinkId, float]]:
+    """Return the sums of loads by link of a node, and the capacities of those links."""
+    wiring = PlacementLinks(placement)
+    loads: dict[LinkId, float] = {}
+    capacities: dict[LinkId, float] = {}
+    for link, load in links:
+        [placed] = wiring.at(node, [link])
+        loads[placed.name] = loads.get(placed.name, 0.0) + load
+        capacities[placed.name] = placed.link.bandwidth
+    return loads, capacities

@@ -1,0 +1,275 @@
+"""Builds what an iteration does around forward and backward: batches, buffers, turns of devices, the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddpsim.simulation.graph import BUFFERS, Cause, IterationNodes, NodeKind, PartNodes, PeerCopy
+from ddpsim.simulation.messages import Launches
+from ddpsim.simulation.rank_builder import RankBuilder
+from ddpsim.simulation.scheduling import OptimizerUpdate
+from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.workload.devices import DevicePart
+from ddpsim.workload.iteration_profile import IterationProfile
+
+
+class PreForwardBuilder:
+    """Writes what precedes the forward of each iteration of one rank.
+
+    Args:
+        to: the rank's resources.
+        setting: what the rank runs.
+    """
+
+    def __init__(self, to: RankBuilder, setting: RankConfiguration) -> None:
+        self._to, self._setting = to, setting
+        self._device = not to.one_thread
+        self._batch: int | None = None
+
+    def take_batch(self, nodes: IterationNodes) -> None:
+        """Have the batch on the device; where the stage is pipelined, load the next one and copy it meanwhile."""
+        to, stage = self._to, self._setting.input_stage
+        if stage is None:
+            return
+        if not self._device:
+            begun = to.begin_phase()
+            if stage.loaders == 0:
+                to.compute(stage.load_s)
+            else:
+                to.on_host(NodeKind.LOAD)
+            nodes.input = (begun, to.moment())
+            return
+        if stage.pipelined:
+            batch = self._fetch_batch() if self._batch is None else self._batch
+            to.add_on_stream(NodeKind.WAIT, after=(batch,))
+            self._batch = self._fetch_batch()
+        else:
+            to.on_host(NodeKind.LOAD)
+            if stage.copy_bytes > 0:
+                to.add_on_stream(NodeKind.COPY)
+                if not stage.queued:
+                    to.synchronise()
+        nodes.input = (nodes.start, to.event())
+
+    def _fetch_batch(self) -> int:
+        """Load a batch on the host and launch its copy; return the copy."""
+        self._to.on_host(NodeKind.LOAD)
+        return self._to.copy()
+
+    def confer(self, nodes: IterationNodes) -> None:
+        """Exchange what ranks expect of the order of gradients; the host reads it, and builds buckets where it says."""
+        to, conferring = self._to, self._setting.confers(nodes.index)
+        if conferring is None:
+            return
+        begun, host_s = to.event(), conferring.host_s + self._setting.costs.launch_s
+        to.host(host_s) if self._device else to.serve(host_s)
+        launched = to.collective(conferring.size_bytes, (to.event(),), conferring.operation, 0)
+        if self._device:
+            to.add_on_stream(NodeKind.WAIT, after=(launched,))
+            to.synchronise()
+            to.host(conferring.rebuild_s)
+            to.add_on_stream(NodeKind.NOT_BEFORE)
+        else:
+            to.on_host(NodeKind.WAIT, after=(launched,))
+            to.serve(conferring.rebuild_s)
+        nodes.held_up.append((begun, to.event()))
+
+    def broadcast(self, nodes: IterationNodes) -> None:
+        """Let rank 0's buffers be everybody's."""
+        to, setting = self._to, self._setting
+        if not setting.broadcasts(nodes.index):
+            return
+        sizes_of = setting.broadcast_bytes()
+        flattened_s, launch_s, copies_s = setting.broadcast_s
+        # DDP's process groups take turns; what belongs to no schedule has the first lane.
+        lane = None if setting.scheduled is None else setting.scheduled.buffers_lane
+        if self._device:
+            to.host(flattened_s)
+            whole = sum(map(sum, sizes_of.values()))
+            for device, sizes in sizes_of.items():
+                share = sum(sizes) / whole if whole else 1.0
+                to.on_device(device)
+                to.copies(copies_s * share)
+                for size in sizes:
+                    to.host(launch_s)
+                    launched = to.collective(size, (to.event(),), BUFFERS, lane)
+                    to.add_on_stream(NodeKind.WAIT, after=(launched,))
+                to.copies(copies_s * share)
+            to.on_device(0)
+            begun = nodes.start if nodes.input is None else nodes.input[1]
+            if nodes.held_up:
+                # What ranks conferred on before has its own interval.
+                begun = nodes.held_up[-1][1]
+        else:
+            begun = to.moment()
+            to.on_host(NodeKind.DELAY, flattened_s)
+            waits = []
+            for size in sizes_of[0]:
+                delayed = to.on_host(NodeKind.DELAY, launch_s)
+                waits.append(to.collective(size, (delayed,), BUFFERS, lane))
+            to.on_host(NodeKind.WAIT, after=tuple(waits))
+        nodes.broadcast.append((begun, to.event()))
+
+
+@dataclass(slots=True)
+class OptimizerBuilder:
+    """Writes the optimizer of one iteration of a rank.
+
+    Attributes:
+        to: the rank's resources.
+        nodes: of the iteration.
+        launches: what it launches and waits for.
+        pace: of the iteration.
+        synchronises: whether the host of a device waits for the end of the optimizer.
+    """
+
+    to: RankBuilder
+    nodes: IterationNodes
+    launches: Launches
+    pace: IterationProfile
+    synchronises: bool = False
+
+    def add_after_backward(self, updates: Sequence[OptimizerUpdate]) -> None:
+        """Write the optimizer that follows backward: its `updates`, in order, where the iteration ends a step of it.
+
+        That a device waits between two of them is no time of the optimizer's.
+        """
+        to, nodes, launches = self.to, self.nodes, self.launches
+        if to.one_thread:
+            for update in updates:
+                if nodes.stepped:
+                    to.take_in(nodes, launches.take_waits(*update.before))
+                    self.add_before_use(update)
+                else:
+                    to.launch_all(nodes, launches.mark_passed(*update.after))
+            return
+        if updates and nodes.stepped:
+            to.take_in(nodes, launches.take_waits(*updates[0].before))
+        nodes.optimizer_begun = to.moment()
+        for number, update in enumerate(updates):
+            if nodes.stepped and number:
+                paused = to.moment()
+                to.take_in(nodes, launches.take_waits(*update.before))
+                nodes.optimizer.append((to.moment(), paused))
+            if nodes.stepped:
+                self._compute(update)
+            if number + 1 < len(updates):
+                to.launch_all(nodes, launches.mark_passed(*update.after))
+        to.add_on_stream(NodeKind.NOT_BEFORE)
+        if updates:
+            to.launch_all(nodes, launches.mark_passed(*updates[-1].after))
+        if self.synchronises:
+            to.synchronise()
+
+    def add_before_use(self, update: OptimizerUpdate) -> None:
+        """Let the device, or the only thread, update parameters before forward needs them."""
+        to, host_s = self.to, self.pace.optimizer_host * update.share
+        begun, writing, to.graph.writing = to.moment(), to.graph.writing, Cause.OPTIMIZER
+        if not to.one_thread:
+            self._compute(update)
+            to.add_on_stream(NodeKind.NOT_BEFORE)
+        elif to.sleeps:
+            # It sleeps so long, wherever in a phase that is.
+            to.graph.cause[to.on_host(NodeKind.DELAY, host_s)] = Cause.OPTIMIZER
+        else:
+            to.compute(host_s)
+        to.graph.writing = writing
+        self.nodes.optimizer.append((begun, to.moment()))
+        to.launch_all(self.nodes, self.launches.mark_passed(*update.after))
+
+    def _compute(self, update: OptimizerUpdate) -> None:
+        """Let the device do a share of the optimizer, and its host launch it; or the host, once it has all it needs."""
+        if update.host_s is not None:
+            self.to.synchronise()
+            self.to.host(update.host_s)
+            return
+        for number, part in enumerate(self.to.devices):
+            self.to.on_device(number)
+            begun = self.to.moment() if len(self.to.devices) > 1 else None
+            self.to.device(self.pace.optimizer_work * update.share * part)
+            self.to.host(self.pace.optimizer_host * update.share * part)
+            if begun is not None:
+                self.nodes.parts.append(PartNodes(number, "optimizer", begun, self.to.moment()))
+        self.to.on_device(0)
+
+
+class DeviceTurns:
+    """Lets the devices of a rank compute in turn, and notes what each of them did.
+
+    One host launches for all. A copy is queued on the stream of the device that it comes from, begins once the stream
+    of the other has come to where it is needed, and that one goes on when it has ended: so torch copies between GPUs
+    (`aten/src/ATen/native/cuda/Copy.cu`, torch 2.13).
+
+    Args:
+        to: the rank's resources.
+        parts: its devices, in forward's order; empty where it has one.
+    """
+
+    def __init__(self, to: RankBuilder, parts: Sequence[DevicePart]) -> None:
+        self._to, self._parts = to, parts
+        self._name, self._begun, self._lowest = "", 0, 0
+
+    def begin(self, name: str, begun: int) -> None:
+        """Let the current device begin what it does of a phase where the node `begun` has ended."""
+        self._name, self._begun, self._lowest = name, begun, self._to.current
+
+    def hand_over(self, nodes: IterationNodes, target: int) -> tuple[int, int]:
+        """Copy what the current device has made to `target`, and go on there.
+
+        Returns:
+            The nodes at whose ends the device had made it, and the other had come to where it is needed.
+        """
+        to, source = self._to, self._to.current
+        to.on_device(target)
+        free = to.event()
+        to.on_device(source)
+        made = to.moment()
+        waited = to.add_on_stream(NodeKind.WAIT, after=(free,))
+        copied = to.add_on_stream(NodeKind.PEER_COPY)
+        size_bytes = self._parts[min(source, target)].sent_bytes
+        to.graph.peer_copies[copied] = PeerCopy(source, target, size_bytes)
+        to.on_device(target)
+        nodes.parts.append(PartNodes(source, self._name, self._begun, made))
+        nodes.parts.append(PartNodes(source, "copy", waited, copied))
+        self._begun = to.add_on_stream(NodeKind.WAIT, after=(copied,))
+        return made, waited
+
+    def go_back(self, nodes: IterationNodes, target: int, begun: int) -> int:
+        """Let backward go on on `target`, with the copies that lead there; it may come back to where it has been.
+
+        Args:
+            begun: an event on the device from which on it has computed of backward.
+
+        Returns:
+            The same on the device that computes now.
+        """
+        to = self._to
+        to.on_device(self._lowest)
+        while self._lowest > target:
+            self.hand_over(nodes, self._lowest - 1)
+            there = to.event()
+            to.on_device(self._lowest)
+            nodes.backward.append((begun, to.event()))
+            begun, self._lowest = there, self._lowest - 1
+            to.on_device(self._lowest)
+        to.on_device(target)
+        return begun
+
+    def join(self) -> None:
+        """Let the rank be done when all its devices are."""
+        to, ends = self._to, list[int]()
+        for number in range(1, len(self._parts)):
+            to.on_device(number)
+            ends.append(to.event())
+        to.on_device(0)
+        if ends:
+            to.add_on_stream(NodeKind.WAIT, after=tuple(ends))
+            to.rank.last = to.event()
+
+    def end(self, nodes: IterationNodes) -> None:
+        """Note what the current device, the lowest that backward has come to, has done of the phase until now."""
+        if not self._parts:
+            return
+        self._to.on_device(self._lowest if self._name == "backward" else self._to.current)
+        nodes.parts.append(PartNodes(self._to.current, self._name, self._begun, self._to.moment()))
