@@ -158,8 +158,14 @@ def page(found: Sequence[Slower], tried: int) -> str:
     """Return the page."""
     rows = "\n".join(map(_row, sorted(found, key=lambda each: -each.part)))
     most = max((each.part for each in found), default=0.0)
+    alone = max((each.entries - 1 for each in found), default=0.0)
     return TEMPLATE.read_text(encoding="utf-8").format(
-        tried=f"{tried:,}", slower=len(found), limit=f"{MOST:.0%}", most=f"{most:.0%}", rows=rows
+        tried=f"{tried:,}",
+        slower=len(found),
+        limit=f"{MOST:.0%}",
+        most=f"{most:.0%}",
+        alone=f"{alone:.1%}",
+        rows=rows,
     )
 
 
