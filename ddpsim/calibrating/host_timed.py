@@ -23,7 +23,8 @@ SHORT_S = 100e-6
 MOST_FACTOR, MOST_S = 2.5, 35e-6
 """How far such rows of nccl-tests, timed on the device, lie above the priors at most: of no table both.
 
-`studies/accuracy/test_host_timed.py` holds every kept table of one node to it; the farthest is 31 us off.
+`studies/accuracy/test_host_timed.py` holds every kept table of one node to it, but one that a loop in torch timed; the
+farthest is 31 us off.
 """
 
 FLAT = 2.0

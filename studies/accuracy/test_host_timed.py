@@ -17,7 +17,15 @@ PRIORS = Calibration.priors("nccl")
 GB300 = Path(__file__).resolve().parents[1] / "published/steps/curves/gb300_nvlink.csv"
 
 
-@pytest.mark.parametrize("system", [s for s in (*SYSTEMS, *CITED, *LATER) if s.nodes == 1], ids=lambda s: s.name)
+LOOP = pytest.mark.xfail(strict=True, reason="timed by a loop in torch, 38 us above the priors at 4 and 64 KiB")
+TABLES = [
+    pytest.param(system, marks=[LOOP] if system.name == "rtxpro6000_8gpu" else [], id=system.name)
+    for system in (*SYSTEMS, *CITED, *LATER)
+    if system.nodes == 1
+]
+
+
+@pytest.mark.parametrize("system", TABLES)
 def test_no_kept_table_was_timed_on_the_host(system) -> None:
     assert host_floor_s(load(system), PRIORS) is None
 
