@@ -269,9 +269,7 @@ def test_the_step_under_other_conditions_stands_below_it(ddpsim: Callable) -> No
     at = next(number for number, line in enumerate(lines) if line.startswith("iteration  "))
     reach, slow, trained = lines[at + 1 : at + 4]
     assert re.fullmatch(r" {11}\S+ ms \(.* ms\) if peer-to-peer is allowed everywhere", reach)
-    assert re.fullmatch(
-        r" {11}\S+ ms \(.* ms\) if allreduces take 4 to 7 times as long, .*", slow
-    )
+    assert re.fullmatch(r" {11}\S+ ms \(.* ms\) if allreduces take 4 to 7 times as long, .*", slow)
     assert trained.startswith("trains ")
     assert max(map(len, lines)) <= 120
 
