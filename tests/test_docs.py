@@ -118,6 +118,12 @@ def test_a_page_keeps_as_many_lines_as_it_shows_before_dots() -> None:
     assert refresh.shortened(output, "5\n6").count("\n") == 16
 
 
+def test_a_line_between_dots_is_that_which_begins_with_its_word() -> None:
+    assert refresh.shortened("a 1\nstep 5 ms\nb 2", "...\nstep 4 s\n...") == "...\nstep 5 ms\n..."
+    with pytest.raises(RuntimeError, match="step 4"):
+        refresh.shortened("a 1\nb 2", "...\nstep 4 s\n...")
+
+
 def test_lines_that_dots_leave_out_are_not_compared() -> None:
     assert refresh.matches("a 1\nb 2\nc 3\nd 4", "a 1\n...\nd 4", "estimates")
     assert refresh.matches("a 1\nb 2", "...\nb 2", "estimates")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import threading
 import time
 from collections.abc import Callable
 
@@ -48,7 +50,16 @@ class Replay:
         self._on_device_s = 0.0
         self._paused_s: float | None = None
         self._spin = spinner(device) if device.type == "cuda" else None
+        self._thread = threading.get_ident()
         sharpen_timers()
+
+    def of_thread(self) -> Replay:
+        """Return itself in the rank's thread, and one with a clock of its own in another: a server beside a trainer."""
+        if threading.get_ident() == self._thread:
+            return self
+        other = copy.copy(self)
+        other.running = other._keeps_time = False
+        return other
 
     def begin_iteration(self) -> list[int]:
         """Take or draw the next recorded iteration and return its gradients' parameters in arrival order."""

@@ -41,7 +41,7 @@ class RunSettings(Job):
         batch_size: samples an iteration and rank; None is the model's own.
         timeout: of the process group: how long to wait for a rank that does not come.
         observe: take moments; without, only whole iterations are timed.
-        devices: GPUs of a rank, on which the layers of its model are in turn.
+        devices: GPUs of a rank, each of which has consecutive layers of the model.
         local_iterations: without communication, after those that count and one more, by which one process is timed.
 
     Raises:
@@ -59,7 +59,7 @@ class RunSettings(Job):
         Section.COMPUTED,
     ] = timedelta(minutes=5)
     devices: Annotated[
-        int, Option("GPUs of a rank, on which a model's layers are in turn.", "D", least=1), Section.JOB
+        int, Option("GPUs of a rank, each with consecutive layers of its model.", "D", least=1), Section.JOB
     ] = 1
     local_iterations: Annotated[
         int, Option("Iterations without communication after them, which time one process.", "N"), Section.JOB

@@ -88,11 +88,12 @@ class TimedOptimizer:
 
     def step(self) -> None:
         """Reset the gradients and wait until the optimizer's time is over."""
-        self._replay.begin()
+        replay = self._replay.of_thread()
+        replay.begin()
         for parameter in self._parameters:
             parameter.grad = None
-        optimizer_s = float(self._replay.workload.optimizer.device_s[self._replay.iteration])
-        self._replay.end(self._share * optimizer_s)
+        optimizer_s = float(replay.workload.optimizer.device_s[replay.iteration])
+        replay.end(self._share * optimizer_s)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Do nothing: `step` has reset the gradients in the recorded time, which includes that."""

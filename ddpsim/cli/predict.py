@@ -223,8 +223,7 @@ def _text(
         f"{workload.name} ({origin}, {_pace(prediction)}) on {prediction.topology.name}: "
         f"{format_count(prediction.nodes, 'node')}, {format_count(summary.world_size, 'rank')}",
         "",
-        *_times(prediction, cases[0]),
-        *([] if cases[1] is None else [f"           {_format_other(cases[1]).removeprefix('; ')}"]),
+        *_times(prediction, cases),
         *([] if shared is None else [shared.text()]),
         *_servers(prediction),
         *_parts(prediction),
@@ -254,19 +253,22 @@ def _pace(prediction: Prediction) -> str:
     return f"pace of {prediction.workload.device_label}{kept}"
 
 
-def _times(prediction: Prediction, other: ConditionalStep | None) -> list[str]:
-    """Return the line on the step, the optimizer's where gradients are accumulated, and what it trains a second."""
+def _times(prediction: Prediction, cases: Sequence[ConditionalStep | None]) -> list[str]:
+    """Return the lines on the step, the optimizer's where gradients are accumulated, and what it trains a second.
+
+    Args:
+        cases: what the step takes under other conditions, a line each under it.
+    """
     from ddpsim.units import format_time
 
     tokens = "" if (rate := prediction.tokens_per_s) is None else f", {rate:,.0f} tokens/s"
     trained = f"trains     {prediction.samples_per_s:,.0f} samples/s{tokens}"
     steps = step_line(prediction.options, prediction.iteration_s)
+    others = [f"{'':11}{_format_other(other)}" for other in cases if other is not None]
     if steps:
-        return [f"{steps[0]}{_band(prediction)}{_format_other(other)}", trained]
-    one = (
-        f"{format_time(prediction.iteration_s)}{statistic(prediction.summary)}{_band(prediction)}{_format_other(other)}"
-    )
-    return [f"iteration  {one}", trained]
+        return [f"{steps[0]}{_band(prediction)}", *others, trained]
+    one = f"{format_time(prediction.iteration_s)}{statistic(prediction.summary)}{_band(prediction)}"
+    return [f"iteration  {one}", *others, trained]
 
 
 def _servers(prediction: Prediction) -> list[str]:
@@ -325,14 +327,12 @@ def _band(prediction: Prediction) -> str:
     return "" if low == high else f"  (10th to 90th percentile {low} to {high})"
 
 
-def _format_other(other: ConditionalStep | None) -> str:
-    """Return the step of the other case in words; nothing where there is none."""
+def _format_other(other: ConditionalStep) -> str:
+    """Return the step of another case in words."""
     from ddpsim.units import format_time
 
-    if other is None:
-        return ""
     step, low, high = map(format_time, other.step_s)
-    return f"; {step} ({low} to {high}) {other.condition}"
+    return f"{step} ({low} to {high}) {other.condition}"
 
 
 def format_largest_doubt(prediction: Prediction) -> list[str]:

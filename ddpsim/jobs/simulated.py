@@ -157,9 +157,9 @@ class Options(Job):
     pipeline: Annotated[
         Pipeline | None,
         Option(
-            "Cut the model into stages, of a rank each: 1f1b:4,micro-batches=16, and boundary=SIZE, as `ddpsim "
-            "pipeline` has them. Orders are gpipe, 1f1b and interleaved, with stages-per-rank=V. Gradients of a stage "
-            "go over its ranks in all copies.",
+            "Cut the model into stages on P ranks, as 1f1b:4,micro-batches=16. Orders are gpipe, 1f1b and interleaved, "
+            "with stages-per-rank=V. boundary=SIZE and mapping=tp-dp-pp are as `ddpsim pipeline` has them. Gradients "
+            "of a stage go over its ranks in all copies.",
             "ORDER:P[,...]",
             parse=parse_pipeline,
         ),

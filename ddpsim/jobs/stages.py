@@ -93,8 +93,8 @@ def boundary_of(workload: Workload) -> int | None:
     sums beside its blocks stay in fp32.
     """
     kept = workload.operators
-    if kept is None or kept.forward_use is None:
-        return None
+    if kept is None or kept.forward_use is None or all(len(each.shape) != 1 for each in workload.parameters):
+        return None  # nobody counted, or no norm has the width
     blocks = blocks_in(kept.forward, kept.forward_use, workload.parameters)
     if not blocks:
         return None

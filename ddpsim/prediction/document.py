@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from ddpsim.documents import Amount, Document, Index, Number, Text, document_error, read_as
 from ddpsim.errors import InputError
 from ddpsim.files import display_name, read_json
-from ddpsim.trace.metrics import INPUT, PARTS
+from ddpsim.trace.metrics import INPUT, LAYERS, PARTS
 
 BUCKET_TIMES = ("ready_s", "launched_s", "started_s", "finished_s")
 _REMEDY = "give a file made with `ddpsim predict --json`"
@@ -109,7 +109,7 @@ _TWICE = ("step_s", "step_low_s", "step_high_s", "micro_batch_s")
 
 _TIMES = (
     "iteration_s", "iteration_low_s", "iteration_high_s", "default_iteration_s", "hidden_comm_cost_s", "local_s",
-    "exposed_skew_s", "clipping_s", INPUT, *PARTS,
+    "exposed_skew_s", "clipping_s", INPUT, *PARTS, LAYERS,
 )  # fmt: skip
 """Times of a micro-batch in documents."""
 

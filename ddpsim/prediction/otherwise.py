@@ -78,8 +78,8 @@ def predict_slow_host(prediction: Prediction) -> ConditionalStep | None:
     assumed = [Assumptions(prediction.calibration, wire_factor=partial(_constant, factor)) for factor in factors]
     micro_batches = options.accumulate
     middle, low, high = (each.iteration_s * micro_batches for each in periods_under(prediction, assumed, None))
-    condition = "if host memory is as slow as from some containers"
-    return ConditionalStep(condition, "allreduces of 25 MiB take 4 to 7 times as long", (middle, low, high))
+    condition = "if allreduces take 4 to 7 times as long, as in one site's containers"
+    return ConditionalStep(condition, "GPUs in containers (Docker, Kubernetes)", (middle, low, high))
 
 
 def _constant(factor: float, size_bytes: int) -> float:

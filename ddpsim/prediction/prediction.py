@@ -111,7 +111,8 @@ class Prediction:
 
     def tables(self) -> dict[str, ResultTable]:
         """Return the parts of a step and its buckets, by titles: each writes itself as text, Markdown and HTML."""
-        parts = parts_table(self.summary, self.clipping_s, self.options.accumulate)
+        stages = self.options.pipeline is not None
+        parts = parts_table(self.summary, self.clipping_s, self.options.accumulate, stages=stages)
         return {PARTS: parts, BUCKETS: bucket_table(self.summary.buckets, PREDICTED_BUCKETS)}
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ddpsim.charts.model import Axis, Chart, StackedBar
 from ddpsim.charts.steps import Step, step_charts
 from ddpsim.trace import tables as trace_tables
-from ddpsim.trace.metrics import INPUT
+from ddpsim.trace.metrics import INPUT, LAYERS
 
 Row = Mapping[str, object]
 
@@ -29,8 +29,9 @@ def number(row: Row, key: str) -> float:
 
 def bar(row: Row, label: str) -> StackedBar:
     """Return the parts of a predicted step, and its band; DDP's own part is a remainder, and may be below 0."""
-    names = {INPUT: "batch", **PART_NAMES} if INPUT in row else PART_NAMES
-    parts = tuple((name, max(0.0, number(row, part))) for part, name in names.items())
+    names = {INPUT: "batch", **PART_NAMES, LAYERS: trace_tables.layers_name(stages="pipeline" in row)}
+    known = {part: name for part, name in names.items() if part in PART_NAMES or part in row}
+    parts = tuple((name, max(0.0, number(row, part))) for part, name in known.items())
     return StackedBar(label, parts, number(row, "iteration_low_s"), number(row, "iteration_high_s"))
 
 

@@ -402,16 +402,25 @@ class StageBuilder(IterationBuilder):
     """Writes the steps of a rank of a pipeline: the forwards and backwards of its stages, in its order."""
 
     def _compute(self, nodes: IterationNodes, launches: Launches) -> None:
+        """Write all works in order.
+
+        Sends are waited for as torch has it (`torch/distributed/pipelining/schedules.py`, torch 2.13): GPipe's when all
+        forwards have been, or all backwards; 1F1B's with the message that is received next after a work of the other
+        kind, and else when the next work is done. Those of interleaved stages are taken to be waited for by nobody.
+        """
         stages, to, begun = self._setting.stages, self._to, None
         assert stages is not None
-        whole = self._setting.pace(nodes.index)
+        whole, sent = self._setting.pace(nodes.index), tuple[int, ...]()
         last = {(kind, stage): number for kind, stage, number in stages.works}
-        for kind, stage, number in stages.works:
+        kinds = [kind for kind, _, _ in stages.works]
+        for (kind, stage, number), before in zip(stages.works, [None, *kinds], strict=False):
             forward, begun = kind == "forward", nodes.start if begun is None else to.event()
             to.graph.writing = Cause.FORWARD if forward else Cause.BACKWARD
             lane = stages.lane_from(kind, stage, number)
             if lane is not None:
-                to.receive(nodes, stages.boundary_bytes, lane, forward=forward)
+                together = sent if before != kind else ()
+                to.receive(nodes, stages.boundary_bytes, lane, together, forward=forward)
+                sent = () if together else sent
             own = stages.stage(stage)
             stops: list[tuple[float, float, ForwardWait | LayerMessage]] = [
                 (each.host, each.device, each) for each in own.messages if each.before is None
@@ -423,5 +432,10 @@ class StageBuilder(IterationBuilder):
             ends = last[kind, stage] == number
             part = Pass(stages.pace(whole, own), stops, layers, number > 0, nodes.synced and ends, begun, ends)
             (self._forward if forward else self._backward)(nodes, launches, part)
+            if stages.order == "1f1b":
+                to.wait_for(sent)
+                sent = ()
             if stage + 1 <= stages.last if forward else stage > 0:
-                to.send(stages.boundary_bytes, stages.lanes[kind, stage])
+                message = to.send(stages.boundary_bytes, stages.lanes[kind, stage])
+                sent = () if stages.order == "interleaved" else (*sent, message)
+        to.wait_for(sent)

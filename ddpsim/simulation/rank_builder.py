@@ -243,11 +243,14 @@ class RankBuilder:
         else:
             self.on_host(NodeKind.WAIT, after=(self._sent[message.number].done,))
 
-    def layer_waits(self, iteration: IterationNodes, message: LayerMessage, lane: int) -> None:
+    def layer_waits(
+        self, iteration: IterationNodes, message: LayerMessage, lane: int, also: tuple[int, ...] = ()
+    ) -> None:
         """Send a message that the computation waits for, on a lane of its own.
 
         Args:
             message: in forward where no gradient comes after it.
+            also: messages that it waits for at the same place.
         """
         since = self._host
         if self.one_thread:
@@ -256,22 +259,31 @@ class RankBuilder:
             self.host(self._costs.launch_s)
         sent = self.collective(message.size_bytes, (self.event(),), message.operation, lane)
         begun = since if self.one_thread else self.moment()
-        (self.on_host if self.one_thread else self.add_on_stream)(NodeKind.WAIT, after=(sent,))
+        (self.on_host if self.one_thread else self.add_on_stream)(NodeKind.WAIT, after=(sent, *also))
         self.resume(since)
         iteration.layers.append(LayerNodes(sent, begun, self.moment(), message.before is None))
 
-    def receive(self, iteration: IterationNodes, size_bytes: int, lane: int, *, forward: bool) -> None:
-        """Wait for what another rank sends, which goes when this one has come here."""
+    def receive(
+        self, iteration: IterationNodes, size_bytes: int, lane: int, sent: tuple[int, ...], *, forward: bool
+    ) -> None:
+        """Wait for what another rank sends, which goes when this one has come here, and for what this has `sent`."""
         message = LayerMessage(size_bytes, 0.0, 0.0, None if forward else 0, Operation.SENDRECV)
-        self.layer_waits(iteration, message, lane)
+        self.layer_waits(iteration, message, lane, sent)
 
-    def send(self, size_bytes: int, lane: int) -> None:
-        """Send what another rank waits for, once all that came before is done; nothing here waits for its end."""
+    def send(self, size_bytes: int, lane: int) -> int:
+        """Send what another rank waits for, once all that came before is done; return the message."""
         if self.one_thread:
             self.on_host(NodeKind.DELAY, self._costs.launch_s)
         else:
             self.host(self._costs.launch_s)
-        self.collective(size_bytes, (self.event(),), Operation.SENDRECV, lane)
+        return self.collective(size_bytes, (self.event(),), Operation.SENDRECV, lane)
+
+    def wait_for(self, sent: tuple[int, ...]) -> None:
+        """Compute on when messages have ended."""
+        if sent:
+            since = self._host
+            (self.on_host if self.one_thread else self.add_on_stream)(NodeKind.WAIT, after=sent)
+            self.resume(since)
 
     def outstanding(self, planned: Iterable[PlannedMessage]) -> list[MessageNodes]:
         """Return those of `planned` that have been launched and not been waited for, as they are from now on."""

@@ -342,6 +342,6 @@ def in_stages(
                 schedules[part.place], part.workload, setting.costs, options, gloo=backend == "gloo",
                 pipeline=(lanes, part.place),
             )  # fmt: skip
-        stages = StagedRank(part, works[part.place], last, boundary_bytes, numbers)
+        stages = StagedRank(part, works[part.place], last, boundary_bytes, numbers, given.order)
         found.append(replace(setting, plans=plans[part.place], scheduled=made.get(part.place), stages=stages))
     return found

@@ -22,6 +22,7 @@ class StagedRank:
         last: number of the model's last stage.
         boundary_bytes: of a micro-batch's activations that a stage sends the next, and of their gradient.
         lanes: numbers of those of activations and gradients, by `forward` or `backward` and the stage that sends.
+        order: of the works, as a pipeline names it.
     """
 
     part: RankPart
@@ -29,6 +30,7 @@ class StagedRank:
     last: int
     boundary_bytes: int
     lanes: Mapping[tuple[str, int], int]
+    order: str
 
     def stage(self, number: int) -> StagePart:
         """Return a stage of the rank."""

@@ -16,7 +16,7 @@ PART_NAMES: Mapping[str, str] = dict(
         strict=True,
     )
 )
-"""What the parts of a step are called."""
+"""What the parts of a step are called, but for what `layers_name` says."""
 
 _BUCKETS: Mapping[str, Column[BucketSummary]] = {
     "index": Column("bucket", lambda b: b.index),
@@ -33,13 +33,25 @@ PREDICTED_BUCKETS = ("index", "parameters", "size", "ready", "launched", "starte
 MEASURED_BUCKETS = ("index", "bytes", "ready", "launched", "started", "finished", "written")
 
 
-def parts_table(summary: Summary, clipping_s: float | None = None, micro_batches: int = 1) -> ResultTable:
+def layers_name(*, stages: bool) -> str:
+    """Return what the part `layer_comm_s` of a step is called.
+
+    Args:
+        stages: of a pipeline's rank, which waits there for its neighbours' work too, and not for messages alone.
+    """
+    return "pipeline bubble and messages" if stages else "communication of layers"
+
+
+def parts_table(
+    summary: Summary, clipping_s: float | None = None, micro_batches: int = 1, *, stages: bool = False
+) -> ResultTable:
     """Return the parts in milliseconds and as shares; how much of the exposed communication was skew, where known.
 
     Args:
         summary: of a trace.
         clipping_s: of the optimizer's time, what clipping gradients is; None where it is not known.
         micro_batches: of a step, all of which the milliseconds are of.
+        stages: whether the step is a pipeline's (`layers_name`).
     """
     rows: list[tuple[str, float]] = []
     if summary.input_s is not None:
@@ -48,10 +60,10 @@ def parts_table(summary: Summary, clipping_s: float | None = None, micro_batches
         rows.append((name, getattr(summary, part)))
         if part == "exposed_comm_s" and summary.exposed_skew_s is not None:
             rows.append(("  of which waiting for ranks", summary.exposed_skew_s))
-    if summary.layer_comm_s is not None:
-        rows.append(("communication of layers", summary.layer_comm_s))
     if clipping_s:
         rows.append(("  of which gradient clipping", clipping_s))
+    if summary.layer_comm_s is not None:
+        rows.append((layers_name(stages=stages), summary.layer_comm_s))
     columns: Sequence[Column[tuple[str, float]]] = (
         Column("part", lambda row: row[0], words=True),
         Column("ms", lambda row: ms(micro_batches * row[1])),

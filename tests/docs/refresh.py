@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,7 @@ MADE = re.compile(r"(?:^| )(?:-o|--out|--trace|--plot|--report|>) (\S+)")
 """What a command writes."""
 SHOWN_LINES = 60
 DOTS = "..."
-"""A line of a page for lines of the output that it leaves out; one a block in `estimates`."""
+"""A line of a page for lines of the output that it leaves out; one a command in `estimates`."""
 ESTIMATES_PERCENT = 3.0
 Run = Callable[[Sequence[str], Path, Mapping[str, str]], subprocess.CompletedProcess[str]]
 
@@ -120,11 +120,32 @@ def write(file: Path, text: str) -> None:
 
 def shortened(output: str, shown: str = "") -> str:
     """Return what a page shows of `output`: all that dots in `shown` do not leave out, or the first lines of many."""
-    lines = output.split("\n")
-    if DOTS in shown.split("\n"):
+    lines, asked = output.split("\n"), shown.split("\n")
+    if asked.count(DOTS) > 1:
+        return "\n".join(_lines_like(asked, lines))
+    if DOTS in asked:
         head, tail = without_middle(output, shown)
         return "\n".join([*head, DOTS, *tail])
     return output if len(lines) <= SHOWN_LINES else "\n".join([*lines[:16], "..."])
+
+
+def _lines_like(shown: Sequence[str], lines: Sequence[str]) -> Iterator[str]:
+    """Yield lines of dots as they are, and for every other the next of `lines` that begins with the same word.
+
+    Raises:
+        RuntimeError: where none does.
+    """
+    left = iter(lines)
+    for line in shown:
+        found = line if line == DOTS else next((each for each in left if _beginning(each) == _beginning(line)), None)
+        if found is None:
+            raise RuntimeError(f"{line!r}: no line of the output begins so any more; change the page by hand")
+        yield found
+
+
+def _beginning(line: str) -> list[str]:
+    """Return the first word of a line, whatever number it is; nothing of an empty one."""
+    return NUMBER.sub("#", line).split()[:1]
 
 
 def without_middle(output: str, shown: str) -> tuple[list[str], list[str]]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -223,3 +224,15 @@ def test_nothing_outruns_a_phase_and_no_priority_is_left_after_it() -> None:
     timed.optimizer.step()
     assert policies == [os.SCHED_FIFO if allowed else os.SCHED_OTHER] * 5
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+def test_an_optimizer_in_another_thread_leaves_the_ranks_clock_alone() -> None:
+    timed = make_timed_model(workload([[5, 4, 3, 2, 1]]))
+    server = timed.make_optimizer(list(timed.model.module.parameters()))
+    timed.replay.begin()
+    since = timed.replay.start_s
+    beside = threading.Thread(target=server.step)
+    beside.start()
+    beside.join()
+    assert (timed.replay.start_s, timed.replay.running) == (since, True)
+    timed.replay.end(0.0)

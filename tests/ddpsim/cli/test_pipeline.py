@@ -47,6 +47,13 @@ def test_predict_says_the_same_of_the_same_pipeline(ddpsim: Callable) -> None:
     assert found["layer_comm_s"] > 0
 
 
+def test_the_wait_of_a_rank_for_its_neighbours_is_called_the_bubble(ddpsim: Callable) -> None:
+    base = ("predict", "--workload", "bert-large", "--topology", "dgx-1v")
+    text = ddpsim(*base, "--pipeline", "1f1b:4,micro-batches=4").out
+    assert "\n  pipeline bubble and messages " in text
+    assert "communication of layers" not in text
+
+
 def test_what_is_no_pipeline_is_refused_by_its_option(ddpsim: Callable) -> None:
     base = ("predict", "--workload", "bert-large", "--topology", "dgx-1v", "--pipeline")
     ddpsim(*base, "1f1b").refused("--pipeline", "1f1b:4,micro-batches=16")

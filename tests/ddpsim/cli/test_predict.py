@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -259,6 +260,18 @@ def test_predict_and_plan_say_by_what_bytes_go_and_what_else_there_is(ddpsim: Ca
     detailed = " ".join(ddpsim("plan", *where, "--bucket-cap-mb", "25", "-v").out.split())
     assert f"on 8xl40s-pcie (2 nodes): {line}" in detailed
     assert "advice: 8xl40s-pcie" in ddpsim("allreduce", *where[2:], "-b", "1M", "-e", "1M").err
+
+
+def test_the_step_under_other_conditions_stands_below_it(ddpsim: Callable) -> None:
+    lines = ddpsim("predict", "--workload", "resnet50@gtx1080ti-fp32-b32", "--topology", "4x1080ti-pcie").out.split(
+        "\n"
+    )
+    at = next(number for number, line in enumerate(lines) if line.startswith("iteration  "))
+    reach, slow, trained = lines[at + 1 : at + 4]
+    assert re.fullmatch(r" {11}\S+ ms \(.* ms\) if peer-to-peer is allowed everywhere", reach)
+    assert re.fullmatch(r" {11}\S+ ms \(.* ms\) if allreduces take 4 to 7 times as long, .*", slow)
+    assert trained.startswith("trains ")
+    assert max(map(len, lines)) <= 120
 
 
 def test_what_moves_no_bytes_has_no_transports(ddpsim: Callable, tiny: Path) -> None:

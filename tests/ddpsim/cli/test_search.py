@@ -9,7 +9,7 @@ import pytest
 from ddpsim.tables.table import WIDEST
 
 HERE = ("plan", "--search", "--workload", "gpt2-small", "--topology", "dgx-a100", "--nodes", "2")
-FEW = ("--schemes", "ddp,fsdp2", "--tensor-parallel", "1,4", "--micro-batch-size", "8,32")
+FEW = ("--schemes", "ddp,fsdp2", "--tensor-parallel", "1,4", "--micro-batch-size", "8,32", "--pipeline", "none")
 
 
 def test_a_search_shows_the_best_and_why_the_rest_are_left(ddpsim: Callable) -> None:

@@ -147,7 +147,9 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="8 ranks do not divide the 12 heads of attention"):
         search("gpt2-small", node, nodes=2, space=SearchSpace(tensor_parallel=[8]))
     with pytest.raises(InputError, match="16 data-parallel ranks do not divide 100 samples a step; give a multiple"):
-        search("gpt2-small", node, nodes=2, space=SearchSpace(global_batch_size=100, tensor_parallel=[1]))
+        search(
+            "gpt2-small", node, nodes=2, space=SearchSpace(global_batch_size=100, tensor_parallel=[1], pipelines=[None])
+        )
     with pytest.raises(InputError, match="micro-batches of 3 do not divide the 8 samples of a data-parallel rank"):
         search(
             "gpt2-small", node, nodes=2, space=SearchSpace(micro_batch_sizes=[3], tensor_parallel=[1], pipelines=[None])

@@ -64,7 +64,7 @@ def test_what_is_retimed_is_what_a_simulation_under_the_changed_constant_shows(
 
 
 def test_told_with_the_band_they_are_those_told_afterwards() -> None:
-    workload, machine = load_workload("vgg16@v100-fp32-b32"), load_topology("p3.16xlarge")
+    workload, machine = load_workload("vgg16@v100-fp32-b32"), load_topology("dgx-1v")
     together = predict(
         workload, machine, nodes=2, also=lambda made: {**list_sensitivity_assumptions(made), **without_each(made)}
     )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from importlib.resources import files
 from itertools import pairwise
 
 import pytest
@@ -8,8 +9,10 @@ from hypothesis import strategies as st
 
 from ddpsim.charts import Axis, BoxBar, Chart, ChartLine, ChartPoint, StackedBar, categories
 from ddpsim.charts.timeline import TimelineStep
+from ddpsim.prediction.document import scale_to_step
 from ddpsim.report import Report, bars, charts, render
 from ddpsim.report.model import BarChart, Charts, StepsChart, Table, TimelineChart
+from ddpsim.report.rows import bar
 from ddpsim.tables import ResultTable
 from ddpsim.trace.records import BucketTimes
 from tests import pages
@@ -78,6 +81,18 @@ def test_bars_are_as_long_as_their_times() -> None:
     assert found == [("0.000%", "12.500%"), ("12.500%", "37.500%")]
     [reach] = figure.all("line")
     assert (reach.attributes["x1"], reach.attributes["x2"]) == ("37.500%", "100.000%")
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [({"tensor_parallel": 4}, "communication of layers"), ({"pipeline": {}}, "pipeline bubble and messages")],
+)
+def test_a_bar_has_what_layers_and_stages_wait_for(given: dict[str, object], name: str) -> None:
+    row = {"forward_s": 0.5, "layer_comm_s": 0.25, "iteration_s": 0.75, **given}
+    drawn = bar(scale_to_step({**row, "accumulate": 2}), "a")
+    assert (name, 0.5) in drawn.parts
+    assert drawn.total == 1.5
+    assert f".{bars.part_class(name)}" in (files("ddpsim.report") / "assets" / "page.css").read_text()
 
 
 def test_dots_and_stars_lie_over_lines() -> None:

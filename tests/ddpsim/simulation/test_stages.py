@@ -117,6 +117,13 @@ def test_sums_of_later_stages_pass_under_the_backward_of_earlier_ones():
     assert under < after
 
 
+@pytest.mark.parametrize(("order", "waits"), [("gpipe", True), ("1f1b", True), ("interleaved", False)])
+def test_a_rank_is_done_when_what_it_sent_is_there(order, waits):
+    trace = step(source(optimizer=0.0), asked(f"{order}:2,micro-batches=4,boundary=256MiB"), gpus=2)
+    for first, last in zip(trace.of_rank(0), trace.of_rank(1), strict=True):
+        assert (last.end_s >= first.layers[-1].finished_s) == waits
+
+
 @pytest.mark.parametrize(
     "text", ["1f1b:4,micro-batches=8,boundary=8MiB", "interleaved:2,micro-batches=4,boundary=1MiB"]
 )
