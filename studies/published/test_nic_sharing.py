@@ -21,7 +21,7 @@ def test_five_layouts_from_their_own_allreduce_times() -> None:
         assert median_error(dtype) <= 0.15, dtype
 
 
-@pytest.mark.xfail(strict=True, reason="2 x 1 is 25 % too long since staged collectives are slowed thrice before Hopper")
+@pytest.mark.xfail(strict=True, reason="2 x 1 is 25 % too long by a staged_slowdown of 3 before Hopper")
 def test_every_layout_is_near_and_not_the_easy_ones_alone() -> None:
     for layout in nic_sharing.layouts("float32"):
         assert abs(layout.errors[1]) <= 0.2, layout.name
