@@ -36,8 +36,8 @@ from ddpsim.workload.replayed import single_clock, spread_out, with_optimizer
 LONGEST, _OF_LONGER = 128, 8
 """Micro-batches of a step that are all simulated where a run is brief, and how many of them where there are more."""
 
-_SETTLED = 1
-"""Iterations after which those that are all alike repeat, to rounding."""
+_SETTLED = 2
+"""Iterations after which those that are all alike repeat: the host's lead over the device settles in two."""
 
 FEW_APART = 1
 """Iterations by which an assumption is told of ranks that go on without each other and are told by more of them.
