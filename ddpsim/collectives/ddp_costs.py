@@ -15,7 +15,7 @@ from ddpsim.collectives.codec_priors import CODEC_PRIORS
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.ddp_priors import DDP_PRIORS, KERNEL_S, devices_of
 from ddpsim.collectives.linear import Linear, Rate
-from ddpsim.collectives.nccl.loads import HOST, NET, NVLINK, NVSWITCH, PCIE, XGMI
+from ddpsim.collectives.nccl.loads import HOST, HOST_TO_NIC, NET, NVLINK, NVSWITCH, PCIE, XGMI
 from ddpsim.compression import Roofline
 from ddpsim.workload.gpus import GPUS, AchievedGpu
 
@@ -80,8 +80,9 @@ class Costs:
         memory_passes: bytes read or written in a GPU's memory for each byte that its rank sends.
         tail_share: share of a compute kernel's time that it takes longer by for lack of a multiprocessor, however few
             are taken: the blocks that find none make one wave more.
-        nvlink_slowdown, pcie_slowdown, staged_slowdown, net_slowdown: factors on the time of a collective whose slowest
-            hops are NVLinks or xGMI, PCIe from card to card, host memory, or between nodes, while some rank computes.
+        nvlink_slowdown, pcie_slowdown, staged_slowdown, staged_net_slowdown, net_slowdown: factors on the time of a
+            collective whose slowest hops are NVLinks or xGMI, PCIe from card to card, host memory between cards or on
+            the way to a NIC, or between nodes, while some rank computes.
         codecs: what was measured or given of `ddpsim.collectives.codec_priors`, by name (`fp16_Bps`).
         given: names of what was measured or given, and so stands in place of what is derived.
     """
@@ -118,6 +119,7 @@ class Costs:
     nvlink_slowdown: float = 1.0
     pcie_slowdown: float = 1.0
     staged_slowdown: float = 1.0
+    staged_net_slowdown: float = 1.0
     net_slowdown: float = 1.0
     codecs: tuple[tuple[str, float], ...] = ()
     given: frozenset[str] = frozenset()
@@ -185,6 +187,7 @@ class Costs:
             XGMI: self.nvlink_slowdown,
             PCIE: self.pcie_slowdown,
             HOST: self.staged_slowdown,
+            HOST_TO_NIC: self.staged_net_slowdown,
             NET: self.net_slowdown,
         }
         return max((by_group[group] for group in groups), default=1.0)

@@ -118,6 +118,7 @@ _OF_LIBRARIES: Mapping[str, tuple[Constant, ...]] = {
         Constant("nccl.ddp.nvlink_slowdown", 1.1, "1", f"{_ESTIMATE}; {_UNDER_LOAD}"),
         Constant("nccl.ddp.pcie_slowdown", 1.1, "1", f"{_ESTIMATE}; {_UNDER_LOAD}"),
         Constant("nccl.ddp.staged_slowdown", 3.0, "1", f"{_FENCES}; {_UNDER_LOAD}"),
+        Constant("nccl.ddp.staged_net_slowdown", 1.2, "1", f"{_ESTIMATE}; {_UNDER_LOAD}"),
         Constant("nccl.ddp.net_slowdown", 1.1, "1", f"{_ESTIMATE}; {_UNDER_LOAD}"),
     ),
 }

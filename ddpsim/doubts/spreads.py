@@ -175,6 +175,7 @@ BESIDE = dict.fromkeys(
         "nvlink_slowdown",
         "pcie_slowdown",
         "staged_slowdown",
+        "staged_net_slowdown",
         "net_slowdown",
     ),
     _BESIDE,

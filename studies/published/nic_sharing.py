@@ -3,7 +3,7 @@
 Nothing is fitted to this page. `python -m studies.published.nic_sharing` prints both tables. What the page leaves open
 is assumed by name, and both readings are shown:
 
-- the dtype of the gradients: the page says bfloat16, and by either dtype the steps are as near;
+- the dtype of the gradients: the page says bfloat16, and its steps move as many bytes as float32;
 - which two cards of a node the job of 2 x 2 got: its log has two equal channels, and trees for a message of 1.3 GiB.
   NCCL's model says so of the two cards on the socket without the NIC, and of no others.
 """

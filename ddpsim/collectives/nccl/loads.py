@@ -12,6 +12,8 @@ from ddpsim.topology.node import VertexKind
 from ddpsim.topology.paths import Route
 
 NVLINK, NVSWITCH, XGMI, PCIE, HOST, NET = "nvlink", "nvswitch", "xgmi", "pcie", "host", "net"
+HOST_TO_NIC = "host to nic"
+"""Of a ring whose cards exchange nothing through host memory, while NICs take it from there."""
 GROUPS = (NVLINK, NVSWITCH, XGMI, PCIE, HOST, NET)
 """Kinds of hops that differ in efficiency, the slowest last: NVLink from GPU to GPU, NVLink through a switch, AMD's
 xGMI, peer-to-peer over PCIe, through host memory, to another node."""

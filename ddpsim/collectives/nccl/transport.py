@@ -14,7 +14,7 @@ from ddpsim.collectives.nccl import switch_steps as nccl_switch_steps
 from ddpsim.collectives.nccl import tree_steps as nccl_tree_steps
 from ddpsim.collectives.nccl.costs import Cost, EntryCosts, ll_pieces, soft_max, window_of
 from ddpsim.collectives.nccl.layout import Layout, join_by_nvlink
-from ddpsim.collectives.nccl.loads import NET
+from ddpsim.collectives.nccl.loads import HOST, HOST_TO_NIC, NET
 from ddpsim.collectives.nccl.operation_tuning import operation_table
 from ddpsim.collectives.nccl.shape import TuningEntry
 from ddpsim.collectives.nccl.versions import ALL_PAIRS, LL, NVLS, NVLS_TREE, RING, SIMPLE, TREE
@@ -90,8 +90,9 @@ class NcclTransport(ByOperation):
 
     @property
     def hops(self) -> Collection[str]:
-        """Kinds of hops of the ring."""
-        return self.layout.ring.rates.keys()
+        """Kinds of hops of the ring; what goes through host memory to a NIC alone is a kind of its own."""
+        found = self.layout.ring.rates.keys()
+        return found if self.layout.hop == HOST else [HOST_TO_NIC if each == HOST else each for each in found]
 
     def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:
         """Return the entry of NCCL's table that it believes is fastest, with the channels it uses.

@@ -96,6 +96,7 @@ def test_what_is_measured_or_given_stands_in_place_of_what_is_derived():
     assert derived.entering_s(1.0) == derived.tail_share
     hops = {"nvlink", "host"}
     assert derived.slowdown_of(hops) == max(derived.nvlink_slowdown, derived.staged_slowdown)
+    assert derived.slowdown_of({"host to nic"}) == derived.staged_net_slowdown < derived.staged_slowdown
     assert Costs.of("nccl", given(communication_slowdown=1.5)).slowdown_of(hops) == 1.5
     assert Costs.of("gloo", None).slowdown_of(()) == 1.0
 
