@@ -17,17 +17,18 @@ PRIORS = Calibration.priors("nccl")
 GB300 = Path(__file__).resolve().parents[1] / "published/steps/curves/gb300_nvlink.csv"
 
 
-LOOP = pytest.mark.xfail(strict=True, reason="timed by a loop in torch, 38 us above the priors at 4 and 64 KiB")
-TABLES = [
-    pytest.param(system, marks=[LOOP] if system.name == "rtxpro6000_8gpu" else [], id=system.name)
-    for system in (*SYSTEMS, *CITED, *LATER)
-    if system.nodes == 1
-]
+TABLES = {system.name: system for system in (*SYSTEMS, *CITED, *LATER) if system.nodes == 1}
+LOOP = "rtxpro6000_8gpu"
+"""Timed by a loop in torch, 38 us above the priors at 4 and 64 KiB."""
 
 
-@pytest.mark.parametrize("system", TABLES)
-def test_no_kept_table_was_timed_on_the_host(system) -> None:
-    assert host_floor_s(load(system), PRIORS) is None
+@pytest.mark.parametrize("name", [name for name in TABLES if name != LOOP])
+def test_no_other_kept_table_was_timed_on_the_host(name: str) -> None:
+    assert host_floor_s(load(TABLES[name]), PRIORS) is None
+
+
+def test_a_table_that_a_loop_in_torch_timed_is_told() -> None:
+    assert host_floor_s(load(TABLES[LOOP]), PRIORS) is not None
 
 
 def test_what_the_host_timed_makes_no_small_collective_slower() -> None:
