@@ -6,7 +6,7 @@ The microbenchmark of ddpexec measures each of them (key `ddp` of its file); wit
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,9 +80,9 @@ class Costs:
         memory_passes: bytes read or written in a GPU's memory for each byte that its rank sends.
         tail_share: share of a compute kernel's time that it takes longer by for lack of a multiprocessor, however few
             are taken: the blocks that find none make one wave more.
-        nvlink_slowdown, pcie_slowdown, staged_slowdown, staged_net_slowdown, net_slowdown: factors on the time of a
-            collective whose slowest hops are NVLinks or xGMI, PCIe from card to card, host memory between cards or on
-            the way to a NIC, or between nodes, while some rank computes.
+        nvlink_slowdown, pcie_slowdown, staged_slowdown, staged_net_slowdown, net_slowdown: factors on the time of
+            hops by NVLinks or xGMI, by PCIe from card to card, through host memory between cards and to a NIC alone,
+            and between nodes, while some rank computes; a collective goes as its slowest hop then does.
         codecs: what was measured or given of `ddpsim.collectives.codec_priors`, by name (`fp16_Bps`).
         given: names of what was measured or given, and so stands in place of what is derived.
     """
@@ -177,8 +177,14 @@ class Costs:
         """
         return self.enter_s if "enter_s" in self.given else self.tail_share * kernel_s
 
-    def slowdown_of(self, groups: Collection[str]) -> float:
-        """Return the factor on the time of a collective over hops of `groups` while some rank computes."""
+    def slowdown_of(self, hops: Mapping[str, float]) -> float:
+        """Return the factor on the time of a collective over `hops` while some rank computes.
+
+        Each kind of hop takes longer by a factor of its own; the slowest then sets the pace.
+
+        Args:
+            hops: by kind, what a byte takes over what it takes on the slowest of them.
+        """
         if "communication_slowdown" in self.given:
             return self.communication_slowdown
         by_group = {
@@ -190,7 +196,7 @@ class Costs:
             HOST_TO_NIC: self.staged_net_slowdown,
             NET: self.net_slowdown,
         }
-        return max((by_group[group] for group in groups), default=1.0)
+        return max((share * by_group[kind] for kind, share in hops.items()), default=1.0)
 
     def copies_s(self, tensors: int, size_bytes: float) -> float:
         """Return the device time of copying `tensors` tensors of `size_bytes` in all."""

@@ -205,9 +205,9 @@ class PatternTransport(ByOperation):
         return self._ways.streams_per_group
 
     @property
-    def hops(self) -> Collection[str]:
+    def hops(self) -> Mapping[str, float]:
         """No kinds of hops: the pattern is not NCCL's."""
-        return ()
+        return {}
 
     @property
     def capacities(self) -> Mapping[LinkId, float]:

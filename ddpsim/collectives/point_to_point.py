@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ddpsim.collectives.calibration import Calibration
@@ -58,9 +58,9 @@ class PointToPoint(ByOperation):
         return self.ways.streams_per_group
 
     @property
-    def hops(self) -> Collection[str]:
+    def hops(self) -> Mapping[str, float]:
         """No kinds of hops: it is no ring."""
-        return ()
+        return {}
 
     def choice(self, size_bytes: int, operation: Operation = Operation.SENDRECV) -> AlgorithmChoice:
         """Return how a message is sent."""

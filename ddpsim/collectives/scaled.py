@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ddpsim.collectives.calibration import Calibration
@@ -86,8 +86,8 @@ class TransportAround(ByOperation):
         return self.inner.streams_per_group
 
     @property
-    def hops(self) -> Collection[str]:
-        """Kinds of hops of NCCL's ring."""
+    def hops(self) -> Mapping[str, float]:
+        """Kinds of hops of NCCL's ring, and how slow each is."""
         return self.inner.hops
 
     def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:

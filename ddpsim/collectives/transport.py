@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -105,8 +105,11 @@ class Transport(Protocol):
         """Collectives in flight a process group."""
 
     @property
-    def hops(self) -> Collection[str]:
-        """Kinds of hops of NCCL's ring, of `ddpsim.collectives.nccl.loads.GROUPS`; empty of other transports."""
+    def hops(self) -> Mapping[str, float]:
+        """Kinds of hops of NCCL's ring, of `ddpsim.collectives.nccl.loads.GROUPS`; empty of other transports.
+
+        With what a byte takes on each, over what it takes on the slowest.
+        """
 
     def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:
         """Return how an operation of `size_bytes` is carried out."""

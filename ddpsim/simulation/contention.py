@@ -12,7 +12,7 @@ A `Processor` works at the speed that this leaves. Collectives in flight beside 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -149,7 +149,7 @@ OnBusy = Callable[[bool], None]
 """Called with True when a rank's processor becomes busy and with False when it is idle again."""
 
 
-def slow_messages(network: Network, costs: Costs, hops: Collection[str], sender: Hashable = None) -> OnBusy:
+def slow_messages(network: Network, costs: Costs, hops: Mapping[str, float], sender: Hashable = None) -> OnBusy:
     """Return what slows the messages of a sender while any rank that sends as it is busy.
 
     A message as a whole, as `communication_slowdown` says of its hops; the steps of its threads, where that is more,

@@ -250,8 +250,8 @@ class CollectiveTimes:
         collectives, apart = [each.collective for each in sent], any(each.sender is not None for each in sent)
         costs, shared = prices.costs, prices.shared
         carried = [run.shared.group_of(each) for each in collectives]
-        hops = [() if apart else tuple(each.collectives.transport.hops) for each in carried]
-        known = {each: [cost.slowdown_of(each) for cost in costs] for each in dict.fromkeys(hops)}
+        hops = [() if apart else tuple(each.collectives.transport.hops.items()) for each in carried]
+        known = {each: [cost.slowdown_of(dict(each)) for cost in costs] for each in dict.fromkeys(hops)}
         slowed = np.array([known[each] for each in hops])
         steps = np.maximum(np.array([each.step_slowdown for each in costs]) / slowed, 1.0)
         distinct = list({id(each): each for each in shared}.values())

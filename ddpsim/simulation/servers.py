@@ -237,7 +237,7 @@ class ServerLinks:
     def on_busy(self, rank: int) -> OnBusy:
         """Return what is told when a rank becomes busy or idle, and slows its messages; of no kind of hops, as those
         of a pattern are."""
-        return slow_messages(self.network, self.costs, (), rank)
+        return slow_messages(self.network, self.costs, {}, rank)
 
     def demand(self, rank: int, collective: Collective) -> Demand:
         """Return what a rank's push or pull asks of the network."""

@@ -8,10 +8,11 @@ messages; a reduce sums around the ring and sends every part to the root; sends 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
+from types import MappingProxyType
 
 from ddpsim.collectives import operation_schedules, schedules
 from ddpsim.collectives.all_to_all import AllToAll
@@ -43,7 +44,7 @@ class GlooTransport(ByOperation):
 
     backend = "gloo"
     streams_per_group = 2
-    hops: Collection[str] = ()
+    hops: Mapping[str, float] = MappingProxyType({})
 
     def __init__(
         self,

@@ -8,8 +8,9 @@ these moves their latency, not their bytes, but for the trees.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import cached_property
+from types import MappingProxyType
 
 from ddpsim.collectives import operation_schedules, schedules
 from ddpsim.collectives.all_to_all import AllToAll
@@ -47,7 +48,7 @@ class MpiTransport(ByOperation):
 
     backend = "mpi"
     streams_per_group = 1
-    hops: Collection[str] = ()
+    hops: Mapping[str, float] = MappingProxyType({})
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -89,10 +89,14 @@ class NcclTransport(ByOperation):
         self._costs_of: dict[tuple[Operation, int], list[tuple[Cost, float]]] = {}
 
     @property
-    def hops(self) -> Collection[str]:
-        """Kinds of hops of the ring; what goes through host memory to a NIC alone is a kind of its own."""
-        found = self.layout.ring.rates.keys()
-        return found if self.layout.hop == HOST else [HOST_TO_NIC if each == HOST else each for each in found]
+    def hops(self) -> Mapping[str, float]:
+        """Kinds of hops of the ring, and what each takes for a byte, over what the slowest takes.
+
+        Host memory on the way to a NIC alone is a kind of its own.
+        """
+        rates = self.layout.ring.rates
+        least, staged = min(rates.values(), default=0.0), self.layout.hop == HOST
+        return {HOST_TO_NIC if each == HOST and not staged else each: least / rate for each, rate in rates.items()}
 
     def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:
         """Return the entry of NCCL's table that it believes is fastest, with the channels it uses.

@@ -94,11 +94,12 @@ def test_what_is_measured_or_given_stands_in_place_of_what_is_derived():
     derived = Costs.of("nccl", None)
     assert Costs.of("nccl", given(enter_s=1e-5)).entering_s(1.0) == 1e-5
     assert derived.entering_s(1.0) == derived.tail_share
-    hops = {"nvlink", "host"}
-    assert derived.slowdown_of(hops) == max(derived.nvlink_slowdown, derived.staged_slowdown)
-    assert derived.slowdown_of({"host to nic"}) == derived.staged_net_slowdown < derived.staged_slowdown
+    hops = {"nvlink": 0.2, "host": 1.0}
+    assert derived.slowdown_of(hops) == derived.staged_slowdown > derived.nvlink_slowdown
+    # Host memory that is a quarter of the way to a network card is no bottleneck even where it is slowed most.
+    assert derived.slowdown_of({"host": 0.25, "net": 1.0}) == derived.net_slowdown
     assert Costs.of("nccl", given(communication_slowdown=1.5)).slowdown_of(hops) == 1.5
-    assert Costs.of("gloo", None).slowdown_of(()) == 1.0
+    assert Costs.of("gloo", None).slowdown_of({}) == 1.0
 
 
 def test_the_cost_of_hidden_communication_is_the_step_less_the_undisturbed_one():
