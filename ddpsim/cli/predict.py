@@ -188,8 +188,6 @@ def _write_beside(prediction: Prediction, measured: Trace, folder: str, output: 
 
 
 def _write_chakra(prediction: Prediction, folder: str, output: Output) -> None:
-    from pathlib import Path
-
     from ddpsim.chakra import write_traces
 
     name = prediction.workload.name.replace("/", "-")
@@ -383,10 +381,8 @@ def _correction(prediction: Prediction) -> list[str]:
         return []
     from ddpsim.units import format_count
 
-    rows, ranks = (
-        format_count(prediction.correcting_rows, "measured row"),
-        format_count(prediction.summary.world_size, "rank"),
-    )
+    rows = format_count(prediction.correcting_rows, "measured row")
+    ranks = format_count(prediction.summary.world_size, "rank")
     return [f"allreduce times corrected by {rows} of exactly this machine and {ranks}"]
 
 

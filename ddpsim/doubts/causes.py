@@ -246,7 +246,11 @@ def _list_unmeasured_costs(
         yield Doubt("DDP's host costs", _MICROBENCH, *scaled(dict.fromkeys(HOST_COSTS, DDP_HOST)), left)
     if prior & set(COPIES):
         yield Doubt("copies into buckets", _MICROBENCH, *scaled(COPIES), DOUBT / COPIES["copy_Bps"].high)
-    if prior & set(CUTS) and (cuts := _cuts_of(workload, options, costs)) is not None and cuts.device_s:
+    if (
+        prior & set(CUTS)
+        and (cuts := GraphCuts.of(workload, options, costs.graph_s, costs.graph_passes)) is not None
+        and cuts.device_s
+    ):
         yield Doubt("what cuts of the graph write", "measure the step at another cap", *scaled(CUTS))
     if placement.world_size == 1:
         return
@@ -260,11 +264,6 @@ def _list_unmeasured_costs(
         low, high = scaled(DEVICES) if priced else raised(DEVICES)
         left = DOUBT / DEVICES["pace_spread"].high
         yield Doubt("devices that differ", "one process on each GPU in turn", low, high, left)
-
-
-def _cuts_of(workload: Workload, options: Options, costs: Costs) -> GraphCuts | None:
-    gpu = gpu_of(workload.gpu, workload.provenance)
-    return GraphCuts.of(workload, options, gpu, costs.graph_s, costs.graph_passes)
 
 
 _FACTORS = {

@@ -14,7 +14,7 @@ import numpy as np
 from ddpsim.bucketing.compiled import graph_splits
 from ddpsim.jobs.simulated import Options
 from ddpsim.workload import Workload
-from ddpsim.workload.gpus import AchievedGpu
+from ddpsim.workload.gpus import AchievedGpu, gpu_of
 from ddpsim.workload.iteration_profile import IterationProfile
 from ddpsim.workload.operators import NARROW, Operator
 from ddpsim.workload.profile import Seconds
@@ -129,14 +129,17 @@ class GraphCuts:
     device_s: float | None
 
     @classmethod
-    def of(
-        cls, workload: Workload, options: Options, gpu: AchievedGpu | None, graph_s: float, passes: float
-    ) -> GraphCuts | None:
-        """Return those of `workload`; None where it is not split."""
+    def of(cls, workload: Workload, options: Options, graph_s: float, passes: float) -> GraphCuts | None:
+        """Return those of `workload`; None where it is not split.
+
+        Args:
+            graph_s: host time of one more graph.
+            passes: through memory, of what crosses a cut.
+        """
         graphs = graphs_of(workload, options)
         if len(graphs) < 2:
             return None
-        once_s = cuts_s(workload, graphs, gpu, passes)
+        once_s = cuts_s(workload, graphs, gpu_of(workload.gpu, workload.provenance), passes)
         return cls(
             len(graphs),
             (len(graphs) - 1) * graph_s,

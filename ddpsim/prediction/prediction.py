@@ -273,8 +273,7 @@ class Prediction:
     def graph_cuts(self) -> GraphCuts | None:
         """What it costs that torch.compile splits the step at bucket bounds; None where it does not."""
         costs = Costs.of(self.options.backend_for(self.workload), self.calibration, self.workload.device)
-        gpu = gpu_of(self.workload.gpu, self.workload.provenance)
-        return GraphCuts.of(self.workload, self.options, gpu, costs.graph_s, costs.graph_passes)
+        return GraphCuts.of(self.workload, self.options, costs.graph_s, costs.graph_passes)
 
     def wire_bytes(self, parameters: Sequence[int]) -> int:
         """Return the bytes of the ring allreduce that loads links as a bucket of these parameters does."""

@@ -7,7 +7,6 @@ point is announced to it, and what it lets go is written behind.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,18 +22,11 @@ from ddpsim.simulation.scheduling import WHOLE_UPDATE, ForwardWait
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload.devices import DevicePart
 from ddpsim.workload.iteration_profile import IterationProfile
-from ddpsim.workload.layer_messages import LayerMessage
+from ddpsim.workload.layer_messages import LayerMessage, backward_of, forward_of
 
 RUN_AHEAD = 2
 """Iterations that are launched and not over, at most: of small models the launch queue holds many, and no step changes
 with more than two."""
-
-QUEUED = 1024
-"""Kernels of a stream that have been launched and not begun, at most: the next launch returns when one of them begins.
-Source: forums.developer.nvidia.com/t/68937: launches in a loop take as long as kernels after about a thousand."""
-
-AT_ONCE = 64
-"""Kernels between two looks at the queue; chosen by hand, a sixteenth of it."""
 
 BITMAP_BYTES = 4
 """torch's used-parameter bitmap is int32."""
@@ -90,8 +82,6 @@ class IterationBuilder:
         self._before = PreForwardBuilder(to, setting)
         self._owes_update = False
         self._turns = DeviceTurns(to, setting.workload.devices)
-        self._launched = [0.0 for _ in to.devices]
-        self._begun: list[deque[tuple[float, int]]] = [deque() for _ in to.devices]
 
     def build(self) -> None:
         """Write all iterations."""
@@ -141,24 +131,6 @@ class IterationBuilder:
     def _backward(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
         self._to.graph.writing = Cause.BACKWARD
         (self._backward_on_device if self._device else self._backward_on_thread)(nodes, launches, part)
-
-    def _enqueue(self, kernels: float) -> None:
-        """Count kernels that the host launches here, and let it wait where the device's launch queue is full."""
-        here, begun = self._to.current, self._begun[self._to.current]
-        self._launched[here] += kernels
-        if begun and self._launched[here] - begun[-1][0] < AT_ONCE:
-            return
-        begun.append((self._launched[here], self._to.event()))
-        while self._launched[here] - begun[0][0] >= QUEUED:
-            self._to.on_host(NodeKind.WAIT, after=(begun.popleft()[1],))
-
-    def _fits(self, kernels: float) -> bool:
-        """Whether the host launches so many kernels before it looks at the queue again; it counts them then."""
-        here, begun = self._to.current, self._begun[self._to.current]
-        if not begun or self._launched[here] + kernels - begun[-1][0] >= AT_ONCE:
-            return False
-        self._launched[here] += kernels
-        return True
 
     def _launches(self, index: int) -> Launches:
         """Return what launches and waits in the iteration that begins: of DDP, the buckets of its plan anew.
@@ -217,7 +189,7 @@ class IterationBuilder:
             to.host(setting.forward_host_s(nodes.index))
             nodes.forward.append((begun, to.event()))
             self._turns.end(nodes)
-            self._enqueue(KERNELS / 2 * len(pace.order))
+            to.enqueue(KERNELS / 2 * len(pace.order))
             if "after_forward" in setting.workload.synchronises:
                 to.synchronise()
         elif (cost_s := setting.forward_host_s(nodes.index)) > 0:
@@ -264,13 +236,6 @@ class IterationBuilder:
             host, work = message.host, message.device
         return host_s * (1.0 - (host if self._device else work)), work_s * (1.0 - work)
 
-    def _find_unused(self, pace: IterationProfile, index: int) -> list[int]:
-        """Return the parameters of buckets that get no gradient in iteration `index`, at `pace`."""
-        used, dropped = set(pace.order), self._setting.dropped(index)
-        if self._setting.remaps(dropped):
-            used |= dropped
-        return [i for i in range(len(self._setting.workload.parameters)) if i not in used]
-
     def _hooked(self, nodes: IterationNodes, part: Pass) -> tuple[Collection[int], Collection[int], bool]:
         """Return which gradients hooks copy into buckets, which do not come, and whether any are announced.
 
@@ -280,7 +245,7 @@ class IterationBuilder:
         scheduled = setting.scheduled
         everything = range(len(setting.workload.parameters)) if scheduled is None else scheduled.filled
         announced = part.reduces or (scheduled is not None and setting.stages is None)
-        unused = self._find_unused(setting.pace(nodes.index), nodes.index) if announced else ()
+        unused = setting.find_unused(setting.pace(nodes.index), nodes.index) if announced else ()
         return everything if part.reduces else (), unused, announced
 
     def _backward_on_thread(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
@@ -334,7 +299,7 @@ class IterationBuilder:
             fills = parameter in filled
             copy_s = setting.copies_s[parameter] if fills else 0.0
             plain = (host_s > 0 or owed_s > 0) and lag_s <= 0 and not adds
-            if plain and self._fits(KERNELS + fills):
+            if plain and to.fits(KERNELS + fills):
                 ready = to.gradient(work_s, host_s, owed_s, copy_s)
             else:
                 to.device(work_s)
@@ -344,10 +309,10 @@ class IterationBuilder:
                 if adds:
                     to.copies(setting.add_s(parameter))
                 ready = to.moment()
-                self._enqueue(KERNELS)
+                to.enqueue(KERNELS)
                 if fills:
                     to.copies(copy_s)
-                    self._enqueue(1)
+                    to.enqueue(1)
             if part.recorded:
                 nodes.gradients.append((parameter, queued[ready], ready))
             owed_s = hook_s if fills else 0.0
@@ -379,7 +344,7 @@ class IterationBuilder:
         missing: frozenset[int] = frozenset()
         if bitmap is not None and self._device:
             pace = setting.pace(nodes.index)
-            missing = pace.missed.union(self._find_unused(pace, nodes.index))
+            missing = pace.missed.union(setting.find_unused(pace, nodes.index))
         for sent in waited:
             if self._device:
                 to.on_device(sent.device)
@@ -412,8 +377,7 @@ class StageBuilder(IterationBuilder):
         assert stages is not None
         whole, sent = self._setting.pace(nodes.index), tuple[int, ...]()
         last = {(kind, stage): number for kind, stage, number in stages.works}
-        kinds = [kind for kind, _, _ in stages.works]
-        for (kind, stage, number), before in zip(stages.works, [None, *kinds], strict=False):
+        for (kind, stage, number), (before, *_) in zip(stages.works, [(None,), *stages.works], strict=False):
             forward, begun = kind == "forward", nodes.start if begun is None else to.event()
             to.graph.writing = Cause.FORWARD if forward else Cause.BACKWARD
             lane = stages.lane_from(kind, stage, number)
@@ -422,13 +386,8 @@ class StageBuilder(IterationBuilder):
                 to.receive(nodes, stages.boundary_bytes, lane, together, forward=forward)
                 sent = () if together else sent
             own = stages.stage(stage)
-            stops: list[tuple[float, float, ForwardWait | LayerMessage]] = [
-                (each.host, each.device, each) for each in own.messages if each.before is None
-            ]
-            layers: dict[int, list[LayerMessage]] = {}
-            for each in own.messages:
-                if each.before is not None:
-                    layers.setdefault(each.before, []).append(each)
+            stops = [(each.host, each.device, each) for each in forward_of(own.messages)]
+            layers = backward_of(own.messages)
             ends = last[kind, stage] == number
             part = Pass(stages.pace(whole, own), stops, layers, number > 0, nodes.synced and ends, begun, ends)
             (self._forward if forward else self._backward)(nodes, launches, part)

@@ -189,6 +189,13 @@ class RankConfiguration:
             and (iteration == 0 or self.is_synced(iteration - 1))
         )
 
+    def find_unused(self, pace: IterationProfile, iteration: int) -> list[int]:
+        """Return the parameters of buckets that get no gradient in an iteration, at `pace`."""
+        used, dropped = set(pace.order), self.dropped(iteration)
+        if self.remaps(dropped):
+            used |= dropped
+        return [i for i in range(len(self.workload.parameters)) if i not in used]
+
     def remaps(self, dropped: Collection[int]) -> bool:
         """Whether what is left of an iteration without `dropped` moves up into the memory of the first buckets."""
         return bool(dropped) and self.options.drop_buckets == "remapped"

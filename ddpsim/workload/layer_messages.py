@@ -27,6 +27,20 @@ class LayerMessage:
     operation: Operation = Operation.ALLREDUCE
 
 
+def forward_of(messages: Sequence[LayerMessage]) -> tuple[LayerMessage, ...]:
+    """Return those of forward, in order."""
+    return tuple(message for message in messages if message.before is None)
+
+
+def backward_of(messages: Sequence[LayerMessage]) -> dict[int, tuple[LayerMessage, ...]]:
+    """Return those of backward by the parameter whose gradient comes next, in order."""
+    found: dict[int, tuple[LayerMessage, ...]] = {}
+    for message in messages:
+        if message.before is not None:
+            found[message.before] = (*found.get(message.before, ()), message)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class ModelParallel:
     """A step of which each rank of a group computes a part.
@@ -42,7 +56,7 @@ class ModelParallel:
     @property
     def forward(self) -> tuple[LayerMessage, ...]:
         """Messages of forward, in order."""
-        return tuple(message for message in self.messages if message.before is None)
+        return forward_of(self.messages)
 
     @property
     def size_bytes(self) -> int:
@@ -52,11 +66,7 @@ class ModelParallel:
     @property
     def backward(self) -> dict[int, tuple[LayerMessage, ...]]:
         """Messages of backward by the parameter whose gradient comes next, in order."""
-        found: dict[int, tuple[LayerMessage, ...]] = {}
-        for message in self.messages:
-            if message.before is not None:
-                found[message.before] = (*found.get(message.before, ()), message)
-        return found
+        return backward_of(self.messages)
 
 
 @dataclass(frozen=True, slots=True)

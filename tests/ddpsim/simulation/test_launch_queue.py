@@ -6,7 +6,7 @@ import pytest
 
 from ddpsim.collectives.ddp_costs import KERNELS
 from ddpsim.simulation import Options, simulate
-from ddpsim.simulation.build import AT_ONCE, QUEUED
+from ddpsim.simulation.rank_builder import AT_ONCE, QUEUED
 from ddpsim.topology.spec import load_topology
 from tests.ddpsim.simulation.builders import workload
 
