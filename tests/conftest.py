@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import collections
 import gc
+import re
 import signal
 import socket
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +41,8 @@ COSTLY = frozenset(listed())
 ABORTED = "RankAbortedError"
 """The one failure after which every test runs once more: torch's native code has aborted a rank."""
 AGAIN = "run again"
+HAS_TORCH = find_spec("torch") is not None
+IMPORTS_TORCH = re.compile(r"^(?:import|from) torch\b", re.MULTILINE)
 
 settings.register_profile("tests", deadline=None, max_examples=examples(100))
 settings.load_profile("tests")
@@ -53,6 +58,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", choices=("quick", "rest"), help="run what `make test` runs, or what it leaves")
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out modules that import torch where it is not installed: `ddpsim` alone is tested there."""
+    if HAS_TORCH or collection_path.suffix != ".py":
+        return None
+    return True if IMPORTS_TORCH.search(collection_path.read_text(encoding="utf-8")) else None
 
 
 @pytest.hookimpl(trylast=True)

@@ -209,11 +209,8 @@ def noop(rank: int) -> None:
         torch.testing.assert_close(mine.grad, theirs.grad / 2)
 
 
-def several(rank: int) -> None:
+@ranks.on(2)
+def test_accumulation_plans_and_noop(rank: int) -> None:
     accumulation(rank)
     plans(rank)
     noop(rank)
-
-
-def test_accumulation_plans_and_noop() -> None:
-    ranks.run(2, several)

@@ -8,16 +8,15 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
+import torch.distributed as dist
 
-torch = pytest.importorskip("torch")
-import torch.distributed as dist  # noqa: E402
-
-from ddpexec.errors import LostRankError  # noqa: E402
-from ddpexec.groups.lost import name_lost_ranks  # noqa: E402
-from ddpexec.groups.notes import Notes  # noqa: E402
-from ddpexec.groups.process_groups import Communicator, wait  # noqa: E402
-from tests.ddpexec import lost_ranks  # noqa: E402
-from tests.ddpexec.groups import ranks  # noqa: E402
+from ddpexec.errors import LostRankError
+from ddpexec.groups.lost import name_lost_ranks
+from ddpexec.groups.notes import Notes
+from ddpexec.groups.process_groups import Communicator, wait
+from tests.ddpexec import lost_ranks
+from tests.ddpexec.groups import ranks
 
 TIMED_OUT = "[/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 5000ms for recv operation"
 

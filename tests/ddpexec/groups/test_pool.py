@@ -11,11 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
-torch = pytest.importorskip("torch")
-import torch.distributed as dist  # noqa: E402
-
-from tests.ddpexec.groups import pool, ranks  # noqa: E402
+from tests.ddpexec.groups import pool, ranks
 
 
 def process_of(rank: int) -> int:

@@ -6,17 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
-torch = pytest.importorskip("torch")
-
-import torch.distributed as dist  # noqa: E402
-
-from ddpexec.groups.launched import Launched  # noqa: E402
-from ddpexec.groups.process_groups import Communicator  # noqa: E402
-from ddpexec.microbench.microbench import ComputingLoad, forget, measure_allreduce, microbench  # noqa: E402
-from ddpexec.microbench.stages import Stages, part_of  # noqa: E402
-from ddpsim.errors import InputError  # noqa: E402
-from tests.ddpexec.groups import ranks  # noqa: E402
+from ddpexec.groups.launched import Launched
+from ddpexec.groups.process_groups import Communicator
+from ddpexec.microbench.microbench import ComputingLoad, forget, measure_allreduce, microbench
+from ddpexec.microbench.stages import Stages, part_of
+from ddpsim.errors import InputError
+from tests.ddpexec.groups import ranks
 
 SIZES = [64, 4096]
 

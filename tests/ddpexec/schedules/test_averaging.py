@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from ddpexec.errors import OptionError
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from ddpexec.errors import OptionError  # noqa: E402
-from tests.ddpexec.schedules.training import OPTIMIZERS, STEPS, apart, loss_of, mine, model_of, wrapped  # noqa: E402
+from tests.ddpexec.schedules.training import OPTIMIZERS, STEPS, apart, loss_of, mine, model_of, wrapped
 
 
 def weights(model: nn.Module) -> list[Any]:

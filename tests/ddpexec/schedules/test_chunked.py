@@ -6,22 +6,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 
+from ddpexec.errors import OptionError
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-from ddpexec.errors import OptionError  # noqa: E402
-from tests.ddpexec.schedules.training import (  # noqa: E402
-    OPTIMIZERS,
-    STEPS,
-    alone,
-    apart,
-    loss_of,
-    mine,
-    model_of,
-    wrapped,
-)
+from tests.ddpexec.schedules.training import OPTIMIZERS, STEPS, alone, apart, loss_of, mine, model_of, wrapped
 
 PLAIN = {"plain": lambda parameters: torch.optim.SGD(parameters, lr=0.05)}
 

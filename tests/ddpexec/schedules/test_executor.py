@@ -12,22 +12,19 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
+from torch import nn
 
+from ddpexec.errors import ExecutionError, LostRankError, ModelMismatchError, NeverReadyError
+from ddpexec.schedules import lanes
+from ddpexec.schedules.wrapper import ScheduledDataParallel
+from ddpsim.bucketing import BucketCaps
+from ddpsim.errors import InputError
+from ddpsim.operations import Operation
+from ddpsim.workload.files import save_workload
 from tests.ddpexec.groups import ranks
+from tests.ddpexec.schedules.training import OPTIMIZERS, SCHEMES, apart, batch, loss_of, mine, wrapped
 from tests.ddpexec.small import small_workload
-
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from ddpexec.errors import ExecutionError, LostRankError, ModelMismatchError, NeverReadyError  # noqa: E402
-from ddpexec.schedules import lanes  # noqa: E402
-from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
-from ddpsim.bucketing import BucketCaps  # noqa: E402
-from ddpsim.errors import InputError  # noqa: E402
-from ddpsim.operations import Operation  # noqa: E402
-from ddpsim.workload.files import save_workload  # noqa: E402
-from tests.ddpexec.schedules.training import OPTIMIZERS, SCHEMES, apart, batch, loss_of, mine, wrapped  # noqa: E402
 
 
 def step(made: Any, number: int, rank: int) -> None:

@@ -6,21 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.optim import _apply_optimizer_in_backward
+from torch.nn.parallel.distributed import _MixedPrecision
+from torch.utils.checkpoint import checkpoint
 
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.errors import OptionError
+from ddpexec.schedules.wrapper import ScheduledDataParallel
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
-from torch.distributed.optim import _apply_optimizer_in_backward  # noqa: E402
-from torch.nn.parallel.distributed import _MixedPrecision  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from ddpexec.errors import OptionError  # noqa: E402
-from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
-from tests.ddpexec.schedules.training import CAPS, OPTIMIZERS, apart, mine  # noqa: E402
+from tests.ddpexec.schedules.training import CAPS, OPTIMIZERS, apart, mine
 
 SUMS = ("naive", "flat", "ddp", "priority", "horovod", "multiworker-mirrored")
 OTHERS = ("priority:256B", "dear", "zero1", "zero2", "gradientflow")

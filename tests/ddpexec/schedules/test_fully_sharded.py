@@ -3,17 +3,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
+from ddpexec.errors import ModelMismatchError, OptionError
+from ddpexec.schedules.fully_sharded import FullySharded
+from ddpexec.timing.clock import HostClock
+from ddpexec.timing.observe import Observer
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-
-from ddpexec.errors import ModelMismatchError, OptionError  # noqa: E402
-from ddpexec.schedules.fully_sharded import FullySharded  # noqa: E402
-from ddpexec.timing.clock import HostClock  # noqa: E402
-from ddpexec.timing.observe import Observer  # noqa: E402
-from tests.ddpexec.schedules.training import OPTIMIZERS, alone, apart, batch, loss_of, mine, model_of  # noqa: E402
+from tests.ddpexec.schedules.training import OPTIMIZERS, alone, apart, batch, loss_of, mine, model_of
 
 STEPS = 5
 

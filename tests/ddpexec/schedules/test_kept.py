@@ -6,13 +6,11 @@ import io
 from typing import Any
 
 import pytest
+import torch
 
+from ddpexec.errors import OptionError
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-from ddpexec.errors import OptionError  # noqa: E402
-from tests.ddpexec.schedules.training import loss_of, mine, wrapped  # noqa: E402
+from tests.ddpexec.schedules.training import loss_of, mine, wrapped
 
 BEFORE, AFTER = 3, 6
 SCHEMES = [

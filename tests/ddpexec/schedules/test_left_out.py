@@ -6,21 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from ddpexec.compression import hook_for
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.errors import OptionError
+from ddpexec.schedules.fully_sharded import FullySharded
+from ddpexec.schedules.wrapper import ScheduledDataParallel
+from ddpsim.bucketing import BucketCaps
+from ddpsim.errors import InputError, PlanError
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from ddpexec.compression import hook_for  # noqa: E402
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from ddpexec.errors import OptionError  # noqa: E402
-from ddpexec.schedules.fully_sharded import FullySharded  # noqa: E402
-from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
-from ddpsim.bucketing import BucketCaps  # noqa: E402
-from ddpsim.errors import InputError, PlanError  # noqa: E402
-from tests.ddpexec.schedules.training import OPTIMIZERS, apart, wrapped  # noqa: E402
+from tests.ddpexec.schedules.training import OPTIMIZERS, apart, wrapped
 
 ALONE = BucketCaps(bucket_cap_mb=0)
 """A message a parameter."""

@@ -7,20 +7,17 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel.distributed import _MixedPrecision
 
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.errors import OptionError
+from ddpexec.schedules.wrapper import ScheduledDataParallel
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
-from torch.nn.parallel.distributed import _MixedPrecision  # noqa: E402
-
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from ddpexec.errors import OptionError  # noqa: E402
-from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
-from tests.ddpexec.schedules.test_features import AVERAGES, LOWERED, OTHERS, SUMS, Twice  # noqa: E402
-from tests.ddpexec.schedules.training import CAPS, apart, mine, model_of  # noqa: E402
+from tests.ddpexec.schedules.test_features import AVERAGES, LOWERED, OTHERS, SUMS, Twice
+from tests.ddpexec.schedules.training import CAPS, apart, mine, model_of
 
 STEPS = 5
 SCHEMES = (*SUMS, *OTHERS, *AVERAGES)

@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from ddpexec.ddp.parameters import collect  # noqa: E402
-from ddpexec.errors import OptionError  # noqa: E402
-from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
-from ddpsim.bucketing import BucketCaps, rebuilt_plan  # noqa: E402
-from ddpsim.errors import PlanError  # noqa: E402
-from ddpsim.schedules.named import scheme_named  # noqa: E402
-from ddpsim.schedules.schemes import SAME_SUMS  # noqa: E402
-from ddpsim.schedules.setup import SchemeInputs  # noqa: E402
-from tests.ddpexec.groups import ranks  # noqa: E402
-from tests.ddpexec.schedules.training import CAPS, OPTIMIZERS, loss_of, mine, model_of, wrapped  # noqa: E402
+from ddpexec.ddp.parameters import collect
+from ddpexec.errors import OptionError
+from ddpexec.schedules.wrapper import ScheduledDataParallel
+from ddpsim.bucketing import BucketCaps, rebuilt_plan
+from ddpsim.errors import PlanError
+from ddpsim.schedules.named import scheme_named
+from ddpsim.schedules.schemes import SAME_SUMS
+from ddpsim.schedules.setup import SchemeInputs
+from tests.ddpexec.groups import ranks
+from tests.ddpexec.schedules.training import CAPS, OPTIMIZERS, loss_of, mine, model_of, wrapped
 
 STEPS = 11
 OTHER = BucketCaps(bucket_cap_mb=0.004)

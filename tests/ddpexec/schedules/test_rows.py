@@ -6,18 +6,15 @@ import os
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from ddpexec.errors import ExecutionError, LostRankError, OptionError
+from ddpexec.schedules.wrapper import ScheduledDataParallel
+from ddpsim.errors import PlanError
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from ddpexec.errors import ExecutionError, LostRankError, OptionError  # noqa: E402
-from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
-from ddpsim.errors import PlanError  # noqa: E402
-from tests.ddpexec.schedules.training import CAPS, apart  # noqa: E402
-from tests.profile import training_steps  # noqa: E402
+from tests.ddpexec.schedules.training import CAPS, apart
+from tests.profile import training_steps
 
 STEPS, BATCH, WORDS = training_steps(20), 4, 11
 OPTIMIZERS = {

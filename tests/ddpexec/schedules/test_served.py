@@ -11,28 +11,16 @@ from typing import Any, cast
 from unittest import mock
 
 import pytest
+import torch
 
+from ddpexec.errors import ExecutionError, LostRankError
+from ddpexec.groups.process_groups import FinishedWork
+from ddpexec.schedules.served import ServerStream
+from ddpsim.errors import PlanError
+from ddpsim.operations import Operation
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-from ddpexec.errors import ExecutionError, LostRankError  # noqa: E402
-from ddpexec.groups.process_groups import FinishedWork  # noqa: E402
-from ddpexec.schedules.served import ServerStream  # noqa: E402
-from ddpsim.errors import PlanError  # noqa: E402
-from ddpsim.operations import Operation  # noqa: E402
-from tests.ddpexec.schedules.training import (  # noqa: E402
-    BATCH,
-    OPTIMIZERS,
-    STEPS,
-    alone,
-    apart,
-    batch,
-    loss_of,
-    model_of,
-    wrapped,
-)
-from tests.forked import command  # noqa: E402
+from tests.ddpexec.schedules.training import BATCH, OPTIMIZERS, STEPS, alone, apart, batch, loss_of, model_of, wrapped
+from tests.forked import command
 
 
 def step(made: Any, number: int, rank: int, workers: int) -> None:

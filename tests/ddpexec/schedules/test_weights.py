@@ -4,13 +4,11 @@ import copy
 from typing import Any
 
 import pytest
+import torch
 
+from ddpexec.ddp.wrapper import DistributedDataParallel
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from tests.ddpexec.schedules.training import (  # noqa: E402
+from tests.ddpexec.schedules.training import (
     OPTIMIZERS,
     SCHEMES,
     STEPS,
@@ -22,7 +20,7 @@ from tests.ddpexec.schedules.training import (  # noqa: E402
     model_of,
     wrapped,
 )
-from tests.profile import training_steps  # noqa: E402
+from tests.profile import training_steps
 
 FEWER = training_steps(8)
 """Steps of accumulated gradients, of which each has three iterations."""

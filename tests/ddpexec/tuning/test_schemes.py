@@ -10,29 +10,27 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 
+import ddpexec
+from ddpexec.running.timed import make_timed_model
+from ddpexec.schedules.wrapper import ScheduledDataParallel
+from ddpexec.tuning import tuner as tuner_module
+from ddpexec.tuning.choosing import choose, neighbours
+from ddpexec.tuning.observed import Observed, ObservedJob
+from ddpexec.tuning.observing import Watch
+from ddpexec.tuning.plan import TrialPlan, call_of
+from ddpexec.tuning.ranking import Candidate, CapRanking, rank_caps
+from ddpexec.tuning.rewrapping import caps_in_force, refusal
+from ddpsim.bucketing import BucketCaps, Parameter
+from ddpsim.explaining.tuned import read_tuning
+from ddpsim.schedules.schemes import SAME_SUMS
+from ddpsim.workload.profile import ForwardUse, Phase
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-import ddpexec  # noqa: E402
-from ddpexec.running.timed import make_timed_model  # noqa: E402
-from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
-from ddpexec.tuning import tuner as tuner_module  # noqa: E402
-from ddpexec.tuning.choosing import choose, neighbours  # noqa: E402
-from ddpexec.tuning.observed import Observed, ObservedJob  # noqa: E402
-from ddpexec.tuning.observing import Watch  # noqa: E402
-from ddpexec.tuning.plan import TrialPlan, call_of  # noqa: E402
-from ddpexec.tuning.ranking import Candidate, CapRanking, rank_caps  # noqa: E402
-from ddpexec.tuning.rewrapping import caps_in_force, refusal  # noqa: E402
-from ddpsim.bucketing import BucketCaps, Parameter  # noqa: E402
-from ddpsim.explaining.tuned import read_tuning  # noqa: E402
-from ddpsim.schedules.schemes import SAME_SUMS  # noqa: E402
-from ddpsim.workload.profile import ForwardUse, Phase  # noqa: E402
-from tests.ddpexec.small import small_workload  # noqa: E402
-from tests.ddpexec.tuning.test_judging import rank_of  # noqa: E402
-from tests.ddpexec.tuning.test_rounds import listening  # noqa: E402
-from tests.ddpexec.tuning.test_tuner import BATCH, BLOCKS, CAP, WIDTH  # noqa: E402
+from tests.ddpexec.small import small_workload
+from tests.ddpexec.tuning.test_judging import rank_of
+from tests.ddpexec.tuning.test_rounds import listening
+from tests.ddpexec.tuning.test_tuner import BATCH, BLOCKS, CAP, WIDTH
 
 OPTIMIZER = lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9)  # noqa: E731
 

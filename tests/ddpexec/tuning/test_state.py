@@ -7,16 +7,14 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+import torch
 
+import ddpexec
+from ddpexec.schedules.wrapper import ScheduledDataParallel
+from ddpexec.tuning.tuner import LEAST_STEPS, OBSERVED, WARM_UP
+from ddpsim.bucketing import BucketCaps
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-import ddpexec  # noqa: E402
-from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
-from ddpexec.tuning.tuner import LEAST_STEPS, OBSERVED, WARM_UP  # noqa: E402
-from ddpsim.bucketing import BucketCaps  # noqa: E402
-from tests.ddpexec.tuning.test_tuner import BATCH, CAP, OURS, STOCK, WIDTH, predict_at_once  # noqa: E402
+from tests.ddpexec.tuning.test_tuner import BATCH, CAP, OURS, STOCK, WIDTH, predict_at_once
 
 KINDS = ("torch", "ddpexec", "scheme")
 STEPS = LEAST_STEPS + 6

@@ -9,23 +9,21 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 
+import ddpexec
+from ddpexec.errors import OptionError
+from ddpexec.running.stock import buckets_of
+from ddpexec.tracing.subjects import list_rebuilt_buckets
+from ddpexec.tuning import tuner as tuner_module
+from ddpexec.tuning.observed import Observed
+from ddpexec.tuning.plan import TrialPlan
+from ddpexec.tuning.ranking import Candidate, CapRanking, rank_caps
+from ddpexec.tuning.rewrapping import caps_in_force, refusal
+from ddpexec.tuning.switching import MADE, PlanSwitch
+from ddpsim.bucketing import BucketCaps, rebuilt_plan
+from ddpsim.explaining.tuned import read_tuning
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-import ddpexec  # noqa: E402
-from ddpexec.errors import OptionError  # noqa: E402
-from ddpexec.running.stock import buckets_of  # noqa: E402
-from ddpexec.tracing.subjects import list_rebuilt_buckets  # noqa: E402
-from ddpexec.tuning import tuner as tuner_module  # noqa: E402
-from ddpexec.tuning.observed import Observed  # noqa: E402
-from ddpexec.tuning.plan import TrialPlan  # noqa: E402
-from ddpexec.tuning.ranking import Candidate, CapRanking, rank_caps  # noqa: E402
-from ddpexec.tuning.rewrapping import caps_in_force, refusal  # noqa: E402
-from ddpexec.tuning.switching import MADE, PlanSwitch  # noqa: E402
-from ddpsim.bucketing import BucketCaps, rebuilt_plan  # noqa: E402
-from ddpsim.explaining.tuned import read_tuning  # noqa: E402
 
 STOCK, OURS = torch.nn.parallel.DistributedDataParallel, ddpexec.DistributedDataParallel
 WIDTH, BLOCKS, BATCH = 32, 4, 4
