@@ -62,7 +62,12 @@ def gradients(kind: Any, rank: int, mixed: Any, set_to_none: bool, options: dict
     return taken
 
 
-def all_cases(rank: int, names: list[str]) -> int:
+@pytest.mark.parametrize(
+    ("world_size", "names"),
+    [(2, list(DTYPES)), pytest.param(3, ["bf16, sums in fp32"], marks=pytest.mark.needs("minutes"))],
+)
+@ranks.on("world_size")
+def test_gradients_and_parameters_equal_those_of_torch(rank: int, names: list[str]) -> None:
     warnings.simplefilter("ignore")
     no_streams()
     count = 0
@@ -81,15 +86,7 @@ def all_cases(rank: int, names: list[str]) -> int:
                 assert one.dtype == other.dtype == torch.float32
                 assert torch.equal(one, other), (name, set_to_none, extra, view)
             count += 1
-    return count
-
-
-@pytest.mark.parametrize(
-    ("world_size", "names"),
-    [(2, list(DTYPES)), pytest.param(3, ["bf16, sums in fp32"], marks=pytest.mark.needs("minutes"))],
-)
-def test_gradients_and_parameters_equal_those_of_torch(world_size: int, names: list[str]) -> None:
-    assert ranks.run(world_size, all_cases, names) == [2 * (len(names) + 5)] * world_size
+    assert count == 2 * (len(names) + 5)
 
 
 @ranks.on(2)

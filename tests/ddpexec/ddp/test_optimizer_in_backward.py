@@ -60,7 +60,9 @@ def in_backward(kind: Any, rank: int, name: str, options: dict[str, Any], before
     return [parameter.detach() for parameter in net.parameters()]
 
 
-def equal_to_torch(rank: int, world_size: int) -> int:
+@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.needs("minutes"))])
+@ranks.on("world_size")
+def test_steps_in_backward_equal_torchs_and_those_of_one_process(rank: int, world_size: int) -> None:
     warnings.simplefilter("ignore")
     no_streams()
     count = 0
@@ -79,12 +81,7 @@ def equal_to_torch(rank: int, world_size: int) -> int:
                 torch.testing.assert_close(mine, reference, rtol=1e-9, atol=1e-9)
                 assert torch.equal(mine, other), (name, options, before)
             count += 1
-    return count
-
-
-@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.needs("minutes"))])
-def test_steps_in_backward_equal_torchs_and_those_of_one_process(world_size: int) -> None:
-    assert ranks.run(world_size, equal_to_torch, world_size) == [20] * world_size
+    assert count == 20
 
 
 @pytest.mark.parametrize("as_view", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import random
 import signal
@@ -31,6 +32,19 @@ def total(rank: int) -> float:
 def test_ranks_stand_and_form_a_group_of_any_size(world: int) -> None:
     assert ranks.run(world, process_of) == ranks.run(world, process_of)
     assert ranks.run(world, total) == [world * (world + 1) / 2] * world
+
+
+@ranks.on("world")
+def at_least(rank: int, least: int) -> None:
+    assert dist.get_world_size() == 3
+    assert rank >= least
+
+
+def test_a_test_of_ranks_fails_where_an_assertion_of_one_does() -> None:
+    assert list(inspect.signature(at_least).parameters) == ["least", "world"]
+    at_least(world=3, least=0)
+    with pytest.raises(AssertionError, match="rank 0:\nAssertionError"):
+        at_least(world=3, least=1)
 
 
 def test_every_function_finds_the_same_seeds() -> None:

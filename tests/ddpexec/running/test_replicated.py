@@ -31,15 +31,10 @@ def test_it_is_refused_where_there_are_no_several_gpus() -> None:
         Run(RunSettings(**SCHEME), CPU, model="mlp")
 
 
-def refused(rank: int) -> str:
-    with pytest.raises(InputError) as error:
+@ranks.on(2)
+def test_several_processes_are_refused_on_each(rank: int) -> None:
+    with pytest.raises(InputError, match="is one process for all GPUs of a machine, and 2 started"):
         Run(RunSettings(**SCHEME), CPU, model="mlp")
-    return str(error.value)
-
-
-def test_several_processes_are_refused_on_each() -> None:
-    for said in ranks.run(2, refused):
-        assert "is one process for all GPUs of a machine, and 2 started" in said
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,9 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 
 
-def outcomes(rank: int, schemes: tuple[str, ...]) -> dict[tuple[str, str], float | str]:
-    """Return by scheme and feature how far the weights are from those without it, or what refused it."""
+@pytest.mark.parametrize("schemes", [SUMS, OTHERS, AVERAGES], ids=["sums", "others", "averages"])
+@ranks.on(2, timeout_s=110)
+def test_a_feature_changes_no_weight_or_is_refused_with_the_reason(rank: int, schemes: tuple[str, ...]) -> None:
     found: dict[tuple[str, str], float | str] = {}
     for scheme in schemes:
         expected = weights(rank, scheme, find_unused_parameters=True)
@@ -76,24 +77,18 @@ def outcomes(rank: int, schemes: tuple[str, ...]) -> dict[tuple[str, str], float
                 found[scheme, feature] = apart(weights(rank, scheme, feature, **options), expected)
             except OptionError as error:
                 found[scheme, feature] = str(error)
-    return found
+    for (scheme, feature), outcome in found.items():
+        if feature == "static_graph" or (feature == "comm hook" and scheme in SUMS):
+            assert isinstance(outcome, float), (scheme, feature, outcome)
+            assert outcome < 1e-10, (scheme, feature)
+        else:
+            assert isinstance(outcome, str), (scheme, feature)
+            assert f"scheme {scheme.partition(':')[0]}" in outcome
+            assert "; use" in outcome or "; give" in outcome
 
 
-@pytest.mark.parametrize("schemes", [SUMS, OTHERS, AVERAGES], ids=["sums", "others", "averages"])
-def test_a_feature_changes_no_weight_or_is_refused_with_the_reason(schemes: tuple[str, ...]) -> None:
-    for found in ranks.run(2, outcomes, schemes, timeout_s=110):
-        for (scheme, feature), outcome in found.items():
-            if feature == "static_graph" or (feature == "comm hook" and scheme in SUMS):
-                assert isinstance(outcome, float), (scheme, feature, outcome)
-                assert outcome < 1e-10, (scheme, feature)
-            else:
-                assert isinstance(outcome, str), (scheme, feature)
-                assert f"scheme {scheme.partition(':')[0]}" in outcome
-                assert "; use" in outcome or "; give" in outcome
-
-
-def lowered(rank: int) -> dict[str, float | str]:
-    """Return by scheme how far it ends from DDP under mixed precision, or what refused it."""
+@ranks.on(2, timeout_s=110)
+def test_mixed_precision_ends_where_ddps_does_or_is_refused(rank: int) -> None:
     found: dict[str, float | str] = {}
     expected: dict[str, list[Any]] = {}
     for scheme in ("", *SUMS, *OTHERS, *AVERAGES, *(f"{name}, sums in fp32" for name in ("", *SUMS, "dear"))):
@@ -129,17 +124,12 @@ def lowered(rank: int) -> dict[str, float | str]:
         weights_now = [parameter.detach().clone() for parameter in model.parameters()]
         found[scheme] = apart(weights_now, expected.setdefault(wide, weights_now))
     assert apart(*expected.values()) > 0  # the type of the sums tells
-    return found
-
-
-def test_mixed_precision_ends_where_ddps_does_or_is_refused() -> None:
-    for found in ranks.run(2, lowered, timeout_s=110):
-        for scheme, outcome in found.items():
-            if scheme.partition(",")[0] in ("", *LOWERED):
-                assert outcome == 0, (scheme, outcome)
-            else:
-                assert str(outcome).startswith("scheme"), (scheme, outcome)
-                assert "mixed_precision: it " in str(outcome)
+    for scheme, outcome in found.items():
+        if scheme.partition(",")[0] in ("", *LOWERED):
+            assert outcome == 0, (scheme, outcome)
+        else:
+            assert str(outcome).startswith("scheme"), (scheme, outcome)
+            assert "mixed_precision: it " in str(outcome)
 
 
 def uneven(rank: int, made: Any, optimizer: Any, by_initial: bool) -> list[Any]:
@@ -157,8 +147,8 @@ def uneven(rank: int, made: Any, optimizer: Any, by_initial: bool) -> list[Any]:
     return [parameter.detach().clone() for parameter in made.module.parameters()]
 
 
-def beside_ddp(rank: int) -> dict[str, float | str]:
-    """Return by scheme how far it ends from DDP with uneven inputs, or what refused it."""
+@ranks.on(3, timeout_s=110)
+def test_uneven_inputs_end_where_ddp_does_or_are_refused(rank: int) -> None:
     found: dict[str, float | str] = {}
     for by_initial in (True, False):
         ddp = DistributedDataParallel(Twice(recomputed=False), find_unused_parameters=True)
@@ -173,18 +163,13 @@ def beside_ddp(rank: int) -> dict[str, float | str]:
                 found[f"{scheme} {by_initial}"] = apart(uneven(rank, made, made.optimizer, by_initial), expected)
             except OptionError as error:
                 found[f"{scheme} {by_initial}"] = str(error)
-    return found
-
-
-def test_uneven_inputs_end_where_ddp_does_or_are_refused() -> None:
-    for found in ranks.run(3, beside_ddp, timeout_s=110):
-        for name, outcome in found.items():
-            if name.startswith((*SUMS, "dear")):
-                assert isinstance(outcome, float), outcome
-                assert outcome < 1e-10, name
-            else:
-                assert str(outcome).startswith("scheme"), name
-                assert "a rank without input would have to" in str(outcome)
+    for name, outcome in found.items():
+        if name.startswith((*SUMS, "dear")):
+            assert isinstance(outcome, float), outcome
+            assert outcome < 1e-10, name
+        else:
+            assert str(outcome).startswith("scheme"), name
+            assert "a rank without input would have to" in str(outcome)
 
 
 def refused(rank: int) -> list[str]:
@@ -239,8 +224,9 @@ class Complex(nn.Module):
         return (self.weight * factor).abs().sum() + (self.weight * factor).imag.square().sum()
 
 
-def complex_gradients(rank: int) -> list[Any]:
-    """Return the weights after a step by torch's class, by ours and by schemes, with torch's hook of an allreduce."""
+@ranks.on(2)
+def test_a_hook_may_hold_the_parts_of_complex_numbers_as_torchs_own_does(rank: int) -> None:
+    """A step by torch's class, by ours and by schemes, with torch's hook of an allreduce."""
     found = []
     for wrap in (nn.parallel.DistributedDataParallel, DistributedDataParallel, "ddp", "naive"):
         model = Complex()
@@ -254,13 +240,8 @@ def complex_gradients(rank: int) -> list[Any]:
         made(rank + 1.0).backward()
         optimizer.step()
         found.append(model.weight.detach().clone())
-    return found
-
-
-def test_a_hook_may_hold_the_parts_of_complex_numbers_as_torchs_own_does() -> None:
-    for expected, *found in ranks.run(2, complex_gradients):
-        for each in found:
-            assert apart([each], [expected]) < 1e-6
+    for each in found:
+        assert apart([each], [found[0]]) < 1e-6
 
 
 class Leaving(nn.Module):

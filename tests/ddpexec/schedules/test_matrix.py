@@ -92,8 +92,9 @@ def trained(rank: int, scheme: str, feature: str) -> list[list[Any]]:
     return seen
 
 
-def walked(rank: int, feature: str) -> dict[str, float | str]:
-    """Return by scheme how far any step ends from DDP's, or what refused it."""
+@pytest.mark.parametrize("feature", TAKEN)
+@ranks.on(2, timeout_s=150)
+def test_a_scheme_ends_where_ddp_does_or_says_why_it_cannot(rank: int, feature: str) -> None:
     expected = trained(rank, "", feature)
     found: dict[str, float | str] = {}
     for scheme in SCHEMES:
@@ -102,23 +103,17 @@ def walked(rank: int, feature: str) -> dict[str, float | str]:
             found[scheme] = max(map(apart, seen, expected))
         except OptionError as error:
             found[scheme] = str(error)
-    return found
+    assert {scheme for scheme, outcome in found.items() if isinstance(outcome, float)} == set(TAKEN[feature])
+    for scheme, outcome in found.items():
+        if isinstance(outcome, str):
+            assert outcome.startswith(f"scheme {scheme.partition(':')[0]}"), outcome
+            assert "; use" in outcome or "; give" in outcome, outcome
+        elif scheme in AS_DDP:
+            assert outcome < 1e-10, scheme
 
 
-@pytest.mark.parametrize("feature", TAKEN)
-def test_a_scheme_ends_where_ddp_does_or_says_why_it_cannot(feature: str) -> None:
-    for found in ranks.run(2, walked, feature, timeout_s=150):
-        assert {scheme for scheme, outcome in found.items() if isinstance(outcome, float)} == set(TAKEN[feature])
-        for scheme, outcome in found.items():
-            if isinstance(outcome, str):
-                assert outcome.startswith(f"scheme {scheme.partition(':')[0]}"), outcome
-                assert "; use" in outcome or "; give" in outcome, outcome
-            elif scheme in AS_DDP:
-                assert outcome < 1e-10, scheme
-
-
-def resumed(rank: int) -> dict[str, float]:
-    """Return by scheme how far it ends from itself where it is saved after any of the steps, and taken up again."""
+@ranks.on(2, timeout_s=150)
+def test_a_scheme_is_saved_and_taken_up_again_after_any_step(rank: int) -> None:
     found = {}
     for scheme in SCHEMES:
         made, optimizer = wrapped(scheme, "nothing")
@@ -135,9 +130,4 @@ def resumed(rank: int) -> dict[str, float]:
             other.load_scheme_state_dict(kept)
             [*_, again] = steps(rank, other, optimizer, "nothing", begin=after)
             found[scheme] = max(found[scheme], apart(again, weights))
-    return found
-
-
-def test_a_scheme_is_saved_and_taken_up_again_after_any_step() -> None:
-    for found in ranks.run(2, resumed, timeout_s=150):
-        assert max(found.values()) < 1e-12, found
+    assert max(found.values()) < 1e-12, found

@@ -86,14 +86,11 @@ def test_schemes_taken_in_turn_end_with_the_bits_and_the_optimizer_of_one(optimi
         assert scheme == "priority:64B"
 
 
-def rounded(rank: int) -> float:
+@ranks.on(3)
+def test_on_three_ranks_weights_differ_by_rounding_alone(rank: int) -> None:
     kept, _ = train(wrapped(rank, "ddp"), rank, ())
     found, _ = train(wrapped(rank, "ddp"), rank, SAME_SUMS[1:])
-    return max(float((a - b).abs().max()) for a, b in zip(kept[-1], found[-1], strict=True))
-
-
-def test_on_three_ranks_weights_differ_by_rounding_alone() -> None:
-    assert max(ranks.run(3, rounded)) < 1e-13
+    assert max(float((a - b).abs().max()) for a, b in zip(kept[-1], found[-1], strict=True)) < 1e-13
 
 
 def left(rank: int) -> tuple[list[int], list[int], str]:
@@ -129,36 +126,31 @@ def test_a_scheme_that_was_in_force_leaves_no_hook_and_no_group() -> None:
         assert "no bucket" in refused
 
 
-def apart(rank: int) -> tuple[str, str, str, bool]:
-    """Return what is said where groups of parameters that go together differ; training goes on as it was."""
+@ranks.on(2)
+def test_parameter_groups_that_differ_inside_a_message_are_refused(rank: int) -> None:
+    """Training goes on as it was."""
     model = ScheduledDataParallel(model_of(), "dear", OPTIMIZERS["sgd"], caps=CAPS)
     model.optimizer.param_groups[0]["lr"] = 0.5
-    with pytest.raises(OptionError) as refused:
+    differ = "'lr' is 0.05 and 0.5 in groups that are updated together"
+    with pytest.raises(OptionError, match=differ):
         use(model, "ddp", CAPS)
-    before = model.schedule.scheme
+    assert model.schedule.scheme == "dear"
     model.optimizer.param_groups[0]["lr"] = 0.05
     use(model, "ddp", CAPS)
     loss_of(model, *mine(0, rank)).backward()
     model.optimizer.param_groups[0]["lr"] = 0.5
-    with pytest.raises(OptionError) as later:
+    with pytest.raises(OptionError, match=differ):
         model.optimizer.step()
     for group in model.optimizer.param_groups:
         group["lr"] = 0.25
     model.optimizer.step()
     (own,) = model.optimizer.scheduler.updates
-    return str(refused.value), before, str(later.value), own.optimizer.param_groups[0]["lr"] == 0.25
+    assert own.optimizer.param_groups[0]["lr"] == 0.25
 
 
-def test_parameter_groups_that_differ_inside_a_message_are_refused() -> None:
-    for refused, before, later, taken in ranks.run(2, apart):
-        assert "'lr' is 0.05 and 0.5 in groups that are updated together" in refused
-        assert before == "dear"
-        assert "'lr' is 0.05 and 0.5 in groups that are updated together" in later
-        assert taken
-
-
-def saved(rank: int) -> list[bool]:
-    """Return whether each loaded rate is the one in force, with the schedule it was saved under and with another."""
+@ranks.on(2)
+def test_a_loaded_state_is_taken_by_what_is_stepped_and_by_what_a_user_holds(rank: int) -> None:
+    """With the schedule it was saved under and with another."""
     model = wrapped(rank, "ddp", "adamw")
     loss_of(model, *mine(0, rank)).backward()
     model.optimizer.step()
@@ -169,13 +161,8 @@ def saved(rank: int) -> list[bool]:
     model.optimizer.load_state_dict(state)
     rates = [group["lr"] for update in model.optimizer.scheduler.updates for group in update.groups]
     rates += [group["lr"] for group in model.optimizer.param_groups]
-    return [rate == 0.125 for rate in rates]
-
-
-def test_a_loaded_state_is_taken_by_what_is_stepped_and_by_what_a_user_holds() -> None:
-    for found in ranks.run(2, saved):
-        assert len(found) > 2
-        assert all(found)
+    assert len(rates) > 2
+    assert set(rates) == {0.125}
 
 
 def refusals(rank: int) -> list[str | None]:

@@ -90,19 +90,15 @@ def trained(rank: int, servers: int, optimizer: str, every: int = 1) -> Any:
     return [parameter.detach().clone() for parameter in made.module.parameters()]
 
 
-def distances(rank: int, servers: int) -> dict[str, float]:
+@pytest.mark.parametrize(("world", "servers"), [(4, 2), (2, 1)])
+@ranks.on("world", timeout_s=110)
+def test_steps_end_with_the_weights_of_one_process(rank: int, servers: int) -> None:
     workers, found = torch.distributed.get_world_size() - servers, {}
     for optimizer, every in (("sgd", 1), ("adagrad", 2)):
         weights = trained(rank, servers, optimizer, every)
         found[optimizer] = 0.0 if weights is None else apart(weights, alone(optimizer, workers, every))
-    return found
-
-
-@pytest.mark.parametrize(("world", "servers"), [(4, 2), (2, 1)])
-def test_steps_end_with_the_weights_of_one_process(world: int, servers: int) -> None:
-    for found in ranks.run(world, distances, servers, timeout_s=110):
-        assert len(found) == len(OPTIMIZERS)
-        assert {name: far for name, far in found.items() if far > 1e-10} == {}
+    assert len(found) == len(OPTIMIZERS)
+    assert {name: far for name, far in found.items() if far > 1e-10} == {}
 
 
 def losing(rank: int) -> str:

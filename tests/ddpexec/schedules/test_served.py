@@ -43,27 +43,14 @@ def trained(rank: int, scheme: str, servers: int, optimizer: str, steps: int = S
     return [parameter.detach().clone() for parameter in made.module.parameters()], len(made.schedule) // 2
 
 
-def without_overlap(rank: int) -> list[float]:
+@ranks.on(3)
+def test_without_overlap_a_gradient_is_taken_once(rank: int) -> None:
     with mock.patch("tests.ddpexec.schedules.test_served.wrapped", functools.partial(wrapped, overlap=False)):
         runs = [
             trained(rank, f"parameter-server:servers=1{option}", 1, "sgd", steps=3)[0] for option in ("", ",tictac") * 5
         ]
-    return [apart(weights, alone("sgd", 2)[2]) for weights in runs if weights is not None]
-
-
-def test_without_overlap_a_gradient_is_taken_once() -> None:
-    for found in ranks.run(3, without_overlap):
-        assert max(found, default=0) < 1e-10, found
-
-
-def distances(rank: int, servers: int) -> dict[str, float]:
-    workers, found = torch.distributed.get_world_size() - servers, {}
-    for optimizer in OPTIMIZERS:
-        expected = alone(optimizer, workers)[-1]
-        for option in ("", ",tictac"):
-            weights, _ = trained(rank, f"parameter-server:servers={servers}{option}", servers, optimizer)
-            found[f"{optimizer}{option}"] = 0.0 if weights is None else apart(weights, expected)
-    return found
+    found = [apart(weights, alone("sgd", 2)[2]) for weights in runs if weights is not None]
+    assert max(found, default=0) < 1e-10, found
 
 
 def on_nodes(rank: int) -> list[tuple[str, float, int]]:
@@ -141,8 +128,8 @@ def test_asynchronous_servers_beside_trainers_lose_no_update() -> None:
         assert (updates, counted) == (steps * buckets, (steps - 3) * buckets)
 
 
-def goes_on(rank: int) -> float:
-    """Return how far servers that are saved, loaded into others and trained on end from one process."""
+@ranks.on(2)
+def test_servers_beside_trainers_go_on_where_they_were_saved(rank: int) -> None:
     first = wrapped(rank, "parameter-server:beside=1")
     for number in range(STEPS // 2):
         step(first, number, rank, 2)
@@ -154,18 +141,20 @@ def goes_on(rank: int) -> float:
     for number in range(STEPS // 2, STEPS):
         step(second, number, rank, 2)
     second.end()
-    return apart([parameter.detach() for parameter in second.module.parameters()], alone("sgd", 2)[-1])
-
-
-def test_servers_beside_trainers_go_on_where_they_were_saved() -> None:
-    assert max(ranks.run(2, goes_on)) < 1e-10
+    assert apart([parameter.detach() for parameter in second.module.parameters()], alone("sgd", 2)[-1]) < 1e-10
 
 
 @pytest.mark.parametrize(("world", "servers"), [(3, 1), (4, 2), (2, 1)])
-def test_synchronous_steps_end_with_the_weights_of_one_process(world: int, servers: int) -> None:
-    for found in ranks.run(world, distances, servers, timeout_s=110):
-        assert len(found) == 4
-        assert {name: far for name, far in found.items() if far > 1e-10} == {}
+@ranks.on("world", timeout_s=110)
+def test_synchronous_steps_end_with_the_weights_of_one_process(rank: int, servers: int) -> None:
+    workers, found = torch.distributed.get_world_size() - servers, {}
+    for optimizer in OPTIMIZERS:
+        expected = alone(optimizer, workers)[-1]
+        for option in ("", ",tictac"):
+            weights, _ = trained(rank, f"parameter-server:servers={servers}{option}", servers, optimizer)
+            found[f"{optimizer}{option}"] = 0.0 if weights is None else apart(weights, expected)
+    assert len(found) == 4
+    assert {name: far for name, far in found.items() if far > 1e-10} == {}
 
 
 def one_asynchronous(rank: int) -> float:
