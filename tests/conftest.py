@@ -24,6 +24,7 @@ import pytest
 from hypothesis import settings
 
 from ddpsim.doctor import other_work
+from tests import leftovers
 from tests.leaving import listed
 from tests.profile import examples
 
@@ -143,6 +144,15 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def busy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands say when the machine is busy, as they do outside of tests."""
     monkeypatch.setattr(other_work, "BUSY_SHARE", TOLD_FROM)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test by its name that leaves something behind, and put it back, once all that it asked for is undone."""
+    before = leftovers.state()
+    yield
+    if left := leftovers.found(before):
+        pytest.fail(f"{request.node.nodeid} leaves behind {', '.join(left)}", pytrace=False)
 
 
 @pytest.fixture(autouse=True, scope="session")

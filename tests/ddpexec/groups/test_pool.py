@@ -73,11 +73,11 @@ def leave_without_gradients() -> None:
 @pytest.mark.parametrize(
     ("leave", "named"),
     [
-        (leave_a_variable, "an environment variable"),
+        (leave_a_variable, "environment variables: LEFT_BEHIND"),
         (leave_a_hook, "a hook on every module"),
         (leave_a_thread, "the thread idler"),
         (leave_without_gradients, "another gradient mode"),
-        (dist.destroy_process_group, "no process group, or another"),
+        (dist.destroy_process_group, "another process group, or none"),
     ],
 )
 def test_what_is_left_behind_is_named_and_put_back(leave: Callable[[], Any], named: str) -> None:
