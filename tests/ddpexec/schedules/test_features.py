@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -172,45 +171,24 @@ def test_uneven_inputs_end_where_ddp_does_or_are_refused(rank: int) -> None:
             assert "a rank without input would have to" in str(outcome)
 
 
-def refused(rank: int) -> list[str]:
+@ranks.on(1)
+def test_a_hook_waits_until_the_schedule_is_made(rank: int) -> None:
     made = ScheduledDataParallel(Twice(recomputed=False), "ddp", OPTIMIZERS["sgd"], learn=2)
-    told: list[tuple[Callable[[], Any], type[Exception]]] = [
-        (lambda: made.register_comm_hook(None, default_hooks.allreduce_hook), OptionError),
-        (lambda: made.register_comm_hook(None, 1), TypeError),  # type: ignore[arg-type]
-    ]
-    said = []
-    for call, kind in told:
-        with pytest.raises(kind) as error:
-            call()
-        said.append(str(error.value))
-    return said
+    with pytest.raises(OptionError, match="the schedule is still to be made"):
+        made.register_comm_hook(None, default_hooks.allreduce_hook)
+    with pytest.raises(TypeError, match="must be callable"):
+        made.register_comm_hook(None, 1)  # type: ignore[arg-type]
 
 
-def test_a_hook_waits_until_the_schedule_is_made() -> None:
-    [learning, number] = ranks.run(1, refused)[0]
-    assert "the schedule is still to be made" in learning
-    assert "must be callable" in number
-
-
-def prepared(rank: int) -> list[str]:
-    """Return what refuses modules that were prepared for what only DDP does."""
-    said = []
-    for prepare in (
-        lambda model: DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["first.weight"]),
-        lambda model: _apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.1}),
-    ):
-        model = Twice(recomputed=False)
-        prepare(model)
-        with pytest.raises(OptionError) as error:
+@ranks.on(1)
+def test_a_module_prepared_for_ddp_alone_is_refused(rank: int) -> None:
+    ignoring, stepping = Twice(recomputed=False), Twice(recomputed=False)
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(ignoring, ["first.weight"])
+    _apply_optimizer_in_backward(torch.optim.SGD, stepping.parameters(), {"lr": 0.1})
+    said = "^scheme zero1: first.weight is to be left alone", "its optimizers step in backward"
+    for model, words in zip((ignoring, stepping), said, strict=True):
+        with pytest.raises(OptionError, match=words):
             ScheduledDataParallel(model, "zero1", OPTIMIZERS["sgd"])
-        said.append(str(error.value))
-    return said
-
-
-def test_a_module_prepared_for_ddp_alone_is_refused() -> None:
-    [ignored, stepping] = ranks.run(1, prepared)[0]
-    assert ignored.startswith("scheme zero1: first.weight is to be left alone")
-    assert "its optimizers step in backward" in stepping
 
 
 class Complex(nn.Module):

@@ -55,35 +55,32 @@ def train(model: Any, rank: int, schemes: tuple[str, ...], **options: Any) -> tu
     return after, model.optimizer.state_dict()
 
 
-def exchanged(rank: int, optimizer: str, options: dict[str, Any]) -> tuple[bool, bool, float, str]:
-    steps = {"accumulate": options.pop("accumulate", 1)}
-    kept, state = train(wrapped(rank, "ddp", optimizer, **options), rank, (), **steps)
-    model = wrapped(rank, "ddp", optimizer, **options)
-    found, other = train(model, rank, (*SAME_SUMS[1:], "priority:64B", "ddp"), **steps)
-    same = all(all(map(torch.equal, before, now)) for before, now in zip(kept, found, strict=True))
-    values = [each["state"][index] for each in (state, other) for index in sorted(each["state"])]
-    half = len(values) // 2
-    alike = all(
-        torch.equal(torch.as_tensor(a[key]), torch.as_tensor(b[key]))
-        for a, b in zip(values[:half], values[half:], strict=True)
-        for key in a
-        if a[key] is not None
-    )
-    return same, alike, model.optimizer.param_groups[0]["lr"], model.schedule.scheme
-
-
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
 @pytest.mark.parametrize(
     "options",
     [{}, {"static_graph": True}, {"find_unused_parameters": True}, {"accumulate": 2}],
     ids=["plain", "static", "unused", "no_sync"],
 )
-def test_schemes_taken_in_turn_end_with_the_bits_and_the_optimizer_of_one(optimizer: str, options: Any) -> None:
-    for same, alike, rate, scheme in ranks.run(2, exchanged, optimizer, dict(options)):
-        assert same
-        assert alike
-        assert rate == pytest.approx({"sgd": 0.05, "adamw": 0.01}[optimizer] * 0.7**5)
-        assert scheme == "priority:64B"
+@ranks.on(2)
+def test_schemes_taken_in_turn_end_with_the_bits_and_the_optimizer_of_one(
+    rank: int, optimizer: str, options: dict[str, Any]
+) -> None:
+    steps = {"accumulate": options.get("accumulate", 1)}
+    options = {name: value for name, value in options.items() if name != "accumulate"}
+    kept, state = train(wrapped(rank, "ddp", optimizer, **options), rank, (), **steps)
+    model = wrapped(rank, "ddp", optimizer, **options)
+    found, other = train(model, rank, (*SAME_SUMS[1:], "priority:64B", "ddp"), **steps)
+    assert all(all(map(torch.equal, before, now)) for before, now in zip(kept, found, strict=True))
+    values = [each["state"][index] for each in (state, other) for index in sorted(each["state"])]
+    half = len(values) // 2
+    assert all(
+        torch.equal(torch.as_tensor(a[key]), torch.as_tensor(b[key]))
+        for a, b in zip(values[:half], values[half:], strict=True)
+        for key in a
+        if a[key] is not None
+    )
+    assert model.optimizer.param_groups[0]["lr"] == pytest.approx({"sgd": 0.05, "adamw": 0.01}[optimizer] * 0.7**5)
+    assert model.schedule.scheme == "priority:64B"
 
 
 @ranks.on(3)

@@ -123,35 +123,20 @@ def test_a_killed_rank_ends_the_others() -> None:
         assert survivors[rank].value.startswith(LostRankError.__name__), survivors[rank]
 
 
-def refused(rank: int) -> list[str]:
-    def said(kind: Any, make: Any) -> str:
-        with pytest.raises(kind) as error:
-            make()
-        return str(error.value)
-
+@ranks.on(2)
+def test_what_cannot_be_is_refused_on_every_rank(rank: int) -> None:
     dense = lambda: ScheduledDataParallel(Words(3, sparse=False), "parallax:sparse=words", OPTIMIZERS["sgd"])  # noqa: E731
     momentum = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9)  # noqa: E731
     adam = lambda parameters: torch.optim.Adam(parameters)  # noqa: E731
-    return [
-        said(OptionError, dense),
-        said(PlanError, lambda: ScheduledDataParallel(nn.Linear(2, 2), "parallax", OPTIMIZERS["sgd"])),
-        said(OptionError, lambda: ScheduledDataParallel(Words(3), "parallax", momentum)),
-        said(OptionError, lambda: ScheduledDataParallel(Words(3), "parallax", adam)),
-        said(PlanError, lambda: wrapped(rank, "parallax:servers=2")),
-        said(OptionError, lambda: wrapped(rank, "dear")),
+    of = lambda model, optimizer: ScheduledDataParallel(model, "parallax", optimizer)  # noqa: E731
+    refused: list[tuple[type[Exception], str, Any]] = [
+        (OptionError, "is dense", dense),
+        (PlanError, "no parameter has a sparse", lambda: of(nn.Linear(2, 2), OPTIMIZERS["sgd"])),
+        (OptionError, "no batch touched", lambda: of(Words(3), momentum)),
+        (OptionError, "no sparse gradient", lambda: of(Words(3), adam)),
+        (PlanError, "clients", lambda: wrapped(rank, "parallax:servers=2")),
+        (OptionError, "is sparse", lambda: wrapped(rank, "dear")),
     ]
-
-
-def test_what_cannot_be_is_refused_on_every_rank() -> None:
-    one, other = ranks.run(2, refused)
-    assert one == other
-    needles = (
-        "is dense",
-        "no parameter has a sparse",
-        "no batch touched",
-        "no sparse gradient",
-        "clients",
-        "is sparse",
-    )
-    for said, needle in zip(one, needles, strict=True):
-        assert needle in said
+    for kind, said, make in refused:
+        with pytest.raises(kind, match=said):
+            make()
