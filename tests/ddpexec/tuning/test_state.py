@@ -66,8 +66,9 @@ def copied(state: dict[str, Any]) -> dict[str, Any]:
     return {name: value.detach().clone() for name, value in state.items()}
 
 
-def states(rank: int, kind: str) -> dict[str, Any]:
-    """Return, at each point, what is alike of a tuned training's state and of one that is not, and how both go on."""
+@pytest.mark.parametrize("kind", KINDS)
+@ranks.on(2)
+def test_a_state_of_any_moment_is_an_untuned_model_s_and_goes_on_in_one(rank: int, kind: str) -> None:
     predict_at_once()
     plain, updating = made(kind)
     known = {}
@@ -76,7 +77,6 @@ def states(rank: int, kind: str) -> dict[str, Any]:
         step(plain, updating, number, rank)
     end = copied(plain.state_dict())
     model, optimizer = made(kind)
-    found: dict[str, Any] = {}
     kept = {}
     tuner = ddpexec.Tuner(model, steps=LEAST_STEPS)
     for number in range(STEPS):
@@ -84,33 +84,23 @@ def states(rank: int, kind: str) -> dict[str, Any]:
             if number == point:
                 state = copied(model.state_dict())
                 kept[name] = number, state, copy.deepcopy(optimizer.state_dict())
-                keys = list(state) == list(known[number])
-                found[name] = [keys, all(map(torch.equal, state.values(), known[number].values()))]
+                assert list(state) == list(known[number]), name
+                assert all(map(torch.equal, state.values(), known[number].values())), name
         step(model, optimizer, number, rank)
         tuner.step()
     (decision,) = tuner.decisions
     tuner.close()
-    found["end"] = all(map(torch.equal, model.state_dict().values(), end.values()))
-    found["decided"] = decision.steps, len(decision.tried)
+    assert decision.tried
+    assert TRIED < decision.steps <= POINTS["after"]
+    assert all(map(torch.equal, model.state_dict().values(), end.values()))
+    assert kept.keys() == POINTS.keys()
     for name, (number, state, of_optimizer) in kept.items():
         other, others = made(kind)
         other.load_state_dict(state)
         others.load_state_dict(of_optimizer)
         for further in range(number, STEPS):
             step(other, others, further, rank)
-        found[name].append(all(map(torch.equal, other.state_dict().values(), end.values())))
-    return found
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_state_of_any_moment_is_an_untuned_model_s_and_goes_on_in_one(kind: str) -> None:
-    for found in ranks.run(2, states, kind):
-        steps, tried = found["decided"]
-        assert tried >= 1
-        assert TRIED < steps <= POINTS["after"]
-        assert found["end"]
-        for name in POINTS:
-            assert found[name] == [True, True, True], name
+        assert all(map(torch.equal, other.state_dict().values(), end.values())), name
 
 
 @pytest.mark.parametrize("kind", KINDS)
