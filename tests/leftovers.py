@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+"""Not SIGALRM, by which pytest-timeout ends a test."""
 OTHERS = ("PYTEST_", "TORCHINDUCTOR_", "TRITON_")
 """How variables begin that pytest sets as a test goes on, and torch's compiler where it is imported."""
 HOOKS = (
