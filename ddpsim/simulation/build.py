@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.collectives.ddp_costs import KERNELS
+from ddpsim.jobs.stages import pace_of_stage
 from ddpsim.schedules.points import BACKWARD_END
 from ddpsim.schedules.schedule import queue_of_buckets
 from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind, StepGraph
@@ -389,7 +390,8 @@ class StageBuilder(IterationBuilder):
             stops = [(each.host, each.device, each) for each in forward_of(own.messages)]
             layers = backward_of(own.messages)
             ends = last[kind, stage] == number
-            part = Pass(stages.pace(whole, own), stops, layers, number > 0, nodes.synced and ends, begun, ends)
+            pace = pace_of_stage(whole, stages.part, own)
+            part = Pass(pace, stops, layers, number > 0, nodes.synced and ends, begun, ends)
             (self._forward if forward else self._backward)(nodes, launches, part)
             if stages.order == "1f1b":
                 to.wait_for(sent)

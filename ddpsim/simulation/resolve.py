@@ -20,19 +20,18 @@ from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.groups import check_layer_groups
 from ddpsim.jobs.graph_cuts import cuts_s, graphs_of, group_by_graphs
 from ddpsim.jobs.plans import Plans, PolicyView, plans_of
+from ddpsim.jobs.refusals import check_devices, check_extent, check_schedule, check_templates
 from ddpsim.jobs.simulated import Options
-from ddpsim.jobs.stages import RankPart, parts_of
+from ddpsim.jobs.stages import RankPart, pace_of_part, parts_of
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.communication import JobResources, WireFactor
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
-from ddpsim.simulation.refusals import check_devices, check_extent, check_schedule, check_templates
 from ddpsim.simulation.representatives import RankKind, SimulatedRank, draws_of
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.setting import RankConfiguration, carry_out, in_stages
-from ddpsim.simulation.stages import pace_of_part
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
@@ -170,12 +169,12 @@ def resolve(
         first = kinds[0].workload
         plan = options.bucket_plan(first) if planned is None else planned.plan(0)
         schedule = schedule_of(options, first, plan, placement, backend, calibration)
-        check_schedule(schedule, placement, backend, kinds[0].execution, options)
+        check_schedule(schedule, placement, backend, options, one_thread=kinds[0].execution.one_thread)
     iterations = max(options.iterations_of(kind.workload) for kind in kinds)
     warm_up, whole = given.get("warm_up", WARM_UP), given.get("whole", True)
     extent = SimulatedIterations.of(options, iterations, warm_up, schedule, whole=whole)
     extent = replace(extent, repeats=given.get("repeats", 0))
-    check_extent(extent.end, kinds)
+    check_extent(extent.end, len(kinds[0].workload.parameters), len(kinds))
     drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
     settings = list(_settings_of(drawn, ranks, options, backend, calibration, extent.total, planned=planned))
     if parts:
@@ -227,7 +226,7 @@ def resolve_alone(
     """
     scaled = tuple(paces(workload, options.scale_compute, options.scale_host, options.scale))
     kind = RankKind(range(1), workload, _execution_of(workload), scaled)
-    check_extent(total, [kind])
+    check_extent(total, len(workload.parameters))
     draws, backend = list(draws_of(kind, options, total)), options.backend_for(workload)
     [setting] = _settings_of(draws, 1, options, backend, calibration, total, ddp=False)
     return setting

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -14,17 +14,16 @@ from ddpsim.collectives.ddp_costs import ENTER_S, KERNELS, Costs
 from ddpsim.collectives.linear import Linear
 from ddpsim.jobs.plans import Plans
 from ddpsim.jobs.simulated import Options
-from ddpsim.jobs.stages import RankPart
+from ddpsim.jobs.stages import RankPart, StagePart
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
 from ddpsim.schedules.mesh import SENDS, group_of_stage
-from ddpsim.schedules.pipeline import works_of
+from ddpsim.schedules.pipeline import StageWork, find_before, works_of
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.graph import BUFFERS_PART, ExecutionModel
 from ddpsim.simulation.messages import CodecCosts
 from ddpsim.simulation.representatives import SimulatedRank
 from ddpsim.simulation.scheduling import ForwardWait, Scheduled, lanes_of, schedule_of
-from ddpsim.simulation.stages import StagedRank
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.devices import DevicePart, buffer_devices, device_numbers, part_shares
@@ -48,6 +47,36 @@ class OrderAgreement:
     size_bytes: int
     host_s: float
     rebuild_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StagedRank:
+    """What one rank of a pipeline computes in a step.
+
+    Attributes:
+        part: what it has of the model.
+        works: in order.
+        last: number of the model's last stage.
+        boundary_bytes: of a micro-batch's activations that a stage sends the next, and of their gradient.
+        lanes: numbers of those of activations and gradients, by `forward` or `backward` and the stage that sends.
+        order: of the works, as a pipeline names it.
+    """
+
+    part: RankPart
+    works: Sequence[StageWork]
+    last: int
+    boundary_bytes: int
+    lanes: Mapping[tuple[str, int], int]
+    order: str
+
+    def stage(self, number: int) -> StagePart:
+        """Return a stage of the rank."""
+        return next(each for each in self.part.stages if each.stage == number)
+
+    def lane_from(self, kind: str, stage: int, micro_batch: int) -> int | None:
+        """Return the lane on which a forward or backward gets what it needs; None where that is the rank's own."""
+        before = find_before(kind, micro_batch, stage, self.last)
+        return None if before is None or before[1] == stage else self.lanes[before[0], before[1]]
 
 
 TIME_BYTES = 8
