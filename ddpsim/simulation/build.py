@@ -10,16 +10,14 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.collectives.ddp_costs import KERNELS
 from ddpsim.jobs.stages import pace_of_stage
+from ddpsim.jobs.updates import ForwardWait
 from ddpsim.schedules.points import BACKWARD_END
-from ddpsim.schedules.schedule import queue_of_buckets
 from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind, StepGraph
-from ddpsim.simulation.messages import Launches, PlannedMessage
+from ddpsim.simulation.messages import Launches
 from ddpsim.simulation.phases import DeviceTurns, OptimizerBuilder, PreForwardBuilder
 from ddpsim.simulation.rank_builder import RankBuilder
-from ddpsim.simulation.scheduling import WHOLE_UPDATE, ForwardWait
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload.devices import DevicePart
 from ddpsim.workload.iteration_profile import IterationProfile
@@ -78,8 +76,6 @@ class IterationBuilder:
         layers = setting.layers
         self._stops, self._layers = setting.forward_stops, {} if layers is None else layers.backward
         self._device = not to.one_thread
-        self._scheduled: Launches | None = None
-        self._buckets: tuple[list[tuple[int, ...]], Launches] | None = None
         self._before = PreForwardBuilder(to, setting)
         self._owes_update = False
         self._turns = DeviceTurns(to, setting.workload.devices)
@@ -87,6 +83,7 @@ class IterationBuilder:
     def build(self) -> None:
         """Write all iterations."""
         to, rank, setting = self._to, self._to.rank, self._setting
+        updates, launches = setting.scheduled.updates, None
         ends: list[int] = []
         for index in range(setting.iterations):
             if self._device and index >= RUN_AHEAD:
@@ -98,7 +95,7 @@ class IterationBuilder:
             if rank.iterations:
                 rank.iterations[-1].end = nodes.start
             rank.iterations.append(nodes)
-            launches = self._launches(index)
+            launches = setting.launches(index, launches)
             to.graph.writing = Cause.INPUT
             self._before.take_batch(nodes)
             to.graph.writing = Cause.DDP
@@ -111,7 +108,6 @@ class IterationBuilder:
             self._finish(nodes, launches)
             to.graph.writing = Cause.OPTIMIZER
             # Where no update follows backward, the next forward makes them.
-            updates = (WHOLE_UPDATE,) if setting.scheduled is None else setting.scheduled.updates
             synchronises = "after_optimizer" in setting.workload.synchronises
             optimizer = OptimizerBuilder(to, nodes, launches, setting.pace(index), synchronises=synchronises)
             optimizer.add_after_backward(updates)
@@ -133,37 +129,6 @@ class IterationBuilder:
         self._to.graph.writing = Cause.BACKWARD
         (self._backward_on_device if self._device else self._backward_on_thread)(nodes, launches, part)
 
-    def _launches(self, index: int) -> Launches:
-        """Return what launches and waits in the iteration that begins: of DDP, the buckets of its plan anew.
-
-        Buckets of nothing but layers that are left out are skipped.
-        """
-        setting = self._setting
-        if setting.scheduled is not None:
-            self._scheduled = self._scheduled or setting.scheduled.launches()
-            return self._scheduled
-        dropped, plan = setting.dropped(index), setting.plans.plan(index)
-        remaps = setting.remaps(dropped)
-        buckets = setting.remap(plan, dropped) if remaps else plan.buckets
-        groups = [bucket.parameters for bucket in buckets]
-        if self._buckets is None or self._buckets[0] != groups:
-            planned = [
-                PlannedMessage(
-                    number,
-                    bucket.size_bytes,
-                    bucket.parameters,
-                    setting.codec.encoding(bucket),
-                    setting.write_back_s(bucket),
-                    device=setting.devices[bucket.parameters[0]],
-                )
-                for number, bucket in enumerate(buckets)
-            ]
-            made = Launches(queue_of_buckets(groups), planned, (), len(setting.workload.parameters))
-            self._buckets = groups, made
-        launches = self._buckets[1]
-        launches.reset(skipped_buckets(groups, dropped) if dropped and not remaps else ())
-        return launches
-
     def _forward(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
         to, setting, pace = self._to, self._setting, part.pace
         if not self._device:
@@ -182,7 +147,7 @@ class IterationBuilder:
                     nodes.exposed.append(free)
                     begun = free
             else:
-                to.layer_waits(nodes, stop, setting.layers_lane)
+                to.layer_waits(nodes, stop, setting.scheduled.layers_lane)
             host, work = host_share, work_share
         self._owes_update = False
         self._compute_forward(nodes, pace, 1.0 - host, 1.0 - work)
@@ -233,7 +198,7 @@ class IterationBuilder:
                 begun = to.moment()
                 to.compute(host_s * (message.device - work))
                 nodes.backward.append((begun, to.moment()))
-            to.layer_waits(nodes, message, self._setting.layers_lane)
+            to.layer_waits(nodes, message, self._setting.scheduled.layers_lane)
             host, work = message.host, message.device
         return host_s * (1.0 - (host if self._device else work)), work_s * (1.0 - work)
 
@@ -243,19 +208,17 @@ class IterationBuilder:
         Of an iteration that reduces none a schedule alone is told: it may send something in every one.
         """
         setting = self._setting
-        scheduled = setting.scheduled
-        everything = range(len(setting.workload.parameters)) if scheduled is None else scheduled.filled
-        announced = part.reduces or (scheduled is not None and setting.stages is None)
+        announced = part.reduces or not (setting.scheduled.by_plan or setting.stages)
         unused = setting.find_unused(setting.pace(nodes.index), nodes.index) if announced else ()
-        return everything if part.reduces else (), unused, announced
+        return setting.scheduled.filled if part.reduces else (), unused, announced
 
     def _backward_on_thread(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
         to, setting = self._to, self._setting
-        pace, scheduled, adds = part.pace, setting.scheduled, part.adds
+        pace, needed_before, adds = part.pace, setting.scheduled.needed, part.adds
         filled, unused, announced = self._hooked(nodes, part)
         to.begin_phase()
         for parameter, host_s in zip(pace.order, pace.host.tolist(), strict=True):
-            if scheduled is not None and (needed := scheduled.needed[parameter]):
+            if needed := needed_before[parameter]:
                 since = to.moment()
                 to.take_in(nodes, launches.take_waits(*needed))
                 to.resume(since)
@@ -281,7 +244,7 @@ class IterationBuilder:
 
     def _backward_on_device(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
         to, setting = self._to, self._setting
-        pace, scheduled, adds = part.pace, setting.scheduled, part.adds
+        pace, needed_before, adds = part.pace, setting.scheduled.needed, part.adds
         filled, unused, announced = self._hooked(nodes, part)
         begun = to.event() if part.begun is None else part.begun
         nodes.idle_s += pace.idle_s if setting.ddp else math.inf
@@ -292,7 +255,7 @@ class IterationBuilder:
         for parameter, host_s, work_s, lag_s in gradients:
             if devices[parameter] != to.current:
                 begun = self._turns.go_back(nodes, devices[parameter], begun)
-            if scheduled is not None and (needed := scheduled.needed[parameter]):
+            if needed := needed_before[parameter]:
                 to.take_in(nodes, launches.take_waits(*needed))
                 to.launch_all(nodes, launches.mark_passed(*needed))
             if messages := part.layers.get(parameter):

@@ -24,6 +24,7 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.network.fairness import alone_s
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
+from ddpsim.schedules.copied import runs_in_rings
 from ddpsim.schedules.mesh import DATA, EXPERT
 from ddpsim.schedules.message import WORLD
 from ddpsim.simulation.contention import (
@@ -36,9 +37,8 @@ from ddpsim.simulation.contention import (
     slow_messages,
 )
 from ddpsim.simulation.graph import BETWEEN_NODES, BUFFERS, ENDS, INSIDE_NODE, LATENCY, Collective, PeerCopy
-from ddpsim.simulation.messages import runs_in_rings
+from ddpsim.simulation.messages import Scheduled
 from ddpsim.simulation.run import Copy, CopyBetween
-from ddpsim.simulation.scheduling import Scheduled
 from ddpsim.simulation.servers import LaneGroup, ServerLinks, StageLinks, Staleness, StreamQueue, send_s
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.topology.graph import Placement
@@ -247,7 +247,7 @@ class JobResources:
     def communication(
         self,
         env: simpy.Environment,
-        scheduled: Scheduled | None,
+        scheduled: Scheduled,
         on: SharedNetwork | None = None,
     ) -> Communication:
         """Return what carries the collectives of all ranks.
@@ -256,19 +256,11 @@ class JobResources:
             on: a network that another job is on too, so that links are those of each node; None is the job's own, where
                 one node's stand for those of all.
         """
-        rings = scheduled is not None and runs_in_rings(scheduled.schedule)
+        rings = not scheduled.by_plan and runs_in_rings(scheduled.schedule)
         options = replace(self.options.collective, rings=rings, expand=False)
         expanded = options if on is None else replace(options, expand=True)
         world = LaneGroup(self._collectives(env, self.placement, expanded, on), self.placement.world_size)
-        if scheduled is None:
-            lanes = [world] * self.options.process_groups
-            for device in range(1, self.placement.devices):
-                on = SharedNetwork(world.collectives.network, device)
-                lanes.append(
-                    LaneGroup(self._collectives(env, self.placement.of_device(device), options, on), world.ranks)
-                )
-            return Communication(env, self.costs, world, lanes, scheduled=False)
-        if self.options.staged:
+        if self.options.staged and not scheduled.by_plan:
             lanes = self._stage_lanes(env, options, scheduled)
             return Communication(env, self.costs, world, lanes, scheduled=True)
         made, patterns, groups = {WORLD: world}, scheduled.schedule.patterns, scheduled.schedule.groups
@@ -286,13 +278,17 @@ class JobResources:
                 found = self._collectives(env, part, own, beside, share)
             made[name] = LaneGroup(found, ranks, together)
         lanes = [made[group] for group, _ in scheduled.lanes]
+        for device in range(1, self.placement.devices):
+            on = SharedNetwork(world.collectives.network, device)
+            of_device = self._collectives(env, self.placement.of_device(device), options, on)
+            lanes[device] = LaneGroup(of_device, world.ranks)
         if world.collectives.sends_in_line:
             latency_s = send_s(world.collectives, world.ranks)
             for number, (group, _) in enumerate(scheduled.lanes):
                 if group in patterns:
                     line = StreamQueue(made[group].collectives.network, latency_s)
                     lanes[number] = replace(made[group], line=line)
-        return Communication(env, self.costs, world, lanes, scheduled=True)
+        return Communication(env, self.costs, world, lanes, scheduled=not scheduled.by_plan)
 
     def _stage_lanes(self, env: simpy.Environment, options: CollectiveOptions, scheduled: Scheduled) -> list[LaneGroup]:
         """Return what carries the messages of the ranks of a pipeline."""
@@ -341,14 +337,15 @@ class JobResources:
         network.add(capacities)
         return network.transfer(demand, COPIES)
 
-    def channels(self, env: simpy.Environment, scheduled: Scheduled | None, world: Collectives) -> ServerLinks | None:
+    def channels(self, env: simpy.Environment, scheduled: Scheduled, world: Collectives) -> ServerLinks | None:
         """Return what sends each rank's messages where ranks do not meet; None where they do."""
-        if scheduled is None or not scheduled.schedule.asynchronous or self.options.comm != "real":
+        schedule = scheduled.schedule
+        if not schedule.asynchronous or self.options.comm != "real":
             return None
-        hosts = scheduled.schedule.sharding.hosts
+        hosts = schedule.sharding.hosts
         latency_s = send_s(world, self.placement.world_size) if world.sends_in_line else None
         buckets = [
-            [message.parameters for message in scheduled.schedule if (message.group, message.stream) == lane]
+            [message.parameters for message in schedule if (message.group, message.stream) == lane]
             for lane in scheduled.lanes
         ]
         ways = find_rank_paths(self.placement, self.backend, self.calibration)

@@ -195,7 +195,6 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
         counted = list(_repeat(ran, counted))
     plan = plan_of(ran)
     provenance = _provenance(ran.workload, placement, options, plan, job.staleness)
-    done = None if settings[0].scheduled is None else settings[0].scheduled.schedule
     # Without a word between them each goes its own way, and the slowest is what a step is told by.
     own_ways = ranks if options.comm != "real" else graph.ranks[:1]
     found: Sequence[PathSpan] = ()
@@ -205,9 +204,8 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
         first, last = max(ends, key=lambda pair: times.end[pair[1]] - times.end[pair[0]])
         found = critical_path(graph, times, first, last, ran.shared.shares)
     spans = spans_of(counted, backend)
-    return Simulated(
-        placement.world_size, backend, counted, spans, provenance, found, plan=plan, schedule=done, beside=ran.beside
-    )
+    size, schedule, beside = placement.world_size, ran.schedule, ran.beside
+    return Simulated(size, backend, counted, spans, provenance, found, plan=plan, schedule=schedule, beside=beside)
 
 
 def _repeat(ran: JobRun, counted: Sequence[Iteration]) -> Iterator[Iteration]:

@@ -272,7 +272,7 @@ class RankBuilder:
             self.on_host(NodeKind.WAIT, after=(self._sent[message.number].done,))
 
     def layer_waits(
-        self, iteration: IterationNodes, message: LayerMessage, lane: int, also: tuple[int, ...] = ()
+        self, iteration: IterationNodes, message: LayerMessage, lane: int | None, also: tuple[int, ...] = ()
     ) -> None:
         """Send a message that the computation waits for, on a lane of its own.
 

@@ -15,6 +15,7 @@ import simpy
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.codec_costs import CodecCosts
 from ddpsim.collectives.copies import byte_copy_s
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.groups import check_layer_groups
@@ -28,10 +29,10 @@ from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.communication import JobResources, WireFactor
 from ddpsim.simulation.graph import ExecutionModel
-from ddpsim.simulation.messages import CodecCosts
+from ddpsim.simulation.messages import Scheduled
 from ddpsim.simulation.representatives import RankKind, SimulatedRank, draws_of
-from ddpsim.simulation.scheduling import schedule_of
-from ddpsim.simulation.setting import RankConfiguration, carry_out, in_stages
+from ddpsim.simulation.scheduling import carry_out, in_stages, schedule_of
+from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
@@ -179,7 +180,7 @@ def resolve(
     settings = list(_settings_of(drawn, ranks, options, backend, calibration, extent.total, planned=planned))
     if parts:
         settings = in_stages(parts, drawn, settings, placement, backend, calibration)
-        schedule = None if settings[0].scheduled is None else settings[0].scheduled.schedule
+        schedule = settings[0].scheduled.schedule if options.staged else None
     elif schedule is not None:
         offloads = schedule.sharding.offload is not None and not kinds[0].execution.one_thread
         copy_s = byte_copy_s(placement) if offloads else 0.0
@@ -330,10 +331,11 @@ def _settings_of(
             costs = Costs.of(backend, calibration, gpu).linear()
             codec = CodecCosts(options.codec, parameters, world_size, costs, gpu=gpu, one_thread=execution.one_thread)
             of_own = plans or Plans([0], [plan_buckets(parameters, options.caps)])
+            buckets = Scheduled.of_buckets(len(parameters), max(options.process_groups, own.devices_per_rank))
             alike[id(own)] = RankConfiguration(
                 own, execution, gpu, options, costs, of_own, draw.pace, dropped, codec,
                 [costs.copies_s(1, each.size_bytes) for each in parameters] if ddp else [],
-                total, world_size, ddp=ddp, input_stage=options.input_of(own),
+                total, world_size, buckets, ddp=ddp, input_stage=options.input_of(own),
             )  # fmt: skip
         yield replace(alike[id(own)], pace=draw.pace)
 
@@ -348,7 +350,7 @@ def _check_transports(job: JobResources, setting: RankConfiguration, extent: Sim
     shared = job.communication(simpy.Environment(), setting.scheduled)
     if options.comm == "real":
         messages = [(Operation.ALLREDUCE, bucket.size_bytes) for bucket in setting.plans.plan(extent.total - 1).buckets]
-        if setting.scheduled is not None:
+        if not setting.scheduled.by_plan:
             schedule = setting.scheduled.schedule
             own = WORLD in schedule.patterns or schedule.asynchronous
             messages = [(each.op, each.size_bytes) for each in schedule if each.group == WORLD and not own]
