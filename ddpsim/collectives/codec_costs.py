@@ -29,6 +29,11 @@ class Encoding:
     host_s: float
 
 
+def uncompressed(size_bytes: int) -> Encoding:
+    """Return what is sent as it is: one message, for which nothing is computed."""
+    return Encoding(0.0, ((0.0, size_bytes),), 0.0, 0.0)
+
+
 class CodecCosts:
     """A scheme at work on one kind of rank, priced with what was measured of it, else as DDP's own copies are.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -45,10 +45,13 @@ def check_job(job: JobOptions) -> None:
         raise InputError(f"{job.seed} is not a seed", place="seed", remedy="give a number from 0 to 2^63 - 1")
     _check_order(job)
     _check_drop_buckets(job)
-    if job.codec.name != "none" and job.process_groups > 1:
-        raise _make_conflict_error(f"compression={job.compression}", f"process_groups={job.process_groups}")
-    if job.codec.name != "none" and job.comm == "noop":
-        raise _make_conflict_error(f"compression={job.compression}", "comm=noop")
+    if job.compression != "none" and job.codec.name != "none":
+        for other, given in (
+            (f"process_groups={job.process_groups}", job.process_groups > 1),
+            ("comm=noop", job.comm == "noop"),
+        ):
+            if given:
+                raise _make_conflict_error(f"compression={job.compression}", other)
     _check_scheme(job)
     if job.assignment == "initial" and job.find_unused_parameters:
         raise _make_conflict_error("assignment=initial", "find_unused_parameters")
@@ -60,15 +63,13 @@ def _check_scheme(job: JobOptions) -> None:
         return
     asked = f"scheme={job.scheme}" if job.scheme != "ddp" else "overlap=off"
     others = {
-        f"compression={job.compression}": job.codec.name != "none",
+        f"compression={job.compression}": job.compression != "none",
         "drop": bool(job.drop),
         f"order={job.order}": job.order is not None,
         "find_unused_parameters": job.find_unused_parameters,
         f"process_groups={job.process_groups}": job.process_groups > 1,
     }
-    for other, given in others.items():
-        if given:
-            raise _make_conflict_error(asked, other)
+    _refuse_together(asked, others)
 
 
 def _check_drop_buckets(job: JobOptions) -> None:
@@ -80,9 +81,7 @@ def _check_drop_buckets(job: JobOptions) -> None:
     others = {f"order={job.order}": job.order is not None, "assignment=initial": job.assignment == "initial"}
     if job.drop_buckets == "remapped":
         others = {"gradient_as_bucket_view": job.gradient_as_bucket_view}
-    for other, given in others.items():
-        if given:
-            raise _make_conflict_error(asked, other)
+    _refuse_together(asked, others)
 
 
 def _check_order(job: JobOptions) -> None:
@@ -104,6 +103,13 @@ def _check_order(job: JobOptions) -> None:
         error.at("order")
     if job.assignment != "rebuilt":
         raise _make_conflict_error(f"order={job.order}", f"assignment={job.assignment}")
+
+
+def _refuse_together(asked: str, others: Mapping[str, bool]) -> None:
+    """Refuse what is asked for beside any of `others` that is given."""
+    for other, given in others.items():
+        if given:
+            raise _make_conflict_error(asked, other)
 
 
 def _make_conflict_error(one: str, other: str) -> InputError:

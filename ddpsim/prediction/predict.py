@@ -270,7 +270,9 @@ def _summary(
     )
     scaled, warm_up = shorten_run(scaled, prediction.workload)
     scaled, repeats = leave_out_repeated(scaled, prediction.workload) if prediction.run.brief else (scaled, 0)
-    ran = prediction.run.under(scaled, assumptions, progress, warm_up=warm_up, whole=False, repeats=repeats)
+    ran = prediction.run.under(
+        scaled, assumptions, progress, warm_up=warm_up, whole=False, repeats=repeats, terms=False
+    )
     return summarise(trace_of(ran))
 
 

@@ -218,7 +218,7 @@ def _repeat(ran: JobRun, counted: Sequence[Iteration]) -> Iterator[Iteration]:
         yield replace(last, end_s=last.end_s + more_s, exposed_comm_s=last.exposed_comm_s + more_s)
 
 
-def plan_of(ran: JobRun) -> BucketPlan:
+def plan_of(ran: ResolvedJob) -> BucketPlan:
     """Return the buckets of the last iteration that counts, with the line of torch's that makes them.
 
     Of a pipeline they are those of all its ranks, the first one's first.

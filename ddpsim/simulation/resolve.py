@@ -5,7 +5,7 @@ Below, nothing looks a GPU up, judges what was asked for, or asks what kind of c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
@@ -37,7 +37,7 @@ from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
 from ddpsim.workload.devices import device_numbers
-from ddpsim.workload.gpus import gpu_of
+from ddpsim.workload.gpus import AchievedGpu, gpu_of
 from ddpsim.workload.iteration_profile import check_left, find_dropped, leave_out, leave_unused, paces
 from ddpsim.workload.replayed import jitter_of
 
@@ -117,6 +117,8 @@ class JobConditions(TypedDict, total=False):
         draws: who stands for which ranks, in place of what is drawn for each kind; see `representatives`.
         planned: buckets by iteration, in place of those of the options.
         repeats: how many more micro-batches a step has than the options say, each as long as the last but one.
+        terms: whether nodes say of which of DDP's costs their seconds are sums, so that others can stand in their
+            place; where nobody asks, plain numbers are faster.
     """
 
     workloads: dict[str, Workload]
@@ -128,6 +130,7 @@ class JobConditions(TypedDict, total=False):
     draws: Sequence[SimulatedRank] | None
     planned: Plans | None
     repeats: int
+    terms: bool
 
 
 def resolve(
@@ -177,7 +180,8 @@ def resolve(
     extent = replace(extent, repeats=given.get("repeats", 0))
     check_extent(extent.end, len(kinds[0].workload.parameters), len(kinds))
     drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
-    settings = list(_settings_of(drawn, ranks, options, backend, calibration, extent.total, planned=planned))
+    costs_of = _costs_of(backend, calibration, terms=given.get("terms", True))
+    settings = list(_settings_of(drawn, ranks, options, costs_of, extent.total, planned))
     if parts:
         settings = in_stages(parts, drawn, settings, placement, backend, calibration)
         schedule = settings[0].scheduled.schedule if options.staged else None
@@ -192,10 +196,15 @@ def resolve(
     return ResolvedJob(job, workload, kinds, drawn, settings, schedule, extent)
 
 
-def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | None = None) -> ResolvedJob | None:
+def with_buckets(
+    resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | None = None, *, terms: bool = True
+) -> ResolvedJob | None:
     """Return a resolved job with other buckets, and all else as it was; None where that rests on them too.
 
     A schedule's messages, what policies rebuild, the graphs of a compiled step and a job beside do.
+
+    Args:
+        terms: as that of `JobConditions`.
 
     Raises:
         InputError: more single transfers than bearable.
@@ -207,6 +216,11 @@ def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | Non
     plans = Plans([0], [options.bucket_plan(resolved.draws[0].workload)])
     settings = [replace(each, options=options, plans=plans) for each in resolved.settings]
     job = replace(resolved.job, options=options)
+    if not terms:
+        costs_of = _costs_of(job.backend, job.calibration, terms=False)
+        settings = [
+            replace(each, costs=costs_of(each.gpu), copies_s=list(map(float, each.copies_s))) for each in settings
+        ]
     _check_transports(job, settings[0], resolved.extent)
     return ResolvedJob(
         job, resolved.workload, resolved.kinds, resolved.draws, settings, resolved.schedule, resolved.extent
@@ -228,8 +242,8 @@ def resolve_alone(
     scaled = tuple(paces(workload, options.scale_compute, options.scale_host, options.scale))
     kind = RankKind(range(1), workload, _execution_of(workload), scaled)
     check_extent(total, len(workload.parameters))
-    draws, backend = list(draws_of(kind, options, total)), options.backend_for(workload)
-    [setting] = _settings_of(draws, 1, options, backend, calibration, total, ddp=False)
+    costs_of = _costs_of(options.backend_for(workload), calibration, terms=False)
+    [setting] = _settings_of(list(draws_of(kind, options, total)), 0, options, costs_of, total)
     return setting
 
 
@@ -298,27 +312,38 @@ def _kinds_of(
         yield RankKind(sorted(ranks), source, execution, split, spread, jitter, beside_others, of_nodes, nodes, part)
 
 
+CostsOf = Callable[[AchievedGpu | None], Costs]
+"""Returns DDP's costs on a GPU, or on a CPU."""
+
+
+def _costs_of(backend: str, calibration: Calibration | None, *, terms: bool) -> CostsOf:
+    """Return what tells DDP's costs; with `terms` they are numbers that know what is made of them."""
+
+    def find(gpu: AchievedGpu | None) -> Costs:
+        found = Costs.of(backend, calibration, gpu)
+        return found.linear() if terms else found
+
+    return find
+
+
 def _settings_of(
     draws: Sequence[SimulatedRank],
-    world_size: int,
+    ranks: int,
     options: Options,
-    backend: str,
-    calibration: Calibration | None,
+    costs_of: CostsOf,
     total: int,
-    *,
-    ddp: bool = True,
     planned: Plans | None = None,
 ) -> Iterator[RankConfiguration]:
-    """Yield what each simulated rank runs."""
-    cycle, first = options.sync_every, draws[0].workload
-    drop_plan = options.drop_plan(first.parameters)
-    dropped = find_dropped(drop_plan, cycle)
-    for draw in draws:
-        check_left(drop_plan, draw.records, first.parameters)
-    if drop_plan is not None:
-        left = partial(leave_out, dropped=dropped, parameters=first.parameters)
-        seen = [[PolicyView(left(each.pace), each.context) for each in draw.seen] for draw in draws]
-        draws = [replace(draw, pace=left(draw.pace), seen=own) for draw, own in zip(draws, seen, strict=True)]
+    """Yield what each simulated rank runs.
+
+    Args:
+        ranks: of the job; 0 is one process without DDP.
+        total: iterations.
+        planned: buckets; None are those of the options.
+    """
+    cycle, first, dropped = options.sync_every, draws[0].workload, _drops_nothing
+    if options.drop:
+        draws, dropped = _leave_layers_out(draws, options)
     plans = planned
     if plans is None and options.pipeline is None:
         views = [view for draw in draws for view in draw.seen]
@@ -328,16 +353,37 @@ def _settings_of(
         own = draw.workload
         if id(own) not in alike:
             execution, gpu, parameters = _execution_of(own), gpu_of(own.gpu, own.provenance), own.parameters
-            costs = Costs.of(backend, calibration, gpu).linear()
-            codec = CodecCosts(options.codec, parameters, world_size, costs, gpu=gpu, one_thread=execution.one_thread)
+            costs, codec = costs_of(gpu), None
+            if options.compression != "none":
+                codec = CodecCosts(
+                    options.codec, parameters, max(ranks, 1), costs, gpu=gpu, one_thread=execution.one_thread
+                )
             of_own = plans or Plans([0], [plan_buckets(parameters, options.caps)])
             buckets = Scheduled.of_buckets(len(parameters), max(options.process_groups, own.devices_per_rank))
             alike[id(own)] = RankConfiguration(
                 own, execution, gpu, options, costs, of_own, draw.pace, dropped, codec,
-                [costs.copies_s(1, each.size_bytes) for each in parameters] if ddp else [],
-                total, world_size, buckets, ddp=ddp, input_stage=options.input_of(own),
+                [costs.copies_s(1, each.size_bytes) for each in parameters] if ranks else [],
+                total, max(ranks, 1), buckets, ddp=ranks > 0, input_stage=options.input_of(own),
             )  # fmt: skip
         yield replace(alike[id(own)], pace=draw.pace)
+
+
+def _drops_nothing(iteration: int) -> frozenset[int]:
+    return frozenset()
+
+
+def _leave_layers_out(
+    draws: Sequence[SimulatedRank], options: Options
+) -> tuple[Sequence[SimulatedRank], Callable[[int], frozenset[int]]]:
+    """Return ranks without the layers that each iteration leaves out, and whose parameters those are, by iteration."""
+    parameters = draws[0].workload.parameters
+    plan = options.drop_plan(parameters)
+    dropped = find_dropped(plan, options.sync_every)
+    for draw in draws:
+        check_left(plan, draw.records, parameters)
+    left = partial(leave_out, dropped=dropped, parameters=parameters)
+    seen = [[PolicyView(left(each.pace), each.context) for each in draw.seen] for draw in draws]
+    return [replace(draw, pace=left(draw.pace), seen=own) for draw, own in zip(draws, seen, strict=True)], dropped
 
 
 def _check_transports(job: JobResources, setting: RankConfiguration, extent: SimulatedIterations) -> None:
