@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddpsim.bucketing.compiled import graph_splits
+from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.jobs.simulated import Options
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import AchievedGpu, gpu_of
@@ -29,6 +30,20 @@ def graphs_of(workload: Workload, options: Options) -> list[tuple[int, ...]]:
         return []
     given = None if options.plan is None else options.plan.call.caps
     return graph_splits(workload.parameters, given or options.caps, workload.arrival_order())
+
+
+def split_into_graphs(
+    paces: Sequence[IterationProfile], workload: Workload, options: Options, costs: Costs, factor: float
+) -> list[IterationProfile]:
+    """Return `paces` of a step that torch.compile splits into a graph a bucket.
+
+    Args:
+        factor: on the device's time of the rank, beside that of the options.
+    """
+    graphs = graphs_of(workload, options)
+    cut_s = cuts_s(workload, graphs, gpu_of(workload.gpu, workload.provenance), costs.graph_passes)
+    edges_s = [each * options.scale_compute * factor for each in cut_s or [0.0] * len(graphs)]
+    return [group_by_graphs(each, graphs, costs.graph_s, edges_s) for each in paces]
 
 
 def cuts_s(

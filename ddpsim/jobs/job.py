@@ -43,24 +43,21 @@ def check_job(job: JobOptions) -> None:
             raise InputError(f"{probability!r} is not a probability", place=f"drop[{layer}]", remedy=remedy)
     if not 0 <= job.seed < 1 << 63:
         raise InputError(f"{job.seed} is not a seed", place="seed", remedy="give a number from 0 to 2^63 - 1")
-    _check_order(job)
-    _check_drop_buckets(job)
+    if (job.order, job.predictor, job.consensus) != (None, "last", "rank0"):
+        _check_order(job)
+    if job.drop_buckets != "mixed":
+        _check_drop_buckets(job)
     if job.compression != "none" and job.codec.name != "none":
-        for other, given in (
-            (f"process_groups={job.process_groups}", job.process_groups > 1),
-            ("comm=noop", job.comm == "noop"),
-        ):
-            if given:
-                raise _make_conflict_error(f"compression={job.compression}", other)
-    _check_scheme(job)
+        others = {f"process_groups={job.process_groups}": job.process_groups > 1, "comm=noop": job.comm == "noop"}
+        _refuse_together(f"compression={job.compression}", others)
+    scheme_named(job.scheme)
+    if job.scheduled:
+        _check_scheme(job)
     if job.assignment == "initial" and job.find_unused_parameters:
         raise _make_conflict_error("assignment=initial", "find_unused_parameters")
 
 
 def _check_scheme(job: JobOptions) -> None:
-    scheme_named(job.scheme)
-    if not job.scheduled:
-        return
     asked = f"scheme={job.scheme}" if job.scheme != "ddp" else "overlap=off"
     others = {
         f"compression={job.compression}": job.compression != "none",
@@ -73,8 +70,6 @@ def _check_scheme(job: JobOptions) -> None:
 
 
 def _check_drop_buckets(job: JobOptions) -> None:
-    if job.drop_buckets == "mixed":
-        return
     asked = f"drop_buckets={job.drop_buckets}"
     if not job.drop:
         raise InputError(f"`{asked}` says nothing without `drop`", remedy="name a layer, e.g. `drop` layer.3:0.5")
@@ -85,8 +80,6 @@ def _check_drop_buckets(job: JobOptions) -> None:
 
 
 def _check_order(job: JobOptions) -> None:
-    if (job.order, job.predictor, job.consensus) == (None, "last", "rank0"):
-        return
     from ddpsim.order.predictors import predictor
     from ddpsim.order.rebuild import rebuild
 

@@ -222,7 +222,7 @@ class SimulatedOptions(Job):
         """
         if self.plan is not None:
             return self.plan
-        if (aligned := self.aligned_plan(workload.parameters)) is not None:
+        if self.drop and (aligned := self.aligned_plan(workload.parameters)) is not None:
             return aligned
         parameters = workload.parameters
         if workload.experts is not None:

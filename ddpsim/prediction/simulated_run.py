@@ -349,7 +349,8 @@ def replay_on(topology: Cluster, workload: Workload, options: Options) -> Worklo
     Raises:
         InputError: a CPU's on nodes with GPUs, without a backend: it has no pace that a GPU could keep.
     """
-    workload = with_optimizer(workload, options.optimizer, clipping=options.clip_gradients)
+    if options.optimizer is not None or options.clip_gradients:
+        workload = with_optimizer(workload, options.optimizer, clipping=options.clip_gradients)
     if options.compiled:
         workload = spread_out(workload)
     if topology.compute_device == "cpu":

@@ -97,6 +97,8 @@ class RankKind:
 
 def draw_own(kind: RankKind, seed: int, iterations: int) -> Callable[[int], IterationProfile]:
     """Return the pace of rank `kind.first` by iteration: recorded iterations, drawn with replacement."""
+    if len(kind.paces) == 1:
+        return lambda iteration: kind.paces[0]
     drawn = _draw(kind, seed, kind.first, iterations)
     return lambda iteration: kind.paces[drawn[iteration]]
 
@@ -112,6 +114,10 @@ def draw_latest(
     """
     if len(kind.ranks) == 1 or (len(kind.paces) == 1 and not kind.differs):
         return None
+    if len(kind.paces) == 1:
+        slower = kind.slowest()
+        alike = kind.paces[0].scale(slower, slower if kind.execution.one_thread else 1.0)
+        return lambda iteration: alike
     # Local steps add up draws, whose sums leave no tail out.
     slower = kind.slowest() * (kind.beyond_record() if cycle == 1 else 1.0)
     others = kind.ranks[1 : 1 + DRAWS_PER_RECORD * len(kind.paces) * cycle]
@@ -149,8 +155,6 @@ def expected_largest(count: float) -> float:
 
 
 def _draw(kind: RankKind, seed: int, rank: int, iterations: int) -> Draws:
-    if len(kind.paces) == 1:
-        return np.zeros(iterations, dtype=np.int64)
     return np.random.default_rng([seed, rank]).integers(len(kind.paces), size=iterations)
 
 

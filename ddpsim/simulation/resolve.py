@@ -19,7 +19,8 @@ from ddpsim.collectives.codec_costs import CodecCosts
 from ddpsim.collectives.copies import byte_copy_s
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.groups import check_layer_groups
-from ddpsim.jobs.graph_cuts import cuts_s, graphs_of, group_by_graphs
+from ddpsim.jobs.graph_cuts import split_into_graphs
+from ddpsim.jobs.job import NO_INPUT
 from ddpsim.jobs.plans import Plans, PolicyView, plans_of
 from ddpsim.jobs.refusals import check_devices, check_extent, check_schedule, check_templates
 from ddpsim.jobs.simulated import Options
@@ -152,12 +153,10 @@ def resolve(
     workloads, planned = given.get("workloads", {}), given.get("planned")
     options.check(workload)
     options.check_ranks(placement.world_size)
-    for name, together in (
-        ("tensor_parallel", options.tensor_parallel),
-        ("expert_parallel", options.expert_parallel),
-        ("pipeline", options.near_ranks(placement.world_size)),
-    ):
-        check_layer_groups(placement, together, name)
+    if (options.tensor_parallel, options.expert_parallel, options.pipeline) != (1, 1, None):
+        check_layer_groups(placement, options.tensor_parallel)
+        check_layer_groups(placement, options.expert_parallel, "expert_parallel")
+        check_layer_groups(placement, options.near_ranks(placement.world_size), "pipeline")
     check_templates(placement, workloads, workload, in_stages=options.pipeline is not None)
     check_devices(workload, placement, options)
     options = options.on(workload, placement.topology)
@@ -255,12 +254,13 @@ def slot_of(workload: Workload) -> float:
 
 def _execution_of(workload: Workload) -> ExecutionModel:
     """Return on which resources the work of a rank is."""
+    if not workload.devices:
+        return ExecutionModel(workload.one_clock, workload.timed)
     numbers = device_numbers(workload.devices, workload.parameters)
     sizes, whole = [0] * workload.devices_per_rank, sum(each.size_bytes for each in workload.parameters)
     for number, parameter in zip(numbers, workload.parameters, strict=True):
         sizes[number] += parameter.size_bytes
-    shares = (1.0,) if len(sizes) == 1 else tuple(size / whole for size in sizes)
-    return ExecutionModel(workload.one_clock, workload.timed, shares)
+    return ExecutionModel(workload.one_clock, workload.timed, tuple(size / whole for size in sizes))
 
 
 def _kinds_of(
@@ -300,16 +300,14 @@ def _kinds_of(
         part = parts[place] if parts else None
         if part is not None:
             scaled, source = [pace_of_part(each, part) for each in scaled], part.workload
-        graphs = graphs_of(source, options)
-        memory = gpu_of(source.gpu, source.provenance) if graphs else None
-        cut_s = cuts_s(source, graphs, memory, costs.graph_passes) or [0.0] * len(graphs)
-        edges_s = [edge_s * options.scale_compute * factor for edge_s in cut_s]
-        used = [leave_unused(each, unused_here, nobody, source.parameters) for each in scaled]
-        split = tuple(group_by_graphs(each, graphs, costs.graph_s, edges_s) for each in used)
+        if unused_here:
+            scaled = [leave_unused(each, unused_here, nobody, source.parameters) for each in scaled]
+        if options.compiled:
+            scaled = split_into_graphs(scaled, source, options, costs, factor)
         spread, of_nodes = (0.0, 0.0) if execution.sleeps else (costs.pace_spread, costs.node_spread)
         nodes = len({rank // placement.gpus_per_node for rank in ranks})
-        jitter = jitter_of(source)
-        yield RankKind(sorted(ranks), source, execution, split, spread, jitter, beside_others, of_nodes, nodes, part)
+        jitter, own = jitter_of(source) if source.iterations > 1 else 0.0, tuple(scaled)
+        yield RankKind(sorted(ranks), source, execution, own, spread, jitter, beside_others, of_nodes, nodes, part)
 
 
 CostsOf = Callable[[AchievedGpu | None], Costs]
@@ -354,6 +352,7 @@ def _settings_of(
         if id(own) not in alike:
             execution, gpu, parameters = _execution_of(own), gpu_of(own.gpu, own.provenance), own.parameters
             costs, codec = costs_of(gpu), None
+            stage = None if options.input_stage == NO_INPUT else options.input_of(own)
             if options.compression != "none":
                 codec = CodecCosts(
                     options.codec, parameters, max(ranks, 1), costs, gpu=gpu, one_thread=execution.one_thread
@@ -363,7 +362,7 @@ def _settings_of(
             alike[id(own)] = RankConfiguration(
                 own, execution, gpu, options, costs, of_own, draw.pace, dropped, codec,
                 [costs.copies_s(1, each.size_bytes) for each in parameters] if ranks else [],
-                total, max(ranks, 1), buckets, ddp=ranks > 0, input_stage=options.input_of(own),
+                total, max(ranks, 1), buckets, ddp=ranks > 0, input_stage=stage,
             )  # fmt: skip
         yield replace(alike[id(own)], pace=draw.pace)
 
@@ -394,7 +393,7 @@ def _check_transports(job: JobResources, setting: RankConfiguration, extent: Sim
     """
     options = job.options
     shared = job.communication(simpy.Environment(), setting.scheduled)
-    if options.comm == "real":
+    if options.fidelity == "steps" and options.comm == "real":
         messages = [(Operation.ALLREDUCE, bucket.size_bytes) for bucket in setting.plans.plan(extent.total - 1).buckets]
         if not setting.scheduled.by_plan:
             schedule = setting.scheduled.schedule

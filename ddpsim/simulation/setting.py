@@ -133,7 +133,8 @@ class RankConfiguration:
     def __post_init__(self) -> None:
         backward_s = float(self.workload.backward.device_s.mean()) * self.options.scale_compute
         self.kernel_s = backward_s / len(self.workload.parameters) / KERNELS
-        self.devices = device_numbers(self.workload.devices, self.workload.parameters)
+        parts, parameters = self.workload.devices, self.workload.parameters
+        self.devices = device_numbers(parts, parameters) if parts else (0,) * len(parameters)
 
     @property
     def collectives_take(self) -> bool:
@@ -272,9 +273,10 @@ class RankConfiguration:
         if self._broadcast_bytes is None:
             own = self.workload
             sizes: dict[tuple[int, str], int] = {}
-            for device, buffer in zip(
-                buffer_devices(own.devices, own.parameters, own.buffers), own.buffers, strict=True
-            ):
+            devices: Sequence[int] = (0,) * len(own.buffers)
+            if own.devices:
+                devices = buffer_devices(own.devices, own.parameters, own.buffers)
+            for device, buffer in zip(devices, own.buffers, strict=True):
                 key = device, buffer.dtype
                 sizes[key] = sizes.get(key, 0) + buffer.size_bytes
             found = self._broadcast_bytes = dict[int, list[int]]()
