@@ -22,6 +22,7 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.simulated import Options
 from ddpsim.network.fluid import Network
+from ddpsim.network.intervals import Columns
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.build import build_rank
 from ddpsim.simulation.communication import Communication, SharedNetwork
@@ -32,9 +33,6 @@ from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.cycles import cycles
 from ddpsim.workload import Workload
-
-Columns = NDArray[np.float64]
-"""Numbers whose last axis is the assumptions."""
 
 
 @dataclass(frozen=True, slots=True)
