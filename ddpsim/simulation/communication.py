@@ -18,6 +18,7 @@ from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives, find_rank_paths, make_transport, scale_transport
 from ddpsim.collectives.gloo.groups import adapt_to_group
 from ddpsim.collectives.groups import part_of, share_of_together
+from ddpsim.collectives.launched import BUFFERS, Collective
 from ddpsim.collectives.transport import Transport
 from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.jobs.simulated import Options
@@ -36,7 +37,7 @@ from ddpsim.simulation.contention import (
     share_of,
     slow_messages,
 )
-from ddpsim.simulation.graph import BETWEEN_NODES, BUFFERS, ENDS, INSIDE_NODE, LATENCY, Collective, PeerCopy
+from ddpsim.simulation.graph import BETWEEN_NODES, ENDS, INSIDE_NODE, LATENCY, PeerCopy
 from ddpsim.simulation.messages import Scheduled
 from ddpsim.simulation.run import Copy, CopyBetween
 from ddpsim.simulation.servers import LaneGroup, ServerLinks, StageLinks, Staleness, StreamQueue, send_s

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from typing import Literal
 
 from ddpsim.collectives.ddp_costs import Costs
+from ddpsim.collectives.launched import Collective
 from ddpsim.collectives.linear import Linear
 from ddpsim.operations import Operation
 from ddpsim.simulation.graph import (
     ORIGIN,
     Cause,
-    Collective,
     ExecutionModel,
     IterationNodes,
     LayerNodes,

@@ -12,9 +12,10 @@ from typing import Protocol
 
 import simpy
 
+from ddpsim.collectives.launched import Collective
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.contention import Process, Processor
-from ddpsim.simulation.graph import ORIGIN, Collective, NodeKind, PeerCopy, RankGraph, StepGraph
+from ddpsim.simulation.graph import ORIGIN, NodeKind, PeerCopy, RankGraph, StepGraph
 
 _NEVER = float("inf")
 

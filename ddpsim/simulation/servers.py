@@ -17,6 +17,7 @@ import simpy
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.groups import part_of, part_of_place, share_of_together
+from ddpsim.collectives.launched import BUFFERS, Collective
 from ddpsim.collectives.point_to_point import PointToPoint
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.scaled import scale_demand
@@ -29,7 +30,6 @@ from ddpsim.schedules.mesh import SENDS, TENSOR, stage_of_group
 from ddpsim.schedules.schedule import Lane
 from ddpsim.schedules.servers import count_sendable
 from ddpsim.simulation.contention import OnBusy, Process, slow_messages
-from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.topology.graph import Placement
 
 

@@ -12,6 +12,7 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives, find_rank_paths
+from ddpsim.collectives.launched import Collective
 from ddpsim.collectives.schedules import parameter_server_apart, parameter_server_apart_s, parameter_server_at
 from ddpsim.errors import InputError, PlanError, TopologyError
 from ddpsim.jobs.job_options import CollectiveOptions
@@ -20,7 +21,6 @@ from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.servers import ServerPlaces
 from ddpsim.simulation import Options, simulate
-from ddpsim.simulation.graph import Collective
 from ddpsim.simulation.servers import ServerLinks
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
