@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ddpsim.collectives.ddp_costs import KERNELS
 from ddpsim.jobs.stages import pace_of_stage
 from ddpsim.jobs.updates import ForwardWait
+from ddpsim.operations import Operation
 from ddpsim.schedules.points import BACKWARD_END
 from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind, StepGraph
 from ddpsim.simulation.messages import Launches
@@ -303,8 +304,7 @@ class IterationBuilder:
         waited, bitmap = to.outstanding(launches.take_waits(BACKWARD_END)), None
         costs, searched = setting.costs, setting.options.find_unused_parameters
         if waited and searched:
-            to.host(costs.launch_s) if self._device else to.on_host(NodeKind.DELAY, costs.launch_s)
-            bitmap = to.collective(BITMAP_BYTES * len(setting.workload.parameters), (to.event(),))
+            bitmap = to.send(BITMAP_BYTES * len(setting.workload.parameters), None, Operation.ALLREDUCE)
         missing: frozenset[int] = frozenset()
         if bitmap is not None and self._device:
             pace = setting.pace(nodes.index)

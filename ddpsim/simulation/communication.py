@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
 
 import simpy
 
@@ -18,6 +17,7 @@ from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives, find_rank_paths, make_transport, scale_transport
 from ddpsim.collectives.gloo.groups import adapt_to_group
 from ddpsim.collectives.groups import part_of, share_of_together
+from ddpsim.collectives.launched import BUFFERS, Collective
 from ddpsim.collectives.transport import Transport
 from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.jobs.simulated import Options
@@ -36,10 +36,18 @@ from ddpsim.simulation.contention import (
     share_of,
     slow_messages,
 )
-from ddpsim.simulation.graph import BETWEEN_NODES, BUFFERS, ENDS, INSIDE_NODE, LATENCY, Collective, PeerCopy
+from ddpsim.simulation.graph import BETWEEN_NODES, ENDS, INSIDE_NODE, LATENCY, PeerCopy
 from ddpsim.simulation.messages import Scheduled
 from ddpsim.simulation.run import Copy, CopyBetween
-from ddpsim.simulation.servers import LaneGroup, ServerLinks, StageLinks, Staleness, StreamQueue, send_s
+from ddpsim.simulation.servers import (
+    LaneGroup,
+    ServerLinks,
+    SharedNetwork,
+    StageLinks,
+    Staleness,
+    StreamQueue,
+    send_s,
+)
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.link_rates import with_faster_links
@@ -48,13 +56,6 @@ from ddpsim.workload.gpus import AchievedGpu
 
 WireFactor = Callable[[int], float]
 """Factor on the time of a collective by its bytes."""
-
-
-class SharedNetwork(NamedTuple):
-    """A network that several jobs are on, or several groups of a job's ranks, and whose messages these are there."""
-
-    network: Network
-    sender: Hashable
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,19 +153,15 @@ class Communication:
         gpu = GpuCapacity.of(setting.gpu)
         return ComputeSlowdown.of(setting.costs, setting.workload.arithmetic_share, taken)
 
-    def on_busy(self, lanes: Sequence[int] | None = None, device: int = 0) -> OnBusy:
+    def on_busy(self, lanes: Sequence[int] | None = None) -> OnBusy:
         """Return what is told when a rank becomes busy or idle, and slows the collectives that it is part of.
 
         Ranks meet for all of them, of whatever group, so that whichever is busy slows each.
 
         Args:
-            lanes: numbers of those that the rank is part of; None is all.
-            device: of a rank that has several, which slows its own.
+            lanes: numbers of those that the rank is part of, or of its devices one; None is all.
         """
-        if lanes is not None:
-            among = [self.lanes[lane] for lane in lanes]
-        else:
-            among = [self.of_device(device), *(self.lanes if self.scheduled else ())]
+        among = [self.world, *self.lanes] if lanes is None else [self.lanes[lane] for lane in lanes]
         groups = dict.fromkeys(each.collectives for each in among)
         told = [slow_messages(each.network, self.costs, each.transport.hops, each.sender) for each in groups]
 
@@ -259,7 +256,7 @@ class JobResources:
         rings = not scheduled.by_plan and runs_in_rings(scheduled.schedule)
         options = replace(self.options.collective, rings=rings, expand=False)
         expanded = options if on is None else replace(options, expand=True)
-        world = LaneGroup(self._collectives(env, self.placement, expanded, on), self.placement.world_size)
+        world = LaneGroup(self._collectives(env, expanded, self.placement, on), self.placement.world_size)
         if self.options.staged and not scheduled.by_plan:
             lanes = self._stage_lanes(env, options, scheduled)
             return Communication(env, self.costs, world, lanes, scheduled=True)
@@ -275,12 +272,12 @@ class JobResources:
                 beside = None
                 if network is not None:
                     beside = SharedNetwork(network, (part.nodes, part.gpus_per_node, share))
-                found = self._collectives(env, part, own, beside, share)
+                found = self._collectives(env, own, part, beside, share)
             made[name] = LaneGroup(found, ranks, together)
         lanes = [made[group] for group, _ in scheduled.lanes]
         for device in range(1, self.placement.devices):
             on = SharedNetwork(world.collectives.network, device)
-            of_device = self._collectives(env, self.placement.of_device(device), options, on)
+            of_device = self._collectives(env, options, self.placement.of_device(device), on)
             lanes[device] = LaneGroup(of_device, world.ranks)
         if world.collectives.sends_in_line:
             latency_s = send_s(world.collectives, world.ranks)
@@ -295,14 +292,8 @@ class JobResources:
         given = self.options.pipeline
         assert given is not None
 
-        def make(placement: Placement, share: float, network: Network, sender: Hashable) -> Collectives:
-            return self._collectives(env, placement, options, SharedNetwork(network, sender), share)
-
-        def over(transport: Transport, network: Network, sender: Hashable) -> Collectives:
-            own = scale_transport(transport, self.wire_factor, self.latency)
-            return Collectives.over(own, env, fidelity=options.fidelity, network=network, sender=sender)
-
         ways = find_rank_paths(self.placement, self.backend, self.calibration)
+        make, over = partial(self._collectives, env, options), partial(self._over, env)
         links = StageLinks(env, self.placement, given, self.options.tensor_parallel, ways, make, over)
         return links.lanes(scheduled.lanes)
 
@@ -356,8 +347,8 @@ class JobResources:
     def _collectives(
         self,
         env: simpy.Environment,
-        placement: Placement,
         options: CollectiveOptions,
+        placement: Placement,
         on: SharedNetwork | None,
         share: float = 1.0,
     ) -> Collectives:
@@ -368,10 +359,16 @@ class JobResources:
         key = (placement.nodes, placement.gpus_per_node, placement.device, placement.topology.visible_devices, options)
         if key not in self.transports:
             self.transports[key] = make_transport(placement, self.backend, calibration, options)
+        return self._over(env, self.transports[key], on, share)
+
+    def _over(
+        self, env: simpy.Environment, transport: Transport, on: SharedNetwork | None, share: float = 1.0
+    ) -> Collectives:
+        """Return the collectives of a transport under the job's conditions."""
         factor = self.wire_factor if share == 1 else _times(share, self.wire_factor)
-        transport = scale_transport(self.transports[key], factor, self.latency)
+        own = scale_transport(transport, factor, self.latency)
         network, sender = (None, None) if on is None else on
-        return Collectives.over(transport, env, fidelity=options.fidelity, network=network, sender=sender)
+        return Collectives.over(own, env, fidelity=self.options.fidelity, network=network, sender=sender)
 
 
 def _times(share: float, factor: Callable[[int], float] | None) -> Callable[[int], float]:

@@ -21,10 +21,10 @@ import simpy
 from numpy.typing import NDArray
 
 from ddpsim.collectives.ddp_costs import Costs
+from ddpsim.collectives.launched import Collective, CollectiveKey
 from ddpsim.collectives.transport import Transport
 from ddpsim.network.fluid import FULL, Network, Speed
 from ddpsim.operations import Operation
-from ddpsim.simulation.graph import Collective, CollectiveKey
 from ddpsim.workload.gpus import GPUS, AchievedGpu
 
 UNKNOWN_GPU = "A100"

@@ -22,19 +22,18 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.simulated import Options
 from ddpsim.network.fluid import Network
+from ddpsim.network.intervals import Columns
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.build import build_rank
-from ddpsim.simulation.communication import Communication, SharedNetwork
+from ddpsim.simulation.communication import Communication
 from ddpsim.simulation.contention import OnBusy, Process, Processor
 from ddpsim.simulation.graph import StepGraph
 from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, resolve
 from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
+from ddpsim.simulation.servers import ServerConnection, SharedNetwork
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.cycles import cycles
 from ddpsim.workload import Workload
-
-Columns = NDArray[np.float64]
-"""Numbers whose last axis is the assumptions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +112,7 @@ def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGrap
     told: dict[tuple[int, ...], OnBusy] = {}
     for draw, setting, rank in zip(draws, settings, graph.ranks, strict=True):
         mine = tuple(number for number, nodes in enumerate(rank.lanes) if nodes) if job.options.staged else ()
+        mine = (0,) if rank.others else mine
         if mine not in told:
             told[mine] = shared.on_busy(mine or None)
         on_busy = told[mine] if links is None else links.on_busy(draw.rank)
@@ -122,11 +122,11 @@ def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGrap
             late_s=setting.late_s,
             loader=None if setting.input_stage is None else Loader(setting.input_stage),
             copy=job.copy(env, setting, shared.collectives.network, draw.stands_for),
-            channel=None if links is None else links.attendance(draw.rank),
+            channel=None if links is None else ServerConnection(links, draw.rank).attend,
         )
         if rank.others:
             others = [
-                Processor(env, shared.slowdown(setting, each), shared.on_busy(device=each), job.costs.copy_slowdown)
+                Processor(env, shared.slowdown(setting, each), shared.on_busy([each]), job.costs.copy_slowdown)
                 for each in range(1, job.placement.devices)
             ]
             run.add_devices(rank, others, job.copy_between(shared.collectives.network, draw.stands_for))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddpsim.collectives.launched import BUFFERS
 from ddpsim.jobs.updates import OptimizerUpdate
-from ddpsim.simulation.graph import BUFFERS, Cause, IterationNodes, NodeKind, PartNodes, PeerCopy
+from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind, PartNodes, PeerCopy
 from ddpsim.simulation.messages import Launches
 from ddpsim.simulation.rank_builder import RankBuilder
 from ddpsim.simulation.setting import RankConfiguration

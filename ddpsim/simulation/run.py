@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import simpy
 
+from ddpsim.collectives.launched import Collective
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.contention import Process, Processor
-from ddpsim.simulation.graph import ORIGIN, Collective, NodeKind, PeerCopy, RankGraph, StepGraph
+from ddpsim.simulation.graph import ORIGIN, NodeKind, PeerCopy, RankGraph, StepGraph
 
 _NEVER = float("inf")
 
@@ -28,14 +28,7 @@ CopyBetween = Callable[[PeerCopy], simpy.Event]
 """Starts a copy between two devices of a rank; the event is its end."""
 
 Transfer = Callable[[Collective], simpy.Event]
-"""Starts the bytes of a collective whose ranks are all there, and returns the event of their end."""
-
-
-class UnpairedCommunication(Protocol):
-    """Carries one rank's collectives without waiting for other ranks."""
-
-    def attend(self, collective: Collective) -> simpy.Event:
-        """Start one; return the event of its end."""
+"""Starts the bytes of a collective whose ranks are all there, or of one rank's own; returns the event of their end."""
 
 
 @dataclass(slots=True)
@@ -91,7 +84,7 @@ class GraphRun:
         late_s: float = 0.0,
         loader: Loader | None = None,
         copy: Copy | None = None,
-        channel: UnpairedCommunication | None = None,
+        channel: Transfer | None = None,
     ) -> None:
         """Start the resources of a rank.
 
@@ -100,7 +93,7 @@ class GraphRun:
             late_s: how long a collective waits for multiprocessors where the rank computes when it could begin.
             loader: of batches.
             copy: of a batch, to the device.
-            channel: of its own; None meets the other ranks.
+            channel: carries its collectives without the other ranks; None meets them.
         """
         resources = _Resources(self, rank, processor, late_s, loader, copy, channel, rank.compute)
         self._first[id(rank)] = resources
@@ -204,7 +197,7 @@ class _Resources:
     late_s: float
     loader: Loader | None
     copy: Copy | None
-    channel: UnpairedCommunication | None
+    channel: Transfer | None
     stream: list[int]
     copy_between: CopyBetween | None = None
     queued: list[simpy.Event] = field(default_factory=list)
@@ -310,7 +303,7 @@ class _Resources:
             processor.collective_begins(collective)
             if self.channel is not None:
                 times.wire[node] = env.now
-                yield self.channel.attend(collective)
+                yield self.channel(collective)
             elif run.meets:
                 yield run.meet(node)
             processor.collective_ends(collective)
