@@ -45,7 +45,7 @@ class Options(SimulatedOptions):
             StragglerDistribution.of(self.straggling)
         if self.beside is not None:
             self._check_beside(self.beside)
-        if (self.tensor_parallel, self.expert_parallel, self.pipeline) != (1, 1, None):
+        if self.model_parallel:
             self._check_parts()
         if self.unused and not self.find_unused_parameters:
             what = "is given without `find_unused_parameters`: torch's DDP would wait for these gradients for ever"
@@ -103,8 +103,9 @@ class Options(SimulatedOptions):
         """Raise InputError where a straggler, or a rank that does not use a layer, is no rank of the job, or where
         ranks are left over by groups that share layers or experts."""
         Job.check_ranks(self, world_size)
-        names = ("tensor_parallel", "expert_parallel")
-        together = {**{name: getattr(self, name) for name in names}, "pipeline": self.ranks_a_copy}
+        together = {"tensor_parallel": self.tensor_parallel, "expert_parallel": self.expert_parallel}
+        if self.model_parallel:
+            together["pipeline"] = self.ranks_a_copy
         for name, ranks in together.items():
             if world_size % ranks:
                 what = f"groups of {ranks} ranks do not divide {world_size} ranks"

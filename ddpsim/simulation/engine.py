@@ -229,8 +229,9 @@ def plan_of(ran: ResolvedJob) -> BucketPlan:
     if options.staged:
         plans = {kind.part: options.plan_of_part(kind.part) for kind in ran.kinds if kind.part is not None}
         plan = join_plans(plans, ran.workload.parameters)
-    shared = options.ranks_a_copy
-    if shared > 1 and call.caps is not None:
+    if not options.model_parallel:
+        return replace(plan, call=call)
+    if (shared := options.ranks_a_copy) > 1 and call.caps is not None:
         parts = f"of a rank's part of the model, process_group: one rank in {shared}"
         call = replace(call, note="; ".join(filter(None, [parts, call.note])))
     if (experts := options.expert_parallel) > 1 and plan.call.caps is not None:

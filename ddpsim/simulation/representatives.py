@@ -161,13 +161,11 @@ def _draw(kind: RankKind, seed: int, rank: int, iterations: int) -> Draws:
 Factors = NDArray[np.float64]
 
 
-def factors_of(options: Options, ranks: Sequence[int], world_size: int, iterations: int) -> Factors | None:
-    """Return the factor on computing time by rank of `ranks` and iteration; None where nothing varies.
+def factors_of(options: Options, ranks: Sequence[int], world_size: int, iterations: int) -> Factors:
+    """Return the factor on computing time by rank of `ranks` and iteration.
 
     The draw of a rank depends on its number and the seed alone, not on who is simulated as whom.
     """
-    if options.straggling is None and options.jitter == 0:
-        return None
     factors = np.ones((len(ranks), iterations))
     if options.straggling is not None:
         everybody = StragglerDistribution.of(options.straggling).factors(
@@ -230,7 +228,8 @@ def draws_of(kind: RankKind, options: Options, total: int, world_size: int = 0) 
 
     One process without DDP, a world of 0, is nobody's straggler.
     """
-    factors = factors_of(options, kind.ranks, world_size, total) if world_size else None
+    varies = world_size and (options.straggling is not None or options.jitter > 0)
+    factors = factors_of(options, kind.ranks, world_size, total) if varies else None
     one_thread = kind.execution.one_thread
     alone = draw_own(kind, options.seed, total)
     scheme = scheme_named(options.scheme)

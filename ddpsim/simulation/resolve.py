@@ -153,7 +153,7 @@ def resolve(
     workloads, planned = given.get("workloads", {}), given.get("planned")
     options.check(workload)
     options.check_ranks(placement.world_size)
-    if (options.tensor_parallel, options.expert_parallel, options.pipeline) != (1, 1, None):
+    if options.model_parallel:
         check_layer_groups(placement, options.tensor_parallel)
         check_layer_groups(placement, options.expert_parallel, "expert_parallel")
         check_layer_groups(placement, options.near_ranks(placement.world_size), "pipeline")
@@ -179,7 +179,7 @@ def resolve(
     extent = replace(extent, repeats=given.get("repeats", 0))
     check_extent(extent.end, len(kinds[0].workload.parameters), len(kinds))
     drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
-    costs_of = _costs_of(backend, calibration, terms=given.get("terms", True))
+    costs_of = partial(Costs.of, backend, calibration, terms=given.get("terms", True))
     settings = list(_settings_of(drawn, ranks, options, costs_of, extent.total, planned))
     if parts:
         settings = in_stages(parts, drawn, settings, placement, backend, calibration)
@@ -216,10 +216,8 @@ def with_buckets(
     settings = [replace(each, options=options, plans=plans) for each in resolved.settings]
     job = replace(resolved.job, options=options)
     if not terms:
-        costs_of = _costs_of(job.backend, job.calibration, terms=False)
-        settings = [
-            replace(each, costs=costs_of(each.gpu), copies_s=list(map(float, each.copies_s))) for each in settings
-        ]
+        plain = partial(Costs.of, job.backend, job.calibration)
+        settings = [replace(each, costs=plain(each.gpu), copies_s=list(map(float, each.copies_s))) for each in settings]
     _check_transports(job, settings[0], resolved.extent)
     return ResolvedJob(
         job, resolved.workload, resolved.kinds, resolved.draws, settings, resolved.schedule, resolved.extent
@@ -241,7 +239,7 @@ def resolve_alone(
     scaled = tuple(paces(workload, options.scale_compute, options.scale_host, options.scale))
     kind = RankKind(range(1), workload, _execution_of(workload), scaled)
     check_extent(total, len(workload.parameters))
-    costs_of = _costs_of(options.backend_for(workload), calibration, terms=False)
+    costs_of = partial(Costs.of, options.backend_for(workload), calibration)
     [setting] = _settings_of(list(draws_of(kind, options, total)), 0, options, costs_of, total)
     return setting
 
@@ -310,25 +308,11 @@ def _kinds_of(
         yield RankKind(sorted(ranks), source, execution, own, spread, jitter, beside_others, of_nodes, nodes, part)
 
 
-CostsOf = Callable[[AchievedGpu | None], Costs]
-"""Returns DDP's costs on a GPU, or on a CPU."""
-
-
-def _costs_of(backend: str, calibration: Calibration | None, *, terms: bool) -> CostsOf:
-    """Return what tells DDP's costs; with `terms` they are numbers that know what is made of them."""
-
-    def find(gpu: AchievedGpu | None) -> Costs:
-        found = Costs.of(backend, calibration, gpu)
-        return found.linear() if terms else found
-
-    return find
-
-
 def _settings_of(
     draws: Sequence[SimulatedRank],
     ranks: int,
     options: Options,
-    costs_of: CostsOf,
+    costs_of: Callable[[AchievedGpu | None], Costs],
     total: int,
     planned: Plans | None = None,
 ) -> Iterator[RankConfiguration]:
@@ -336,10 +320,12 @@ def _settings_of(
 
     Args:
         ranks: of the job; 0 is one process without DDP.
+        costs_of: tells DDP's costs on a GPU, or on a CPU.
         total: iterations.
         planned: buckets; None are those of the options.
     """
-    cycle, first, dropped = options.sync_every, draws[0].workload, _drops_nothing
+    cycle, first = options.sync_every, draws[0].workload
+    dropped: Callable[[int], frozenset[int]] = lambda iteration: frozenset()  # noqa: E731
     if options.drop:
         draws, dropped = _leave_layers_out(draws, options)
     plans = planned
@@ -365,10 +351,6 @@ def _settings_of(
                 total, max(ranks, 1), buckets, ddp=ranks > 0, input_stage=stage,
             )  # fmt: skip
         yield replace(alike[id(own)], pace=draw.pace)
-
-
-def _drops_nothing(iteration: int) -> frozenset[int]:
-    return frozenset()
 
 
 def _leave_layers_out(

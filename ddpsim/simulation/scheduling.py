@@ -13,7 +13,7 @@ import numpy as np
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.codec_costs import uncompressed
+from ddpsim.collectives.codec_costs import Encoding
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.groups import part_of, share_of_together
@@ -188,7 +188,7 @@ def _messages_of(
             number,
             message.size_bytes,
             message.parameters,
-            uncompressed(message.size_bytes),
+            Encoding(((0.0, message.size_bytes),)),
             out * copy_s,
             message.op,
             lanes.index(lane),

@@ -9,7 +9,7 @@ from statistics import median
 
 from ddpsim.bucketing import Bucket, BucketPlan
 from ddpsim.bucketing.drop import remap_gradients, skipped_buckets
-from ddpsim.collectives.codec_costs import CodecCosts, uncompressed
+from ddpsim.collectives.codec_costs import CodecCosts, Encoding
 from ddpsim.collectives.ddp_costs import ENTER_S, KERNELS, Costs
 from ddpsim.collectives.linear import Linear
 from ddpsim.jobs.plans import Plans
@@ -242,7 +242,7 @@ class RankConfiguration:
         """Return a bucket as a message; it is copied out on the device, but where gradients are its views."""
         view, parameters = self.options.gradient_as_bucket_view, bucket.parameters
         copy_s = 0.0 if view else self.costs.copies_s(len(parameters), bucket.size_bytes)
-        encoding = uncompressed(bucket.size_bytes) if self.codec is None else self.codec.encoding(bucket)
+        encoding = Encoding(((0.0, bucket.size_bytes),)) if self.codec is None else self.codec.encoding(bucket)
         device = self.devices[parameters[0]]
         return PlannedMessage(number, bucket.size_bytes, parameters, encoding, copy_s, device=device)
 
