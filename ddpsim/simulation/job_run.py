@@ -117,7 +117,7 @@ def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGrap
             lanes: tuple[int, ...] = (device,) if several else ()
             if job.options.staged:
                 lanes = tuple(number for number, nodes in enumerate(rank.lanes) if nodes)
-            if lanes not in told or device:
+            if lanes not in told:
                 told[lanes] = shared.on_busy(lanes or None)
             on_busy = told[lanes] if links is None else links.on_busy(draw.rank)
             slowdown = shared.slowdown(setting, device)
