@@ -101,7 +101,7 @@ def construct(job: ResolvedJob) -> Construction:
     shared = job.job.communication(env, Scheduled.of_buckets(0, job.job.placement.devices))
     run = GraphRun(env, graph, shared.transfer, shared.collectives.streams_per_group)
     for rank in graph.ranks:
-        run.add(rank, Processor(env, UNDISTURBED, lambda busy: None))
+        run.add(rank, [Processor(env, UNDISTURBED, lambda busy: None)])
     times = run.run()
     done = [
         _finish_message(message, [of_rank[place] for of_rank in ends], times) for place, message in enumerate(planned)

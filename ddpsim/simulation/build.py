@@ -14,7 +14,7 @@ from ddpsim.collectives.ddp_costs import KERNELS
 from ddpsim.jobs.stages import pace_of_stage
 from ddpsim.jobs.updates import ForwardWait
 from ddpsim.operations import Operation
-from ddpsim.schedules.points import BACKWARD_END
+from ddpsim.schedules.points import BACKWARD_END, Point, PointKind
 from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind, StepGraph
 from ddpsim.simulation.messages import Launches
 from ddpsim.simulation.phases import DeviceTurns, OptimizerBuilder, PreForwardBuilder
@@ -215,15 +215,15 @@ class IterationBuilder:
 
     def _backward_on_thread(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
         to, setting = self._to, self._setting
-        pace, needed_before, adds = part.pace, setting.scheduled.needed, part.adds
+        pace, needed, adds = part.pace, setting.scheduled.needed, part.adds
         filled, unused, announced = self._hooked(nodes, part)
         to.begin_phase()
         for parameter, host_s in zip(pace.order, pace.host.tolist(), strict=True):
-            if needed := needed_before[parameter]:
-                since = to.moment()
-                to.take_in(nodes, launches.take_waits(*needed))
+            if parameter in needed:
+                point, since = Point(PointKind.BACKWARD, parameter), to.moment()
+                to.take_in(nodes, launches.take_waits(point))
                 to.resume(since)
-                to.launch_all(nodes, launches.mark_passed(*needed))
+                to.launch_all(nodes, launches.mark_passed(point))
             if messages := part.layers.get(parameter):
                 host_s, _ = self._layers_wait(nodes, messages, host_s, host_s)
             begun = to.moment()
@@ -245,7 +245,7 @@ class IterationBuilder:
 
     def _backward_on_device(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
         to, setting = self._to, self._setting
-        pace, needed_before, adds = part.pace, setting.scheduled.needed, part.adds
+        pace, needed, adds = part.pace, setting.scheduled.needed, part.adds
         filled, unused, announced = self._hooked(nodes, part)
         begun = to.event() if part.begun is None else part.begun
         nodes.idle_s += pace.idle_s if setting.ddp else math.inf
@@ -256,9 +256,10 @@ class IterationBuilder:
         for parameter, host_s, work_s, lag_s in gradients:
             if devices[parameter] != to.current:
                 begun = self._turns.go_back(nodes, devices[parameter], begun)
-            if needed := needed_before[parameter]:
-                to.take_in(nodes, launches.take_waits(*needed))
-                to.launch_all(nodes, launches.mark_passed(*needed))
+            if parameter in needed:
+                point = Point(PointKind.BACKWARD, parameter)
+                to.take_in(nodes, launches.take_waits(point))
+                to.launch_all(nodes, launches.mark_passed(point))
             if messages := part.layers.get(parameter):
                 host_s, work_s = self._layers_wait(nodes, messages, host_s, work_s)
             fills = parameter in filled

@@ -180,6 +180,7 @@ class Processor:
         copy_slowdown: the same of what the host does for DDP: hooks, copies, launches.
 
     Attributes:
+        late_s: how long a collective waits for multiprocessors where this works when it could begin.
         busy: whether it works, other than for DDP.
         on_busy: called with True when work begins and with False when it ends.
     """
@@ -190,8 +191,9 @@ class Processor:
         slowdown: ComputeSlowdown,
         on_busy: OnBusy,
         copy_slowdown: float = 1.0,
+        late_s: float = 0.0,
     ) -> None:
-        self.env = env
+        self.env, self.late_s = env, late_s
         self._slowdown = slowdown
         self._factor = 1.0
         self._taken: list[Share] = []

@@ -207,10 +207,9 @@ class RankGraph:
 
     Attributes:
         number: of the rank.
-        one_thread: whether host and device are one, as on a CPU: `compute` is empty then.
+        one_thread: whether host and device are one, as on a CPU: no stream computes then.
         host: the thread that launches.
-        compute: the device's computing stream; of several devices that of the first.
-        others: those of the other devices of the rank.
+        streams: the computing stream of each device.
         copies: the device's copy engine.
         delays: on no resource: each begins when what it comes after has ended.
         lanes: collectives by process group, or by group and stream.
@@ -222,18 +221,17 @@ class RankGraph:
     one_thread: bool
     lanes: list[list[int]]
     host: list[int] = field(default_factory=list)
-    compute: list[int] = field(default_factory=list)
+    streams: list[list[int]] = field(default_factory=lambda: [[]])
     copies: list[int] = field(default_factory=list)
     delays: list[int] = field(default_factory=list)
     iterations: list[IterationNodes] = field(default_factory=list)
     last: int = ORIGIN
     nodes: range = range(0)
-    others: list[list[int]] = field(default_factory=list)
 
     @property
-    def streams(self) -> list[list[int]]:
-        """The computing stream of each device."""
-        return [self.compute, *self.others]
+    def compute(self) -> list[int]:
+        """The computing stream of the first device."""
+        return self.streams[0]
 
     def until(self, iterations: int, kind: Sequence[NodeKind]) -> RankGraph:
         """Return the first iterations; of marks, those where one of them begins or ends.
@@ -243,13 +241,15 @@ class RankGraph:
         """
         first = self.iterations[:iterations]
         last, asked = first[-1].end, {mark for each in first for mark in (each.start, each.end)}
-        host, compute, copies, delays, *lanes = (
-            nodes[: bisect_right(nodes, last)]
-            for nodes in (self.host, self.compute, self.copies, self.delays, *self.lanes)
+        host, copies, delays, *lanes = (
+            nodes[: bisect_right(nodes, last)] for nodes in (self.host, self.copies, self.delays, *self.lanes)
         )
-        compute = [node for node in compute if kind[node] is not NodeKind.MARK or node in asked]
+        streams = [
+            [node for node in stream[: bisect_right(stream, last)] if kind[node] is not NodeKind.MARK or node in asked]
+            for stream in self.streams
+        ]
         nodes = range(self.nodes.start, last + 1)
-        return RankGraph(self.number, self.one_thread, lanes, host, compute, copies, delays, first, last, nodes)
+        return RankGraph(self.number, self.one_thread, lanes, host, streams, copies, delays, first, last, nodes)
 
 
 @dataclass(slots=True)

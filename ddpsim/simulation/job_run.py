@@ -111,25 +111,25 @@ def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGrap
     run = GraphRun(env, graph, transfer, shared.collectives.streams_per_group)
     told: dict[tuple[int, ...], OnBusy] = {}
     for draw, setting, rank in zip(draws, settings, graph.ranks, strict=True):
-        mine = tuple(number for number, nodes in enumerate(rank.lanes) if nodes) if job.options.staged else ()
-        mine = (0,) if rank.others else mine
-        if mine not in told:
-            told[mine] = shared.on_busy(mine or None)
-        on_busy = told[mine] if links is None else links.on_busy(draw.rank)
+        network, several = shared.collectives.network, len(rank.streams) > 1
+        processors: list[Processor] = []
+        for device in range(len(rank.streams)):
+            lanes: tuple[int, ...] = (device,) if several else ()
+            if job.options.staged:
+                lanes = tuple(number for number, nodes in enumerate(rank.lanes) if nodes)
+            if lanes not in told:
+                told[lanes] = shared.on_busy(lanes or None)
+            on_busy = told[lanes] if links is None else links.on_busy(draw.rank)
+            slowdown = shared.slowdown(setting, device)
+            processors.append(Processor(env, slowdown, on_busy, job.costs.copy_slowdown, setting.late_s))
         run.add(
             rank,
-            Processor(env, shared.slowdown(setting), on_busy, job.costs.copy_slowdown),
-            late_s=setting.late_s,
+            processors,
             loader=None if setting.input_stage is None else Loader(setting.input_stage),
-            copy=job.copy(env, setting, shared.collectives.network, draw.stands_for),
+            copy=job.copy(env, setting, network, draw.stands_for),
             channel=None if links is None else ServerConnection(links, draw.rank).attend,
+            copy_between=job.copy_between(network, draw.stands_for) if several else None,
         )
-        if rank.others:
-            others = [
-                Processor(env, shared.slowdown(setting, each), shared.on_busy([each]), job.costs.copy_slowdown)
-                for each in range(1, job.placement.devices)
-            ]
-            run.add_devices(rank, others, job.copy_between(shared.collectives.network, draw.stands_for))
     return run
 
 

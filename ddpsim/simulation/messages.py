@@ -71,7 +71,7 @@ class Scheduled:
         lanes: groups and streams; of a pipeline, of all its ranks; of DDP's buckets, process groups or devices.
         forward: where forward stops, in order.
         updates: what the optimizer does after backward, in order; none where it updates before use.
-        needed: by parameter, the points before the computation of its gradient; empty where there are none.
+        needed: parameters before the computation of whose gradient it waits, or launches.
         filled: parameters whose gradient's hook copies it into a message.
         buffers_lane: number of the lane of module buffers; None is the one whose turn it is.
         layers_lane: of what layers wait for; None where they wait for nothing.
@@ -82,7 +82,7 @@ class Scheduled:
     lanes: tuple[Lane, ...]
     forward: tuple[ForwardWait, ...]
     updates: tuple[OptimizerUpdate, ...]
-    needed: tuple[tuple[Point, ...], ...]
+    needed: frozenset[int]
     filled: frozenset[int]
     buffers_lane: int | None = None
     layers_lane: int | None = None
@@ -91,7 +91,7 @@ class Scheduled:
     def of_buckets(cls, parameters: int, lanes: int) -> Scheduled:
         """Return DDP's own buckets, of a model of so many parameters, on so many process groups or devices."""
         world = tuple((WORLD, str(number)) for number in range(lanes))
-        return cls(BUCKETS, None, world, (), (WHOLE_UPDATE,), ((),) * parameters, frozenset(range(parameters)))
+        return cls(BUCKETS, None, world, (), (WHOLE_UPDATE,), frozenset(), frozenset(range(parameters)))
 
     @property
     def by_plan(self) -> bool:

@@ -56,8 +56,8 @@ class RankBuilder:
     ) -> None:
         self.graph, self._costs, self._enter_s = graph, costs, enter_s
         self.one_thread, self.sleeps = execution.one_thread, execution.sleeps
-        self.rank = RankGraph(number, self.one_thread, [[] for _ in range(max(lanes, len(execution.devices)))])
-        self.rank.others = [[] for _ in execution.devices[1:]]
+        lists: list[list[int]] = [[] for _ in range(max(lanes, len(execution.devices)))]
+        self.rank = RankGraph(number, self.one_thread, lists, streams=[[] for _ in execution.devices])
         self.devices, self.current, self.stream = execution.devices, 0, self.rank.compute
         graph.ranks.append(self.rank)
         self._sent: dict[int, MessageNodes] = {}

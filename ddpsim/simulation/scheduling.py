@@ -41,7 +41,7 @@ from ddpsim.schedules.mesh import (
 )
 from ddpsim.schedules.message import WORLD, Message
 from ddpsim.schedules.pipeline import works_of
-from ddpsim.schedules.points import Point, PointKind
+from ddpsim.schedules.points import PointKind
 from ddpsim.schedules.schedule import Lane, Schedule, parameters_at
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation.messages import PlannedMessage, Scheduled
@@ -154,7 +154,6 @@ def _make_ready(
     workload, options = setting.workload, setting.options
     lanes, place = (_lanes_of(schedule), None) if pipeline is None else (tuple(pipeline[0]), pipeline[1])
     layers = (number for number, lane in enumerate(lanes) if lane in _layers_lanes(place))
-    backward = parameters_at(schedule, PointKind.BACKWARD)
     filled = (index for each in schedule if is_filled_by_hooks(each) for index in each.parameters)
     forward, updates = updates_of(schedule, workload, clipping=options.clip_gradients, scale_host=options.scale_host)
     return Scheduled(
@@ -163,7 +162,7 @@ def _make_ready(
         lanes,
         forward,
         updates,
-        tuple((Point(PointKind.BACKWARD, i),) if i in backward else () for i in range(len(workload.parameters))),
+        parameters_at(schedule, PointKind.BACKWARD),
         frozenset(filled),
         lanes.index(_buffers_lane(place)),
         next(layers, None),
