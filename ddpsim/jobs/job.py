@@ -220,17 +220,6 @@ class Job(JobOptions):
         """Iterations after which what is sent repeats: those of a step, times the scheme's steps."""
         return self.accumulate * scheme_named(self.scheme).steps
 
-    def trainers(self, world_size: int, per_node: int = 1) -> int:
-        """Return how many of the ranks train, the first ones: all but those of servers.
-
-        Args:
-            per_node: ranks of a node.
-
-        Raises:
-            PlanError: servers that leave none, or do not fit on their nodes.
-        """
-        return scheme_named(self.scheme).trainers(world_size, per_node)
-
     @property
     def asynchronous(self) -> bool:
         """Whether each rank goes on without the others."""

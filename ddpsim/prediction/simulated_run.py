@@ -16,6 +16,7 @@ from ddpsim.jobs.stages import parts_of
 from ddpsim.prediction.memory import Memory, capacity_bytes
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.placed_job import PlacedJob
+from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
@@ -100,7 +101,7 @@ class SimulatedRun:
                 name = each.template.workload
                 batch = self.workload.batch_size if name is None else load_workload(name).batch_size
                 found |= dict.fromkeys(each.node_indices, batch)
-            trainers = self.options.trainers(self.placement.world_size, per_node)
+            trainers = scheme_named(self.options.scheme).trainers(self.placement.world_size, per_node)
             self._batches = tuple(found[rank // per_node] for rank in range(trainers))
         return self._batches
 

@@ -24,6 +24,7 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.network.fairness import alone_s
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
+from ddpsim.options.input_stage import InputStage
 from ddpsim.schedules.copied import runs_in_rings
 from ddpsim.schedules.mesh import DATA, EXPERT
 from ddpsim.schedules.message import WORLD
@@ -297,15 +298,15 @@ class JobResources:
         links = StageLinks(env, self.placement, given, self.options.tensor_parallel, ways, make, over)
         return links.lanes(scheduled.lanes)
 
-    def copy(
-        self, env: simpy.Environment, setting: RankConfiguration, network: Network, ranks: Sequence[int]
-    ) -> Copy | None:
-        """Return what copies a batch to the device of a simulated rank; on a CPU nothing is copied."""
-        stage = setting.input_stage
-        if stage is None:
-            return None
-        if setting.execution.one_thread or stage.copy_bytes == 0:
-            return lambda: env.timeout(0.0)
+    def copy(self, stage: InputStage, network: Network, ranks: Sequence[int], *, one_thread: bool) -> Copy:
+        """Return what copies a batch to the device of a simulated rank; on a CPU nothing is copied.
+
+        Args:
+            ranks: that it stands for.
+            one_thread: whether it computes on a CPU.
+        """
+        if one_thread or stage.copy_bytes == 0:
+            return lambda: network.env.timeout(0.0)
         together = range(self.placement.world_size) if stage.in_turn else ranks
         return partial(self._copy, network, copies_of(self.placement, together, stage))
 

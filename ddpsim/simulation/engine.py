@@ -281,16 +281,17 @@ def simulate_local(
     build_rank(graph, setting, 0, 1)
     [rank] = graph.ranks
     run, stage = GraphRun(env, graph, None, 1), setting.input_stage
-    loader, slot_Bps = None if stage is None else Loader(stage), slot_of(workload)  # noqa: N806
-    copy_s = 0.0 if stage is None else stage.copy_bytes / min(slot_Bps, stage.limit_Bps)
+    loader = None if stage is None else Loader(stage)
+    copy_s = 0.0 if stage is None else stage.copy_bytes / min(slot_of(workload), stage.limit_Bps)
 
     def copy_between(asked: PeerCopy) -> simpy.Event:
         # On a machine that is not known, the GPUs of a rank are in slots of their own.
         if placement is None:
-            return env.timeout(asked.size_bytes / slot_Bps)
+            return env.timeout(asked.size_bytes / slot_of(workload))
         return env.timeout(alone_s(*peer_demand(placement, (0,), asked.source, asked.target, asked.size_bytes)))
 
     processors = [Processor(env, UNDISTURBED, lambda busy: None) for _ in rank.streams]
     run.add(rank, processors, loader=loader, copy=lambda: env.timeout(copy_s), copy_between=copy_between)
-    report(run, rank, progress)
+    if progress is not None:
+        report(run, rank, progress)
     return [record for record in iterations_of(graph, rank, run.run()) if record.index >= WARM_UP * cycle]

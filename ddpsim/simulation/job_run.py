@@ -95,7 +95,8 @@ def start(
     for draw, setting in zip(job.draws, settings, strict=True):
         build_rank(graph, setting, draw.rank, len(shared.lanes))
     run = make_graph_run(job, shared, graph)
-    report(run, graph.ranks[0], progress)
+    if progress is not None:
+        report(run, graph.ranks[0], progress)
     return JobRun(
         job.job, job.workload, job.kinds, job.draws, settings, job.schedule, job.extent,
         graph, run, run.times, shared,
@@ -106,12 +107,12 @@ def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGrap
     """Return a run of a graph that has yet to be run, each rank on its resources."""
     job, draws, settings = resolved.job, resolved.draws, resolved.settings
     env, scheduled = shared.env, settings[0].scheduled
-    links = job.channels(env, scheduled, shared.collectives)
-    transfer = shared.transfer if job.options.comm == "real" else None
-    run = GraphRun(env, graph, transfer, shared.collectives.streams_per_group)
+    world, transfer = shared.world.collectives, shared.transfer if job.options.comm == "real" else None
+    links = job.channels(env, scheduled, world) if scheduled.schedule.asynchronous else None
+    run = GraphRun(env, graph, transfer, world.transport.streams_per_group)
     told: dict[tuple[int, ...], OnBusy] = {}
     for draw, setting, rank in zip(draws, settings, graph.ranks, strict=True):
-        network, several = shared.collectives.network, len(rank.streams) > 1
+        several, stage = len(rank.streams) > 1, setting.input_stage
         processors: list[Processor] = []
         for device in range(len(rank.streams)):
             lanes: tuple[int, ...] = (device,) if several else ()
@@ -125,10 +126,10 @@ def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGrap
         run.add(
             rank,
             processors,
-            loader=None if setting.input_stage is None else Loader(setting.input_stage),
-            copy=job.copy(env, setting, network, draw.stands_for),
+            loader=None if stage is None else Loader(stage),
+            copy=None if stage is None else job.copy(stage, world.network, draw.stands_for, one_thread=rank.one_thread),
             channel=None if links is None else ServerConnection(links, draw.rank).attend,
-            copy_between=job.copy_between(network, draw.stands_for) if several else None,
+            copy_between=job.copy_between(world.network, draw.stands_for) if several else None,
         )
     return run
 

@@ -27,6 +27,7 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import RankPart, pace_of_part, parts_of
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import WORLD
+from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.communication import JobResources, WireFactor
 from ddpsim.simulation.graph import ExecutionModel
@@ -274,7 +275,7 @@ def _kinds_of(
     Args:
         parts: what ranks have of a model in stages, by place; none of a whole one.
     """
-    trainers = options.trainers(placement.world_size, placement.gpus_per_node)
+    trainers = scheme_named(options.scheme).trainers(placement.world_size, placement.gpus_per_node)
     unused = {rank: options.unused_by(rank, workload.parameters) for rank in options.unused}
     nobody: frozenset[int] = frozenset.intersection(*unused.values()) if len(unused) == trainers else frozenset()
     members: dict[tuple[str | None, float, frozenset[int], int], list[int]] = {}
