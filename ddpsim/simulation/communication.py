@@ -136,17 +136,13 @@ class Communication:
         """Return what a collective of its bytes among all ranks takes with nothing in flight."""
         return self.collectives.estimate_s(collective.size_bytes, collective.carried_as)
 
-    def of_device(self, device: int) -> LaneGroup:
-        """Return what carries the collectives of one device of each rank."""
-        return self.lanes[device] if device else self.world
-
-    def slowdown(self, setting: RankConfiguration, device: int = 0) -> ComputeSlowdown:
-        """Return what collectives cost the computation of a rank, on one of its devices; DDP's count as allreduces."""
+    def slowdown(self, setting: RankConfiguration) -> ComputeSlowdown:
+        """Return what collectives cost the computation of a rank; what no schedule has counts as allreduces."""
 
         def taken(collective: Collective) -> Share:
-            apart = self.scheduled and collective.operation != BUFFERS
-            group = self.lanes[collective.lane] if apart else self.of_device(device)
-            operation = collective.carried_as if apart else Operation.ALLREDUCE
+            buffers = collective.operation == BUFFERS
+            group = self.world if buffers and self.scheduled else self.group_of(collective)
+            operation = collective.carried_as if self.scheduled and not buffers else Operation.ALLREDUCE
             transport, size_bytes = group.collectives.transport, collective.size_bytes
             return share_of(setting.costs, gpu, transport, group.ranks, size_bytes, operation)
 

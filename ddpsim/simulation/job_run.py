@@ -112,6 +112,7 @@ def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGrap
     told: dict[tuple[int, ...], OnBusy] = {}
     for draw, setting, rank in zip(draws, settings, graph.ranks, strict=True):
         network, several = shared.collectives.network, len(rank.streams) > 1
+        slowdown = shared.slowdown(setting)
         processors: list[Processor] = []
         for device in range(len(rank.streams)):
             lanes: tuple[int, ...] = (device,) if several else ()
@@ -120,7 +121,6 @@ def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGrap
             if lanes not in told:
                 told[lanes] = shared.on_busy(lanes or None)
             on_busy = told[lanes] if links is None else links.on_busy(draw.rank)
-            slowdown = shared.slowdown(setting, device)
             processors.append(Processor(env, slowdown, on_busy, job.costs.copy_slowdown, setting.late_s))
         run.add(
             rank,
