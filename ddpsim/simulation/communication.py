@@ -39,7 +39,6 @@ from ddpsim.simulation.contention import (
 )
 from ddpsim.simulation.graph import BETWEEN_NODES, ENDS, INSIDE_NODE, LATENCY, PeerCopy
 from ddpsim.simulation.messages import Scheduled
-from ddpsim.simulation.run import Copy, CopyBetween
 from ddpsim.simulation.servers import (
     LaneGroup,
     ServerLinks,
@@ -49,7 +48,6 @@ from ddpsim.simulation.servers import (
     StreamQueue,
     send_s,
 )
-from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.link_rates import with_faster_links
 from ddpsim.topology.node import NETWORK
@@ -137,22 +135,23 @@ class Communication:
         """Return what a collective of its bytes among all ranks takes with nothing in flight."""
         return self.collectives.estimate_s(collective.size_bytes, collective.carried_as)
 
-    def of_device(self, device: int) -> LaneGroup:
-        """Return what carries the collectives of one device of each rank."""
-        return self.lanes[device] if device else self.world
+    def slowdown(self, costs: Costs, gpu: AchievedGpu | None, arithmetic_share: float) -> ComputeSlowdown:
+        """Return what collectives cost the computation of a rank; what no schedule has counts as allreduces.
 
-    def slowdown(self, setting: RankConfiguration, device: int = 0) -> ComputeSlowdown:
-        """Return what collectives cost the computation of a rank, on one of its devices; DDP's count as allreduces."""
+        Args:
+            gpu: that computes; None as in `RankConfiguration`.
+            arithmetic_share: of the computation's time, that multiprocessors bound.
+        """
 
         def taken(collective: Collective) -> Share:
-            apart = self.scheduled and collective.operation != BUFFERS
-            group = self.lanes[collective.lane] if apart else self.of_device(device)
-            operation = collective.carried_as if apart else Operation.ALLREDUCE
+            buffers = collective.operation == BUFFERS
+            group = self.world if buffers and self.scheduled else self.group_of(collective)
+            operation = collective.carried_as if self.scheduled and not buffers else Operation.ALLREDUCE
             transport, size_bytes = group.collectives.transport, collective.size_bytes
-            return share_of(setting.costs, gpu, transport, group.ranks, size_bytes, operation)
+            return share_of(costs, capacity, transport, group.ranks, size_bytes, operation)
 
-        gpu = GpuCapacity.of(setting.gpu)
-        return ComputeSlowdown.of(setting.costs, setting.workload.arithmetic_share, taken)
+        capacity = GpuCapacity.of(gpu)
+        return ComputeSlowdown.of(costs, arithmetic_share, taken)
 
     def on_busy(self, lanes: Sequence[int] | None = None) -> OnBusy:
         """Return what is told when a rank becomes busy or idle, and slows the collectives that it is part of.
@@ -298,19 +297,14 @@ class JobResources:
         links = StageLinks(env, self.placement, given, self.options.tensor_parallel, ways, make, over)
         return links.lanes(scheduled.lanes)
 
-    def copy(self, stage: InputStage, network: Network, ranks: Sequence[int], *, one_thread: bool) -> Copy:
-        """Return what copies a batch to the device of a simulated rank; on a CPU nothing is copied.
-
-        Args:
-            ranks: that it stands for.
-            one_thread: whether it computes on a CPU.
-        """
-        if one_thread or stage.copy_bytes == 0:
+    def copy(self, stage: InputStage, network: Network, ranks: Sequence[int]) -> Callable[[], simpy.Event]:
+        """Return what copies a batch to the device of each of `ranks`."""
+        if stage.copy_bytes == 0:
             return lambda: network.env.timeout(0.0)
         together = range(self.placement.world_size) if stage.in_turn else ranks
         return partial(self._copy, network, copies_of(self.placement, together, stage))
 
-    def copy_between(self, network: Network, ranks: Sequence[int]) -> CopyBetween:
+    def copy_between(self, network: Network, ranks: Sequence[int]) -> Callable[[PeerCopy], simpy.Event]:
         """Return what copies between two devices of each of `ranks`, all at once."""
         known: dict[PeerCopy, CopyDemand] = {}
 
@@ -341,7 +335,7 @@ class JobResources:
             for lane in scheduled.lanes
         ]
         ways = find_rank_paths(self.placement, self.backend, self.calibration)
-        links = ServerLinks(env, ways, self.costs, hosts, buckets, latency_s, self.wire_factor, self.latency)
+        links = ServerLinks(env, ways, hosts, buckets, latency_s, self.wire_factor, self.latency)
         self.staleness = links.staleness
         return links
 

@@ -23,28 +23,21 @@ from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.graph import PeerCopy, StepGraph
 from ddpsim.simulation.job_run import (
-    BesideRun,
+    WARM_UP,
     JobRun,
     OtherJob,
+    ResolvedJob,
+    SimulatedIterations,
     find_repeated_s,
-    make_graph_run,
     period_of,
-    start,
 )
 from ddpsim.simulation.prices import Prices, has_prices
 from ddpsim.simulation.record import critical_path, in_model, iterations_of
-from ddpsim.simulation.resolve import (
-    WARM_UP,
-    JobConditions,
-    ResolvedJob,
-    SimulatedIterations,
-    resolve,
-    resolve_alone,
-    slot_of,
-)
+from ddpsim.simulation.resolve import JobConditions, resolve, resolve_alone, slot_of
 from ddpsim.simulation.run import GraphRun, Progress, report
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.servers import Staleness
+from ddpsim.simulation.starting import BesideRun, make_graph_run, start
 from ddpsim.topology.beside import place_beside
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.cycles import cycles

@@ -6,7 +6,7 @@ Below, nothing looks a GPU up, judges what was asked for, or asks what kind of c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import TypedDict, Unpack
@@ -28,9 +28,9 @@ from ddpsim.jobs.stages import RankPart, pace_of_part, parts_of
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.named import scheme_named
-from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.communication import JobResources, WireFactor
 from ddpsim.simulation.graph import ExecutionModel
+from ddpsim.simulation.job_run import WARM_UP, ResolvedJob, SimulatedIterations
 from ddpsim.simulation.messages import Scheduled
 from ddpsim.simulation.representatives import RankKind, SimulatedRank, draws_of
 from ddpsim.simulation.scheduling import carry_out, in_stages, schedule_of
@@ -43,66 +43,8 @@ from ddpsim.workload.gpus import AchievedGpu, gpu_of
 from ddpsim.workload.iteration_profile import check_left, find_dropped, leave_out, leave_unused, paces
 from ddpsim.workload.replayed import jitter_of
 
-WARM_UP = 3
-"""Iterations simulated before those that count: the host's lead over the device settles in two."""
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedIterations:
-    """Which iterations are simulated, and which of them count.
-
-    Attributes:
-        begin, end: of those that count, half open.
-        total: that are simulated.
-        repeats: for how many more micro-batches of its step the last but one of each stands.
-    """
-
-    begin: int
-    end: int
-    total: int
-    repeats: int = 0
-
-    @classmethod
-    def of(
-        cls, options: Options, iterations: int, warm_up: int, schedule: Schedule | None, *, whole: bool
-    ) -> SimulatedIterations:
-        """Return the extent of a run that counts so many periods, each of which sends the same.
-
-        A schedule's last iteration leaves messages in flight, which one period more sees to their end. Where forward
-        makes updates, it takes `WARM_UP` until periods are alike.
-        """
-        if schedule is not None and schedule.update != "after_backward":
-            warm_up = max(warm_up, WARM_UP)
-        begin, period = warm_up * options.period, options.period
-        end = begin + iterations * period
-        return cls(begin, end, end + (period if schedule is not None and whole else 0))
-
-
 _GENERATION = 3
 """PCIe generation of a GPU of which nothing is known: the oldest still in use, whose copies take longest."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ResolvedJob:
-    """All that a step rests on.
-
-    Attributes:
-        job: what its ranks compute and communicate on.
-        workload: of rank 0, as it was asked for.
-        kinds: of ranks.
-        draws: who is simulated for which of them; by rank of the graph, as `settings`.
-        settings: what each simulated rank runs.
-        schedule: that took the place of DDP's buckets, as it was made; None where nothing did.
-        extent: which iterations are simulated, and which of them count.
-    """
-
-    job: JobResources
-    workload: Workload
-    kinds: Sequence[RankKind]
-    draws: Sequence[SimulatedRank]
-    settings: Sequence[RankConfiguration]
-    schedule: Schedule | None
-    extent: SimulatedIterations
 
 
 class JobConditions(TypedDict, total=False):

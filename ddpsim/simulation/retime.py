@@ -17,9 +17,8 @@ from ddpsim.network.intervals import Columns
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.dependencies import Dependencies, Moments, RetimedRun, narrow
-from ddpsim.simulation.job_run import JobRun, goes_apart, period_of
+from ddpsim.simulation.job_run import JobRun, SimulatedIterations, goes_apart, period_of
 from ddpsim.simulation.prices import Prices, has_prices
-from ddpsim.simulation.resolve import SimulatedIterations
 from ddpsim.simulation.retimed_collectives import ROUNDING, BatchCopies, RetimedCollectives
 from ddpsim.simulation.retimed_work import RankWork
 

@@ -72,7 +72,7 @@ class RankWork:
             return
         distinct = list({id(each): each for each in prices.shared}.values())
         columns = [distinct.index(each) for each in prices.shared]
-        slowdowns = [each.slowdown(setting) for each in distinct]
+        slowdowns = [each.slowdown(setting.costs, setting.gpu, self._share) for each in distinct]
         found = [run.graph.collectives[node] for node in collectives]
         rows = {each.key: (row, each) for row, each in enumerate({each.key: each for each in found}.values())}
         taken = [[slowdown.taken(each) for slowdown in slowdowns] for _, each in rows.values()]

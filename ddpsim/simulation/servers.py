@@ -8,13 +8,12 @@ shares them among itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import simpy
 
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.groups import part_of, part_of_place, share_of_together
 from ddpsim.collectives.launched import BUFFERS, Collective
@@ -29,7 +28,6 @@ from ddpsim.operations import Operation
 from ddpsim.schedules.mesh import SENDS, TENSOR, stage_of_group
 from ddpsim.schedules.schedule import Lane
 from ddpsim.schedules.servers import count_sendable
-from ddpsim.simulation.contention import OnBusy, Process, slow_messages
 from ddpsim.topology.graph import Placement
 
 
@@ -58,7 +56,7 @@ class StreamQueue:
         self._last = self._network.env.process(self._send(demand, self._last))
         return self._last
 
-    def _send(self, demand: Demand, before: simpy.Event | None) -> Process:
+    def _send(self, demand: Demand, before: simpy.Event | None) -> Generator[simpy.Event, Any, None]:
         if self._latency_s > 0:
             yield self._network.env.timeout(self._latency_s)
         if before is not None and not before.processed:
@@ -204,7 +202,6 @@ class ServerLinks:
 
     Attributes:
         ways: between them.
-        costs: say how a rank's computation slows its own messages.
         hosts: the ranks that are servers, or whose places servers share.
         buckets: of each lane, in the order of its messages.
         latency_s: of a message before its bytes, where messages go one behind the other; None where each takes what a
@@ -215,7 +212,6 @@ class ServerLinks:
 
     env: simpy.Environment
     ways: RankPaths
-    costs: Costs
     hosts: Sequence[int]
     buckets: Sequence[Sequence[Bucket]]
     latency_s: float | None
@@ -229,11 +225,6 @@ class ServerLinks:
 
     def __post_init__(self) -> None:
         self.network = Network(self.env, {})
-
-    def on_busy(self, rank: int) -> OnBusy:
-        """Return what is told when a rank becomes busy or idle, and slows its messages; of no kind of hops, as those
-        of a pattern are."""
-        return slow_messages(self.network, self.costs, {}, rank)
 
     def demand(self, rank: int, collective: Collective) -> Demand:
         """Return what a rank's push or pull asks of the network."""
@@ -287,7 +278,7 @@ class ServerConnection:
         """Send a collective; return the event of its end."""
         return self._links.env.process(self._send(collective))
 
-    def _send(self, collective: Collective) -> Process:
+    def _send(self, collective: Collective) -> Generator[simpy.Event, Any, None]:
         links = self._links
         of_lane = links.buckets[collective.lane]
         bucket = of_lane[collective.number % len(of_lane)]
