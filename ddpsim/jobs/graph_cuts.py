@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddpsim.bucketing.compiled import graph_splits
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.jobs.simulated import Options
 from ddpsim.workload import Workload
 from ddpsim.workload.gpus import AchievedGpu, gpu_of
@@ -33,17 +32,24 @@ def graphs_of(workload: Workload, options: Options) -> list[tuple[int, ...]]:
 
 
 def split_into_graphs(
-    paces: Sequence[IterationProfile], workload: Workload, options: Options, costs: Costs, factor: float
+    paces: Sequence[IterationProfile],
+    workload: Workload,
+    options: Options,
+    factor: float,
+    graph_s: float,
+    passes: float,
 ) -> list[IterationProfile]:
     """Return `paces` of a step that torch.compile splits into a graph a bucket.
 
     Args:
         factor: on the device's time of the rank, beside that of the options.
+        graph_s: host time that one more graph takes.
+        passes: through memory, of what crosses a cut.
     """
     graphs = graphs_of(workload, options)
-    cut_s = cuts_s(workload, graphs, gpu_of(workload.gpu, workload.provenance), costs.graph_passes)
+    cut_s = cuts_s(workload, graphs, gpu_of(workload.gpu, workload.provenance), passes)
     edges_s = [each * options.scale_compute * factor for each in cut_s or [0.0] * len(graphs)]
-    return [group_by_graphs(each, graphs, costs.graph_s, edges_s) for each in paces]
+    return [group_by_graphs(each, graphs, graph_s, edges_s) for each in paces]
 
 
 def cuts_s(

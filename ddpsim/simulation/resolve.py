@@ -244,7 +244,7 @@ def _kinds_of(
         if unused_here:
             scaled = [leave_unused(each, unused_here, nobody, source.parameters) for each in scaled]
         if options.compiled:
-            scaled = split_into_graphs(scaled, source, options, costs, factor)
+            scaled = split_into_graphs(scaled, source, options, factor, costs.graph_s, costs.graph_passes)
         spread, of_nodes = (0.0, 0.0) if execution.sleeps else (costs.pace_spread, costs.node_spread)
         nodes = len({rank // placement.gpus_per_node for rank in ranks})
         jitter, own = jitter_of(source) if source.iterations > 1 else 0.0, tuple(scaled)
