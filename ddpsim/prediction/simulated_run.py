@@ -240,7 +240,7 @@ class SimulatedRun:
         ran = self._graph()
         if ran.job.options.fidelity == "steps":
             ran = replace(ran, job=replace(ran.job, options=replace(ran.job.options, fidelity="flow")))
-        return run_again(ran, self._extent(ran), assumed)
+        return run_again(ran, self._extent(ran), assumed, None if self._order is None else self._order.graph)
 
     def let_go(self) -> None:
         """Keep the graph no longer, for it is large; asked for again, it is simulated again."""

@@ -116,19 +116,22 @@ def run_resolved(resolved: ResolvedJob, progress: Progress | None = None) -> Job
     return ran
 
 
-def run_again(run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assumptions]) -> list[float | None]:
+def run_again(
+    run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assumptions], graph: StepGraph | None = None
+) -> list[float | None]:
     """Return the period under each of `assumed`, of the same graph run again with what its nodes take then.
 
     Args:
         run: that has begun with the iterations of `extent`, at least.
         extent: which iterations count.
+        graph: of the iterations until `extent.end`; None finds it.
 
     Returns:
         None where nodes would be others, or might: it has to be built anew.
     """
     if not assumed or not has_prices(run):
         return [None] * len(assumed)
-    graph = run.graph.until(extent.end)
+    graph = graph or run.graph.until(extent.end)
     prices = Prices(run, graph, assumed)
     kept = [not prices.another[column] and _keeps_graph(run, each) for column, each in enumerate(assumed, 1)]
     again = [column for column, keeps in enumerate(kept, 1) if keeps]
