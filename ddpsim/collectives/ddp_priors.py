@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ddpsim.collectives.constant import Constant
-from ddpsim.gpus.table import GpuSpec
 
 _MEASURED = "measured on a 2-core machine, torch 2.13, gloo"
 _GRAPH = (
@@ -146,7 +145,7 @@ DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
 
 _DOMAINS = {"staged_slowdown": 1.2}
 _IN_A_BOX = {"pace_spread": 0.001, "shared_compute_slowdown": 1.002, **_DOMAINS}
-_DEVICES: Mapping[int, Mapping[str, float]] = {
+DEVICES: Mapping[int, Mapping[str, float]] = {
     80: {"node_spread": 0.044},
     90: {**_IN_A_BOX, "node_spread": 0.02},
     100: _IN_A_BOX,
@@ -166,17 +165,9 @@ nodes differ by beyond that is fitted to steps of 8 to 128 GPUs, A100's and H100
 `python -m studies.published.many_ranks --fit`.
 """
 
-_MODULES: Mapping[int, Mapping[str, float]] = {80: {"pace_spread": 0.008, "shared_compute_slowdown": 1.0}}
+MODULES: Mapping[int, Mapping[str, float]] = {80: {"pace_spread": 0.008, "shared_compute_slowdown": 1.0}}
 """The same of modules with NVLinks alone: A100's draw 400 to 500 W, its cards in slots 250 to 300.
 
 Fitted to the two boxes of A100 modules that structure may be chosen on (`python -m studies.published.devices_fit`).
 Ranks' clocks of a third, which had no part in it, differ by 0.6 to 1.1 % (`python -m studies.published.device_spread`).
 """
-
-
-def devices_of(backend: str, gpu: GpuSpec) -> Mapping[str, float]:
-    """Return what is known of the devices of a GPU's generation in place of the priors, which are V100's."""
-    if backend != "nccl":
-        return {}
-    modules = _MODULES.get(gpu.sm or 0, {}) if gpu.nvlinks else {}
-    return {**_DEVICES.get(gpu.sm or 0, {}), **modules}
