@@ -13,7 +13,7 @@ from typing import Any
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.codec_priors import CODEC_PRIORS
 from ddpsim.collectives.constant import GIVEN
-from ddpsim.collectives.ddp_priors import DDP_PRIORS, DEVICES, KERNEL_S
+from ddpsim.collectives.ddp_priors import DDP_PRIORS, DEVICES, KERNEL_S, MODULES
 from ddpsim.collectives.linear import Linear, Rate
 from ddpsim.collectives.nccl.loads import HOST, HOST_TO_NIC, NET, NVLINK, NVSWITCH, PCIE, XGMI
 from ddpsim.compression import Roofline
@@ -144,8 +144,9 @@ class Costs:
         gpu = GPUS.get(device) if isinstance(device, str) else device
         if gpu is not None:
             # What is known of the devices of a GPU's generation stands in place of the priors, which are V100's.
-            known_devices = DEVICES.get(gpu.spec.sm or 0, {}) if backend == "nccl" else {}
-            values |= {f"{backend}.ddp.{name}": value for name, value in known_devices.items()}
+            for known_devices in (DEVICES, MODULES if gpu.spec.nvlinks else {}) if backend == "nccl" else ():
+                of_generation = known_devices.get(gpu.spec.sm or 0, {})
+                values |= {f"{backend}.ddp.{name}": value for name, value in of_generation.items()}
             values[f"{backend}.ddp.copy_Bps"] = gpu.achieved_Bps / 2
             values[f"{backend}.ddp.copy_s"] = KERNEL_S
         known = {} if calibration is None else calibration.constants

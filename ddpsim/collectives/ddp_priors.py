@@ -146,7 +146,7 @@ DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
 _DOMAINS = {"staged_slowdown": 1.2}
 _IN_A_BOX = {"pace_spread": 0.001, "shared_compute_slowdown": 1.002, **_DOMAINS}
 DEVICES: Mapping[int, Mapping[str, float]] = {
-    80: {"node_spread": 0.041},
+    80: {"node_spread": 0.044},
     90: {**_IN_A_BOX, "node_spread": 0.02},
     100: _IN_A_BOX,
     103: _IN_A_BOX,
@@ -159,8 +159,15 @@ In a box, Hopper's `pace_spread` is that of 38 H100 on hosts of their own, whose
 eight H100: `python -m studies.published.devices_fit 0.001`. Of the data centre's Blackwells there is one row of GB300,
 which says that they cost each other nothing, and Hopper's are taken. From Hopper on NCCL's kernels have a memory
 synchronization domain of their own, and what passes through host memory gets on beside computation: how much it is
-slowed there is an estimate (NVIDIA/nccl issue 1433 has up to 1.4 between cards). What `devices_fit` prints of Ampere
-and Ada comes from boxes whose links are in doubt; theirs, and those of cards of later generations, stay V100's. What
+slowed there is an estimate (NVIDIA/nccl issue 1433 has up to 1.4 between cards). What `devices_fit` prints of cards
+of Ampere and Ada comes from boxes whose links are in doubt; theirs, and those of later generations, stay V100's. What
 nodes differ by beyond that is fitted to steps of 8 to 128 GPUs, A100's and H100's each to its own:
 `python -m studies.published.many_ranks --fit`.
+"""
+
+MODULES: Mapping[int, Mapping[str, float]] = {80: {"pace_spread": 0.008, "shared_compute_slowdown": 1.0}}
+"""The same of modules with NVLinks alone: A100's draw 400 to 500 W, its cards in slots 250 to 300.
+
+Fitted to the two boxes of A100 modules that structure may be chosen on (`python -m studies.published.devices_fit`).
+Ranks' clocks of a third, which had no part in it, differ by 0.6 to 1.1 % (`python -m studies.published.device_spread`).
 """

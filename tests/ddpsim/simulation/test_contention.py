@@ -78,8 +78,11 @@ def test_a_larger_gpu_pays_less_and_one_that_nobody_described_pays_as_the_one_th
 
 def test_devices_of_a_generation_that_was_measured_differ_as_it_does():
     v100, a100, h100, b200 = (Costs.of("nccl", None, device) for device in ("V100", "A100", "H100", "B200"))
-    assert v100.pace_spread == a100.pace_spread > h100.pace_spread == b200.pace_spread == 0.001
+    assert v100.pace_spread > a100.pace_spread == 0.008 > h100.pace_spread == b200.pace_spread == 0.001
     assert v100.shared_compute_slowdown > h100.shared_compute_slowdown == b200.shared_compute_slowdown == 1.002
+    assert a100.shared_compute_slowdown == 1.0
+    card = Costs.of("nccl", None, "A100-PCIe")
+    assert (card.pace_spread, card.node_spread) == (v100.pace_spread, a100.node_spread)
     assert Costs.of("nccl", None, "RTXPRO6000").pace_spread == v100.pace_spread
     assert Costs.of("nccl", given(pace_spread=0.1), "H100").pace_spread == 0.1
     assert Costs.of("gloo", None, "H100").pace_spread == 0.0
