@@ -183,7 +183,11 @@ def depends_on(sample: Sample, name: str) -> bool:
     if "share" in parts:
         return parts[-1] == layout.nic_share
     if "hopper" in parts:
-        return layout.shape.sm >= 90
+        return layout.shape.sm >= 90 and (layout.nodes == 1 or "hop" not in parts)
+    if parts[1] == "pull":
+        return layout.shape.sm == 80 and layout.nodes == 1 and layout.shape.nvlink
+    if parts[1] == "ll_max_share":
+        return (layout.nodes == 1) is (parts[2] != "net")
     if "nvls" in parts:
         return layout.shape.nvls is not None
     return ("node" not in parts or layout.nodes == 1) and all(

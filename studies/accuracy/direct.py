@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import mean, median
 
 from ddpsim.collectives.calibration import Calibration
@@ -97,7 +98,7 @@ def _systems() -> tuple[System, ...]:
 
 
 def _row(each: Beside) -> str:
-    bands = [each.signed(first, last) for first, last in zip(EDGES, EDGES[1:], strict=False)]
+    bands = [each.signed(first, last) for first, last in pairwise(EDGES)]
     cells = ["" if error is None else f"{error:+.0%}" for error in bands]
     return f"| {each.system.name} | {each.nccl} | {each.ranks} | {' | '.join(cells)} | {each.error:.1%} |"
 
