@@ -6,6 +6,7 @@ from ddpsim.collectives.constant import Constant
 
 _TUNING = "NCCL src/graph/tuning.cc"
 _TABLES = "pooled fit to public nccl-tests tables; `python -m studies.accuracy.accuracy`"
+_INSIDE = "fitted to tables inside a node, all others held; `python -m studies.accuracy.direct --constants`"
 _NVLINK = "128 of 144 bytes of an NVLink packet are payload, NCCL counts 20 of 25 GB/s"
 
 _SWITCHED = f"and of every NVLink from Ampere on; {_TUNING} and {_TABLES}"
@@ -54,11 +55,15 @@ PRIORS: tuple[Constant, ...] = (
         "nccl.ll_max_share.node",
         0.416,
         "1",
-        f"of llMaxBws that LL reaches in a node before NCCL 2.13; {_TUNING}, {_TABLES}",
+        f"of llMaxBws that LL reaches in a node before NCCL 2.13, or before Ampere; {_TUNING}, {_TABLES}",
         log_std=0.5,
     ),
     Constant(
-        "nccl.ll_max_share.newer", 1.0, "1", f"the same of NCCL 2.13 and later; {_TUNING}, {_TABLES}", log_std=0.5
+        "nccl.ll_max_share.newer",
+        1.0,
+        "1",
+        f"the same of NCCL 2.13 and later on Ampere; {_TUNING}, {_INSIDE}",
+        log_std=0.5,
     ),
     Constant("nccl.ll_max_share.hopper", 1.04, "1", f"the same on Hopper and later; {_TUNING}, {_TABLES}", log_std=0.5),
     Constant(

@@ -1,8 +1,9 @@
 """Allreduces inside a node over NVLink, each table beside what is predicted, by NCCL's version and cards in use.
 
-`python -m studies.accuracy.direct` prints mean signed errors of times by size: up to 64 KiB (latency), up to 1 MiB
-(changes of protocol), up to 16 MiB, up to 256 MiB, and beyond. A site's own tables have no part in its constants;
-those of `FOUND_LAST` had none in any.
+`python -m studies.accuracy.direct [--constants]` prints mean signed errors of times by size: up to 64 KiB (latency), up
+to 1 MiB (changes of protocol), up to 16 MiB, up to 256 MiB, and beyond. A site's own tables have no part in its
+constants; those of `FOUND_LAST` had none in any. With `--constants` it prints what rings and in-switch reductions
+inside a node are by, fitted to `INSIDE` alone while all other constants are the shipped ones.
 
 Sites sorted by name, the first, third, ... are those that structure was chosen on, all others judge. Of the tables in
 `systems.py` the errors had been seen before the halves were made; of `FOUND_LAST` none had been predicted.
@@ -16,6 +17,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean, median
 
+import numpy as np
+
+from ddpsim.calibrating.documented import make_documented_calibration
+from ddpsim.calibrating.fitting import Prior, Vector, fit
+from ddpsim.calibrating.pooled import CachedTimes, thin_rows
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.units import MIB
 from studies.accuracy.residuals import constants, systems
@@ -40,6 +46,12 @@ INSIDE = (
     "polaris_1node_4xA100",
 )
 """The tables of `systems.py` that are of NVLink inside a node."""
+
+FREE = (
+    *("pull.hop", "hopper.hop.ll128", "ll_max_share.newer", "nvls.start_s", "nvls.efficiency", "nvls.round_bytes"),
+    *("efficiency.nvswitch.ll128", "efficiency.nvswitch.simple"),
+)
+"""The constants that `--constants` fits."""
 
 EDGES = (0, 64 << 10, MIB, 16 * MIB, 256 * MIB, 1 << 60)
 
@@ -93,6 +105,21 @@ def beside(chosen: Sequence[System] | None = None) -> Iterator[Beside]:
         )
 
 
+def fit_constants() -> Mapping[str, float]:
+    """Return by name the constants of `FREE` that tables inside a node agree on, from where their releases document."""
+    shipped, documented = Calibration.priors("nccl"), make_documented_calibration().constants
+    names = [f"nccl.{name}" for name in FREE]
+    priors = {name: Prior(documented[name].value, documented[name].log_std or 0.0) for name in names}
+    samples = [thin_rows(load(system)) for system in systems() if system.name in INSIDE]
+    memories = [CachedTimes(sample, names, shipped) for sample in samples]
+
+    def predict(values: Mapping[str, float]) -> Vector:
+        calibration = shipped.with_values(values, source="trial")
+        return np.concatenate([memory.predict(calibration) for memory in memories])
+
+    return fit(predict, priors, np.concatenate([sample.undisturbed for sample in samples])).values
+
+
 def _systems() -> tuple[System, ...]:
     return (*(system for system in systems() if system.name in INSIDE), *FOUND_LAST)
 
@@ -104,7 +131,11 @@ def _row(each: Beside) -> str:
 
 
 def main() -> int:
-    """Print a line a table of each half, fewest cards first, and the medians."""
+    """Print a line a table of each half, fewest cards first, and the medians; or the constants."""
+    if "--constants" in sys.argv[1:]:
+        for name, value in fit_constants().items():
+            print(f"{name} {value:.3g}")
+        return 0
     found = sorted(beside(), key=lambda each: (each.ranks, each.nccl, each.system.name))
     for half in (True, False):
         own = [each for each in found if each.chooses is half]

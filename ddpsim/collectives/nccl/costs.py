@@ -39,8 +39,8 @@ _PULLING = 80
 """Compute capability whose GPUs read over NVLink what others have written to memory of their own, where all other GPUs
 write to the next one's: `ncclTopoCheckP2p` in NCCL's `src/graph/paths.cc`."""
 _FAST_LL_FROM = 2013
-"""Release from which LL reaches what NCCL counts inside a node: on A100 2.8.4, 2.10.3 and 2.12.12 reach less than half
-of it, later ones all of it; no table is of a release between."""
+"""Release from which LL reaches nearly what NCCL counts inside a node of A100: 2.8.4, 2.10.3 and 2.12.12 reach less
+than half of it; no table is of a release between. Of older GPUs no table of small sizes is of a later one."""
 _THREADS = {LL: 512, LL128: 640, SIMPLE: 512}
 _BYTES_PER_THREAD = {LL: 8, LL128: 8, SIMPLE: 64}
 _MAX_CHANNELS = 32
@@ -177,7 +177,9 @@ class EntryCosts:
     @property
     def _place_of_ll(self) -> str:
         """Which constant says how much of `llMaxBws` LL reaches in a node: releases before 2.13 reach less."""
-        return "newer" if self.layout.shape.version >= _FAST_LL_FROM else "node"
+        shape = self.layout.shape
+        newer = shape.version >= _FAST_LL_FROM and generation(shape.sm) >= generation(80)
+        return "newer" if newer else "node"
 
     def share(self, operation: Operation) -> float:
         """Return the part of an allreduce's bytes that a ring carries for an operation."""
