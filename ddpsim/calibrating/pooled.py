@@ -27,7 +27,7 @@ _FAR = 2.0
 `python -m studies.accuracy --constants` names the tables that are set aside.
 """
 
-_BEND = 0.7
+BEND = 0.7
 """Scales beyond which a row counts linearly, less than for one machine: sites differ by more than rows scatter.
 
 Chosen by hand on the tables kept here, in eight folds of sites: their median error is 15.2 %, and with 1.345 16.0 %.
@@ -105,7 +105,7 @@ def _fit_samples(samples: Sequence[Sample], near: Mapping[str, float] | None) ->
         calibration = start.with_values(values, source="trial")
         return np.concatenate([memory.predict(calibration) for memory in memories])
 
-    return fit(predict, priors, np.concatenate([sample.undisturbed for sample in samples]), near, _BEND)
+    return fit(predict, priors, np.concatenate([sample.undisturbed for sample in samples]), near, BEND)
 
 
 def _parts(samples: Sequence[Sample], rows: Vector) -> Iterator[Vector]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.nccl.costs import EntryCosts
+from ddpsim.collectives.nccl.costs import Cost, EntryCosts
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.versions import CURRENT, LL128, RING, SIMPLE
@@ -28,42 +28,40 @@ def costs(machine: str, nodes: int, gpus: int) -> EntryCosts:
     return EntryCosts(layout, {name.removeprefix("nccl."): each.value for name, each in PRIORS.constants.items()})
 
 
-def latency_s(machine: str, gpus: int, size: int) -> float:
-    demand = transport(machine, gpus).demand(Operation.ALLREDUCE, size)
-    return demand.latency_s + demand.stall_s
+def ring(machine: str, gpus: int, size: int) -> Cost:
+    """Return what a ring by Simple takes."""
+    found = costs(machine, 1, gpus)
+    [entry] = [each for each in found.layout.entries if (each.algorithm, each.protocol) == (RING, SIMPLE)]
+    return found.of(entry, size)
 
 
 @pytest.mark.parametrize("gpus", [2, 4, 8])
 def test_a_ring_of_a100_copies_a_chunk_into_its_own_buffer_in_each_of_its_first_loops(gpus: int) -> None:
     loop = CHANNELS * gpus * CHUNK
     copy_s = CHUNK / PRIORS["nccl.channel.simple"]
-    whole, four, many = (latency_s("dgx-a100", gpus, times * loop) for times in (1, 4, 16))
-    assert four - whole == pytest.approx(3 * copy_s, rel=1e-6)
-    assert many == pytest.approx(four, rel=1e-6)
-    part = latency_s("dgx-a100", gpus, loop // 2)
-    assert whole - part == pytest.approx(copy_s / 2, rel=1e-6)
+    for loops, copies in ((0.5, 0.5), (1, 1), (4, 4), (16, 4)):
+        found = ring("dgx-a100", gpus, int(loops * loop))
+        assert found.before_s == pytest.approx(copies * copy_s)
+        assert found.latency_s > found.before_s
 
 
 @pytest.mark.parametrize("machine", ["dgx-1v", "dgx-h100"])
 def test_gpus_that_write_to_the_next_one_copy_nothing_first(machine: str) -> None:
-    assert latency_s(machine, 4, 1 << 30) == pytest.approx(latency_s(machine, 4, 1 << 32), rel=1e-6)
+    assert ring(machine, 4, 1 << 32).before_s == 0
 
 
 def test_fewer_cards_lose_more_to_copies_for_the_same_bytes() -> None:
-    size = 256 * MIB
-    shares = []
-    for gpus in (2, 4, 8):
-        found = costs("dgx-a100", 1, gpus)
-        [entry] = [e for e in found.layout.entries if (e.algorithm, e.protocol) == (RING, SIMPLE)]
-        cost = found.of(entry, size)
-        shares.append(cost.before_s / cost.time_s(size))
+    found = [ring("dgx-a100", gpus, 256 * MIB) for gpus in (2, 4, 8)]
+    shares = [cost.before_s / cost.time_s(256 * MIB) for cost in found]
     assert shares == sorted(shares, reverse=True)
+    assert shares[0] > 4 * shares[2]
 
 
 def test_ll_reaches_what_nccl_counts_from_2_13_on() -> None:
-    old, new = (transport("hgx-a100-4", 4, version=version) for version in (2012, 2013))
-    assert old.choice(MIB).protocol == new.choice(MIB).protocol == "ll"
-    assert new.time_s(Operation.ALLREDUCE, MIB) < 0.8 * old.time_s(Operation.ALLREDUCE, MIB)
+    old, new = (transport("dgx-a100", 8, version=version) for version in (2012, 2013))
+    size = MIB // 2
+    assert old.choice(size).protocol == new.choice(size).protocol == "ll"
+    assert new.time_s(Operation.ALLREDUCE, size) < 0.9 * old.time_s(Operation.ALLREDUCE, size)
 
 
 def test_chunks_through_the_switch_double_at_nccl_s_thresholds() -> None:
