@@ -60,7 +60,7 @@ PRIORS: tuple[Constant, ...] = (
     ),
     Constant(
         "nccl.ll_max_share.newer",
-        0.9,
+        0.886,
         "1",
         f"the same of NCCL 2.13 and later on Ampere; {_TUNING}, {_INSIDE}",
         log_std=0.5,
@@ -82,14 +82,14 @@ PRIORS: tuple[Constant, ...] = (
     ),
     Constant(
         "nccl.pull.hop",
-        1.44,
+        1.34,
         "1",
         f"hops by Simple over NVLink in a node, of GPUs that pull (compute capability 8.0); {_TABLES}",
         log_std=0.5,
     ),
     Constant(
         "nccl.hopper.hop.ll128",
-        0.634,
+        0.679,
         "1",
         f"hops by LL128 over NVLink in a node, of Hopper and later beside older GPUs; {_TABLES}",
         log_std=0.5,
@@ -99,7 +99,7 @@ PRIORS: tuple[Constant, ...] = (
         "nccl.efficiency.nvswitch.{}",
         "1",
         1.0,
-        (0.5, 0.647, 0.96),
+        (0.5, 0.738, 0.91),
         _SWITCHED,
         0.25,
     ),
@@ -133,15 +133,15 @@ PRIORS: tuple[Constant, ...] = (
         log_std=0.3,
         most=1.0,
     ),
-    Constant("nccl.nvls.start_s", 2.57e-05, "s", f"{_TUNING} baseLat; {_TABLES}", log_std=0.4),
+    Constant("nccl.nvls.start_s", 2.61e-05, "s", f"{_TUNING} baseLat; {_TABLES}", log_std=0.4),
     Constant(
         "nccl.nvls.round_bytes",
-        17700,
+        17100,
         "B",
         f"what a head's chunk would have to be longer by to take the time that its round is idle; {_TABLES}",
         log_std=0.5,
     ),
-    Constant("nccl.nvls.efficiency", 0.753, "1", f"{_TUNING} nvlsEfficiency; {_TABLES}", log_std=0.2),
+    Constant("nccl.nvls.efficiency", 0.792, "1", f"{_TUNING} nvlsEfficiency; {_TABLES}", log_std=0.2),
     Constant("nccl.crossover.ll", 1.0, "1", f"NCCL's belief of LL times this; 1 is NCCL's own, {_TUNING}", log_std=0.1),
     Constant(
         "nccl.crossover.ll128", 1.0, "1", f"NCCL's belief of LL128 times this; 1 is NCCL's own, {_TUNING}", log_std=0.1

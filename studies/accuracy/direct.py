@@ -50,10 +50,7 @@ INSIDE = (
 UNSURE = "polaris_1node_4xA100"
 """A table whose times fit NCCL_PROTO=Simple, which its page states of another job: no part of `--constants`."""
 
-FREE = (
-    *("pull.hop", "hopper.hop.ll128", "ll_max_share.newer", "nvls.start_s", "nvls.efficiency", "nvls.round_bytes"),
-    *("efficiency.nvswitch.ll128", "efficiency.nvswitch.simple"),
-)
+FREE = (*("pull.hop", "hopper.hop.ll128", "ll_max_share.newer", "nvls.start_s", "nvls.efficiency", "nvls.round_bytes"),)
 """The constants that `--constants` fits."""
 
 EDGES = (0, 64 << 10, MIB, 16 * MIB, 256 * MIB, 1 << 60)

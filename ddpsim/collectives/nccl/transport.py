@@ -141,7 +141,8 @@ class NcclTransport(ByOperation):
             loads[load.link.name] = loads.get(load.link.name, 0.0) + value
         # A ring's latencies lie between its steps. Trees and chains are one message, their latency before it.
         stepwise = cost.entry.algorithm == RING and operation.steps(self.layout.ranks) > 1 and not operation.rooted
-        stall_s = (cost.latency_s - self._cost.start_s(cost.entry.protocol)) * factor if stepwise else 0.0
+        ahead_s = self._cost.start_s(cost.entry.protocol) + cost.before_s
+        stall_s = (cost.latency_s - ahead_s) * factor if stepwise else 0.0
         return Demand(
             cost.latency_s * factor - stall_s,
             size_bytes,
