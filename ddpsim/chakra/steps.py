@@ -18,10 +18,10 @@ import numpy as np
 
 from ddpsim.bucketing import Parameter
 from ddpsim.chakra.schema import Attribute, CollectiveType, NodeType, Tensors, TraceNode
+from ddpsim.collectives.launched import BUFFERS
 from ddpsim.collectives.linear import PER
 from ddpsim.operations import Operation
-from ddpsim.schedules.message import WORLD
-from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, Cause, IterationNodes, NodeKind, RankGraph, StepGraph
+from ddpsim.simulation.graph import BUFFERS_PART, Cause, IterationNodes, NodeKind, RankGraph, StepGraph
 from ddpsim.simulation.job_run import JobRun
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload import Buffer
@@ -254,8 +254,7 @@ class _Writer:
         return _sort_ids(found)
 
     def _group(self, lane: int) -> str:
-        scheduled = self._setting.scheduled
-        return WORLD if scheduled is None else scheduled.lanes[lane][0]
+        return self._setting.scheduled.lanes[lane][0]
 
     def _since_us(self, node: int) -> int:
         begun_s = self._run.times.begin[node]

@@ -1,4 +1,4 @@
-"""A model in consecutive stages, and what each rank of a pipeline has of a workload.
+"""A model in consecutive stages, and what each rank of a pipeline has of a workload and of its pace.
 
 A stage is some layers next to each other in forward's order, of which the longest is as short as can be. Rank r of P
 has the stages r, r + P, and so on.
@@ -6,7 +6,7 @@ has the stages r, r + P, and so on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
@@ -18,6 +18,7 @@ from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.schedules.pipeline import count_most_under_way, divide_stages, works_of
 from ddpsim.schedules.units import modules_of
 from ddpsim.workload import Workload
+from ddpsim.workload.iteration_profile import IterationProfile
 from ddpsim.workload.layer_messages import LayerMessage, TensorParallel
 from ddpsim.workload.parallel_linears import blocks_in, width_of
 from ddpsim.workload.profile import Buffer, Phase, Seconds
@@ -284,3 +285,53 @@ def _find_owner(buffer: Buffer, names: Sequence[str]) -> str:
         return next((at for at, (one, other) in enumerate(pairs) if one != other), 0)
 
     return max(names, key=common)
+
+
+def pace_of_part(whole: IterationProfile, part: RankPart) -> IterationProfile:
+    """Return the pace of a rank, of that of the whole model; gradients are numbered among those that it has."""
+    if part.size == 1:
+        return whole
+    own = {index: at for at, index in enumerate(part.indices)}
+    kept = _keep(whole, own.keys(), ends=part.place == 0)
+    made = replace(
+        kept,
+        order=tuple(own[index] for index in kept.order),
+        forward_host=whole.forward_host * part.host,
+        forward_work=whole.forward_work * part.device,
+        optimizer_host=whole.optimizer_host * part.size,
+        optimizer_work=whole.optimizer_work * part.size,
+        idle_s=0.0,
+        missed=frozenset(own[index] for index in whole.missed & own.keys()),
+    )
+    return replace(made, idle_s=made.least_idle_s)
+
+
+def pace_of_stage(whole: IterationProfile, part: RankPart, stage: StagePart) -> IterationProfile:
+    """Return the pace of one stage of a rank, of that of all that the rank has."""
+    if len(part.stages) == 1:
+        return whole
+    return replace(
+        _keep(whole, stage.parameters, ends=stage.stage == part.stages[0].stage),
+        forward_host=whole.forward_host * (stage.host[1] - stage.host[0]),
+        forward_work=whole.forward_work * (stage.device[1] - stage.device[0]),
+    )
+
+
+def _keep(pace: IterationProfile, parameters: Collection[int], *, ends: bool) -> IterationProfile:
+    """Return the backward of some parameters.
+
+    Args:
+        ends: whether what follows the last gradient of all is theirs.
+    """
+    places = [at for at, index in enumerate(pace.order) if index in parameters]
+    host, work, lag = (np.asarray(times)[places] for times in (pace.host, pace.work, pace.lag))
+    tail = 1.0 if ends else 0.0
+    return replace(
+        pace,
+        order=tuple(pace.order[at] for at in places),
+        host=host,
+        work=work,
+        lag=lag,
+        tail_host=tail * pace.tail_host,
+        tail_work=tail * pace.tail_work,
+    )

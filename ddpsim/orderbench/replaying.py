@@ -21,8 +21,8 @@ from ddpsim.order.consensus import arrange, consensus
 from ddpsim.order.traces import held_back_by
 from ddpsim.orderbench.machines import BenchMachine
 from ddpsim.simulation import simulate
+from ddpsim.simulation.job_run import WARM_UP
 from ddpsim.simulation.representatives import LATEST, SimulatedRank
-from ddpsim.simulation.resolve import WARM_UP
 from ddpsim.topology.graph import Placement
 from ddpsim.workload.iteration_profile import IterationProfile, merge_latest, paces
 from ddpsim.workload.order_trace import OrderTrace

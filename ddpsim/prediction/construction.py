@@ -18,8 +18,9 @@ from ddpsim.bucketing.assign import assign_buckets
 from ddpsim.operations import Operation
 from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.graph import NodeKind, StepGraph
+from ddpsim.simulation.job_run import ResolvedJob
+from ddpsim.simulation.messages import Scheduled
 from ddpsim.simulation.rank_builder import RankBuilder
-from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import GraphRun, NodeTimes
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload import Workload
@@ -97,10 +98,10 @@ def construct(job: ResolvedJob) -> Construction:
     for draw, setting in zip(job.draws, job.settings, strict=True):
         to = RankBuilder(graph, setting.execution, setting.costs, setting.enter_s, draw.rank, 1)
         ends.append(_Constructor(to, setting).build(planned))
-    shared = job.job.communication(env, None)
+    shared = job.job.communication(env, Scheduled.of_buckets(0, job.job.placement.devices))
     run = GraphRun(env, graph, shared.transfer, shared.collectives.streams_per_group)
     for rank in graph.ranks:
-        run.add(rank, Processor(env, UNDISTURBED, lambda busy: None))
+        run.add(rank, [Processor(env, UNDISTURBED, lambda busy: None)])
     times = run.run()
     done = [
         _finish_message(message, [of_rank[place] for of_rank in ends], times) for place, message in enumerate(planned)

@@ -21,9 +21,9 @@ from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.dependencies import Dependencies
 from ddpsim.simulation.engine import Simulated, plan_of, run_again, run_job, run_resolved, trace_of
-from ddpsim.simulation.job_run import JobRun, period_of
+from ddpsim.simulation.job_run import WARM_UP, JobRun, ResolvedJob, SimulatedIterations, period_of
 from ddpsim.simulation.prices import has_prices
-from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, SimulatedIterations, with_buckets
+from ddpsim.simulation.resolve import JobConditions, with_buckets
 from ddpsim.simulation.retime import periods_s
 from ddpsim.simulation.run import Progress
 from ddpsim.simulation.scheduling import schedule_of

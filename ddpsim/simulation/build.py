@@ -10,15 +10,15 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.collectives.ddp_costs import KERNELS
-from ddpsim.schedules.points import BACKWARD_END
-from ddpsim.schedules.schedule import queue_of_buckets
+from ddpsim.jobs.stages import pace_of_stage
+from ddpsim.jobs.updates import ForwardWait
+from ddpsim.operations import Operation
+from ddpsim.schedules.points import BACKWARD_END, Point, PointKind
 from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind, StepGraph
-from ddpsim.simulation.messages import Launches, PlannedMessage
+from ddpsim.simulation.messages import Launches
 from ddpsim.simulation.phases import DeviceTurns, OptimizerBuilder, PreForwardBuilder
 from ddpsim.simulation.rank_builder import RankBuilder
-from ddpsim.simulation.scheduling import WHOLE_UPDATE, ForwardWait
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload.devices import DevicePart
 from ddpsim.workload.iteration_profile import IterationProfile
@@ -77,8 +77,6 @@ class IterationBuilder:
         layers = setting.layers
         self._stops, self._layers = setting.forward_stops, {} if layers is None else layers.backward
         self._device = not to.one_thread
-        self._scheduled: Launches | None = None
-        self._buckets: tuple[list[tuple[int, ...]], Launches] | None = None
         self._before = PreForwardBuilder(to, setting)
         self._owes_update = False
         self._turns = DeviceTurns(to, setting.workload.devices)
@@ -86,6 +84,7 @@ class IterationBuilder:
     def build(self) -> None:
         """Write all iterations."""
         to, rank, setting = self._to, self._to.rank, self._setting
+        updates, launches = setting.scheduled.updates, None
         ends: list[int] = []
         for index in range(setting.iterations):
             if self._device and index >= RUN_AHEAD:
@@ -97,7 +96,7 @@ class IterationBuilder:
             if rank.iterations:
                 rank.iterations[-1].end = nodes.start
             rank.iterations.append(nodes)
-            launches = self._launches(index)
+            launches = setting.launches(index, launches)
             to.graph.writing = Cause.INPUT
             self._before.take_batch(nodes)
             to.graph.writing = Cause.DDP
@@ -110,7 +109,6 @@ class IterationBuilder:
             self._finish(nodes, launches)
             to.graph.writing = Cause.OPTIMIZER
             # Where no update follows backward, the next forward makes them.
-            updates = (WHOLE_UPDATE,) if setting.scheduled is None else setting.scheduled.updates
             synchronises = "after_optimizer" in setting.workload.synchronises
             optimizer = OptimizerBuilder(to, nodes, launches, setting.pace(index), synchronises=synchronises)
             optimizer.add_after_backward(updates)
@@ -132,37 +130,6 @@ class IterationBuilder:
         self._to.graph.writing = Cause.BACKWARD
         (self._backward_on_device if self._device else self._backward_on_thread)(nodes, launches, part)
 
-    def _launches(self, index: int) -> Launches:
-        """Return what launches and waits in the iteration that begins: of DDP, the buckets of its plan anew.
-
-        Buckets of nothing but layers that are left out are skipped.
-        """
-        setting = self._setting
-        if setting.scheduled is not None:
-            self._scheduled = self._scheduled or setting.scheduled.launches()
-            return self._scheduled
-        dropped, plan = setting.dropped(index), setting.plans.plan(index)
-        remaps = setting.remaps(dropped)
-        buckets = setting.remap(plan, dropped) if remaps else plan.buckets
-        groups = [bucket.parameters for bucket in buckets]
-        if self._buckets is None or self._buckets[0] != groups:
-            planned = [
-                PlannedMessage(
-                    number,
-                    bucket.size_bytes,
-                    bucket.parameters,
-                    setting.codec.encoding(bucket),
-                    setting.write_back_s(bucket),
-                    device=setting.devices[bucket.parameters[0]],
-                )
-                for number, bucket in enumerate(buckets)
-            ]
-            made = Launches(queue_of_buckets(groups), planned, (), len(setting.workload.parameters))
-            self._buckets = groups, made
-        launches = self._buckets[1]
-        launches.reset(skipped_buckets(groups, dropped) if dropped and not remaps else ())
-        return launches
-
     def _forward(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
         to, setting, pace = self._to, self._setting, part.pace
         if not self._device:
@@ -181,7 +148,7 @@ class IterationBuilder:
                     nodes.exposed.append(free)
                     begun = free
             else:
-                to.layer_waits(nodes, stop, setting.layers_lane)
+                to.layer_waits(nodes, stop, setting.scheduled.layers_lane)
             host, work = host_share, work_share
         self._owes_update = False
         self._compute_forward(nodes, pace, 1.0 - host, 1.0 - work)
@@ -232,7 +199,7 @@ class IterationBuilder:
                 begun = to.moment()
                 to.compute(host_s * (message.device - work))
                 nodes.backward.append((begun, to.moment()))
-            to.layer_waits(nodes, message, self._setting.layers_lane)
+            to.layer_waits(nodes, message, self._setting.scheduled.layers_lane)
             host, work = message.host, message.device
         return host_s * (1.0 - (host if self._device else work)), work_s * (1.0 - work)
 
@@ -242,23 +209,21 @@ class IterationBuilder:
         Of an iteration that reduces none a schedule alone is told: it may send something in every one.
         """
         setting = self._setting
-        scheduled = setting.scheduled
-        everything = range(len(setting.workload.parameters)) if scheduled is None else scheduled.filled
-        announced = part.reduces or (scheduled is not None and setting.stages is None)
+        announced = part.reduces or not (setting.scheduled.by_plan or setting.stages)
         unused = setting.find_unused(setting.pace(nodes.index), nodes.index) if announced else ()
-        return everything if part.reduces else (), unused, announced
+        return setting.scheduled.filled if part.reduces else (), unused, announced
 
     def _backward_on_thread(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
         to, setting = self._to, self._setting
-        pace, scheduled, adds = part.pace, setting.scheduled, part.adds
+        pace, needed, adds = part.pace, setting.scheduled.needed, part.adds
         filled, unused, announced = self._hooked(nodes, part)
         to.begin_phase()
         for parameter, host_s in zip(pace.order, pace.host.tolist(), strict=True):
-            if scheduled is not None and (needed := scheduled.needed[parameter]):
-                since = to.moment()
-                to.take_in(nodes, launches.take_waits(*needed))
+            if parameter in needed:
+                point, since = Point(PointKind.BACKWARD, parameter), to.moment()
+                to.take_in(nodes, launches.take_waits(point))
                 to.resume(since)
-                to.launch_all(nodes, launches.mark_passed(*needed))
+                to.launch_all(nodes, launches.mark_passed(point))
             if messages := part.layers.get(parameter):
                 host_s, _ = self._layers_wait(nodes, messages, host_s, host_s)
             begun = to.moment()
@@ -280,7 +245,7 @@ class IterationBuilder:
 
     def _backward_on_device(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
         to, setting = self._to, self._setting
-        pace, scheduled, adds = part.pace, setting.scheduled, part.adds
+        pace, needed, adds = part.pace, setting.scheduled.needed, part.adds
         filled, unused, announced = self._hooked(nodes, part)
         begun = to.event() if part.begun is None else part.begun
         nodes.idle_s += pace.idle_s if setting.ddp else math.inf
@@ -291,9 +256,10 @@ class IterationBuilder:
         for parameter, host_s, work_s, lag_s in gradients:
             if devices[parameter] != to.current:
                 begun = self._turns.go_back(nodes, devices[parameter], begun)
-            if scheduled is not None and (needed := scheduled.needed[parameter]):
-                to.take_in(nodes, launches.take_waits(*needed))
-                to.launch_all(nodes, launches.mark_passed(*needed))
+            if parameter in needed:
+                point = Point(PointKind.BACKWARD, parameter)
+                to.take_in(nodes, launches.take_waits(point))
+                to.launch_all(nodes, launches.mark_passed(point))
             if messages := part.layers.get(parameter):
                 host_s, work_s = self._layers_wait(nodes, messages, host_s, work_s)
             fills = parameter in filled
@@ -339,8 +305,7 @@ class IterationBuilder:
         waited, bitmap = to.outstanding(launches.take_waits(BACKWARD_END)), None
         costs, searched = setting.costs, setting.options.find_unused_parameters
         if waited and searched:
-            to.host(costs.launch_s) if self._device else to.on_host(NodeKind.DELAY, costs.launch_s)
-            bitmap = to.collective(BITMAP_BYTES * len(setting.workload.parameters), (to.event(),))
+            bitmap = to.send(BITMAP_BYTES * len(setting.workload.parameters), None, Operation.ALLREDUCE)
         missing: frozenset[int] = frozenset()
         if bitmap is not None and self._device:
             pace = setting.pace(nodes.index)
@@ -389,7 +354,8 @@ class StageBuilder(IterationBuilder):
             stops = [(each.host, each.device, each) for each in forward_of(own.messages)]
             layers = backward_of(own.messages)
             ends = last[kind, stage] == number
-            part = Pass(stages.pace(whole, own), stops, layers, number > 0, nodes.synced and ends, begun, ends)
+            pace = pace_of_stage(whole, stages.part, own)
+            part = Pass(pace, stops, layers, number > 0, nodes.synced and ends, begun, ends)
             (self._forward if forward else self._backward)(nodes, launches, part)
             if stages.order == "1f1b":
                 to.wait_for(sent)

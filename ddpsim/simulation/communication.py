@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
 
 import simpy
 
@@ -18,12 +17,15 @@ from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives, find_rank_paths, make_transport, scale_transport
 from ddpsim.collectives.gloo.groups import adapt_to_group
 from ddpsim.collectives.groups import part_of, share_of_together
+from ddpsim.collectives.launched import BUFFERS, Collective
 from ddpsim.collectives.transport import Transport
 from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.jobs.simulated import Options
 from ddpsim.network.fairness import alone_s
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
+from ddpsim.options.input_stage import InputStage
+from ddpsim.schedules.copied import runs_in_rings
 from ddpsim.schedules.mesh import DATA, EXPERT
 from ddpsim.schedules.message import WORLD
 from ddpsim.simulation.contention import (
@@ -35,12 +37,17 @@ from ddpsim.simulation.contention import (
     share_of,
     slow_messages,
 )
-from ddpsim.simulation.graph import BETWEEN_NODES, BUFFERS, ENDS, INSIDE_NODE, LATENCY, Collective, PeerCopy
-from ddpsim.simulation.messages import runs_in_rings
-from ddpsim.simulation.run import Copy, CopyBetween
-from ddpsim.simulation.scheduling import Scheduled
-from ddpsim.simulation.servers import LaneGroup, ServerLinks, StageLinks, Staleness, StreamQueue, send_s
-from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.simulation.graph import BETWEEN_NODES, ENDS, INSIDE_NODE, LATENCY, PeerCopy
+from ddpsim.simulation.messages import Scheduled
+from ddpsim.simulation.servers import (
+    LaneGroup,
+    ServerLinks,
+    SharedNetwork,
+    StageLinks,
+    Staleness,
+    StreamQueue,
+    send_s,
+)
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.link_rates import with_faster_links
 from ddpsim.topology.node import NETWORK
@@ -48,13 +55,6 @@ from ddpsim.workload.gpus import AchievedGpu
 
 WireFactor = Callable[[int], float]
 """Factor on the time of a collective by its bytes."""
-
-
-class SharedNetwork(NamedTuple):
-    """A network that several jobs are on, or several groups of a job's ranks, and whose messages these are there."""
-
-    network: Network
-    sender: Hashable
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,36 +135,33 @@ class Communication:
         """Return what a collective of its bytes among all ranks takes with nothing in flight."""
         return self.collectives.estimate_s(collective.size_bytes, collective.carried_as)
 
-    def of_device(self, device: int) -> LaneGroup:
-        """Return what carries the collectives of one device of each rank."""
-        return self.lanes[device] if device else self.world
+    def slowdown(self, costs: Costs, gpu: AchievedGpu | None, arithmetic_share: float) -> ComputeSlowdown:
+        """Return what collectives cost the computation of a rank; what no schedule has counts as allreduces.
 
-    def slowdown(self, setting: RankConfiguration, device: int = 0) -> ComputeSlowdown:
-        """Return what collectives cost the computation of a rank, on one of its devices; DDP's count as allreduces."""
+        Args:
+            gpu: that computes; None as in `RankConfiguration`.
+            arithmetic_share: of the computation's time, that multiprocessors bound.
+        """
 
         def taken(collective: Collective) -> Share:
-            apart = self.scheduled and collective.operation != BUFFERS
-            group = self.lanes[collective.lane] if apart else self.of_device(device)
-            operation = collective.carried_as if apart else Operation.ALLREDUCE
+            buffers = collective.operation == BUFFERS
+            group = self.world if buffers and self.scheduled else self.group_of(collective)
+            operation = collective.carried_as if self.scheduled and not buffers else Operation.ALLREDUCE
             transport, size_bytes = group.collectives.transport, collective.size_bytes
-            return share_of(setting.costs, gpu, transport, group.ranks, size_bytes, operation)
+            return share_of(costs, capacity, transport, group.ranks, size_bytes, operation)
 
-        gpu = GpuCapacity.of(setting.gpu)
-        return ComputeSlowdown.of(setting.costs, setting.workload.arithmetic_share, taken)
+        capacity = GpuCapacity.of(gpu)
+        return ComputeSlowdown.of(costs, arithmetic_share, taken)
 
-    def on_busy(self, lanes: Sequence[int] | None = None, device: int = 0) -> OnBusy:
+    def on_busy(self, lanes: Sequence[int] | None = None) -> OnBusy:
         """Return what is told when a rank becomes busy or idle, and slows the collectives that it is part of.
 
         Ranks meet for all of them, of whatever group, so that whichever is busy slows each.
 
         Args:
-            lanes: numbers of those that the rank is part of; None is all.
-            device: of a rank that has several, which slows its own.
+            lanes: numbers of those that the rank is part of, or of its devices one; None is all.
         """
-        if lanes is not None:
-            among = [self.lanes[lane] for lane in lanes]
-        else:
-            among = [self.of_device(device), *(self.lanes if self.scheduled else ())]
+        among = [self.world, *self.lanes] if lanes is None else [self.lanes[lane] for lane in lanes]
         groups = dict.fromkeys(each.collectives for each in among)
         told = [slow_messages(each.network, self.costs, each.transport.hops, each.sender) for each in groups]
 
@@ -247,7 +244,7 @@ class JobResources:
     def communication(
         self,
         env: simpy.Environment,
-        scheduled: Scheduled | None,
+        scheduled: Scheduled,
         on: SharedNetwork | None = None,
     ) -> Communication:
         """Return what carries the collectives of all ranks.
@@ -256,19 +253,11 @@ class JobResources:
             on: a network that another job is on too, so that links are those of each node; None is the job's own, where
                 one node's stand for those of all.
         """
-        rings = scheduled is not None and runs_in_rings(scheduled.schedule)
+        rings = not scheduled.by_plan and runs_in_rings(scheduled.schedule)
         options = replace(self.options.collective, rings=rings, expand=False)
         expanded = options if on is None else replace(options, expand=True)
-        world = LaneGroup(self._collectives(env, self.placement, expanded, on), self.placement.world_size)
-        if scheduled is None:
-            lanes = [world] * self.options.process_groups
-            for device in range(1, self.placement.devices):
-                on = SharedNetwork(world.collectives.network, device)
-                lanes.append(
-                    LaneGroup(self._collectives(env, self.placement.of_device(device), options, on), world.ranks)
-                )
-            return Communication(env, self.costs, world, lanes, scheduled=False)
-        if self.options.staged:
+        world = LaneGroup(self._collectives(env, expanded, self.placement, on), self.placement.world_size)
+        if self.options.staged and not scheduled.by_plan:
             lanes = self._stage_lanes(env, options, scheduled)
             return Communication(env, self.costs, world, lanes, scheduled=True)
         made, patterns, groups = {WORLD: world}, scheduled.schedule.patterns, scheduled.schedule.groups
@@ -283,46 +272,39 @@ class JobResources:
                 beside = None
                 if network is not None:
                     beside = SharedNetwork(network, (part.nodes, part.gpus_per_node, share))
-                found = self._collectives(env, part, own, beside, share)
+                found = self._collectives(env, own, part, beside, share)
             made[name] = LaneGroup(found, ranks, together)
         lanes = [made[group] for group, _ in scheduled.lanes]
+        for device in range(1, self.placement.devices):
+            on = SharedNetwork(world.collectives.network, device)
+            of_device = self._collectives(env, options, self.placement.of_device(device), on)
+            lanes[device] = LaneGroup(of_device, world.ranks)
         if world.collectives.sends_in_line:
             latency_s = send_s(world.collectives, world.ranks)
             for number, (group, _) in enumerate(scheduled.lanes):
                 if group in patterns:
                     line = StreamQueue(made[group].collectives.network, latency_s)
                     lanes[number] = replace(made[group], line=line)
-        return Communication(env, self.costs, world, lanes, scheduled=True)
+        return Communication(env, self.costs, world, lanes, scheduled=not scheduled.by_plan)
 
     def _stage_lanes(self, env: simpy.Environment, options: CollectiveOptions, scheduled: Scheduled) -> list[LaneGroup]:
         """Return what carries the messages of the ranks of a pipeline."""
         given = self.options.pipeline
         assert given is not None
 
-        def make(placement: Placement, share: float, network: Network, sender: Hashable) -> Collectives:
-            return self._collectives(env, placement, options, SharedNetwork(network, sender), share)
-
-        def over(transport: Transport, network: Network, sender: Hashable) -> Collectives:
-            own = scale_transport(transport, self.wire_factor, self.latency)
-            return Collectives.over(own, env, fidelity=options.fidelity, network=network, sender=sender)
-
         ways = find_rank_paths(self.placement, self.backend, self.calibration)
+        make, over = partial(self._collectives, env, options), partial(self._over, env)
         links = StageLinks(env, self.placement, given, self.options.tensor_parallel, ways, make, over)
         return links.lanes(scheduled.lanes)
 
-    def copy(
-        self, env: simpy.Environment, setting: RankConfiguration, network: Network, ranks: Sequence[int]
-    ) -> Copy | None:
-        """Return what copies a batch to the device of a simulated rank; on a CPU nothing is copied."""
-        stage = setting.input_stage
-        if stage is None:
-            return None
-        if setting.execution.one_thread or stage.copy_bytes == 0:
-            return lambda: env.timeout(0.0)
+    def copy(self, stage: InputStage, network: Network, ranks: Sequence[int]) -> Callable[[], simpy.Event]:
+        """Return what copies a batch to the device of each of `ranks`."""
+        if stage.copy_bytes == 0:
+            return lambda: network.env.timeout(0.0)
         together = range(self.placement.world_size) if stage.in_turn else ranks
         return partial(self._copy, network, copies_of(self.placement, together, stage))
 
-    def copy_between(self, network: Network, ranks: Sequence[int]) -> CopyBetween:
+    def copy_between(self, network: Network, ranks: Sequence[int]) -> Callable[[PeerCopy], simpy.Event]:
         """Return what copies between two devices of each of `ranks`, all at once."""
         known: dict[PeerCopy, CopyDemand] = {}
 
@@ -341,26 +323,27 @@ class JobResources:
         network.add(capacities)
         return network.transfer(demand, COPIES)
 
-    def channels(self, env: simpy.Environment, scheduled: Scheduled | None, world: Collectives) -> ServerLinks | None:
+    def channels(self, env: simpy.Environment, scheduled: Scheduled, world: Collectives) -> ServerLinks | None:
         """Return what sends each rank's messages where ranks do not meet; None where they do."""
-        if scheduled is None or not scheduled.schedule.asynchronous or self.options.comm != "real":
+        schedule = scheduled.schedule
+        if not schedule.asynchronous or self.options.comm != "real":
             return None
-        hosts = scheduled.schedule.sharding.hosts
+        hosts = schedule.sharding.hosts
         latency_s = send_s(world, self.placement.world_size) if world.sends_in_line else None
         buckets = [
-            [message.parameters for message in scheduled.schedule if (message.group, message.stream) == lane]
+            [message.parameters for message in schedule if (message.group, message.stream) == lane]
             for lane in scheduled.lanes
         ]
         ways = find_rank_paths(self.placement, self.backend, self.calibration)
-        links = ServerLinks(env, ways, self.costs, hosts, buckets, latency_s, self.wire_factor, self.latency)
+        links = ServerLinks(env, ways, hosts, buckets, latency_s, self.wire_factor, self.latency)
         self.staleness = links.staleness
         return links
 
     def _collectives(
         self,
         env: simpy.Environment,
-        placement: Placement,
         options: CollectiveOptions,
+        placement: Placement,
         on: SharedNetwork | None,
         share: float = 1.0,
     ) -> Collectives:
@@ -371,10 +354,16 @@ class JobResources:
         key = (placement.nodes, placement.gpus_per_node, placement.device, placement.topology.visible_devices, options)
         if key not in self.transports:
             self.transports[key] = make_transport(placement, self.backend, calibration, options)
+        return self._over(env, self.transports[key], on, share)
+
+    def _over(
+        self, env: simpy.Environment, transport: Transport, on: SharedNetwork | None, share: float = 1.0
+    ) -> Collectives:
+        """Return the collectives of a transport under the job's conditions."""
         factor = self.wire_factor if share == 1 else _times(share, self.wire_factor)
-        transport = scale_transport(self.transports[key], factor, self.latency)
+        own = scale_transport(transport, factor, self.latency)
         network, sender = (None, None) if on is None else on
-        return Collectives.over(transport, env, fidelity=options.fidelity, network=network, sender=sender)
+        return Collectives.over(own, env, fidelity=self.options.fidelity, network=network, sender=sender)
 
 
 def _times(share: float, factor: Callable[[int], float] | None) -> Callable[[int], float]:

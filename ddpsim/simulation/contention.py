@@ -21,10 +21,10 @@ import simpy
 from numpy.typing import NDArray
 
 from ddpsim.collectives.ddp_costs import Costs
+from ddpsim.collectives.launched import Collective, CollectiveKey
 from ddpsim.collectives.transport import Transport
 from ddpsim.network.fluid import FULL, Network, Speed
 from ddpsim.operations import Operation
-from ddpsim.simulation.graph import Collective, CollectiveKey
 from ddpsim.workload.gpus import GPUS, AchievedGpu
 
 UNKNOWN_GPU = "A100"
@@ -180,6 +180,7 @@ class Processor:
         copy_slowdown: the same of what the host does for DDP: hooks, copies, launches.
 
     Attributes:
+        late_s: how long a collective waits for multiprocessors where this works when it could begin.
         busy: whether it works, other than for DDP.
         on_busy: called with True when work begins and with False when it ends.
     """
@@ -190,8 +191,9 @@ class Processor:
         slowdown: ComputeSlowdown,
         on_busy: OnBusy,
         copy_slowdown: float = 1.0,
+        late_s: float = 0.0,
     ) -> None:
-        self.env = env
+        self.env, self.late_s = env, late_s
         self._slowdown = slowdown
         self._factor = 1.0
         self._taken: list[Share] = []

@@ -14,9 +14,10 @@ from graphlib import TopologicalSorter
 import numpy as np
 from numpy.typing import NDArray
 
+from ddpsim.network.intervals import Columns
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.graph import ORIGIN, NodeKind, RankGraph
-from ddpsim.simulation.job_run import Columns, JobRun, goes_apart, is_in_line, numbers_of
+from ddpsim.simulation.job_run import JobRun, goes_apart, is_in_line, numbers_of
 
 _BREAKS = (NodeKind.WAIT, NodeKind.COPY, NodeKind.LOAD, NodeKind.RESUME)
 
@@ -148,7 +149,7 @@ class Dependencies:
             first, after, queued = int(self.row[node]), self._after(node), released[part.start : part.stop]
             before, rows = (first - 1 if part.start else 0), slice(first, first + len(part))
             if self.graph.kind[node] is NodeKind.COPY:
-                operation = _run_lasting(first, [before, int(queued[0]), *after])
+                operation = _run_in_turn(rows, [before, int(queued[0]), *after])
             else:
                 operation = _run_queued(rows, [before, *after], queued, lags_s[part.start : part.stop])
             self._write(operation, rows, [before, int(queued[-1]), *after])
@@ -157,10 +158,14 @@ class Dependencies:
         """Write copies of batches, and what is on no resource."""
         for node, before in zip(rank.copies, [ORIGIN, *rank.copies], strict=False):
             after = [int(self.row[before]), int(self.row[self.queued[node]])]
-            self._write(_run_lasting(int(self.row[node]), after), [int(self.row[node])], after)
+            self._write_alone(node, after)
         for node in rank.delays:
-            after = self._after(node)
-            self._write(_run_lasting(int(self.row[node]), after), [int(self.row[node])], after)
+            self._write_alone(node, self._after(node))
+
+    def _write_alone(self, node: int, after: list[int]) -> None:
+        """Write a node that begins when the last of others has ended."""
+        rows = slice(row := int(self.row[node]), row + 1)
+        self._write(_run_in_turn(rows, after), rows, after)
 
     def _write_meetings(self, place: int) -> None:
         ranks, lane = self.lanes[place]
@@ -232,15 +237,6 @@ def _resume(row: int, before: int, after: Sequence[int], number: int) -> Operati
     return done
 
 
-def _run_lasting(row: int, begin: Sequence[int]) -> Operation:
-    """So long after the last of others has ended."""
-
-    def done(now: Moments) -> None:
-        now.end[row] = _find_last(now.end, begin) + now.lasts[row]
-
-    return done
-
-
 def _load(row: int, before: int, number: int) -> Operation:
     def done(now: Moments) -> None:
         asked = zip(now.loaders[number], now.end[before].tolist(), strict=True)
@@ -291,3 +287,36 @@ def _find_last(end: Columns, rows: Sequence[int]) -> Columns:
     for row in rows[1:]:
         found = np.maximum(found, end[row])
     return found
+
+
+def narrow(made: object, names: Sequence[str], columns: NDArray[np.intp]) -> None:
+    """Let attributes have some of their columns only."""
+    for name in names:
+        setattr(made, name, getattr(made, name)[..., columns])
+
+
+@dataclass(slots=True, eq=False)
+class RetimedRun:
+    """What a run has shown, and what its nodes take under several assumptions.
+
+    Attributes:
+        order: of the part of its graph that is told.
+        end_s: when the node of each row ended in the run.
+        lasts: what it takes now: (rows, assumptions).
+        late: how long a collective waits for multiprocessors before it begins.
+    """
+
+    run: JobRun
+    order: Dependencies
+    end_s: Columns
+    lasts: Columns
+    late: Columns
+
+    @property
+    def columns(self) -> int:
+        """How many assumptions there are."""
+        return len(self.lasts[0])
+
+    def leave_out_but(self, columns: NDArray[np.intp]) -> None:
+        """Go on with some columns only."""
+        narrow(self, ("lasts", "late"), columns)

@@ -23,28 +23,21 @@ from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.graph import PeerCopy, StepGraph
 from ddpsim.simulation.job_run import (
-    BesideRun,
+    WARM_UP,
     JobRun,
     OtherJob,
+    ResolvedJob,
+    SimulatedIterations,
     find_repeated_s,
-    make_graph_run,
     period_of,
-    start,
 )
 from ddpsim.simulation.prices import Prices, has_prices
 from ddpsim.simulation.record import critical_path, in_model, iterations_of
-from ddpsim.simulation.resolve import (
-    WARM_UP,
-    JobConditions,
-    ResolvedJob,
-    SimulatedIterations,
-    resolve,
-    resolve_alone,
-    slot_of,
-)
+from ddpsim.simulation.resolve import JobConditions, resolve, resolve_alone, slot_of
 from ddpsim.simulation.run import GraphRun, Progress, report
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.simulation.servers import Staleness
+from ddpsim.simulation.starting import BesideRun, make_graph_run, start
 from ddpsim.topology.beside import place_beside
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.cycles import cycles
@@ -195,7 +188,6 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
         counted = list(_repeat(ran, counted))
     plan = plan_of(ran)
     provenance = _provenance(ran.workload, placement, options, plan, job.staleness)
-    done = None if settings[0].scheduled is None else settings[0].scheduled.schedule
     # Without a word between them each goes its own way, and the slowest is what a step is told by.
     own_ways = ranks if options.comm != "real" else graph.ranks[:1]
     found: Sequence[PathSpan] = ()
@@ -205,9 +197,8 @@ def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
         first, last = max(ends, key=lambda pair: times.end[pair[1]] - times.end[pair[0]])
         found = critical_path(graph, times, first, last, ran.shared.shares)
     spans = spans_of(counted, backend)
-    return Simulated(
-        placement.world_size, backend, counted, spans, provenance, found, plan=plan, schedule=done, beside=ran.beside
-    )
+    size, schedule, beside = placement.world_size, ran.schedule, ran.beside
+    return Simulated(size, backend, counted, spans, provenance, found, plan=plan, schedule=schedule, beside=beside)
 
 
 def _repeat(ran: JobRun, counted: Sequence[Iteration]) -> Iterator[Iteration]:
@@ -284,16 +275,14 @@ def simulate_local(
     run, stage = GraphRun(env, graph, None, 1), setting.input_stage
     loader, slot_Bps = None if stage is None else Loader(stage), slot_of(workload)  # noqa: N806
     copy_s = 0.0 if stage is None else stage.copy_bytes / min(slot_Bps, stage.limit_Bps)
-    first, *others = [Processor(env, UNDISTURBED, lambda busy: None) for _ in rank.streams]
-    run.add(rank, first, loader=loader, copy=lambda: env.timeout(copy_s))
-    if others:
 
-        def copy(asked: PeerCopy) -> simpy.Event:
-            # On a machine that is not known, the GPUs of a rank are in slots of their own.
-            if placement is None:
-                return env.timeout(asked.size_bytes / slot_Bps)
-            return env.timeout(alone_s(*peer_demand(placement, (0,), asked.source, asked.target, asked.size_bytes)))
+    def copy_between(asked: PeerCopy) -> simpy.Event:
+        # On a machine that is not known, the GPUs of a rank are in slots of their own.
+        if placement is None:
+            return env.timeout(asked.size_bytes / slot_Bps)
+        return env.timeout(alone_s(*peer_demand(placement, (0,), asked.source, asked.target, asked.size_bytes)))
 
-        run.add_devices(rank, others, copy)
+    processors = [Processor(env, UNDISTURBED, lambda busy: None) for _ in rank.streams]
+    run.add(rank, processors, loader=loader, copy=lambda: env.timeout(copy_s), copy_between=copy_between)
     report(run, rank, progress)
     return [record for record in iterations_of(graph, rank, run.run()) if record.index >= WARM_UP * cycle]

@@ -10,16 +10,13 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Literal
 
+from ddpsim.collectives.launched import Collective
 from ddpsim.collectives.linear import Linear, Terms
 from ddpsim.operations import Operation
 
 BUFFERS_PART = "buffers: "
 """Before the names of constants in what broadcasts of buffers take: without communication there are none."""
-
-BUFFERS: Literal["buffers"] = "buffers"
-"""DDP's broadcast of rank 0's buffers, which has a cost of its own."""
 
 ORIGIN = 0
 """The node that has ended when time begins."""
@@ -94,37 +91,6 @@ class PeerCopy:
     source: int
     target: int
     size_bytes: int
-
-
-CollectiveKey = tuple[str, int, int]
-"""Operation, bytes and lane: what tells one collective's time from another's."""
-
-
-@dataclass(slots=True, eq=False)
-class Collective:
-    """One rank's part in one message among all ranks of a group.
-
-    Attributes:
-        size_bytes: of the message.
-        operation: what is done with it.
-        lane: number of the process group, or group and stream, that it is launched on.
-        number: place among the messages of its lane, equal on all ranks.
-    """
-
-    size_bytes: int
-    operation: Operation | Literal["buffers"]
-    lane: int
-    number: int
-
-    @property
-    def key(self) -> CollectiveKey:
-        """What tells its time from another's."""
-        return str(self.operation), self.size_bytes, self.lane
-
-    @property
-    def carried_as(self) -> Operation:
-        """The operation of its process group: buffers are broadcast."""
-        return Operation.BROADCAST if self.operation == BUFFERS else Operation(self.operation)
 
 
 @dataclass(slots=True)
@@ -241,10 +207,9 @@ class RankGraph:
 
     Attributes:
         number: of the rank.
-        one_thread: whether host and device are one, as on a CPU: `compute` is empty then.
+        one_thread: whether host and device are one, as on a CPU: no stream computes then.
         host: the thread that launches.
-        compute: the device's computing stream; of several devices that of the first.
-        others: those of the other devices of the rank.
+        streams: the computing stream of each device.
         copies: the device's copy engine.
         delays: on no resource: each begins when what it comes after has ended.
         lanes: collectives by process group, or by group and stream.
@@ -256,18 +221,17 @@ class RankGraph:
     one_thread: bool
     lanes: list[list[int]]
     host: list[int] = field(default_factory=list)
-    compute: list[int] = field(default_factory=list)
+    streams: list[list[int]] = field(default_factory=lambda: [[]])
     copies: list[int] = field(default_factory=list)
     delays: list[int] = field(default_factory=list)
     iterations: list[IterationNodes] = field(default_factory=list)
     last: int = ORIGIN
     nodes: range = range(0)
-    others: list[list[int]] = field(default_factory=list)
 
     @property
-    def streams(self) -> list[list[int]]:
-        """The computing stream of each device."""
-        return [self.compute, *self.others]
+    def compute(self) -> list[int]:
+        """The computing stream of the first device."""
+        return self.streams[0]
 
     def until(self, iterations: int, kind: Sequence[NodeKind]) -> RankGraph:
         """Return the first iterations; of marks, those where one of them begins or ends.
@@ -277,13 +241,15 @@ class RankGraph:
         """
         first = self.iterations[:iterations]
         last, asked = first[-1].end, {mark for each in first for mark in (each.start, each.end)}
-        host, compute, copies, delays, *lanes = (
-            nodes[: bisect_right(nodes, last)]
-            for nodes in (self.host, self.compute, self.copies, self.delays, *self.lanes)
+        host, copies, delays, *lanes = (
+            nodes[: bisect_right(nodes, last)] for nodes in (self.host, self.copies, self.delays, *self.lanes)
         )
-        compute = [node for node in compute if kind[node] is not NodeKind.MARK or node in asked]
+        streams = [
+            [node for node in stream[: bisect_right(stream, last)] if kind[node] is not NodeKind.MARK or node in asked]
+            for stream in self.streams
+        ]
         nodes = range(self.nodes.start, last + 1)
-        return RankGraph(self.number, self.one_thread, lanes, host, compute, copies, delays, first, last, nodes)
+        return RankGraph(self.number, self.one_thread, lanes, host, streams, copies, delays, first, last, nodes)
 
 
 @dataclass(slots=True)

@@ -1,40 +1,82 @@
-"""A resolved job as it runs, alone or beside another: its graph, when each node began and ended, and its period.
-
-Two jobs on one fabric run in one simulation, and their messages share the links between switches. The other job trains
-for as long as the one that is asked about: it is given steps until it outlasts that.
-"""
+"""A resolved job and its run: what its ranks do, when each node began and ended, and the period that comes of it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from enum import IntEnum
-from statistics import median
 
 import numpy as np
-import simpy
 from numpy.typing import NDArray
 
-from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import library_of
-from ddpsim.errors import InputError
-from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.simulated import Options
-from ddpsim.network.fluid import Network
-from ddpsim.options.input_stage import Loader
-from ddpsim.simulation.build import build_rank
-from ddpsim.simulation.communication import Communication, SharedNetwork
-from ddpsim.simulation.contention import OnBusy, Process, Processor
+from ddpsim.network.intervals import Columns
+from ddpsim.schedules.schedule import Schedule
+from ddpsim.simulation.communication import Communication, JobResources
 from ddpsim.simulation.graph import StepGraph
-from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, resolve
-from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
+from ddpsim.simulation.representatives import RankKind, SimulatedRank
+from ddpsim.simulation.run import GraphRun, NodeTimes
+from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.cycles import cycles
 from ddpsim.workload import Workload
 
-Columns = NDArray[np.float64]
-"""Numbers whose last axis is the assumptions."""
+WARM_UP = 3
+"""Iterations simulated before those that count: the host's lead over the device settles in two."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedIterations:
+    """Which iterations are simulated, and which of them count.
+
+    Attributes:
+        begin, end: of those that count, half open.
+        total: that are simulated.
+        repeats: for how many more micro-batches of its step the last but one of each stands.
+    """
+
+    begin: int
+    end: int
+    total: int
+    repeats: int = 0
+
+    @classmethod
+    def of(
+        cls, options: Options, iterations: int, warm_up: int, schedule: Schedule | None, *, whole: bool
+    ) -> SimulatedIterations:
+        """Return the extent of a run that counts so many periods, each of which sends the same.
+
+        A schedule's last iteration leaves messages in flight, which one period more sees to their end. Where forward
+        makes updates, it takes `WARM_UP` until periods are alike.
+        """
+        if schedule is not None and schedule.update != "after_backward":
+            warm_up = max(warm_up, WARM_UP)
+        begin, period = warm_up * options.period, options.period
+        end = begin + iterations * period
+        return cls(begin, end, end + (period if schedule is not None and whole else 0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResolvedJob:
+    """All that a step rests on.
+
+    Attributes:
+        job: what its ranks compute and communicate on.
+        workload: of rank 0, as it was asked for.
+        kinds: of ranks.
+        draws: who is simulated for which of them; by rank of the graph, as `settings`.
+        settings: what each simulated rank runs.
+        schedule: that took the place of DDP's buckets, as it was made; None where nothing did.
+        extent: which iterations are simulated, and which of them count.
+    """
+
+    job: JobResources
+    workload: Workload
+    kinds: Sequence[RankKind]
+    draws: Sequence[SimulatedRank]
+    settings: Sequence[RankConfiguration]
+    schedule: Schedule | None
+    extent: SimulatedIterations
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,62 +117,6 @@ class JobRun(ResolvedJob):
     times: NodeTimes
     shared: Communication
     beside: OtherJob | None = None
-
-
-def start(
-    job: ResolvedJob,
-    env: simpy.Environment,
-    progress: Progress | None = None,
-    on: SharedNetwork | None = None,
-) -> JobRun:
-    """Build what each simulated rank does and let it begin in `env`.
-
-    Args:
-        env: the simulation.
-        progress: as that of `run_job`.
-        on: a network that another job is on too; None is one of the job's own.
-    """
-    settings = job.settings
-    shared = job.job.communication(env, settings[0].scheduled, on)
-    graph = StepGraph()
-    for draw, setting in zip(job.draws, settings, strict=True):
-        build_rank(graph, setting, draw.rank, len(shared.lanes))
-    run = make_graph_run(job, shared, graph)
-    report(run, graph.ranks[0], progress)
-    return JobRun(
-        job.job, job.workload, job.kinds, job.draws, settings, job.schedule, job.extent,
-        graph, run, run.times, shared,
-    )  # fmt: skip
-
-
-def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGraph) -> GraphRun:
-    """Return a run of a graph that has yet to be run, each rank on its resources."""
-    job, draws, settings = resolved.job, resolved.draws, resolved.settings
-    env, scheduled = shared.env, settings[0].scheduled
-    links = job.channels(env, scheduled, shared.collectives)
-    transfer = shared.transfer if job.options.comm == "real" else None
-    run = GraphRun(env, graph, transfer, shared.collectives.streams_per_group)
-    told: dict[tuple[int, ...], OnBusy] = {}
-    for draw, setting, rank in zip(draws, settings, graph.ranks, strict=True):
-        mine = tuple(number for number, nodes in enumerate(rank.lanes) if nodes) if job.options.staged else ()
-        if mine not in told:
-            told[mine] = shared.on_busy(mine or None)
-        on_busy = told[mine] if links is None else links.on_busy(draw.rank)
-        run.add(
-            rank,
-            Processor(env, shared.slowdown(setting), on_busy, job.costs.copy_slowdown),
-            late_s=setting.late_s,
-            loader=None if setting.input_stage is None else Loader(setting.input_stage),
-            copy=job.copy(env, setting, shared.collectives.network, draw.stands_for),
-            channel=None if links is None else links.attendance(draw.rank),
-        )
-        if rank.others:
-            others = [
-                Processor(env, shared.slowdown(setting, each), shared.on_busy(device=each), job.costs.copy_slowdown)
-                for each in range(1, job.placement.devices)
-            ]
-            run.add_devices(rank, others, job.copy_between(shared.collectives.network, draw.stands_for))
-    return run
 
 
 def numbers_of(members: Sequence[IntEnum]) -> NDArray[np.intp]:
@@ -191,127 +177,3 @@ def _median(values: Sequence[Columns]) -> Columns:
     ordered, count = np.sort(values, axis=0), len(values)
     middle: Columns = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
     return middle
-
-
-MOST_STEPS = 400
-"""Steps of the other job at most, so that a command answers within 10 s; chosen by hand."""
-
-MOST_GRADIENTS = 40_000
-"""Gradients of all these steps at most; chosen by hand, as that."""
-
-_ROOM = 1.3
-"""Steps of the other job that are simulated over those that it would have made at its pace so far."""
-
-_LEAST_SHARE = 0.05
-"""Share of a job that has been run, at least, by which its other steps are foretold."""
-
-_LEAST_S = 1e-6
-"""Seconds of an iteration that computes nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class BesideRun:
-    """The run of a job with another beside it.
-
-    Attributes:
-        other: the other job.
-        placement: its nodes.
-        calibration: of the machine; None is the priors.
-        workloads: by name, those that node templates name for their own GPUs.
-    """
-
-    other: JobBeside
-    placement: Placement
-    calibration: Calibration | None
-    workloads: dict[str, Workload]
-
-    def run(self, resolved: ResolvedJob, progress: Progress | None = None) -> JobRun:
-        """Return the run of `resolved`, beside which the other job trains until it has ended.
-
-        Raises:
-            InputError: process groups of fewer ranks, whose links are not told apart; more steps of the other than
-                `MOST_STEPS` and `MOST_GRADIENTS` allow.
-        """
-        _refuse_groups(resolved, "this job")
-        other = self._job_of(1)
-        own_s, other_s = _computing_s(resolved), _computing_s(other)
-        steps = math.ceil(resolved.extent.total * own_s / other_s / self.other.job.period) + 2
-        while True:
-            most = min(MOST_STEPS, MOST_GRADIENTS // len(other.workload.parameters) // self.other.job.period)
-            if steps > max(most, 1):
-                what = f"the job beside makes more than {most} steps in {resolved.extent.total} of this one's"
-                remedy = "ask for fewer `iterations`, or write a job whose step is longer"
-                raise InputError(what, place="beside", remedy=remedy)
-            found = self._run_together(resolved, self._job_of(steps), other_s, progress)
-            if isinstance(found, JobRun):
-                return found
-            steps = math.ceil(steps * _ROOM / max(found, _LEAST_SHARE))
-
-    def _job_of(self, steps: int) -> ResolvedJob:
-        job, workload = self.other.job, self.other.workload
-        options = Options(**{each.name: getattr(job, each.name) for each in fields(job)}, iterations=steps)
-        assert isinstance(workload, Workload)
-        library = library_of(self.placement, options.on(workload, self.placement.topology).backend_for(workload))
-        same = self.calibration is not None and self.calibration.backend == library
-        found = resolve(
-            workload,
-            self.placement,
-            options,
-            self.calibration if same else None,
-            workloads=self.workloads,
-            warm_up=0,
-            whole=False,
-        )
-        _refuse_groups(found, "the job beside it")
-        return found
-
-    def _run_together(
-        self, own: ResolvedJob, other: ResolvedJob, other_s: float, progress: Progress | None
-    ) -> JobRun | float:
-        """Return the run of both; where the other has ended first, which share of the job asked about is done."""
-        env = simpy.Environment()
-        network = Network(env, {})
-        started = start(own, env, progress, SharedNetwork(network, "own"))
-        begun: list[JobRun] = []
-        done, ended = started.run.done(), env.event()
-        env.process(self._run_later(env, other, network, other_s, begun, ended))
-        env.run(done | ended)
-        if ended.triggered and not done.triggered:
-            iterations = started.graph.ranks[0].iterations
-            return sum(started.times.end[each.end] <= env.now for each in iterations) / len(iterations)
-        if not begun:
-            return started
-        [seen] = begun
-        end = seen.times.end
-        steps = [end[each.end] - end[each.start] for each in seen.graph.ranks[0].iterations if end[each.end] <= env.now]
-        step_s = median(steps[len(steps) // 2 :]) if steps else None
-        return replace(started, beside=OtherJob(other.workload.name, self.placement, step_s))
-
-    def _run_later(
-        self,
-        env: simpy.Environment,
-        other: ResolvedJob,
-        network: Network,
-        other_s: float,
-        begun: list[JobRun],
-        ended: simpy.Event,
-    ) -> Process:
-        """Let the other job begin by its phase later, and tell when it has ended."""
-        yield env.timeout(self.other.phase * other_s)
-        begun.append(start(other, env, None, SharedNetwork(network, "other")))
-        yield begun[0].run.done()
-        ended.succeed()
-
-
-def _refuse_groups(resolved: ResolvedJob, whose: str) -> None:
-    schedule = resolved.schedule
-    if schedule is not None and schedule.groups:
-        groups = ", ".join(schedule.groups)
-        what = f"{whose} has process groups of fewer ranks ({groups}), whose links are not told apart"
-        raise InputError(what, place="beside", remedy="use a scheme of one process group, as ddp or fsdp2")
-
-
-def _computing_s(resolved: ResolvedJob) -> float:
-    """Return what a rank of a job computes in an iteration, or its host spends: an iteration is as long at least."""
-    pace = resolved.settings[0].pace(0)
-    return max(pace.work_s + pace.optimizer_work, pace.host_s + pace.optimizer_host, _LEAST_S)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.simulation.graph import BUFFERS, Cause, IterationNodes, NodeKind, PartNodes, PeerCopy
+from ddpsim.collectives.launched import BUFFERS
+from ddpsim.jobs.updates import OptimizerUpdate
+from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind, PartNodes, PeerCopy
 from ddpsim.simulation.messages import Launches
 from ddpsim.simulation.rank_builder import RankBuilder
-from ddpsim.simulation.scheduling import OptimizerUpdate
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload.devices import DevicePart
 from ddpsim.workload.iteration_profile import IterationProfile
@@ -82,8 +83,7 @@ class PreForwardBuilder:
             return
         sizes_of = setting.broadcast_bytes()
         flattened_s, launch_s, copies_s = setting.broadcast_s
-        # DDP's process groups take turns; what belongs to no schedule has the first lane.
-        lane = None if setting.scheduled is None else setting.scheduled.buffers_lane
+        lane = setting.scheduled.buffers_lane
         if self._device:
             to.host(flattened_s)
             whole = sum(map(sum, sizes_of.values()))

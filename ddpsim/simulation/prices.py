@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.ddp_costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
+from ddpsim.collectives.launched import BUFFERS, Collective
 from ddpsim.collectives.linear import PER, Terms
 from ddpsim.collectives.transport import AlgorithmChoice
+from ddpsim.network.intervals import Columns
 from ddpsim.operations import Operation
 from ddpsim.simulation.communication import Assumptions, Communication
-from ddpsim.simulation.graph import BUFFERS, BUFFERS_PART, Cause, Collective, NodeKind, RankGraph, StepGraph
-from ddpsim.simulation.job_run import Columns, JobRun, is_in_line, numbers_of
+from ddpsim.simulation.graph import BUFFERS_PART, Cause, NodeKind, RankGraph, StepGraph
+from ddpsim.simulation.job_run import JobRun, is_in_line, numbers_of
 from ddpsim.simulation.representatives import LATEST, RankKind, SimulatedRank
 from ddpsim.simulation.servers import ServerLinks
 from ddpsim.simulation.setting import RankConfiguration

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from typing import Literal
 
 from ddpsim.collectives.ddp_costs import Costs
+from ddpsim.collectives.launched import Collective
 from ddpsim.collectives.linear import Linear
 from ddpsim.operations import Operation
 from ddpsim.simulation.graph import (
     ORIGIN,
     Cause,
-    Collective,
     ExecutionModel,
     IterationNodes,
     LayerNodes,
@@ -56,8 +56,8 @@ class RankBuilder:
     ) -> None:
         self.graph, self._costs, self._enter_s = graph, costs, enter_s
         self.one_thread, self.sleeps = execution.one_thread, execution.sleeps
-        self.rank = RankGraph(number, self.one_thread, [[] for _ in range(max(lanes, len(execution.devices)))])
-        self.rank.others = [[] for _ in execution.devices[1:]]
+        lists: list[list[int]] = [[] for _ in range(max(lanes, len(execution.devices)))]
+        self.rank = RankGraph(number, self.one_thread, lists, streams=[[] for _ in execution.devices])
         self.devices, self.current, self.stream = execution.devices, 0, self.rank.compute
         graph.ranks.append(self.rank)
         self._sent: dict[int, MessageNodes] = {}
@@ -272,7 +272,7 @@ class RankBuilder:
             self.on_host(NodeKind.WAIT, after=(self._sent[message.number].done,))
 
     def layer_waits(
-        self, iteration: IterationNodes, message: LayerMessage, lane: int, also: tuple[int, ...] = ()
+        self, iteration: IterationNodes, message: LayerMessage, lane: int | None, also: tuple[int, ...] = ()
     ) -> None:
         """Send a message that the computation waits for, on a lane of its own.
 
@@ -281,13 +281,9 @@ class RankBuilder:
             also: messages that it waits for at the same place.
         """
         since = self._host
-        if self.one_thread:
-            self.on_host(NodeKind.DELAY, self._costs.launch_s)
-        else:
-            self.host(self._costs.launch_s)
-        sent = self.collective(message.size_bytes, (self.event(),), message.operation, lane)
+        sent = self.send(message.size_bytes, lane, message.operation)
         begun = since if self.one_thread else self.moment()
-        (self.on_host if self.one_thread else self.add_on_stream)(NodeKind.WAIT, after=(sent, *also))
+        self._wait(sent, *also)
         self.resume(since)
         iteration.layers.append(LayerNodes(sent, begun, self.moment(), message.before is None))
 
@@ -298,19 +294,19 @@ class RankBuilder:
         message = LayerMessage(size_bytes, 0.0, 0.0, None if forward else 0, Operation.SENDRECV)
         self.layer_waits(iteration, message, lane, sent)
 
-    def send(self, size_bytes: int, lane: int) -> int:
-        """Send what another rank waits for, once all that came before is done; return the message."""
+    def send(self, size_bytes: int, lane: int | None, operation: Operation = Operation.SENDRECV) -> int:
+        """Let the host launch a message, which goes once all that came before is done; return it."""
         if self.one_thread:
             self.on_host(NodeKind.DELAY, self._costs.launch_s)
         else:
             self.host(self._costs.launch_s)
-        return self.collective(size_bytes, (self.event(),), Operation.SENDRECV, lane)
+        return self.collective(size_bytes, (self.event(),), operation, lane)
 
     def wait_for(self, sent: tuple[int, ...]) -> None:
         """Compute on when messages have ended."""
         if sent:
             since = self._host
-            (self.on_host if self.one_thread else self.add_on_stream)(NodeKind.WAIT, after=sent)
+            self._wait(*sent)
             self.resume(since)
 
     def outstanding(self, planned: Iterable[PlannedMessage]) -> list[MessageNodes]:
@@ -338,10 +334,13 @@ class RankBuilder:
 
     def expose(self, iteration: IterationNodes, done: int) -> None:
         """Wait where it counts as exposed: on the stream of a device, the first of several, else on the thread."""
-        wait = self.on_host if self.one_thread else self.add_on_stream
-        node = wait(NodeKind.WAIT, after=(done,))
+        node = self._wait(done)
         if self.current == 0:
             iteration.exposed.append(node)
+
+    def _wait(self, *after: int) -> int:
+        """Let the device, or the only thread, go on when nodes have ended."""
+        return (self.on_host if self.one_thread else self.add_on_stream)(NodeKind.WAIT, after=after)
 
     def add_delay(self, after: tuple[int, ...], seconds: float, cause: Cause = Cause.DDP) -> int:
         """Return a node that ends `seconds` after all of `after`, of which there is one where that is no time."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from ddpsim.collectives.launched import Collective
 from ddpsim.operations import Operation
 from ddpsim.simulation.graph import (
     BETWEEN_DEVICES,
@@ -13,7 +14,6 @@ from ddpsim.simulation.graph import (
     LAUNCHES,
     ORIGIN,
     Cause,
-    Collective,
     Interval,
     IterationNodes,
     MessageNodes,

@@ -6,7 +6,7 @@ Below, nothing looks a GPU up, judges what was asked for, or asks what kind of c
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import TypedDict, Unpack
@@ -15,24 +15,24 @@ import simpy
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, plan_buckets
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.codec_costs import CodecCosts
 from ddpsim.collectives.copies import byte_copy_s
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.groups import check_layer_groups
 from ddpsim.jobs.graph_cuts import cuts_s, graphs_of, group_by_graphs
 from ddpsim.jobs.plans import Plans, PolicyView, plans_of
+from ddpsim.jobs.refusals import check_devices, check_extent, check_schedule, check_templates
 from ddpsim.jobs.simulated import Options
-from ddpsim.jobs.stages import RankPart, parts_of
+from ddpsim.jobs.stages import RankPart, pace_of_part, parts_of
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import WORLD
-from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.communication import JobResources, WireFactor
 from ddpsim.simulation.graph import ExecutionModel
-from ddpsim.simulation.messages import CodecCosts
-from ddpsim.simulation.refusals import check_devices, check_extent, check_schedule, check_templates
+from ddpsim.simulation.job_run import WARM_UP, ResolvedJob, SimulatedIterations
+from ddpsim.simulation.messages import Scheduled
 from ddpsim.simulation.representatives import RankKind, SimulatedRank, draws_of
-from ddpsim.simulation.scheduling import schedule_of
-from ddpsim.simulation.setting import RankConfiguration, carry_out, in_stages
-from ddpsim.simulation.stages import pace_of_part
+from ddpsim.simulation.scheduling import carry_out, in_stages, schedule_of
+from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
@@ -41,66 +41,8 @@ from ddpsim.workload.gpus import gpu_of
 from ddpsim.workload.iteration_profile import check_left, find_dropped, leave_out, leave_unused, paces
 from ddpsim.workload.replayed import jitter_of
 
-WARM_UP = 3
-"""Iterations simulated before those that count: the host's lead over the device settles in two."""
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedIterations:
-    """Which iterations are simulated, and which of them count.
-
-    Attributes:
-        begin, end: of those that count, half open.
-        total: that are simulated.
-        repeats: for how many more micro-batches of its step the last but one of each stands.
-    """
-
-    begin: int
-    end: int
-    total: int
-    repeats: int = 0
-
-    @classmethod
-    def of(
-        cls, options: Options, iterations: int, warm_up: int, schedule: Schedule | None, *, whole: bool
-    ) -> SimulatedIterations:
-        """Return the extent of a run that counts so many periods, each of which sends the same.
-
-        A schedule's last iteration leaves messages in flight, which one period more sees to their end. Where forward
-        makes updates, it takes `WARM_UP` until periods are alike.
-        """
-        if schedule is not None and schedule.update != "after_backward":
-            warm_up = max(warm_up, WARM_UP)
-        begin, period = warm_up * options.period, options.period
-        end = begin + iterations * period
-        return cls(begin, end, end + (period if schedule is not None and whole else 0))
-
-
 _GENERATION = 3
 """PCIe generation of a GPU of which nothing is known: the oldest still in use, whose copies take longest."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ResolvedJob:
-    """All that a step rests on.
-
-    Attributes:
-        job: what its ranks compute and communicate on.
-        workload: of rank 0, as it was asked for.
-        kinds: of ranks.
-        draws: who is simulated for which of them; by rank of the graph, as `settings`.
-        settings: what each simulated rank runs.
-        schedule: that took the place of DDP's buckets, as it was made; None where nothing did.
-        extent: which iterations are simulated, and which of them count.
-    """
-
-    job: JobResources
-    workload: Workload
-    kinds: Sequence[RankKind]
-    draws: Sequence[SimulatedRank]
-    settings: Sequence[RankConfiguration]
-    schedule: Schedule | None
-    extent: SimulatedIterations
 
 
 class JobConditions(TypedDict, total=False):
@@ -170,17 +112,17 @@ def resolve(
         first = kinds[0].workload
         plan = options.bucket_plan(first) if planned is None else planned.plan(0)
         schedule = schedule_of(options, first, plan, placement, backend, calibration)
-        check_schedule(schedule, placement, backend, kinds[0].execution, options)
+        check_schedule(schedule, placement, backend, options, one_thread=kinds[0].execution.one_thread)
     iterations = max(options.iterations_of(kind.workload) for kind in kinds)
     warm_up, whole = given.get("warm_up", WARM_UP), given.get("whole", True)
     extent = SimulatedIterations.of(options, iterations, warm_up, schedule, whole=whole)
     extent = replace(extent, repeats=given.get("repeats", 0))
-    check_extent(extent.end, kinds)
+    check_extent(extent.end, len(kinds[0].workload.parameters), len(kinds))
     drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
     settings = list(_settings_of(drawn, ranks, options, backend, calibration, extent.total, planned=planned))
     if parts:
         settings = in_stages(parts, drawn, settings, placement, backend, calibration)
-        schedule = None if settings[0].scheduled is None else settings[0].scheduled.schedule
+        schedule = settings[0].scheduled.schedule if options.staged else None
     elif schedule is not None:
         offloads = schedule.sharding.offload is not None and not kinds[0].execution.one_thread
         copy_s = byte_copy_s(placement) if offloads else 0.0
@@ -227,7 +169,7 @@ def resolve_alone(
     """
     scaled = tuple(paces(workload, options.scale_compute, options.scale_host, options.scale))
     kind = RankKind(range(1), workload, _execution_of(workload), scaled)
-    check_extent(total, [kind])
+    check_extent(total, len(workload.parameters))
     draws, backend = list(draws_of(kind, options, total)), options.backend_for(workload)
     [setting] = _settings_of(draws, 1, options, backend, calibration, total, ddp=False)
     return setting
@@ -331,10 +273,11 @@ def _settings_of(
             costs = Costs.of(backend, calibration, gpu).linear()
             codec = CodecCosts(options.codec, parameters, world_size, costs, gpu=gpu, one_thread=execution.one_thread)
             of_own = plans or Plans([0], [plan_buckets(parameters, options.caps)])
+            buckets = Scheduled.of_buckets(len(parameters), max(options.process_groups, own.devices_per_rank))
             alike[id(own)] = RankConfiguration(
                 own, execution, gpu, options, costs, of_own, draw.pace, dropped, codec,
                 [costs.copies_s(1, each.size_bytes) for each in parameters] if ddp else [],
-                total, world_size, ddp=ddp, input_stage=options.input_of(own),
+                total, world_size, buckets, ddp=ddp, input_stage=options.input_of(own),
             )  # fmt: skip
         yield replace(alike[id(own)], pace=draw.pace)
 
@@ -349,7 +292,7 @@ def _check_transports(job: JobResources, setting: RankConfiguration, extent: Sim
     shared = job.communication(simpy.Environment(), setting.scheduled)
     if options.comm == "real":
         messages = [(Operation.ALLREDUCE, bucket.size_bytes) for bucket in setting.plans.plan(extent.total - 1).buckets]
-        if setting.scheduled is not None:
+        if not setting.scheduled.by_plan:
             schedule = setting.scheduled.schedule
             own = WORLD in schedule.patterns or schedule.asynchronous
             messages = [(each.op, each.size_bytes) for each in schedule if each.group == WORLD and not own]

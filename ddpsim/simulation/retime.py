@@ -13,14 +13,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ddpsim.network.intervals import Columns
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.communication import Assumptions
-from ddpsim.simulation.dependencies import Dependencies, Moments
-from ddpsim.simulation.job_run import Columns, JobRun, goes_apart, period_of
+from ddpsim.simulation.dependencies import Dependencies, Moments, RetimedRun, narrow
+from ddpsim.simulation.job_run import JobRun, SimulatedIterations, goes_apart, period_of
 from ddpsim.simulation.prices import Prices, has_prices
-from ddpsim.simulation.resolve import SimulatedIterations
-from ddpsim.simulation.retimed_collectives import RetimedCollectives
-from ddpsim.simulation.retimed_work import ROUNDING, RankWork, RetimedRun, narrow
+from ddpsim.simulation.retimed_collectives import ROUNDING, BatchCopies, RetimedCollectives
+from ddpsim.simulation.retimed_work import RankWork
 
 # All chosen by hand: `python -m studies.retiming` prints how far what is told is off, and what it costs.
 SETTLED = 5e-5
@@ -114,10 +114,12 @@ class _Retiming:
         seen_s = np.zeros(count)
         seen_s[row[row >= 0]] = np.array(run.times.end)[row >= 0]
         lasts, late = (np.zeros((count, self._columns)) for _ in range(2))
-        self._seen = RetimedRun(run, self._dependencies, self.prices, seen_s, lasts, late)
-        self._ranks = [RankWork(self._seen, number) for number in range(len(graph.ranks))]
+        self._seen, numbers = RetimedRun(run, self._dependencies, seen_s, lasts, late), range(len(graph.ranks))
+        self._ranks = [RankWork(self._seen, self.prices, number) for number in numbers]
+        self._copies = [BatchCopies.of(self._seen, self.prices, number) for number in numbers]
         meets = run.job.options.comm == "real" and any(any(rank.lanes) for rank in graph.ranks)
-        self._messages = RetimedCollectives(self._seen, self._ranks) if meets else None
+        busy = [rank.find_busy for rank in self._ranks]
+        self._messages = RetimedCollectives(self._seen, self.prices, busy, self._copies) if meets else None
         self.simulated_s = float(self._period_of(seen_s[:, None])[0])
         far = run.job.costs.slowdown_of(run.shared.collectives.transport.hops) >= FAR_SLOWED
         self._damped_by, self._passes = (DAMPED_FAR, PASSES_FAR) if far else (DAMPED_BY, PASSES)
@@ -179,8 +181,9 @@ class _Retiming:
     def _leave_out_but(self, columns: NDArray[np.intp]) -> None:
         self._columns = len(columns)
         self._seen.leave_out_but(columns)
-        for rank in self._ranks:
+        for rank, copies in zip(self._ranks, self._copies, strict=True):
             rank.leave_out_but(columns)
+            narrow(copies, ("alone_s",), columns)
         if self._messages is not None:
             self._messages.leave_out_but(columns)
 
@@ -192,7 +195,7 @@ class _Retiming:
     def _find_changed_columns(self) -> NDArray[np.bool_]:
         """Return which columns have other nodes than the run, or collectives that are carried out otherwise."""
         found: NDArray[np.bool_] = self.prices.another | np.array([each.silent for each in self.prices.assumed])
-        met = any(rank.copies.met for rank in self._ranks)
+        met = any(each.met for each in self._copies)
         return found | (met if self._messages is None else self._messages.another_way)
 
     def _pass(self) -> Moments:

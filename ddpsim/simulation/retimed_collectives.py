@@ -2,22 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ddpsim.collectives.copies import copies_of
+from ddpsim.network.fairness import alone_s
+from ddpsim.network.intervals import Columns, fair_rates, integrate_busy, share
 from ddpsim.operations import Operation
-from ddpsim.simulation.dependencies import Moments
-from ddpsim.simulation.graph import RankGraph
-from ddpsim.simulation.job_run import Columns, goes_apart, is_in_line
-from ddpsim.simulation.prices import CollectiveTimes, SentCollective
-from ddpsim.simulation.retimed_work import ROUNDING, RankWork, RetimedRun, fair_rates, integrate_busy, narrow, share
+from ddpsim.simulation.dependencies import Moments, RetimedRun, narrow
+from ddpsim.simulation.graph import NodeKind, RankGraph
+from ddpsim.simulation.job_run import JobRun, goes_apart, is_in_line
+from ddpsim.simulation.prices import CollectiveTimes, Prices, SentCollective
 from ddpsim.simulation.servers import send_s
 
 _MET = 0.02
 """Share of the links that others have from which on it is told by a run what they cost."""
+
+ROUNDING = 1e-9
+"""Share by which times may differ, as sums of the same floating-point numbers do in another order."""
+
+ALONE = 1.001
+"""Factor on the time of a copy of a batch by itself up to which nothing shared its links."""
+
+
+@dataclass(slots=True, eq=False)
+class BatchCopies:
+    """The copies of batches to one rank's device.
+
+    Attributes:
+        rows: of each.
+        alone_s: what it takes with nothing on its links, by assumption.
+        seen: when each began and ended in the run.
+    """
+
+    rows: NDArray[np.intp]
+    before: NDArray[np.intp]
+    queued: NDArray[np.intp]
+    alone_s: Columns
+    seen: tuple[Columns, Columns]
+
+    @classmethod
+    def of(cls, seen: RetimedRun, prices: Prices, number: int) -> BatchCopies:
+        """Return those of a rank, which take as many times longer than by themselves as in the run."""
+        order, times = seen.order, seen.run.times
+        rank, setting = order.graph.ranks[number], seen.run.settings[number]
+        streams = (rank.copies, rank.compute if setting.input_stage is not None else [])
+        kinds = order.graph.kind
+        found = [(node, at) for nodes in streams for at, node in enumerate(nodes) if kinds[node] is NodeKind.COPY]
+        nodes, places = (np.array(each, dtype=np.intp) for each in (zip(*found, strict=True) if found else ((), ())))
+        begin, end = (np.array([each[node] for node, _ in found])[:, None] for each in (times.begin, times.end))
+        copied = bool(found) and not setting.execution.one_thread
+        alone_s = np.tile(_copied_s(seen.run, prices, number) if copied else np.zeros(seen.columns), (len(nodes), 1))
+        rows = order.row[nodes]
+        made = cls(rows, np.where(places > 0, rows - 1, 0), order.row[order.queued[nodes]], alone_s, (begin, end))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = (end - begin) / alone_s[:, :1]
+        seen.lasts[made.rows] = alone_s * np.where(np.isfinite(ratio), ratio, 1.0)
+        return made
+
+    @property
+    def met(self) -> bool:
+        """Whether something shared a copy's links."""
+        begin, end = self.seen
+        took_s, alone_s = end - begin, self.alone_s[:, :1]
+        return bool((np.isfinite(took_s) & (alone_s > 0) & (took_s > ALONE * alone_s)).any())
+
+    def begin(self, end: Columns) -> Columns:
+        """Return when each begins, where what is before it has ended at `end`."""
+        return np.maximum(end[self.before], end[self.queued])
+
+
+def _copied_s(run: JobRun, prices: Prices, number: int) -> Columns:
+    """Return what copying a batch to a rank's device takes by itself, by assumption."""
+    stage = run.settings[number].input_stage
+    if stage is None or stage.copy_bytes == 0:
+        return np.zeros(len(prices.jobs))
+    together = range(run.job.placement.world_size) if stage.in_turn else run.draws[number].stands_for
+    placements = {id(job.placement): job.placement for job in prices.jobs}
+    known = {key: alone_s(*copies_of(each, together, stage)) for key, each in placements.items()}
+    return np.array([known[id(job.placement)] for job in prices.jobs])
+
+
+FindBusy = Callable[[Columns], tuple[Columns, Columns]]
+"""Says when a rank's processor began and ended to be busy, where nodes have ended as given."""
 
 
 class RetimedCollectives:
@@ -27,11 +98,15 @@ class RetimedCollectives:
 
     Args:
         seen: gets what they take.
-        ranks: whose computation slows them, and whose batches are copied.
+        prices: of them.
+        busy: by rank, when its computation slows them.
+        copies: by rank, those of its batches.
     """
 
-    def __init__(self, seen: RetimedRun, ranks: Sequence[RankWork]) -> None:
-        self._seen, self._ranks = seen, ranks
+    def __init__(
+        self, seen: RetimedRun, prices: Prices, busy: Sequence[FindBusy], copies: Sequence[BatchCopies]
+    ) -> None:
+        self._seen, self._prices, self._busy = seen, prices, busy
         run, ranks_of = seen.run, seen.order.graph.ranks
         self._apart = goes_apart(run)
         met_by: list[list[bool]] = [[]]
@@ -47,16 +122,16 @@ class RetimedCollectives:
         self._all, nodes = [seen.order.row[nodes] for nodes in each_rank], each_rank[0]
         self._collectives = [run.graph.collectives[node] for node in nodes]
         sent = [SentCollective(each, sender) for each, sender in zip(self._collectives, self._senders, strict=True)]
-        self._times = CollectiveTimes(run, seen.prices, list({each.key: each for each in sent}.values()))
+        self._times = CollectiveTimes(run, prices, list({each.key: each for each in sent}.values()))
         self._kind = np.array([self._times.rows[each.key] for each in sent])
         self.line_s = np.zeros(seen.columns)
         if any(is_in_line(run, lane) for lane in range(len(ranks_of[0].lanes))):
             ranks_of_all = run.job.placement.world_size
-            sends_s = [send_s(each.collectives, ranks_of_all) for each in seen.prices.shared]
-            self.line_s = np.array(sends_s) * seen.prices.wire(ranks_of_all)
+            sends_s = [send_s(each.collectives, ranks_of_all) for each in prices.shared]
+            self.line_s = np.array(sends_s) * prices.wire(ranks_of_all)
         wire = np.array([run.times.wire.get(node, np.nan) for node in nodes])
-        met = not self._apart and run.job.options.fidelity != "closed" and any(rank.copies.met for rank in ranks)
-        self._copies = [rank.copies for rank in ranks] if met else []
+        met = not self._apart and run.job.options.fidelity != "closed" and any(each.met for each in copies)
+        self._copies = copies if met else []
         self._floor = self._times.floor_s[self._kind]
         if not self._apart:
             least_s = self._times.beside_others_s(self._collectives, wire, seen.end_s[self._all[0]])
@@ -92,7 +167,7 @@ class RetimedCollectives:
         """
         if not self._links:
             return self._times.another_choice
-        others = [each is not self._seen.run.shared for each in self._seen.prices.shared]
+        others = [each is not self._seen.run.shared for each in self._prices.shared]
         found: NDArray[np.bool_] = self._times.another_choice | np.array(others)
         return found
 
@@ -164,8 +239,8 @@ class RetimedCollectives:
     def _measure_busy(self, ends: Columns, begin: Columns, end: Columns, horizon_s: float) -> Columns:
         """Return for which share of intervals a rank is busy: the one that sends, or of all the one that is so most."""
         most = np.zeros_like(begin)
-        for number, rank in enumerate(self._ranks):
-            began, over = rank.find_busy(ends)
+        for number, find_busy in enumerate(self._busy):
+            began, over = find_busy(ends)
             mine = np.array(self._senders) == number if self._apart else self._met_by[number]
             own = slice(None) if mine.all() else np.flatnonzero(mine)
             if len(began):

@@ -2,221 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from heapq import heapreplace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpsim.collectives.copies import copies_of
-from ddpsim.network.fairness import alone_s
+from ddpsim.network.intervals import Columns, is_in_flight, mean_factors, sort_changes
 from ddpsim.simulation.contention import MOST, slowdown_factor
-from ddpsim.simulation.dependencies import Dependencies, Moments
+from ddpsim.simulation.dependencies import Moments, RetimedRun, narrow
 from ddpsim.simulation.graph import NodeKind
-from ddpsim.simulation.job_run import Columns, JobRun
 from ddpsim.simulation.prices import Prices
-
-_SHORT_S = 1e-12
-"""What takes no longer has no share of anything."""
-
-ROUNDING = 1e-9
-"""Share by which times may differ, as sums of the same floating-point numbers do in another order."""
-
-
-class Integral:
-    """The integral of a rate over time in each column, from 0 on; the rate is constant between moments.
-
-    Args:
-        moments: ascending: (moments, columns).
-        rates: from each moment to the next; after the last it is 0, as before the first.
-        horizon_s: that no moment reaches.
-    """
-
-    def __init__(self, moments: Columns, rates: Columns, horizon_s: float) -> None:
-        columns = moments.shape[1]
-        self._shift = horizon_s * np.arange(columns)
-        grown = np.zeros((len(moments) + 2, columns))
-        np.cumsum(rates[:-1] * np.diff(moments, axis=0), axis=0, out=grown[2:-1])
-        grown[-1] = grown[-2]
-        at = np.zeros_like(grown)
-        at[1:-1] = moments
-        at[-1] = 0.999 * horizon_s
-        at += self._shift
-        self._at, self._grown = at.T.ravel(), grown.T.ravel()
-
-    def until(self, moments: Columns) -> Columns:
-        """Return the integral until `moments`: (any, columns)."""
-        # One column after the other, for what is asked for in order is found soonest.
-        asked = (moments + self._shift).T
-        return np.interp(asked.ravel(), self._at, self._grown).reshape(asked.shape).T
-
-
-def sort_changes(begin: Columns, end: Columns, *taken: Columns) -> tuple[Columns, ...]:
-    """Return the moments at which something begins or ends, ascending, and after each how many go on and take how much.
-
-    Args:
-        begin, end: of each: (any, columns).
-        taken: by each while it goes on, several amounts.
-    """
-    moments = np.concatenate([begin, end])
-    order = np.argsort(moments, axis=0, kind="stable")
-    amounts = (np.ones_like(begin), *taken)
-    changes = (np.take_along_axis(np.concatenate([each, -each]), order, axis=0) for each in amounts)
-    return np.take_along_axis(moments, order, axis=0), *(np.cumsum(each, axis=0) for each in changes)
-
-
-def mean_factors(begin: Columns, end: Columns, moments: Columns, factors: Columns, horizon_s: float) -> Columns:
-    """Return by what factor each of some intervals is longer than its work, under factors that change at `moments`."""
-    lost = Integral(moments, 1 - 1 / factors, horizon_s)
-    took_s = end - begin
-    work_s = took_s - (lost.until(end) - lost.until(begin))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where((took_s > _SHORT_S) & (work_s > 0), took_s / work_s, 1.0)
-
-
-def is_in_flight(
-    moments: Columns, begin: Columns, end: Columns, horizon_s: float, side: Literal["left", "right"] = "left"
-) -> NDArray[np.bool_]:
-    """Return whether something is in flight at `moments`: it has begun before and ends after.
-
-    Args:
-        begin, end: ascending, each by itself.
-        horizon_s: that no moment reaches.
-        side: `right` where what begins just then counts.
-    """
-    shift = horizon_s * np.arange(begin.shape[1])
-    asked = moments + shift
-    begun, over = ((each + shift).T.ravel() for each in (begin, end))
-    found: NDArray[np.bool_] = np.searchsorted(begun, asked, side) > np.searchsorted(over, asked, "right")
-    return found
-
-
-def integrate_busy(begin: Columns, end: Columns, horizon_s: float) -> Callable[[Columns], Columns]:
-    """Return what tells until a moment how long one after another of some intervals has lasted."""
-    moments = np.empty((2 * len(begin), begin.shape[1]))
-    moments[0::2], moments[1::2] = begin, end
-    rates = np.zeros_like(moments)
-    rates[0::2] = 1.0
-    return Integral(moments, rates, horizon_s).until
-
-
-def fair_rates(begin: Columns, end: Columns, horizon_s: float) -> Columns:
-    """Return at what rate, in the mean, each of some intervals goes on where all that go on have equal parts of it."""
-    moments, count = sort_changes(begin, end)
-    rates = 1 / np.maximum(count, 1.0)
-    until = Integral(moments, rates, horizon_s).until
-    return 1 - share((end - begin) - (until(end) - until(begin)), end - begin)
-
-
-def share(part_s: Columns, whole_s: Columns) -> Columns:
-    """Return which part of times something lasted, between 0 and 1."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.where(whole_s > _SHORT_S, part_s / whole_s, 0.0)
-    clipped: Columns = np.clip(found, 0.0, 1.0)
-    return clipped
-
-
-ALONE = 1.001
-"""Factor on the time of a copy of a batch by itself up to which nothing shared its links."""
 
 _SLOWED = (NodeKind.COMPUTE, NodeKind.SERVE, NodeKind.LASTING)
 _NOTHING_S = 1e-12
-
-
-def narrow(made: object, names: Sequence[str], columns: NDArray[np.intp]) -> None:
-    """Let attributes have some of their columns only."""
-    for name in names:
-        setattr(made, name, getattr(made, name)[..., columns])
-
-
-@dataclass(slots=True, eq=False)
-class RetimedRun:
-    """What a run has shown, and what its nodes take under several assumptions.
-
-    Attributes:
-        order: of the part of its graph that is told.
-        prices: the first column of which is the run's.
-        end_s: when the node of each row ended in the run.
-        lasts: what it takes now: (rows, assumptions).
-        late: how long a collective waits for multiprocessors before it begins.
-    """
-
-    run: JobRun
-    order: Dependencies
-    prices: Prices
-    end_s: Columns
-    lasts: Columns
-    late: Columns
-
-    @property
-    def columns(self) -> int:
-        """How many assumptions there are."""
-        return len(self.lasts[0])
-
-    def leave_out_but(self, columns: NDArray[np.intp]) -> None:
-        """Go on with some columns only."""
-        narrow(self, ("lasts", "late"), columns)
-
-
-@dataclass(slots=True, eq=False)
-class BatchCopies:
-    """The copies of batches to one rank's device.
-
-    Attributes:
-        rows: of each.
-        alone_s: what it takes with nothing on its links, by assumption.
-        seen: when each began and ended in the run.
-    """
-
-    rows: NDArray[np.intp]
-    before: NDArray[np.intp]
-    queued: NDArray[np.intp]
-    alone_s: Columns
-    seen: tuple[Columns, Columns]
-
-    @classmethod
-    def of(cls, seen: RetimedRun, number: int) -> BatchCopies:
-        """Return those of a rank, which take as many times longer than by themselves as in the run."""
-        order, times = seen.order, seen.run.times
-        rank, setting = order.graph.ranks[number], seen.run.settings[number]
-        streams = (rank.copies, rank.compute if setting.input_stage is not None else [])
-        kinds = order.graph.kind
-        found = [(node, at) for nodes in streams for at, node in enumerate(nodes) if kinds[node] is NodeKind.COPY]
-        nodes, places = (np.array(each, dtype=np.intp) for each in (zip(*found, strict=True) if found else ((), ())))
-        begin, end = (np.array([each[node] for node, _ in found])[:, None] for each in (times.begin, times.end))
-        copied = bool(found) and not setting.execution.one_thread
-        alone_s = np.tile(_copied_s(seen, number) if copied else np.zeros(seen.columns), (len(nodes), 1))
-        rows = order.row[nodes]
-        made = cls(rows, np.where(places > 0, rows - 1, 0), order.row[order.queued[nodes]], alone_s, (begin, end))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = (end - begin) / alone_s[:, :1]
-        seen.lasts[made.rows] = alone_s * np.where(np.isfinite(ratio), ratio, 1.0)
-        return made
-
-    @property
-    def met(self) -> bool:
-        """Whether something shared a copy's links."""
-        begin, end = self.seen
-        took_s, alone_s = end - begin, self.alone_s[:, :1]
-        return bool((np.isfinite(took_s) & (alone_s > 0) & (took_s > ALONE * alone_s)).any())
-
-    def begin(self, end: Columns) -> Columns:
-        """Return when each begins, where what is before it has ended at `end`."""
-        return np.maximum(end[self.before], end[self.queued])
-
-
-def _copied_s(seen: RetimedRun, number: int) -> Columns:
-    """Return what copying a batch to a rank's device takes by itself, by assumption."""
-    run = seen.run
-    stage = run.settings[number].input_stage
-    if stage is None or stage.copy_bytes == 0:
-        return np.zeros(seen.columns)
-    together = range(run.job.placement.world_size) if stage.in_turn else run.draws[number].stands_for
-    placements = {id(job.placement): job.placement for job in seen.prices.jobs}
-    known = {key: alone_s(*copies_of(each, together, stage)) for key, each in placements.items()}
-    return np.array([known[id(job.placement)] for job in seen.prices.jobs])
 
 
 class RankWork:
@@ -224,45 +23,44 @@ class RankWork:
 
     Args:
         seen: gets what its nodes take, slowed as much as they were in the run.
+        prices: of them, the first column of which is the run's.
         number: place of the rank in the graph.
     """
 
-    def __init__(self, seen: RetimedRun, number: int) -> None:
-        order, prices = seen.order, seen.prices.ranks[number]
+    def __init__(self, seen: RetimedRun, prices: Prices, number: int) -> None:
+        order = seen.order
         rank = order.graph.ranks[number]
         self._seen, self._thread = seen, rank.one_thread
         nodes = np.array([*rank.host, *rank.compute, *rank.delays])
         # How far a completion lags behind its hook is no time that the device works.
         lasting = order.kind[nodes] != NodeKind.NOT_BEFORE
-        seen.lasts[order.row[nodes]] = seen.prices.seconds[nodes] * lasting[:, None]
-        self.copies = BatchCopies.of(seen, number)
+        seen.lasts[order.row[nodes]] = prices.seconds[nodes] * lasting[:, None]
         stream = np.array(rank.host if self._thread else rank.compute, dtype=np.intp)
         places = np.flatnonzero(np.isin(order.kind[stream], _SLOWED))
         work, kinds = stream[places], order.kind[stream[places]]
         self._work, self._queued = order.row[work], order.row[order.queued[work]]
         self._before = np.where(places > 0, self._work - 1, 0)
-        self._seconds = seen.prices.seconds[work]
+        self._seconds = prices.seconds[work]
         self._serves, busy = kinds != NodeKind.COMPUTE, kinds != NodeKind.SERVE
         self._busy = slice(None) if busy.all() else np.flatnonzero(busy)
         collectives = [node for lane in rank.lanes for node in lane]
         self._flights = order.row[np.array(collectives, dtype=np.intp)]
-        self._copy_slowdown = np.array([each.copy_slowdown for each in seen.prices.costs])
+        self._copy_slowdown = np.array([each.copy_slowdown for each in prices.costs])
         self._taken: tuple[Columns, Columns]
-        self._slowdown(number, collectives)
-        self._late_s = prices.late_s
+        self._slowdown(prices, number, collectives)
+        self._late_s = prices.ranks[number].late_s
         self._known: tuple[Columns, Columns, Columns] | None = None
         self._scale_to_seen(collectives)
 
     def leave_out_but(self, columns: NDArray[np.intp]) -> None:
         """Go on with some columns only."""
         narrow(self, ("_seconds", "_copy_slowdown", "_fixed", "_tail", "_late_s"), columns)
-        narrow(self.copies, ("alone_s",), columns)
         many, bandwidth = self._taken
         self._taken, self._known = (many[:, columns], bandwidth[:, columns]), None
 
-    def _slowdown(self, number: int, collectives: Sequence[int]) -> None:
+    def _slowdown(self, prices: Prices, number: int, collectives: Sequence[int]) -> None:
         """Find what collectives take of the rank's processor in each column, or the factor that is known."""
-        run, prices = self._seen.run, self._seen.prices
+        run = self._seen.run
         setting, costs = run.settings[number], prices.ranks[number].costs
         known = [each.compute_slowdown_fixed for each in costs]
         self._fixed = np.where(known, [each.compute_slowdown for each in costs], np.nan)
@@ -274,7 +72,7 @@ class RankWork:
             return
         distinct = list({id(each): each for each in prices.shared}.values())
         columns = [distinct.index(each) for each in prices.shared]
-        slowdowns = [each.slowdown(setting) for each in distinct]
+        slowdowns = [each.slowdown(setting.costs, setting.gpu, self._share) for each in distinct]
         found = [run.graph.collectives[node] for node in collectives]
         rows = {each.key: (row, each) for row, each in enumerate({each.key: each for each in found}.values())}
         taken = [[slowdown.taken(each) for slowdown in slowdowns] for _, each in rows.values()]

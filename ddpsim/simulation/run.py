@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import simpy
 
+from ddpsim.collectives.launched import Collective
 from ddpsim.options.input_stage import Loader
 from ddpsim.simulation.contention import Process, Processor
-from ddpsim.simulation.graph import ORIGIN, Collective, NodeKind, PeerCopy, RankGraph, StepGraph
+from ddpsim.simulation.graph import ORIGIN, NodeKind, PeerCopy, RankGraph, StepGraph
 
 _NEVER = float("inf")
 
@@ -28,14 +28,7 @@ CopyBetween = Callable[[PeerCopy], simpy.Event]
 """Starts a copy between two devices of a rank; the event is its end."""
 
 Transfer = Callable[[Collective], simpy.Event]
-"""Starts the bytes of a collective whose ranks are all there, and returns the event of their end."""
-
-
-class UnpairedCommunication(Protocol):
-    """Carries one rank's collectives without waiting for other ranks."""
-
-    def attend(self, collective: Collective) -> simpy.Event:
-        """Start one; return the event of its end."""
+"""Starts the bytes of a collective whose ranks are all there, or of one rank's own; returns the event of their end."""
 
 
 @dataclass(slots=True)
@@ -81,30 +74,28 @@ class GraphRun:
         lanes = zip(*(rank.lanes for rank in graph.ranks), strict=True)
         self._members = [sum(bool(nodes) for nodes in lane) for lane in lanes]
         self._meetings: dict[tuple[int, int], _Rendezvous] = {}
-        self._first: dict[int, _Resources] = {}
 
     def add(
         self,
         rank: RankGraph,
-        processor: Processor,
+        processors: Sequence[Processor],
         *,
-        late_s: float = 0.0,
         loader: Loader | None = None,
         copy: Copy | None = None,
-        channel: UnpairedCommunication | None = None,
+        channel: Transfer | None = None,
+        copy_between: CopyBetween | None = None,
     ) -> None:
-        """Start the resources of a rank.
+        """Start the resources of a rank; each of several devices has a lane of collectives.
 
         Args:
-            processor: that computes, and is slowed while a collective of the rank is in flight.
-            late_s: how long a collective waits for multiprocessors where the rank computes when it could begin.
+            processors: that compute, one a device, and are slowed while a collective of theirs is in flight.
             loader: of batches.
             copy: of a batch, to the device.
-            channel: of its own; None meets the other ranks.
+            channel: carries its collectives without the other ranks; None meets them.
+            copy_between: of what a device copies to another.
         """
-        resources = _Resources(self, rank, processor, late_s, loader, copy, channel, rank.compute)
-        self._first[id(rank)] = resources
-        self._communicate(resources, rank.lanes[:1] if rank.others else rank.lanes)
+        resources = _Resources(self, rank, processors[0], loader, copy, channel, copy_between, rank.compute)
+        self._communicate(resources, rank.lanes if len(processors) == 1 else rank.lanes[:1])
         if rank.one_thread:
             self.env.process(resources.thread())
         else:
@@ -114,20 +105,10 @@ class GraphRun:
             self.env.process(resources.copy_batches())
         for node in rank.delays:
             self.env.process(self._delay(node))
-
-    def add_devices(self, rank: RankGraph, processors: Sequence[Processor], copy_between: CopyBetween) -> None:
-        """Start the other devices of a rank that has been added, each with its lane of collectives.
-
-        Args:
-            processors: of all devices but the first.
-            copy_between: of what a device copies to another, the first one too.
-        """
-        first = self._first[id(rank)]
-        first.copy_between = copy_between
-        for number, processor in enumerate(processors, 1):
-            resources = replace(first, processor=processor, stream=rank.streams[number])
-            self._communicate(resources, [rank.lanes[number]])
-            self.env.process(resources.compute())
+        for number, processor in enumerate(processors[1:], 1):
+            other = replace(resources, processor=processor, stream=rank.streams[number])
+            self._communicate(other, [rank.lanes[number]])
+            self.env.process(other.compute())
 
     def _communicate(self, resources: _Resources, lanes: Sequence[Sequence[int]]) -> None:
         for nodes in lanes:
@@ -194,19 +175,17 @@ class _Resources:
 
     Attributes:
         stream: what the device computes, in order.
-        copy_between: copies to another device; None where there is none.
         queued: whoever waits for the host to come on, on whichever device.
     """
 
     run: GraphRun
     rank: RankGraph
     processor: Processor
-    late_s: float
     loader: Loader | None
     copy: Copy | None
-    channel: UnpairedCommunication | None
+    channel: Transfer | None
+    copy_between: CopyBetween | None
     stream: list[int]
-    copy_between: CopyBetween | None = None
     queued: list[simpy.Event] = field(default_factory=list)
 
     def host(self) -> Process:
@@ -297,20 +276,20 @@ class _Resources:
 
     def communicate(self, queue: Iterator[int]) -> Process:
         """Carry out collectives of one lane, each when it may begin and this stream is free."""
-        run, env, late_s, processor = self.run, self.run.env, self.late_s, self.processor
+        run, env, processor = self.run, self.run.env, self.processor
         times = run.times
         for node in queue:
             collective = run.graph.collectives[node]
             # Whatever waits for the collective before goes on first, so that computation may be under way again.
             yield env.timeout(0.0)
             yield from run.all_ended(run.graph.after[node])
-            if late_s > 0 and processor.busy:
-                yield env.timeout(late_s)
+            if processor.late_s > 0 and processor.busy:
+                yield env.timeout(processor.late_s)
             times.begin[node] = env.now
             processor.collective_begins(collective)
             if self.channel is not None:
                 times.wire[node] = env.now
-                yield self.channel.attend(collective)
+                yield self.channel(collective)
             elif run.meets:
                 yield run.meet(node)
             processor.collective_ends(collective)

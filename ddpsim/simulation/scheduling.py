@@ -1,265 +1,55 @@
-"""The schedule of a simulated job: what its scheme is told of it, and the ranks that carry out what it makes.
+"""The schedule of a simulated job: what its scheme is told of it, and ranks made ready to carry out what it makes.
 
-A schedule made ready for a rank: where in forward and backward it stops, and what its messages cost it.
+A schedule made ready for a rank says where in forward and backward that stops, and what each message costs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.codec_costs import Encoding
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.groups import part_of, share_of_together
+from ddpsim.jobs.plans import Plans
 from ddpsim.jobs.simulated import Options
+from ddpsim.jobs.stages import RankPart
+from ddpsim.jobs.updates import updates_of
 from ddpsim.operations import Operation
-from ddpsim.schedules.mesh import DATA, LAYERS, TENSOR, beside_experts, beside_stages, beside_tensor, group_of_stage
-from ddpsim.schedules.message import WORLD
-from ddpsim.schedules.points import Point, PointKind, points
-from ddpsim.schedules.schedule import Lane, Schedule, parameters_at, queue_of
-from ddpsim.schedules.servers import SERVERS
+from ddpsim.schedules.copied import (
+    host_awaits,
+    is_copied_out,
+    is_filled_by_hooks,
+    runs_in_rings,
+    share_filled_at_launch,
+)
+from ddpsim.schedules.mesh import (
+    DATA,
+    LAYERS,
+    SENDS,
+    TENSOR,
+    beside_experts,
+    beside_stages,
+    beside_tensor,
+    group_of_stage,
+)
+from ddpsim.schedules.message import WORLD, Message
+from ddpsim.schedules.pipeline import works_of
+from ddpsim.schedules.points import PointKind
+from ddpsim.schedules.schedule import Lane, Schedule, parameters_at
 from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.simulation.messages import Launches, PlannedMessage, is_filled_by_hooks, messages_of
+from ddpsim.simulation.messages import PlannedMessage, Scheduled
+from ddpsim.simulation.representatives import SimulatedRank
+from ddpsim.simulation.setting import RankConfiguration, StagedRank
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
-
-BUFFERS_LANE: Lane = (WORLD, "module buffers")
-"""The lane of the process group of all ranks that buffers are broadcast on.
-
-Messages have groups of their own in `ddpexec.schedules.lanes`, so that a broadcast waits for none of them.
-"""
-
-
-_ROUNDING = 1e-12
-"""Of shares of forward: those no farther apart are one."""
-
-
-@dataclass(frozen=True, slots=True)
-class OptimizerUpdate:
-    """What the optimizer does at once.
-
-    Attributes:
-        before, after: the points `optimizer:I` and `updated:I` of its parameters.
-        share: of the optimizer's time on this rank.
-        host_s: what it takes where the host has its state; None where the device has.
-    """
-
-    before: tuple[Point, ...]
-    after: tuple[Point, ...]
-    share: float
-    host_s: float | None = None
-
-
-WHOLE_UPDATE = OptimizerUpdate((), (), 1.0)
-"""All at once, without a schedule."""
-
-
-@dataclass(frozen=True, slots=True)
-class ForwardWait:
-    """A moment of forward before which messages may be waited for, and at which they may be launched.
-
-    Attributes:
-        host, work: share of forward that is over then, on the host and on the device.
-        updates: what the optimizer has left until then.
-        points: that are passed there.
-    """
-
-    host: float
-    work: float
-    updates: tuple[OptimizerUpdate, ...]
-    points: tuple[Point, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Scheduled:
-    """A schedule as one kind of rank carries it out.
-
-    Attributes:
-        schedule: with its messages cut into segments.
-        messages: one a message, in the same order.
-        lanes: groups and streams; of a pipeline, of all its ranks.
-        forward: where forward stops, in order.
-        updates: what the optimizer does after backward, in order; none where it updates before use.
-        needed: by parameter, the points before the computation of its gradient; empty where there are none.
-        filled: parameters whose gradient's hook copies it into a message.
-        buffers_lane: number of the lane of module buffers.
-        layers_lane: of what layers wait for; None where they wait for nothing.
-    """
-
-    schedule: Schedule
-    messages: tuple[PlannedMessage, ...]
-    lanes: tuple[Lane, ...]
-    forward: tuple[ForwardWait, ...]
-    updates: tuple[OptimizerUpdate, ...]
-    needed: tuple[tuple[Point, ...], ...]
-    filled: frozenset[int]
-    buffers_lane: int = 0
-    layers_lane: int | None = None
-
-    @classmethod
-    def of(
-        cls,
-        schedule: Schedule,
-        workload: Workload,
-        costs: Costs,
-        options: Options,
-        *,
-        gloo: bool = False,
-        host_copy_s: float = 0.0,
-        pipeline: tuple[Sequence[Lane], int] | None = None,
-    ) -> Scheduled:
-        """Return `schedule` for ranks that compute `workload`.
-
-        Args:
-            pipeline: the lanes of all ranks of a pipeline, and the place of this one in it.
-            gloo: whether it is carried out over gloo, whose messages start when the host launches them.
-            host_copy_s: of a byte between host and device.
-        """
-        count = len(workload.parameters)
-        lanes, place = (lanes_of(schedule), None) if pipeline is None else pipeline
-        layers = [number for number, lane in enumerate(lanes) if lane in _layers_lanes(place)]
-        backward = parameters_at(schedule, PointKind.BACKWARD)
-        filled = (index for each in schedule if is_filled_by_hooks(each) for index in each.parameters)
-        late = schedule.update == "before_use"
-        groups = _groups(schedule, count, clipping=options.clip_gradients)
-        if not late and not _updates_apart(schedule, count):
-            groups = [list(range(count))]
-        served = {index for message in schedule if message.group == SERVERS for index in message.parameters}
-        groups = [mine for group in groups if (mine := [index for index in group if index not in served])]
-        return cls(
-            schedule,
-            messages_of(
-                schedule,
-                workload,
-                costs,
-                tuple(lanes),
-                view=options.gradient_as_bucket_view,
-                gloo=gloo,
-                host_copy_s=host_copy_s,
-            ),
-            tuple(lanes),
-            _find_waits(schedule, workload, groups if late else []),
-            () if late else tuple(_update(schedule, workload, group, options.scale_host) for group in groups),
-            tuple((Point(PointKind.BACKWARD, index),) if index in backward else () for index in range(count)),
-            frozenset(filled),
-            lanes.index(_buffers_lane(place)),
-            next(iter(layers), None),
-        )
-
-    def launches(self) -> Launches:
-        """Return what one rank launches and waits for, from its first iteration on."""
-        ids = [message.id for message in self.schedule]
-        return Launches(queue_of(self.schedule), self.messages, ids, len(self.needed))
-
-
-def _buffers_lane(place: int | None) -> Lane:
-    return BUFFERS_LANE if place is None else (group_of_stage(DATA, place), BUFFERS_LANE[1])
-
-
-def _layers_lanes(place: int | None) -> Sequence[Lane]:
-    return LAYERS if place is None else ((group_of_stage(TENSOR, place), LAYERS[0][1]),)
-
-
-def lanes_of(schedule: Schedule, place: int | None = None) -> tuple[Lane, ...]:
-    """Return the groups and streams of a schedule's messages, of module buffers, which are first, and of layers.
-
-    Args:
-        place: in a pipeline, of the ranks that carry it out.
-    """
-    layers = [lane for lane in _layers_lanes(place) if lane[0] in schedule.groups]
-    sent = [(message.group, message.stream) for message in schedule]
-    return tuple(dict.fromkeys([_buffers_lane(place), *sent, *layers]))
-
-
-def _updates_apart(schedule: Schedule, count: int) -> bool:
-    """Whether messages wait for parts of a sharded optimizer's update, which is then made part by part."""
-    parts = [sum(point.kind is PointKind.UPDATED for point in message.after) for message in schedule]
-    sharding = schedule.sharding
-    return sharding.optimizer > 1 and sharding.parameters == 1 and any(0 < updated < count for updated in parts)
-
-
-def _groups(schedule: Schedule, count: int, *, clipping: bool) -> list[list[int]]:
-    """Return the parameters that are updated together: those of messages that have any in common.
-
-    Clipping needs the norm of all gradients, so that all are updated together.
-    """
-    if clipping:
-        return [list(range(count))]
-    group = list(range(count + 1))
-
-    def root(index: int) -> int:
-        while group[index] != index:
-            group[index] = group[group[index]]
-            index = group[index]
-        return index
-
-    awaited: set[int] = set()
-    for message in schedule:
-        blocked = _parameters(PointKind.OPTIMIZER, message.blocks)
-        awaited.update(blocked)
-        for index in blocked[1:]:
-            group[root(index)] = root(blocked[0])
-    members: dict[int, list[int]] = {}
-    for index in range(count):
-        members.setdefault(root(index) if index in awaited else count, []).append(index)
-    return list(members.values())
-
-
-def _update(
-    schedule: Schedule, workload: Workload, parameters: Iterable[int], scale_host: float = 1.0
-) -> OptimizerUpdate:
-    chosen = tuple(parameters)
-    whole = sum(parameter.size_bytes for parameter in workload.parameters)
-    share = sum(workload.parameters[index].size_bytes for index in chosen) / whole if whole else 1.0
-    before, after = parameters_at(schedule, PointKind.OPTIMIZER), parameters_at(schedule, PointKind.UPDATED)
-    sharding, offload = schedule.sharding, schedule.sharding.offload
-    elements = sum(workload.parameters[index].numel for index in chosen) / sharding.optimizer
-    return OptimizerUpdate(
-        points(PointKind.OPTIMIZER, tuple(index for index in chosen if index in before)),
-        points(PointKind.UPDATED, tuple(index for index in chosen if index in after)),
-        share / sharding.optimizer,
-        None if offload is None else scale_host * offload.host_s(elements, workload.optimizer_kind),
-    )
-
-
-def _parameters(kind: PointKind, *of: Iterable[Point]) -> list[int]:
-    """Return the parameters whose point `kind` is among some points."""
-    return [point.parameter for each in of for point in each if point.kind is kind and point.parameter is not None]
-
-
-def _find_waits(schedule: Schedule, workload: Workload, groups: Sequence[Sequence[int]]) -> tuple[ForwardWait, ...]:
-    use = workload.forward_shares()
-    device = np.nan_to_num(use.device_s, nan=1.0)
-    host = np.nan_to_num(use.host_s, nan=1.0)
-    first: dict[int, int] = {}
-    for number, message in enumerate(schedule):
-        for parameter in _parameters(PointKind.OPTIMIZER, message.blocks):
-            first.setdefault(parameter, number)
-    # A rank that has waited at the first point of a message passes its others.
-    needed = set(_parameters(PointKind.FORWARD, *(message.after for message in schedule)))
-    for message in schedule:
-        if blocked := _parameters(PointKind.FORWARD, message.blocks):
-            needed.add(min(blocked, key=device.__getitem__))
-    found: dict[float, tuple[list[tuple[int, OptimizerUpdate]], list[int]]] = {}
-    for members in groups:
-        order = min(first.get(index, 0) for index in members)
-        stop = found.setdefault(float(device[list(members)].min()), ([], []))
-        stop[0].append((order, _update(schedule, workload, members)))
-    for index in sorted(needed, key=lambda index: (device[index], index)):
-        found.setdefault(float(device[index]), ([], []))[1].append(index)
-    stops, over = [], 0.0
-    for share in sorted(found):
-        updates, parameters = found[share]
-        over = max(over, float(host[np.abs(device - share) <= _ROUNDING].min()))
-        chosen = tuple(update for _, update in sorted(updates, key=lambda pair: pair[0]))
-        stops.append(ForwardWait(over, share, chosen, points(PointKind.FORWARD, tuple(parameters))))
-    return tuple(stops)
-
+from ddpsim.workload.iteration_profile import IterationProfile
 
 SEGMENT_ALIGNMENT = 16
 """Bytes at multiples of which messages are cut, as NCCL aligns what it copies fastest."""
@@ -337,3 +127,194 @@ def setup_of(
         time_s=time_s,
         blocking=blocking,
     )
+
+
+BUFFERS_LANE: Lane = (WORLD, "module buffers")
+"""The lane of the process group of all ranks that buffers are broadcast on.
+
+Messages have groups of their own in `ddpexec.schedules.lanes`, so that a broadcast waits for none of them.
+"""
+
+
+def _make_ready(
+    schedule: Schedule,
+    setting: RankConfiguration,
+    *,
+    gloo: bool,
+    host_copy_s: float = 0.0,
+    pipeline: tuple[Sequence[Lane], int] | None = None,
+) -> Scheduled:
+    """Return `schedule` for ranks that compute as `setting` says.
+
+    Args:
+        gloo: whether it is carried out over gloo, whose messages start when the host launches them.
+        host_copy_s: of a byte between host and device.
+        pipeline: the lanes of all ranks of a pipeline, and the place of this one in it.
+    """
+    workload, options = setting.workload, setting.options
+    lanes, place = (_lanes_of(schedule), None) if pipeline is None else (tuple(pipeline[0]), pipeline[1])
+    layers = (number for number, lane in enumerate(lanes) if lane in _layers_lanes(place))
+    filled = (index for each in schedule if is_filled_by_hooks(each) for index in each.parameters)
+    forward, updates = updates_of(schedule, workload, clipping=options.clip_gradients, scale_host=options.scale_host)
+    return Scheduled(
+        schedule,
+        tuple(_messages_of(schedule, setting, lanes, gloo=gloo, host_copy_s=host_copy_s)),
+        lanes,
+        forward,
+        updates,
+        parameters_at(schedule, PointKind.BACKWARD),
+        frozenset(filled),
+        lanes.index(_buffers_lane(place)),
+        next(layers, None),
+    )
+
+
+def _messages_of(
+    schedule: Schedule, setting: RankConfiguration, lanes: Sequence[Lane], *, gloo: bool, host_copy_s: float
+) -> Iterator[PlannedMessage]:
+    """Yield the messages of `schedule`, in its order, with what each costs a rank."""
+    costs, parameters, view = setting.costs, setting.workload.parameters, setting.options.gradient_as_bucket_view
+    rung = {(each.group, each.stream) for each in schedule if runs_in_rings(schedule) and each.op.in_parts}
+    numbers = {message.id: number for number, message in enumerate(schedule)}
+    for number, message in enumerate(schedule):
+        lane, whole = (message.group, message.stream), sum(parameters[index].size_bytes for index in message.parameters)
+        tensors = len(message.parameters) * message.size_bytes / whole if whole else 0.0
+        copied, tensors = (message.size_bytes, tensors) if message.chunks is None else (whole, len(message.parameters))
+        copy_s = tensors * costs.copy_s + copied / costs.copy_Bps
+        out = message.passes or float(is_copied_out(message, schedule, view=view))
+        filled = message.launch_passes + share_filled_at_launch(message, schedule, gloo=gloo)
+        yield PlannedMessage(
+            number,
+            message.size_bytes,
+            message.parameters,
+            Encoding(0.0, ((0.0, message.size_bytes),), 0.0, 0.0),
+            out * copy_s,
+            message.op,
+            lanes.index(lane),
+            tuple(numbers[name] for name in message.after_messages),
+            filled * copy_s + _unit_s(message, costs),
+            host_awaits(message, gloo=gloo) and lane not in rung,
+            message.delay_s,
+            message.blocking,
+            message.from_host_bytes * host_copy_s,
+            message.to_host_bytes * host_copy_s,
+        )
+
+
+def _unit_s(message: Message, costs: Costs) -> float:
+    """Return what the hooks of `fully_shard` take beside the launch and the end of a collective of a unit.
+
+    A sum over copies is part of what comes before it.
+    """
+    if not message.blocking or message.after_messages:
+        return 0.0
+    return max(0.0, costs.unit_s - costs.launch_s - costs.finish_s)
+
+
+def _buffers_lane(place: int | None) -> Lane:
+    return BUFFERS_LANE if place is None else (group_of_stage(DATA, place), BUFFERS_LANE[1])
+
+
+def _layers_lanes(place: int | None) -> Sequence[Lane]:
+    return LAYERS if place is None else ((group_of_stage(TENSOR, place), LAYERS[0][1]),)
+
+
+def _lanes_of(schedule: Schedule, place: int | None = None) -> tuple[Lane, ...]:
+    """Return the groups and streams of a schedule's messages, of module buffers, which are first, and of layers.
+
+    Args:
+        place: in a pipeline, of the ranks that carry it out.
+    """
+    layers = [lane for lane in _layers_lanes(place) if lane[0] in schedule.groups]
+    sent = [(message.group, message.stream) for message in schedule]
+    return tuple(dict.fromkeys([_buffers_lane(place), *sent, *layers]))
+
+
+REPLICATE_S = 27e-6
+"""Host seconds, by parameter and replica, in which a module is copied for its replicas before each forward.
+
+`python -m studies.host_costs.replicas` measures it: 29.5 us of ResNet-50 and 25.5 us of BERT on an AMD EPYC.
+"""
+
+
+def _merge_ranks(setting: RankConfiguration, ranks: int) -> RankConfiguration:
+    """Return `setting` where `ranks` of them are threads of one process.
+
+    Their forwards launch through one interpreter, whose lock one thread has at a time, so that the host's time is all
+    of theirs together, and each forward's replicas are copied before. Backward is the autograd engine's own threads',
+    one a device, which need no lock. One thread loads the batches of all.
+    """
+    alone, stage = setting.pace, setting.input_stage
+    copied_s = REPLICATE_S * len(setting.workload.parameters) if ranks > 1 else 0.0
+
+    def pace(iteration: int) -> IterationProfile:
+        own = alone(iteration)
+        return replace(own, forward_host=ranks * (own.forward_host + copied_s))
+
+    return replace(setting, pace=pace, input_stage=None if stage is None else stage.merge_ranks(ranks))
+
+
+def carry_out(
+    schedule: Schedule,
+    settings: Sequence[RankConfiguration],
+    world_size: int,
+    backend: str,
+    host_copy_s: float = 0.0,
+) -> list[RankConfiguration]:
+    """Return `settings` of ranks that carry out `schedule`, made ready once for all that compute alike.
+
+    Args:
+        host_copy_s: of a byte between the host and the device of each rank.
+    """
+    found = [_merge_ranks(each, world_size) for each in settings] if schedule.one_process else settings
+    carried: list[RankConfiguration] = []
+    for each in found:
+        alike = (one.scheduled for one in carried if one.workload is each.workload and one.costs == each.costs)
+        copy_s = 0.0 if each.execution.one_thread else host_copy_s
+        made = next(alike, None) or _make_ready(schedule, each, gloo=backend == "gloo", host_copy_s=copy_s)
+        carried.append(replace(each, scheduled=made))
+    return carried
+
+
+def in_stages(
+    parts: Sequence[RankPart],
+    draws: Sequence[SimulatedRank],
+    settings: Sequence[RankConfiguration],
+    placement: Placement,
+    backend: str,
+    calibration: Calibration | None,
+) -> list[RankConfiguration]:
+    """Return `settings` of the ranks of a pipeline, each with its stages and the schedule of its place.
+
+    A pipeline of one rank goes by DDP's own buckets.
+
+    Args:
+        parts: what ranks have, by place.
+        draws: who is simulated, as `settings`.
+    """
+    options = settings[0].options
+    given = options.pipeline
+    assert given is not None
+    boundary_bytes = given.boundary_bytes or parts[0].workload.boundary_bytes or 0
+    schedules: list[Schedule] = []
+    plans = [Plans([0], [options.plan_of_part(each)]) for each in parts]
+    for place, each in enumerate(parts if options.staged else ()):
+        plan = plans[place].plan(0)
+        schedules.append(schedule_of(options, each.workload, plan, placement, backend, calibration, place))
+    last = given.stages * given.stages_per_rank - 1
+    sends = [("forward", stage) for stage in range(last)] + [("backward", stage) for stage in range(1, last + 1)]
+    lanes = [lane for place, each in enumerate(schedules) for lane in _lanes_of(each, place)]
+    numbers = {send: len(lanes) + at for at, send in enumerate(sends)}
+    lanes += [(group_of_stage(SENDS, stage), kind) for kind, stage in sends]
+    works = works_of(given.order, given.stages, given.micro_batches, given.stages_per_rank)
+    of_workload = {id(each.workload): each for each in parts}
+    found, made = list[RankConfiguration](), dict[int, Scheduled]()
+    for draw, setting in zip(draws, settings, strict=True):
+        part = of_workload[id(draw.workload)]
+        if schedules and part.place not in made:
+            schedule, pipeline = schedules[part.place], (lanes, part.place)
+            made[part.place] = _make_ready(schedule, setting, gloo=backend == "gloo", pipeline=pipeline)
+        stages = StagedRank(part, works[part.place], last, boundary_bytes, numbers, given.order)
+        own = made.get(part.place, setting.scheduled)
+        found.append(replace(setting, plans=plans[part.place], scheduled=own, stages=stages))
+    return found

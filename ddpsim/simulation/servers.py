@@ -8,15 +8,15 @@ shares them among itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, NamedTuple
 
 import simpy
 
-from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.groups import part_of, part_of_place, share_of_together
+from ddpsim.collectives.launched import BUFFERS, Collective
 from ddpsim.collectives.point_to_point import PointToPoint
 from ddpsim.collectives.rank_ways import RankPaths
 from ddpsim.collectives.scaled import scale_demand
@@ -28,9 +28,14 @@ from ddpsim.operations import Operation
 from ddpsim.schedules.mesh import SENDS, TENSOR, stage_of_group
 from ddpsim.schedules.schedule import Lane
 from ddpsim.schedules.servers import count_sendable
-from ddpsim.simulation.contention import OnBusy, Process, slow_messages
-from ddpsim.simulation.graph import BUFFERS, Collective
 from ddpsim.topology.graph import Placement
+
+
+class SharedNetwork(NamedTuple):
+    """A network that several jobs are on, or several groups of a job's ranks, and whose messages these are there."""
+
+    network: Network
+    sender: Hashable
 
 
 class StreamQueue:
@@ -51,7 +56,7 @@ class StreamQueue:
         self._last = self._network.env.process(self._send(demand, self._last))
         return self._last
 
-    def _send(self, demand: Demand, before: simpy.Event | None) -> Process:
+    def _send(self, demand: Demand, before: simpy.Event | None) -> Generator[simpy.Event, Any, None]:
         if self._latency_s > 0:
             yield self._network.env.timeout(self._latency_s)
         if before is not None and not before.processed:
@@ -97,13 +102,6 @@ _BETWEEN = -1
 """The network of what goes from stage to stage on other nodes, among those of nodes."""
 
 
-class MakeCollectives(Protocol):
-    """Makes the collectives of a part of a machine on a network."""
-
-    def __call__(self, placement: Placement, share: float, network: Network, sender: Hashable) -> Collectives:
-        """Return collectives each of which takes some share of its time."""
-
-
 @dataclass(slots=True)
 class StageLinks:
     """Makes what carries the messages of each lane.
@@ -113,8 +111,8 @@ class StageLinks:
         given: the pipeline.
         tensor: ranks that share each layer of a stage.
         ways: between ranks.
-        make: the collectives of a place.
-        over: the collectives of a transport, likewise.
+        make: the collectives of a part of the machine, each of which takes some share of its time.
+        over: the collectives of a transport.
     """
 
     env: simpy.Environment
@@ -122,8 +120,8 @@ class StageLinks:
     given: Pipeline
     tensor: int
     ways: RankPaths
-    make: MakeCollectives
-    over: Callable[[Transport, Network, Hashable], Collectives]
+    make: Callable[[Placement, SharedNetwork, float], Collectives]
+    over: Callable[[Transport, SharedNetwork], Collectives]
     _networks: dict[int, Network] = field(init=False, default_factory=dict)
 
     def lanes(self, lanes: Sequence[Lane]) -> list[LaneGroup]:
@@ -146,7 +144,7 @@ class StageLinks:
             part, together = part_of_place(self.placement, ranks, tensor)
             share = share_of_together(count, part)
         network = self._network(ranks[0] // self.placement.gpus_per_node)
-        return LaneGroup(self.make(part, share, network, (name, place, share)), count, together)
+        return LaneGroup(self.make(part, SharedNetwork(network, (name, place, share)), share), count, together)
 
     def _sends(self, stage: int, kind: str) -> LaneGroup:
         """Return what carries that which a stage sends to the next, or back to the one before."""
@@ -157,7 +155,7 @@ class StageLinks:
         # Copies on other nodes put as much on links of their own.
         near = [pair for pair in pairs if not nodes.isdisjoint(rank // each for rank in pair)]
         network = self._network(0 if self._is_in_node else _BETWEEN)
-        return LaneGroup(self.over(PointToPoint.of(self.ways, near), network, (SENDS, stage, kind)), 2)
+        return LaneGroup(self.over(PointToPoint.of(self.ways, near), SharedNetwork(network, (SENDS, stage, kind))), 2)
 
     @property
     def _is_in_node(self) -> bool:
@@ -204,7 +202,6 @@ class ServerLinks:
 
     Attributes:
         ways: between them.
-        costs: say how a rank's computation slows its own messages.
         hosts: the ranks that are servers, or whose places servers share.
         buckets: of each lane, in the order of its messages.
         latency_s: of a message before its bytes, where messages go one behind the other; None where each takes what a
@@ -215,7 +212,6 @@ class ServerLinks:
 
     env: simpy.Environment
     ways: RankPaths
-    costs: Costs
     hosts: Sequence[int]
     buckets: Sequence[Sequence[Bucket]]
     latency_s: float | None
@@ -229,15 +225,6 @@ class ServerLinks:
 
     def __post_init__(self) -> None:
         self.network = Network(self.env, {})
-
-    def attendance(self, rank: int) -> ServerConnection:
-        """Return what sends the messages of a rank."""
-        return ServerConnection(self, rank, self.buckets)
-
-    def on_busy(self, rank: int) -> OnBusy:
-        """Return what is told when a rank becomes busy or idle, and slows its messages; of no kind of hops, as those
-        of a pattern are."""
-        return slow_messages(self.network, self.costs, {}, rank)
 
     def demand(self, rank: int, collective: Collective) -> Demand:
         """Return what a rank's push or pull asks of the network."""
@@ -278,9 +265,9 @@ class ServerConnection:
     it in the order of the pulls.
     """
 
-    def __init__(self, links: ServerLinks, rank: int, buckets: Sequence[Sequence[Bucket]]) -> None:
-        self._links, self._rank, self._buckets = links, rank, buckets
-        latency_s = links.latency_s
+    def __init__(self, links: ServerLinks, rank: int) -> None:
+        self._links, self._rank = links, rank
+        latency_s, buckets = links.latency_s, links.buckets
         self._lines = None if latency_s is None else [StreamQueue(links.network, latency_s, rank) for _ in buckets]
         pushes, pulls = [lane for lane in buckets if lane]
         self._pulls = pulls
@@ -291,9 +278,9 @@ class ServerConnection:
         """Send a collective; return the event of its end."""
         return self._links.env.process(self._send(collective))
 
-    def _send(self, collective: Collective) -> Process:
+    def _send(self, collective: Collective) -> Generator[simpy.Event, Any, None]:
         links = self._links
-        of_lane = self._buckets[collective.lane]
+        of_lane = links.buckets[collective.lane]
         bucket = of_lane[collective.number % len(of_lane)]
         demand = links.demand(self._rank, collective)
         line = None if self._lines is None else self._lines[collective.lane]

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 
 from ddpsim.bucketing import Bucket, BucketPlan
-from ddpsim.bucketing.drop import remap_gradients
-from ddpsim.collectives.calibration import Calibration
+from ddpsim.bucketing.drop import remap_gradients, skipped_buckets
+from ddpsim.collectives.codec_costs import CodecCosts
 from ddpsim.collectives.ddp_costs import ENTER_S, KERNELS, Costs
 from ddpsim.collectives.linear import Linear
 from ddpsim.jobs.plans import Plans
 from ddpsim.jobs.simulated import Options
-from ddpsim.jobs.stages import RankPart
+from ddpsim.jobs.stages import RankPart, StagePart
+from ddpsim.jobs.updates import ForwardWait
 from ddpsim.operations import Operation
 from ddpsim.options.input_stage import InputStage
-from ddpsim.schedules.mesh import SENDS, group_of_stage
-from ddpsim.schedules.pipeline import works_of
-from ddpsim.schedules.schedule import Schedule
+from ddpsim.schedules.pipeline import StageWork, find_before
+from ddpsim.schedules.schedule import queue_of, queue_of_buckets
 from ddpsim.simulation.graph import BUFFERS_PART, ExecutionModel
-from ddpsim.simulation.messages import CodecCosts
-from ddpsim.simulation.representatives import SimulatedRank
-from ddpsim.simulation.scheduling import ForwardWait, Scheduled, lanes_of, schedule_of
-from ddpsim.simulation.stages import StagedRank
-from ddpsim.topology.graph import Placement
+from ddpsim.simulation.messages import Launches, PlannedMessage, Scheduled
 from ddpsim.workload import Workload
 from ddpsim.workload.devices import DevicePart, buffer_devices, device_numbers, part_shares
 from ddpsim.workload.gpus import AchievedGpu
@@ -48,6 +44,36 @@ class OrderAgreement:
     size_bytes: int
     host_s: float
     rebuild_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StagedRank:
+    """What one rank of a pipeline computes in a step.
+
+    Attributes:
+        part: what it has of the model.
+        works: in order.
+        last: number of the model's last stage.
+        boundary_bytes: of a micro-batch's activations that a stage sends the next, and of their gradient.
+        lanes: numbers of those of activations and gradients, by `forward` or `backward` and the stage that sends.
+        order: of the works, as a pipeline names it.
+    """
+
+    part: RankPart
+    works: Sequence[StageWork]
+    last: int
+    boundary_bytes: int
+    lanes: Mapping[tuple[str, int], int]
+    order: str
+
+    def stage(self, number: int) -> StagePart:
+        """Return a stage of the rank."""
+        return next(each for each in self.part.stages if each.stage == number)
+
+    def lane_from(self, kind: str, stage: int, micro_batch: int) -> int | None:
+        """Return the lane on which a forward or backward gets what it needs; None where that is the rank's own."""
+        before = find_before(kind, micro_batch, stage, self.last)
+        return None if before is None or before[1] == stage else self.lanes[before[0], before[1]]
 
 
 TIME_BYTES = 8
@@ -76,8 +102,8 @@ class RankConfiguration:
         copies_s: of copying each gradient into its bucket.
         iterations: how many to run.
         ranks: of the job.
+        scheduled: what it sends, and where it waits for that.
         ddp: False for one process without DDP: no hooks, no buckets, no collectives.
-        scheduled: the schedule that takes DDP's place; None is DDP's own buckets.
         input_stage: how batches are loaded and copied; None where they are there.
         stages: what it computes in a step of a pipeline; None of a whole model.
         kernel_s: the mean time of a kernel of backward on the device.
@@ -96,8 +122,8 @@ class RankConfiguration:
     copies_s: Sequence[float]
     iterations: int
     ranks: int
+    scheduled: Scheduled
     ddp: bool = True
-    scheduled: Scheduled | None = None
     input_stage: InputStage | None = None
     stages: StagedRank | None = None
     kernel_s: float = field(init=False, repr=False)
@@ -139,9 +165,8 @@ class RankConfiguration:
     def forward_stops(self) -> Sequence[tuple[float, float, ForwardWait | LayerMessage | DevicePart]]:
         """Where forward stops, for a schedule, in a layer or between devices: the shares of it on host and device that
         are over then."""
-        waits = () if self.scheduled is None else self.scheduled.forward
         stops: list[tuple[float, float, ForwardWait | LayerMessage | DevicePart]]
-        stops = [(each.host, each.work, each) for each in waits]
+        stops = [(each.host, each.work, each) for each in self.scheduled.forward]
         if self.workload.devices:
             forward = self.workload.forward
             stops += part_shares(self.workload.devices, float(median(forward.host_s)), float(median(forward.device_s)))
@@ -151,13 +176,6 @@ class RankConfiguration:
         stops.sort(key=lambda stop: stop[1])
         hosts = itertools.accumulate((host for host, _, _ in stops), max)
         return [(host, work, stop) for host, (_, work, stop) in zip(hosts, stops, strict=True)]
-
-    @property
-    def layers_lane(self) -> int:
-        """The lane of what layers wait for."""
-        assert self.scheduled is not None
-        assert self.scheduled.layers_lane is not None
-        return self.scheduled.layers_lane
 
     @property
     def enter_s(self) -> float:
@@ -183,7 +201,7 @@ class RankConfiguration:
         return (
             self.ddp
             and self.options.broadcast_buffers
-            and (self.scheduled is None or self.scheduled.schedule.broadcasts_buffers)
+            and self.scheduled.schedule.broadcasts_buffers
             and self.options.comm == "real"
             and bool(self.workload.buffers)
             and (iteration == 0 or self.is_synced(iteration - 1))
@@ -196,11 +214,38 @@ class RankConfiguration:
             used |= dropped
         return [i for i in range(len(self.workload.parameters)) if i not in used]
 
+    def launches(self, iteration: int, before: Launches | None) -> Launches:
+        """Return what an iteration launches and waits for; where messages stay, that of the one `before` goes on.
+
+        Of DDP they are the buckets of its plan. Those of nothing but layers that are left out are skipped.
+        """
+        scheduled, count = self.scheduled, len(self.workload.parameters)
+        if scheduled.messages is not None:
+            schedule = scheduled.schedule
+            ids = () if before else [message.id for message in schedule]
+            return before or Launches(queue_of(schedule), scheduled.messages, ids, count)
+        dropped, plan = self.dropped(iteration), self.plans.plan(iteration)
+        remaps = self.remaps(dropped)
+        buckets = self._remap(plan, dropped) if remaps else plan.buckets
+        groups = [bucket.parameters for bucket in buckets]
+        if before is None or [message.parameters for message in before.planned] != groups:
+            planned = [self._plan_bucket(number, bucket) for number, bucket in enumerate(buckets)]
+            before = Launches(queue_of_buckets(groups), planned, (), count)
+        before.reset(skipped_buckets(groups, dropped) if dropped and not remaps else ())
+        return before
+
+    def _plan_bucket(self, number: int, bucket: Bucket) -> PlannedMessage:
+        """Return a bucket as a message; it is copied out on the device, but where gradients are its views."""
+        view, parameters = self.options.gradient_as_bucket_view, bucket.parameters
+        copy_s = 0.0 if view else self.costs.copies_s(len(parameters), bucket.size_bytes)
+        encoding, device = self.codec.encoding(bucket), self.devices[parameters[0]]
+        return PlannedMessage(number, bucket.size_bytes, parameters, encoding, copy_s, device=device)
+
     def remaps(self, dropped: Collection[int]) -> bool:
         """Whether what is left of an iteration without `dropped` moves up into the memory of the first buckets."""
         return bool(dropped) and self.options.drop_buckets == "remapped"
 
-    def remap(self, plan: BucketPlan, dropped: Collection[int]) -> list[Bucket]:
+    def _remap(self, plan: BucketPlan, dropped: Collection[int]) -> list[Bucket]:
         """Return the buckets of an iteration without `dropped`, in launch order, whose memory is that of `plan`."""
         parameters = self.workload.parameters
         groups = remap_gradients(parameters, plan.groups(), dropped)
@@ -252,103 +297,3 @@ class RankConfiguration:
             for each in found
         )
         return flattened_s, launch_s, copies_s
-
-    def write_back_s(self, bucket: Bucket) -> float:
-        """Return the device time of copying `bucket` out; nothing where gradients are its views."""
-        if self.options.gradient_as_bucket_view:
-            return 0.0
-        return self.costs.copies_s(len(bucket.parameters), bucket.size_bytes)
-
-
-REPLICATE_S = 27e-6
-"""Host seconds, by parameter and replica, in which a module is copied for its replicas before each forward.
-
-`python -m studies.host_costs.replicas` measures it: 29.5 us of ResNet-50 and 25.5 us of BERT on an AMD EPYC.
-"""
-
-
-def merge_ranks(setting: RankConfiguration, ranks: int) -> RankConfiguration:
-    """Return `setting` where `ranks` of them are threads of one process.
-
-    Their forwards launch through one interpreter, whose lock one thread has at a time, so that the host's time is all
-    of theirs together, and each forward's replicas are copied before. Backward is the autograd engine's own threads',
-    one a device, which need no lock. One thread loads the batches of all.
-    """
-    alone, stage = setting.pace, setting.input_stage
-    copied_s = REPLICATE_S * len(setting.workload.parameters) if ranks > 1 else 0.0
-
-    def pace(iteration: int) -> IterationProfile:
-        own = alone(iteration)
-        return replace(own, forward_host=ranks * (own.forward_host + copied_s))
-
-    return replace(setting, pace=pace, input_stage=None if stage is None else stage.merge_ranks(ranks))
-
-
-def carry_out(
-    schedule: Schedule,
-    settings: Sequence[RankConfiguration],
-    world_size: int,
-    backend: str,
-    host_copy_s: float = 0.0,
-) -> list[RankConfiguration]:
-    """Return `settings` of ranks that carry out `schedule`, made ready once for all that compute alike.
-
-    Args:
-        host_copy_s: of a byte between the host and the device of each rank.
-    """
-    found = [merge_ranks(each, world_size) for each in settings] if schedule.one_process else settings
-    carried: list[RankConfiguration] = []
-    for each in found:
-        alike = (one.scheduled for one in carried if one.workload is each.workload and one.costs == each.costs)
-        made = next(alike, None) or Scheduled.of(
-            schedule, each.workload, each.costs, each.options, gloo=backend == "gloo",
-            host_copy_s=0.0 if each.execution.one_thread else host_copy_s,
-        )  # fmt: skip
-        carried.append(replace(each, scheduled=made))
-    return carried
-
-
-def in_stages(
-    parts: Sequence[RankPart],
-    draws: Sequence[SimulatedRank],
-    settings: Sequence[RankConfiguration],
-    placement: Placement,
-    backend: str,
-    calibration: Calibration | None,
-) -> list[RankConfiguration]:
-    """Return `settings` of the ranks of a pipeline, each with its stages and the schedule of its place.
-
-    A pipeline of one rank goes by DDP's own buckets.
-
-    Args:
-        parts: what ranks have, by place.
-        draws: who is simulated, as `settings`.
-    """
-    options = settings[0].options
-    given = options.pipeline
-    assert given is not None
-    boundary_bytes = given.boundary_bytes or parts[0].workload.boundary_bytes or 0
-    schedules: list[Schedule] = []
-    plans = [Plans([0], [options.plan_of_part(each)]) for each in parts]
-    for place, each in enumerate(parts if options.staged else ()):
-        plan = plans[place].plan(0)
-        schedules.append(schedule_of(options, each.workload, plan, placement, backend, calibration, place))
-    last = given.stages * given.stages_per_rank - 1
-    sends = [("forward", stage) for stage in range(last)] + [("backward", stage) for stage in range(1, last + 1)]
-    lanes = [lane for place, each in enumerate(schedules) for lane in lanes_of(each, place)]
-    numbers = {send: len(lanes) + at for at, send in enumerate(sends)}
-    lanes += [(group_of_stage(SENDS, stage), kind) for kind, stage in sends]
-    works = works_of(given.order, given.stages, given.micro_batches, given.stages_per_rank)
-    of_workload = {id(each.workload): each for each in parts}
-    found = []
-    made: dict[int, Scheduled] = {}
-    for draw, setting in zip(draws, settings, strict=True):
-        part = of_workload[id(draw.workload)]
-        if schedules and part.place not in made:
-            made[part.place] = Scheduled.of(
-                schedules[part.place], part.workload, setting.costs, options, gloo=backend == "gloo",
-                pipeline=(lanes, part.place),
-            )  # fmt: skip
-        stages = StagedRank(part, works[part.place], last, boundary_bytes, numbers, given.order)
-        found.append(replace(setting, plans=plans[part.place], scheduled=made.get(part.place), stages=stages))
-    return found

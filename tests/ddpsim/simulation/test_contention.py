@@ -12,11 +12,11 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.ddp_costs import Costs, remove_overlap_costs
 from ddpsim.collectives.execute import make_transport
+from ddpsim.collectives.launched import Collective
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.contention import UNKNOWN_GPU, ComputeSlowdown, GpuCapacity, Share, share_of
-from ddpsim.simulation.graph import Collective
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import GPUS

@@ -15,7 +15,7 @@ from ddpsim.schedules.dataparallel import BUFFER_BYTES
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.setup import SchemeInputs
 from ddpsim.simulation import Options, simulate
-from ddpsim.simulation.setting import REPLICATE_S
+from ddpsim.simulation.scheduling import REPLICATE_S
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload.profile import ForwardUse

@@ -13,6 +13,7 @@ from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.prediction.memory import Memory
 from ddpsim.simulation import Options, simulate, simulate_local
+from ddpsim.simulation.communication import Communication
 from ddpsim.simulation.engine import run_job
 from ddpsim.topology.placement import place
 from ddpsim.topology.spec import load_topology
@@ -91,6 +92,13 @@ def test_buckets_are_of_one_device_each_and_are_summed_among_its_gpus_of_all_ran
     assert [bucket.device for bucket in last.buckets] == [1, 0, 0, 1]
     streams = {span.stream for span in trace.spans}
     assert {"compute", "compute 1", "communication 0", "communication 1"} <= streams
+
+
+def test_whichever_rank_is_busy_slows_what_each_device_of_all_ranks_sends(monkeypatch):
+    asked, own = [], Communication.on_busy
+    monkeypatch.setattr(Communication, "on_busy", lambda shared, lanes=None: asked.append(lanes) or own(shared, lanes))
+    run_job(on_devices(), place(MACHINE, 2, 8, 2), Options(stragglers={1: 1.3}), ALIKE)
+    assert asked == [(0,), (1,)]
 
 
 def test_a_lone_bucket_of_each_device_takes_an_allreduce_among_every_second_gpu():

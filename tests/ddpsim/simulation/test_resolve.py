@@ -61,7 +61,7 @@ def test_what_cannot_be_is_refused_before_anything_is_built(
     def built(*_: object) -> None:
         raise AssertionError("it was built")
 
-    monkeypatch.setattr("ddpsim.simulation.job_run.build_rank", built)
+    monkeypatch.setattr("ddpsim.simulation.starting.build_rank", built)
     with pytest.raises(DdpsimError) as again:
         run_job(source, placement, Options(**options))
     assert str(again.value) == str(refused.value)

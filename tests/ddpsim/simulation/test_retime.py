@@ -13,7 +13,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import run_again, run_job, trace_of
-from ddpsim.simulation.resolve import SimulatedIterations
+from ddpsim.simulation.job_run import SimulatedIterations
 from ddpsim.simulation.retime import periods_s
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise

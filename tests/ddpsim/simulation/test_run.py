@@ -3,9 +3,10 @@
 import pytest
 import simpy
 
+from ddpsim.collectives.launched import Collective
 from ddpsim.operations import Operation
 from ddpsim.simulation.contention import UNDISTURBED, ComputeSlowdown, Processor, Share
-from ddpsim.simulation.graph import Collective, NodeKind, RankGraph, StepGraph
+from ddpsim.simulation.graph import NodeKind, RankGraph, StepGraph
 from ddpsim.simulation.run import GraphRun
 
 
@@ -46,13 +47,13 @@ class Device:
         self.graph.collectives[lane[-1]] = Collective(1, Operation.ALLREDUCE, 0, len(lane) - 1)
         return lane[-1]
 
-    def run(self, slowdown=UNDISTURBED, on_busy=lambda busy, moment_s: None, transfer_s=None, **given):
+    def run(self, slowdown=UNDISTURBED, on_busy=lambda busy, moment_s: None, transfer_s=None, late_s=0.0, **given):
         self.queue(NodeKind.EVENT)
         env = simpy.Environment()
         transfer = None if transfer_s is None else lambda collective: env.timeout(transfer_s)
         run = GraphRun(env, self.graph, transfer, 1)
-        processor = Processor(env, slowdown, lambda busy: on_busy(busy, env.now))
-        run.add(self.rank, processor, **given)
+        processor = Processor(env, slowdown, lambda busy: on_busy(busy, env.now), late_s=late_s)
+        run.add(self.rank, [processor], **given)
         return run.run()
 
 
@@ -141,7 +142,7 @@ def test_a_collective_begins_on_the_wire_when_the_last_rank_has_arrived():
         rank.host.append(rank.last)
     run = GraphRun(env, graph, lambda collective: env.timeout(2.0), 1)
     for rank in graph.ranks:
-        run.add(rank, Processor(env, UNDISTURBED, lambda busy: None))
+        run.add(rank, [Processor(env, UNDISTURBED, lambda busy: None)])
     times = run.run()
     assert [times.begin[node] for node in launched] == [1.0, 4.0]
     assert [times.wire[node] for node in launched] == [4.0, 4.0]

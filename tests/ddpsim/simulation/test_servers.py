@@ -12,6 +12,7 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives, find_rank_paths
+from ddpsim.collectives.launched import Collective
 from ddpsim.collectives.schedules import parameter_server_apart, parameter_server_apart_s, parameter_server_at
 from ddpsim.errors import InputError, PlanError, TopologyError
 from ddpsim.jobs.job_options import CollectiveOptions
@@ -20,8 +21,8 @@ from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.servers import ServerPlaces
 from ddpsim.simulation import Options, simulate
-from ddpsim.simulation.graph import Collective
-from ddpsim.simulation.servers import ServerLinks
+from ddpsim.simulation.contention import slow_messages
+from ddpsim.simulation.servers import ServerConnection, ServerLinks
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.trace.metrics import summarise
@@ -139,9 +140,9 @@ def test_a_rank_s_computation_slows_its_own_pushes_and_not_those_of_others() -> 
     _, beta, _ = byte_s(placement)
     env = simpy.Environment()
     ways = find_rank_paths(placement, "gloo", slowed)
-    links = ServerLinks(env, ways, Costs.of("gloo", slowed), [2], [[], [bucket], [bucket]], 0.0)
-    links.on_busy(0)(True)
-    pushes = [links.attendance(rank).attend(Collective(SIZE, Operation.REDUCE, 1, 0)) for rank in (0, 1)]
+    links = ServerLinks(env, ways, [2], [[], [bucket], [bucket]], 0.0)
+    slow_messages(links.network, Costs.of("gloo", slowed), {}, 0)(True)
+    pushes = [ServerConnection(links, rank).attend(Collective(SIZE, Operation.REDUCE, 1, 0)) for rank in (0, 1)]
     ends = []
     for push in pushes:
         push.callbacks.append(lambda _: ends.append(env.now))

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ddpsim.errors import InputError
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.simulated import Options
 from ddpsim.schedules.schedule import Schedule
-from ddpsim.simulation.graph import ExecutionModel
-from ddpsim.simulation.representatives import RankKind
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 
@@ -80,24 +76,26 @@ def check_templates(
             raise InputError(f"the workload {other.name!r} has other {what}", place=place, remedy=remedy)
 
 
-def check_extent(iterations: int, kinds: Sequence[RankKind]) -> None:
+def check_extent(iterations: int, parameters: int, kinds: int = 1) -> None:
     """Refuse what would record more moments than memory holds.
 
     Raises:
         InputError: too many iterations, for so many parameters and kinds of ranks.
     """
-    parameters = len(kinds[0].workload.parameters)
-    if (moments := iterations * len(kinds) * parameters) > MOST_MOMENTS:
-        ranks = f"{len(kinds)} kinds of ranks" if len(kinds) > 1 else "a rank"
+    if (moments := iterations * kinds * parameters) > MOST_MOMENTS:
+        ranks = f"{kinds} kinds of ranks" if kinds > 1 else "a rank"
         what = f"{iterations} iterations of {parameters} gradients on {ranks} are {moments:.3g} moments to record"
         remedy = f"ask for fewer `iterations`, micro-batches (`accumulate`) or `stragglers`: at most {MOST_MOMENTS} fit"
         raise InputError(what, remedy=remedy)
 
 
 def check_schedule(
-    schedule: Schedule, placement: Placement, backend: str, execution: ExecutionModel, options: Options
+    schedule: Schedule, placement: Placement, backend: str, options: Options, *, one_thread: bool
 ) -> None:
     """Refuse ranks of one process, and ranks that each go their own way, where they cannot be.
+
+    Args:
+        one_thread: whether ranks compute on the thread that launches, as on a CPU.
 
     Raises:
         InputError: of one process several machines, no GPUs, or another backend than NCCL, which copies between them;
@@ -113,6 +111,6 @@ def check_schedule(
     if placement.nodes > 1:
         what = f"its ranks are threads of one process, {placement.nodes} nodes are asked for"
         raise InputError(what, place=place, remedy="ask for one node, or take `ddp`")
-    if execution.one_thread or backend not in GPU_BACKENDS:
+    if one_thread or backend not in GPU_BACKENDS:
         what = f"it moves parameters and gradients between GPUs, not by {backend}"
         raise InputError(what, place=place, remedy="use a workload of a GPU and `backend=nccl`, or take `ddp`")

@@ -1,0 +1,108 @@
+"""What goes on at once: times that are lost, shared or spent in intervals, in several columns at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Columns = NDArray[np.float64]
+"""Numbers whose last axis is the columns: the assumptions under which moments are told."""
+
+_SHORT_S = 1e-12
+"""What takes no longer has no share of anything."""
+
+
+class Integral:
+    """The integral of a rate over time in each column, from 0 on; the rate is constant between moments.
+
+    Args:
+        moments: ascending: (moments, columns).
+        rates: from each moment to the next; after the last it is 0, as before the first.
+        horizon_s: that no moment reaches.
+    """
+
+    def __init__(self, moments: Columns, rates: Columns, horizon_s: float) -> None:
+        columns = moments.shape[1]
+        self._shift = horizon_s * np.arange(columns)
+        grown = np.zeros((len(moments) + 2, columns))
+        np.cumsum(rates[:-1] * np.diff(moments, axis=0), axis=0, out=grown[2:-1])
+        grown[-1] = grown[-2]
+        at = np.zeros_like(grown)
+        at[1:-1] = moments
+        at[-1] = 0.999 * horizon_s
+        at += self._shift
+        self._at, self._grown = at.T.ravel(), grown.T.ravel()
+
+    def until(self, moments: Columns) -> Columns:
+        """Return the integral until `moments`: (any, columns)."""
+        # One column after the other, for what is asked for in order is found soonest.
+        asked = (moments + self._shift).T
+        return np.interp(asked.ravel(), self._at, self._grown).reshape(asked.shape).T
+
+
+def sort_changes(begin: Columns, end: Columns, *taken: Columns) -> tuple[Columns, ...]:
+    """Return the moments at which something begins or ends, ascending, and after each how many go on and take how much.
+
+    Args:
+        begin, end: of each: (any, columns).
+        taken: by each while it goes on, several amounts.
+    """
+    moments = np.concatenate([begin, end])
+    order = np.argsort(moments, axis=0, kind="stable")
+    amounts = (np.ones_like(begin), *taken)
+    changes = (np.take_along_axis(np.concatenate([each, -each]), order, axis=0) for each in amounts)
+    return np.take_along_axis(moments, order, axis=0), *(np.cumsum(each, axis=0) for each in changes)
+
+
+def mean_factors(begin: Columns, end: Columns, moments: Columns, factors: Columns, horizon_s: float) -> Columns:
+    """Return by what factor each of some intervals is longer than its work, under factors that change at `moments`."""
+    lost = Integral(moments, 1 - 1 / factors, horizon_s)
+    took_s = end - begin
+    work_s = took_s - (lost.until(end) - lost.until(begin))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where((took_s > _SHORT_S) & (work_s > 0), took_s / work_s, 1.0)
+
+
+def is_in_flight(
+    moments: Columns, begin: Columns, end: Columns, horizon_s: float, side: Literal["left", "right"] = "left"
+) -> NDArray[np.bool_]:
+    """Return whether something is in flight at `moments`: it has begun before and ends after.
+
+    Args:
+        begin, end: ascending, each by itself.
+        horizon_s: that no moment reaches.
+        side: `right` where what begins just then counts.
+    """
+    shift = horizon_s * np.arange(begin.shape[1])
+    asked = moments + shift
+    begun, over = ((each + shift).T.ravel() for each in (begin, end))
+    found: NDArray[np.bool_] = np.searchsorted(begun, asked, side) > np.searchsorted(over, asked, "right")
+    return found
+
+
+def integrate_busy(begin: Columns, end: Columns, horizon_s: float) -> Callable[[Columns], Columns]:
+    """Return what tells until a moment how long one after another of some intervals has lasted."""
+    moments = np.empty((2 * len(begin), begin.shape[1]))
+    moments[0::2], moments[1::2] = begin, end
+    rates = np.zeros_like(moments)
+    rates[0::2] = 1.0
+    return Integral(moments, rates, horizon_s).until
+
+
+def fair_rates(begin: Columns, end: Columns, horizon_s: float) -> Columns:
+    """Return at what rate, in the mean, each of some intervals goes on where all that go on have equal parts of it."""
+    moments, count = sort_changes(begin, end)
+    rates = 1 / np.maximum(count, 1.0)
+    until = Integral(moments, rates, horizon_s).until
+    return 1 - share((end - begin) - (until(end) - until(begin)), end - begin)
+
+
+def share(part_s: Columns, whole_s: Columns) -> Columns:
+    """Return which part of times something lasted, between 0 and 1."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.where(whole_s > _SHORT_S, part_s / whole_s, 0.0)
+    clipped: Columns = np.clip(found, 0.0, 1.0)
+    return clipped

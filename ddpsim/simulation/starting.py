@@ -1,0 +1,214 @@
+"""A resolved job begins in a simulation, alone or beside another.
+
+Two jobs on one fabric run in one simulation, and their messages share the links between switches. The other job trains
+for as long as the one that is asked about: it is given steps until it outlasts that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from statistics import median
+
+import simpy
+
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.execute import library_of
+from ddpsim.errors import InputError
+from ddpsim.jobs.beside import JobBeside
+from ddpsim.jobs.simulated import Options
+from ddpsim.network.fluid import Network
+from ddpsim.options.input_stage import Loader
+from ddpsim.simulation.build import build_rank
+from ddpsim.simulation.communication import Communication
+from ddpsim.simulation.contention import OnBusy, Process, Processor, slow_messages
+from ddpsim.simulation.graph import StepGraph
+from ddpsim.simulation.job_run import JobRun, OtherJob, ResolvedJob
+from ddpsim.simulation.resolve import resolve
+from ddpsim.simulation.run import GraphRun, Progress, report
+from ddpsim.simulation.servers import ServerConnection, SharedNetwork
+from ddpsim.topology.graph import Placement
+from ddpsim.workload import Workload
+
+
+def start(
+    job: ResolvedJob,
+    env: simpy.Environment,
+    progress: Progress | None = None,
+    on: SharedNetwork | None = None,
+) -> JobRun:
+    """Build what each simulated rank does and let it begin in `env`.
+
+    Args:
+        env: the simulation.
+        progress: as that of `run_job`.
+        on: a network that another job is on too; None is one of the job's own.
+    """
+    settings = job.settings
+    shared = job.job.communication(env, settings[0].scheduled, on)
+    graph = StepGraph()
+    for draw, setting in zip(job.draws, settings, strict=True):
+        build_rank(graph, setting, draw.rank, len(shared.lanes))
+    run = make_graph_run(job, shared, graph)
+    report(run, graph.ranks[0], progress)
+    return JobRun(
+        job.job, job.workload, job.kinds, job.draws, settings, job.schedule, job.extent,
+        graph, run, run.times, shared,
+    )  # fmt: skip
+
+
+def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGraph) -> GraphRun:
+    """Return a run of a graph that has yet to be run, each rank on its resources."""
+    job, draws, settings = resolved.job, resolved.draws, resolved.settings
+    env, scheduled = shared.env, settings[0].scheduled
+    links = job.channels(env, scheduled, shared.collectives)
+    transfer = shared.transfer if job.options.comm == "real" else None
+    run = GraphRun(env, graph, transfer, shared.collectives.streams_per_group)
+    told: dict[tuple[int, ...], OnBusy] = {}
+    for draw, setting, rank in zip(draws, settings, graph.ranks, strict=True):
+        network, several = shared.collectives.network, len(rank.streams) > 1
+        slowdown = shared.slowdown(setting.costs, setting.gpu, setting.workload.arithmetic_share)
+        stage = None if setting.execution.one_thread else setting.input_stage
+        processors: list[Processor] = []
+        for device in range(len(rank.streams)):
+            lanes: tuple[int, ...] = (device,) if several else ()
+            if job.options.staged:
+                lanes = tuple(number for number, nodes in enumerate(rank.lanes) if nodes)
+            if lanes not in told:
+                told[lanes] = shared.on_busy(lanes or None)
+            # What a rank sends by itself is slowed by itself, and has no kind of hops, as a pattern has none.
+            own = None if links is None else slow_messages(links.network, job.costs, {}, draw.rank)
+            processors.append(Processor(env, slowdown, own or told[lanes], job.costs.copy_slowdown, setting.late_s))
+        run.add(
+            rank,
+            processors,
+            loader=None if setting.input_stage is None else Loader(setting.input_stage),
+            copy=None if stage is None else job.copy(stage, network, draw.stands_for),
+            channel=None if links is None else ServerConnection(links, draw.rank).attend,
+            copy_between=job.copy_between(network, draw.stands_for) if several else None,
+        )
+    return run
+
+
+MOST_STEPS = 400
+"""Steps of the other job at most, so that a command answers within 10 s; chosen by hand."""
+
+MOST_GRADIENTS = 40_000
+"""Gradients of all these steps at most; chosen by hand, as that."""
+
+_ROOM = 1.3
+"""Steps of the other job that are simulated over those that it would have made at its pace so far."""
+
+_LEAST_SHARE = 0.05
+"""Share of a job that has been run, at least, by which its other steps are foretold."""
+
+_LEAST_S = 1e-6
+"""Seconds of an iteration that computes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class BesideRun:
+    """The run of a job with another beside it.
+
+    Attributes:
+        other: the other job.
+        placement: its nodes.
+        calibration: of the machine; None is the priors.
+        workloads: by name, those that node templates name for their own GPUs.
+    """
+
+    other: JobBeside
+    placement: Placement
+    calibration: Calibration | None
+    workloads: dict[str, Workload]
+
+    def run(self, resolved: ResolvedJob, progress: Progress | None = None) -> JobRun:
+        """Return the run of `resolved`, beside which the other job trains until it has ended.
+
+        Raises:
+            InputError: process groups of fewer ranks, whose links are not told apart; more steps of the other than
+                `MOST_STEPS` and `MOST_GRADIENTS` allow.
+        """
+        _refuse_groups(resolved, "this job")
+        other = self._job_of(1)
+        own_s, other_s = _computing_s(resolved), _computing_s(other)
+        steps = math.ceil(resolved.extent.total * own_s / other_s / self.other.job.period) + 2
+        while True:
+            most = min(MOST_STEPS, MOST_GRADIENTS // len(other.workload.parameters) // self.other.job.period)
+            if steps > max(most, 1):
+                what = f"the job beside makes more than {most} steps in {resolved.extent.total} of this one's"
+                remedy = "ask for fewer `iterations`, or write a job whose step is longer"
+                raise InputError(what, place="beside", remedy=remedy)
+            found = self._run_together(resolved, self._job_of(steps), other_s, progress)
+            if isinstance(found, JobRun):
+                return found
+            steps = math.ceil(steps * _ROOM / max(found, _LEAST_SHARE))
+
+    def _job_of(self, steps: int) -> ResolvedJob:
+        job, workload = self.other.job, self.other.workload
+        options = Options(**{each.name: getattr(job, each.name) for each in fields(job)}, iterations=steps)
+        assert isinstance(workload, Workload)
+        library = library_of(self.placement, options.on(workload, self.placement.topology).backend_for(workload))
+        same = self.calibration is not None and self.calibration.backend == library
+        found = resolve(
+            workload,
+            self.placement,
+            options,
+            self.calibration if same else None,
+            workloads=self.workloads,
+            warm_up=0,
+            whole=False,
+        )
+        _refuse_groups(found, "the job beside it")
+        return found
+
+    def _run_together(
+        self, own: ResolvedJob, other: ResolvedJob, other_s: float, progress: Progress | None
+    ) -> JobRun | float:
+        """Return the run of both; where the other has ended first, which share of the job asked about is done."""
+        env = simpy.Environment()
+        network = Network(env, {})
+        started = start(own, env, progress, SharedNetwork(network, "own"))
+        begun: list[JobRun] = []
+        done, ended = started.run.done(), env.event()
+        env.process(self._run_later(env, other, network, other_s, begun, ended))
+        env.run(done | ended)
+        if ended.triggered and not done.triggered:
+            iterations = started.graph.ranks[0].iterations
+            return sum(started.times.end[each.end] <= env.now for each in iterations) / len(iterations)
+        if not begun:
+            return started
+        [seen] = begun
+        end = seen.times.end
+        steps = [end[each.end] - end[each.start] for each in seen.graph.ranks[0].iterations if end[each.end] <= env.now]
+        step_s = median(steps[len(steps) // 2 :]) if steps else None
+        return replace(started, beside=OtherJob(other.workload.name, self.placement, step_s))
+
+    def _run_later(
+        self,
+        env: simpy.Environment,
+        other: ResolvedJob,
+        network: Network,
+        other_s: float,
+        begun: list[JobRun],
+        ended: simpy.Event,
+    ) -> Process:
+        """Let the other job begin by its phase later, and tell when it has ended."""
+        yield env.timeout(self.other.phase * other_s)
+        begun.append(start(other, env, None, SharedNetwork(network, "other")))
+        yield begun[0].run.done()
+        ended.succeed()
+
+
+def _refuse_groups(resolved: ResolvedJob, whose: str) -> None:
+    schedule = resolved.schedule
+    if schedule is not None and schedule.groups:
+        groups = ", ".join(schedule.groups)
+        what = f"{whose} has process groups of fewer ranks ({groups}), whose links are not told apart"
+        raise InputError(what, place="beside", remedy="use a scheme of one process group, as ddp or fsdp2")
+
+
+def _computing_s(resolved: ResolvedJob) -> float:
+    """Return what a rank of a job computes in an iteration, or its host spends: an iteration is as long at least."""
+    pace = resolved.settings[0].pace(0)
+    return max(pace.work_s + pace.optimizer_work, pace.host_s + pace.optimizer_host, _LEAST_S)
