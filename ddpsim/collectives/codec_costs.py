@@ -14,19 +14,19 @@ from ddpsim.workload.gpus import AchievedGpu
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """What one bucket sends, and what a rank computes for it.
+    """What one bucket sends, and what a rank computes for it: nothing, where it is sent as it is.
 
     Attributes:
-        encode_s: before the first message: on a CPU the host's time, else the device's.
         messages: (seconds since the message before has ended, bytes); the first has none.
+        encode_s: before the first message: on a CPU the host's time, else the device's.
         decode_s: after the last.
         host_s: of launching all that, beside the messages themselves; nothing on a CPU.
     """
 
-    encode_s: float
     messages: tuple[tuple[float, int], ...]
-    decode_s: float
-    host_s: float
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+    host_s: float = 0.0
 
 
 class CodecCosts:
@@ -72,5 +72,5 @@ class CodecCosts:
         pauses = [0.0, *map(time_s, works[1:-1])]
         host_s = sum(work.kernels for work in works) * self._kernel_host_s
         messages = tuple(zip(pauses, sizes, strict=True))
-        found = self._known[bucket.parameters] = Encoding(time_s(works[0]), messages, time_s(works[-1]), host_s)
+        found = self._known[bucket.parameters] = Encoding(messages, time_s(works[0]), time_s(works[-1]), host_s)
         return found

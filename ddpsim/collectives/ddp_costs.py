@@ -13,7 +13,7 @@ from typing import Any
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.codec_priors import CODEC_PRIORS
 from ddpsim.collectives.constant import GIVEN
-from ddpsim.collectives.ddp_priors import DDP_PRIORS, KERNEL_S, devices_of
+from ddpsim.collectives.ddp_priors import DDP_PRIORS, DEVICES, KERNEL_S
 from ddpsim.collectives.linear import Linear, Rate
 from ddpsim.collectives.nccl.loads import HOST, HOST_TO_NIC, NET, NVLINK, NVSWITCH, PCIE, XGMI
 from ddpsim.compression import Roofline
@@ -125,17 +125,27 @@ class Costs:
     given: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, backend: str, calibration: Calibration | None, device: str | AchievedGpu | None = None) -> Costs:
+    def of(
+        cls,
+        backend: str,
+        calibration: Calibration | None,
+        device: str | AchievedGpu | None = None,
+        *,
+        terms: bool = False,
+    ) -> Costs:
         """Return the costs in `calibration`, and the backend's priors for what it lacks.
 
         Args:
             device: GPU, or its name, whose memory bandwidth bounds copies, where none was measured: whichever backend
                 sends a bucket, a kernel fills it.
+            terms: whether they are numbers that know what is made of them.
         """
         values = {constant.name: constant.value for constant in DDP_PRIORS[backend]}
         gpu = GPUS.get(device) if isinstance(device, str) else device
         if gpu is not None:
-            values |= {f"{backend}.ddp.{name}": value for name, value in devices_of(backend, gpu.spec).items()}
+            # What is known of the devices of a GPU's generation stands in place of the priors, which are V100's.
+            known_devices = DEVICES.get(gpu.spec.sm or 0, {}) if backend == "nccl" else {}
+            values |= {f"{backend}.ddp.{name}": value for name, value in known_devices.items()}
             values[f"{backend}.ddp.copy_Bps"] = gpu.achieved_Bps / 2
             values[f"{backend}.ddp.copy_s"] = KERNEL_S
         known = {} if calibration is None else calibration.constants
@@ -145,7 +155,12 @@ class Costs:
         codecs = [
             (c.name.removeprefix(f"{backend}.ddp."), fitted[c.name]) for c in CODEC_PRIORS[backend] if c.name in fitted
         ]
-        return cls(**own, codecs=tuple(codecs), given=frozenset(name.removeprefix(f"{backend}.ddp.") for name in found))
+        given = frozenset(name.removeprefix(f"{backend}.ddp.") for name in found)
+        made = cls(**own, codecs=tuple(codecs), given=given)
+        if not terms:
+            return made
+        linear: dict[str, Any] = {name: Linear.of(name, getattr(made, name)) for name in TIMES}
+        return replace(made, **linear, copy_Bps=Rate(made.copy_Bps, "copy_Bps"))
 
     def codec(self, scheme: str, *, one_thread: bool) -> Roofline:
         """Return what kernels and bytes of a compression scheme cost; as copies do where that was not measured.
@@ -159,11 +174,6 @@ class Costs:
             launch_s=known.get(f"{family}_kernel_s", self.hook_s if one_thread else self.copy_s),
             memory_bandwidth=known.get(f"{family}_Bps", 2 * self.copy_Bps),
         )
-
-    def linear(self) -> Costs:
-        """Return these costs as numbers that know what is made of them."""
-        made: dict[str, Any] = {name: Linear.of(name, getattr(self, name)) for name in TIMES}
-        return replace(self, **made, copy_Bps=Rate(self.copy_Bps, "copy_Bps"))
 
     @property
     def compute_slowdown_fixed(self) -> bool:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ddpsim.collectives.constant import Constant
-from ddpsim.gpus.table import GpuSpec
 
 _MEASURED = "measured on a 2-core machine, torch 2.13, gloo"
 _GRAPH = (
@@ -146,7 +145,7 @@ DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
 
 _DOMAINS = {"staged_slowdown": 1.2}
 _IN_A_BOX = {"pace_spread": 0.001, "shared_compute_slowdown": 1.002, **_DOMAINS}
-_DEVICES: Mapping[int, Mapping[str, float]] = {
+DEVICES: Mapping[int, Mapping[str, float]] = {
     80: {"node_spread": 0.041},
     90: {**_IN_A_BOX, "node_spread": 0.02},
     100: _IN_A_BOX,
@@ -165,8 +164,3 @@ and Ada comes from boxes whose links are in doubt; theirs, and those of cards of
 nodes differ by beyond that is fitted to steps of 8 to 128 GPUs, A100's and H100's each to its own:
 `python -m studies.published.many_ranks --fit`.
 """
-
-
-def devices_of(backend: str, gpu: GpuSpec) -> Mapping[str, float]:
-    """Return what is known of the devices of a GPU's generation in place of the priors, which are V100's."""
-    return _DEVICES.get(gpu.sm or 0, {}) if backend == "nccl" else {}

@@ -58,7 +58,9 @@ def make_transport(
             f"the calibration is of {calibration.backend}, the process group is {backend}",
             remedy=f"calibrate from {backend} measurements",
         )
-    curves = find_curves(calibration, placement, _find_measured_algorithm(backend, options.algorithm))
+    curves = list[Curve]()
+    if calibration is not None and calibration.curves:
+        curves = find_curves(calibration, placement, _find_measured_algorithm(backend, options.algorithm))
     if not curves:
         return _physical(placement, backend, calibration, options)
     together = replace(options, isolated=False)
@@ -118,7 +120,7 @@ def _physical(
     """Return the transport as the constants have it, whatever rows there are of this machine."""
     if backend in GPU_BACKENDS and placement.topology.compute_device == "cpu":
         raise InputError(f"{backend.upper()} needs GPUs", place="backend", remedy="use gloo")
-    if backend in BACKENDS and is_pattern(options.algorithm):
+    if backend in BACKENDS and options.algorithm != DEFAULT.algorithm and is_pattern(options.algorithm):
         return PatternTransport(placement, find_rank_paths(placement, backend, calibration), options.algorithm)
     if backend == "gloo":
         from ddpsim.collectives.gloo.transport import GlooTransport

@@ -114,8 +114,8 @@ def put_on_devices(
 
 
 def put_like(workload: Workload, source: Workload) -> Workload:
-    """Return `workload`, an estimate of the step of `source` for another GPU or batch, on as many devices."""
-    if not source.devices or workload.devices:
+    """Return `workload`, an estimate of the step of `source` for another GPU or batch, on as many devices as that."""
+    if workload.devices:
         return workload
     numbers = device_numbers(source.devices, source.parameters)
     parts = [tuple(i for i, number in enumerate(numbers) if number == place) for place in range(len(source.devices))]

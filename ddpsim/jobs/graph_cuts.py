@@ -31,6 +31,27 @@ def graphs_of(workload: Workload, options: Options) -> list[tuple[int, ...]]:
     return graph_splits(workload.parameters, given or options.caps, workload.arrival_order())
 
 
+def split_into_graphs(
+    paces: Sequence[IterationProfile],
+    workload: Workload,
+    options: Options,
+    factor: float,
+    graph_s: float,
+    passes: float,
+) -> list[IterationProfile]:
+    """Return `paces` of a step that torch.compile splits into a graph a bucket.
+
+    Args:
+        factor: on the device's time of the rank, beside that of the options.
+        graph_s: host time that one more graph takes.
+        passes: through memory, of what crosses a cut.
+    """
+    graphs = graphs_of(workload, options)
+    cut_s = cuts_s(workload, graphs, gpu_of(workload.gpu, workload.provenance), passes)
+    edges_s = [each * options.scale_compute * factor for each in cut_s or [0.0] * len(graphs)]
+    return [group_by_graphs(each, graphs, graph_s, edges_s) for each in paces]
+
+
 def cuts_s(
     workload: Workload, graphs: Sequence[tuple[int, ...]], gpu: AchievedGpu | None, passes: float
 ) -> list[float] | None:

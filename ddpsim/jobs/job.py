@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,51 +43,43 @@ def check_job(job: JobOptions) -> None:
             raise InputError(f"{probability!r} is not a probability", place=f"drop[{layer}]", remedy=remedy)
     if not 0 <= job.seed < 1 << 63:
         raise InputError(f"{job.seed} is not a seed", place="seed", remedy="give a number from 0 to 2^63 - 1")
-    _check_order(job)
-    _check_drop_buckets(job)
-    if job.codec.name != "none" and job.process_groups > 1:
-        raise _make_conflict_error(f"compression={job.compression}", f"process_groups={job.process_groups}")
-    if job.codec.name != "none" and job.comm == "noop":
-        raise _make_conflict_error(f"compression={job.compression}", "comm=noop")
-    _check_scheme(job)
+    if (job.order, job.predictor, job.consensus) != (None, "last", "rank0"):
+        _check_order(job)
+    if job.drop_buckets != "mixed":
+        _check_drop_buckets(job)
+    if job.compression != "none" and job.codec.name != "none":
+        others = {f"process_groups={job.process_groups}": job.process_groups > 1, "comm=noop": job.comm == "noop"}
+        _refuse_together(f"compression={job.compression}", others)
+    scheme_named(job.scheme)
+    if job.scheduled:
+        _check_scheme(job)
     if job.assignment == "initial" and job.find_unused_parameters:
         raise _make_conflict_error("assignment=initial", "find_unused_parameters")
 
 
 def _check_scheme(job: JobOptions) -> None:
-    scheme_named(job.scheme)
-    if not job.scheduled:
-        return
     asked = f"scheme={job.scheme}" if job.scheme != "ddp" else "overlap=off"
     others = {
-        f"compression={job.compression}": job.codec.name != "none",
+        f"compression={job.compression}": job.compression != "none",
         "drop": bool(job.drop),
         f"order={job.order}": job.order is not None,
         "find_unused_parameters": job.find_unused_parameters,
         f"process_groups={job.process_groups}": job.process_groups > 1,
     }
-    for other, given in others.items():
-        if given:
-            raise _make_conflict_error(asked, other)
+    _refuse_together(asked, others)
 
 
 def _check_drop_buckets(job: JobOptions) -> None:
-    if job.drop_buckets == "mixed":
-        return
     asked = f"drop_buckets={job.drop_buckets}"
     if not job.drop:
         raise InputError(f"`{asked}` says nothing without `drop`", remedy="name a layer, e.g. `drop` layer.3:0.5")
     others = {f"order={job.order}": job.order is not None, "assignment=initial": job.assignment == "initial"}
     if job.drop_buckets == "remapped":
         others = {"gradient_as_bucket_view": job.gradient_as_bucket_view}
-    for other, given in others.items():
-        if given:
-            raise _make_conflict_error(asked, other)
+    _refuse_together(asked, others)
 
 
 def _check_order(job: JobOptions) -> None:
-    if (job.order, job.predictor, job.consensus) == (None, "last", "rank0"):
-        return
     from ddpsim.order.predictors import predictor
     from ddpsim.order.rebuild import rebuild
 
@@ -104,6 +96,13 @@ def _check_order(job: JobOptions) -> None:
         error.at("order")
     if job.assignment != "rebuilt":
         raise _make_conflict_error(f"order={job.order}", f"assignment={job.assignment}")
+
+
+def _refuse_together(asked: str, others: Mapping[str, bool]) -> None:
+    """Refuse what is asked for beside any of `others` that is given."""
+    for other, given in others.items():
+        if given:
+            raise _make_conflict_error(asked, other)
 
 
 def _make_conflict_error(one: str, other: str) -> InputError:
@@ -220,17 +219,6 @@ class Job(JobOptions):
     def period(self) -> int:
         """Iterations after which what is sent repeats: those of a step, times the scheme's steps."""
         return self.accumulate * scheme_named(self.scheme).steps
-
-    def trainers(self, world_size: int, per_node: int = 1) -> int:
-        """Return how many of the ranks train, the first ones: all but those of servers.
-
-        Args:
-            per_node: ranks of a node.
-
-        Raises:
-            PlanError: servers that leave none, or do not fit on their nodes.
-        """
-        return scheme_named(self.scheme).trainers(world_size, per_node)
 
     @property
     def asynchronous(self) -> bool:

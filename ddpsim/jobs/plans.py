@@ -66,8 +66,7 @@ def plans_of(
     Raises:
         InputError: a predictor that failed.
     """
-    policies = [policy for _ in seen if (policy := options.order_policy(len(workload.parameters))) is not None]
-    if not policies:
+    if options.order is None:
         return Plans([0], [options.bucket_plan(workload)])
 
     from ddpsim.order.arrivals import Arrivals
@@ -80,6 +79,7 @@ def plans_of(
         Arrivals(rank, k, each.pace(k).order, context=each.context(k)) for k in synced for rank, each in enumerate(seen)
     ]
     first = options.first_plan(workload.parameters, options.plan)
+    policies = [policy for _ in seen if (policy := options.order_policy(len(workload.parameters))) is not None]
     starts, plans, held = [0], [first], {}
     for conference in conferences(arrivals, policies, first.groups(), assign):
         if conference.iteration < total:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Self
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import InputError
-from ddpsim.jobs.job import Job
+from ddpsim.jobs.beside import JobBeside
+from ddpsim.jobs.job import NO_INPUT, Job
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.simulated_options import SimulatedOptions
 from ddpsim.options.option import check_at_least_one, plain_signature, positive
@@ -33,7 +34,8 @@ class Options(SimulatedOptions):
         if self.iterations is not None:
             check_at_least_one("iterations", self.iterations)
         positive("scale_host", self.scale_host)
-        self._check_scale()
+        if self.scale:
+            self._check_scale()
         if not 0 <= self.jitter <= 1:
             remedy = "give a share from 0 to 1, on the command line 0% to 100%"
             raise InputError(f"{self.jitter!r} is out of range", place="jitter", remedy=remedy)
@@ -41,8 +43,10 @@ class Options(SimulatedOptions):
             from ddpsim.jobs.straggling import StragglerDistribution
 
             StragglerDistribution.of(self.straggling)
-        self._check_beside()
-        self._check_parts()
+        if self.beside is not None:
+            self._check_beside(self.beside)
+        if self.model_parallel:
+            self._check_parts()
         if self.unused and not self.find_unused_parameters:
             what = "is given without `find_unused_parameters`: torch's DDP would wait for these gradients for ever"
             raise InputError(what, place="unused", remedy="add `find_unused_parameters`")
@@ -58,7 +62,8 @@ class Options(SimulatedOptions):
             InputError: NCCL without a GPU, a factor on host time where the host's time is the computation, an input
                 stage to be taken from it where it has none, or parameters on several devices.
         """
-        self.input_of(workload)
+        if self.input_stage != NO_INPUT:
+            self.input_of(workload)
         used = list(dict.fromkeys(each.device for each in workload.parameters))
         if len(used) > 1 and not workload.devices:
             what = (
@@ -98,8 +103,9 @@ class Options(SimulatedOptions):
         """Raise InputError where a straggler, or a rank that does not use a layer, is no rank of the job, or where
         ranks are left over by groups that share layers or experts."""
         Job.check_ranks(self, world_size)
-        names = ("tensor_parallel", "expert_parallel")
-        together = {**{name: getattr(self, name) for name in names}, "pipeline": self.ranks_a_copy}
+        together = {"tensor_parallel": self.tensor_parallel, "expert_parallel": self.expert_parallel}
+        if self.model_parallel:
+            together["pipeline"] = self.ranks_a_copy
         for name, ranks in together.items():
             if world_size % ranks:
                 what = f"groups of {ranks} ranks do not divide {world_size} ranks"
@@ -122,13 +128,11 @@ class Options(SimulatedOptions):
             return replace(self, backend="rccl")
         return self
 
-    def _check_beside(self) -> None:
-        if self.beside is None:
-            return
+    def _check_beside(self, beside: JobBeside) -> None:
         if self.fidelity != "flow":
             what = f"`fidelity={self.fidelity}` knows no other job's messages"
             raise InputError(what, place="beside", remedy="use `fidelity=flow`")
-        for whose, job in (("this job", self), ("the job beside it", self.beside.job)):
+        for whose, job in (("this job", self), ("the job beside it", beside.job)):
             if job.asynchronous:
                 what = f"ranks of {whose} go on without each other by `scheme={job.scheme}`"
                 raise InputError(what, place="beside", remedy="use a scheme whose ranks meet")
@@ -136,8 +140,6 @@ class Options(SimulatedOptions):
     def _check_parts(self) -> None:
         for name in ("tensor_parallel", "expert_parallel"):
             check_at_least_one(name, getattr(self, name))
-        if self.tensor_parallel == self.expert_parallel == 1 and self.pipeline is None:
-            return
         counts = {"tensor_parallel": self.tensor_parallel, "expert_parallel": self.expert_parallel}
         place = next((name for name, ranks in counts.items() if ranks > 1), "pipeline")
         given_s = "pipeline" if place == "pipeline" else f"{place}={counts[place]}"
@@ -154,11 +156,10 @@ class Options(SimulatedOptions):
             if given:
                 what = f"`{other}` and `{given_s}` are both given"
                 raise InputError(what, place=place, remedy="keep one")
-        self._check_pipeline()
+        if self.pipeline is not None:
+            self._check_pipeline()
 
     def _check_pipeline(self) -> None:
-        if self.pipeline is None:
-            return
         others = {
             f"expert_parallel={self.expert_parallel}": self.expert_parallel > 1,
             f"accumulate={self.accumulate}, which its micro-batches are": self.accumulate > 1,
@@ -172,8 +173,6 @@ class Options(SimulatedOptions):
                 raise InputError(f"`pipeline` and `{other}` are both given", place="pipeline", remedy="keep one")
 
     def _check_scale(self) -> None:
-        if not self.scale:
-            return
         from ddpsim.workload.anchors import PHASES
 
         for phase, factor in self.scale.items():

@@ -176,6 +176,11 @@ class SimulatedOptions(Job):
         return self.scheduled or self.tensor_parallel > 1 or self.expert_parallel > 1 or self.staged
 
     @property
+    def model_parallel(self) -> bool:
+        """Whether ranks share the layers, the experts or the stages of a model."""
+        return (self.tensor_parallel, self.expert_parallel, self.pipeline) != (1, 1, None)
+
+    @property
     def staged(self) -> bool:
         """Whether the model is cut into stages on several ranks."""
         return self.pipeline is not None and self.pipeline.stages > 1
@@ -222,7 +227,7 @@ class SimulatedOptions(Job):
         """
         if self.plan is not None:
             return self.plan
-        if (aligned := self.aligned_plan(workload.parameters)) is not None:
+        if self.drop and (aligned := self.aligned_plan(workload.parameters)) is not None:
             return aligned
         parameters = workload.parameters
         if workload.experts is not None:

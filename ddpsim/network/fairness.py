@@ -58,7 +58,7 @@ class Demand:
 
     def unshared_rate(self, capacities: Mapping[LinkId, float]) -> float:
         """Return the rate with nothing else in flight, within the limit and stalls included."""
-        return slow_by_stall(self.free(capacities), self.stall)
+        return slow_by_stall(min(self.alone_rate(capacities), self.limit), self.stall)
 
     def free(self, capacities: Mapping[LinkId, float]) -> float:
         """Return the rate between stalls with nothing else in flight."""

@@ -92,7 +92,7 @@ class Network:
 
     def set_speed(self, speed: Speed, sender: Hashable = None) -> None:
         """Let the messages of `sender`, in flight or to come, move at `speed`: less than full while it computes."""
-        before = self._speed_of(sender)
+        before = self._speeds.get(sender, FULL)
         if speed == before:
             return
         if not self._moving:
@@ -202,13 +202,10 @@ class Network:
 
     def _slow_demand(self, flow: _Flow) -> Demand:
         """Return the flow's demand with its threads at the speed in force."""
-        demand, factor = flow.demand, self._speed_of(flow.sender).host
+        demand, factor = flow.demand, self._speeds.get(flow.sender, FULL).host
         if factor == 1.0 or demand.host_limit == math.inf:
             return demand
         return replace(demand, host_limit=demand.host_limit * factor)
-
-    def _speed_of(self, sender: Hashable) -> Speed:
-        return self._speeds.get(sender, FULL)
 
     def _set_rate(self, flow: _Flow, rate: float) -> None:
         self._advance(flow)
@@ -225,7 +222,7 @@ class Network:
 
     def _speed(self, flow: _Flow) -> float:
         """Return bytes per second at the speed in force, which slows the bytes but not the stalls."""
-        stall, factor = flow.demand.stall, self._speed_of(flow.sender).bytes
+        stall, factor = flow.demand.stall, self._speeds.get(flow.sender, FULL).bytes
         if not stall or factor == 1.0 or not flow.rate:
             return flow.rate * factor
         return slow_by_stall(factor / (1 / flow.rate - stall), stall)

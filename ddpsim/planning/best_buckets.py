@@ -64,7 +64,7 @@ def best_buckets(job: PlacedJob, caps: Sequence[BucketCaps] | None, progress: Pr
     default = one(options=replace(options, caps=BucketCaps(), plan=None), keep=True)
     like = default.run.resolved
     default.run.let_go()
-    tell = partial(try_buckets, default.run, like, progress=progress)
+    tell = partial(try_buckets, default.run, like, {}, progress=progress)
     total_mb = workload.gradient_bytes / (1 << 20)
     sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
     looks = caps is None and rests_on_buckets(default.run)
@@ -119,13 +119,19 @@ class TriedBuckets:
 def try_buckets(
     run: SimulatedRun,
     like: ResolvedJob | None,
+    known: dict[tuple[tuple[int, ...], ...], float],
     caps: BucketCaps,
     plan: BucketPlan | None = None,
     *,
     progress: Progress | None = None,
 ) -> TriedBuckets:
-    """Return buckets, made by `caps` or as `plan` lists them, and how long a brief run of the job takes with them."""
-    return TriedBuckets(caps, plan, *run.with_buckets(caps, plan).plan_and_period(progress, like=like))
+    """Return buckets, made by `caps` or as `plan` lists them, and how long a brief run of the job takes with them.
+
+    Args:
+        known: by buckets, what those that were tried take: caps may make the same.
+    """
+    found = run.with_buckets(caps, plan).plan_and_period(progress, like=like, known=known)
+    return TriedBuckets(caps, plan, *found)
 
 
 def _choose_simpler(one_cap: TriedBuckets, listed: TriedBuckets, default: TriedBuckets) -> TriedBuckets:

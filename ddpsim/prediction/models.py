@@ -85,7 +85,8 @@ class Model:
         parts = (1, 1) if options is None else (options.tensor_parallel, options.expert_parallel)
         key = (target, batch_size, precision, parts)
         if key not in self._found:
-            self._found[key] = replace(put_like(self._make(*key), self.source), operators=None)
+            made = self._make(*key)
+            self._found[key] = replace(put_like(made, self.source) if self.source.devices else made, operators=None)
         found = self._found[key]
         if options is None or options.pipeline is None:
             return found

@@ -84,7 +84,12 @@ def predict(
 def build_prediction(run: SimulatedRun, summary: Summary, plan: BucketPlan, local_s: float) -> Prediction:
     """Return the prediction of a run whose summary and last buckets are known, its band that of its iterations."""
     workload, placement, options, calibration = run.workload, run.placement, run.options, run.calibration
-    curve = find_correcting_curve(placement, options.backend_for(workload), calibration, options.algorithm)
+    curve, measured = None, set[str]()
+    if calibration is not None:
+        known, own = calibration.constants, f"{calibration.backend}.ddp."
+        measured = {name.removeprefix(own) for name, each in known.items() if each.fitted and name.startswith(own)}
+    if calibration is not None and placement.world_size > 1:
+        curve = find_correcting_curve(placement, options.backend_for(workload), calibration, options.algorithm)
     return Prediction(
         workload=workload,
         placement=placement,
@@ -96,19 +101,11 @@ def build_prediction(run: SimulatedRun, summary: Summary, plan: BucketPlan, loca
         plan=plan,
         run=run,
         calibrated=calibration is not None and calibration.measured,
-        copies_measured=_costs_are_measured(calibration, "copy_Bps"),
-        hidden_comm_known=_costs_are_measured(calibration, "compute_slowdown", "communication_slowdown"),
-        correcting_rows=0 if curve is None or placement.world_size == 1 else len(curve.points),
+        copies_measured="copy_Bps" in measured,
+        hidden_comm_known={"compute_slowdown", "communication_slowdown"} <= measured,
+        correcting_rows=0 if curve is None else len(curve.points),
         calibration=calibration,
     )
-
-
-def _costs_are_measured(calibration: Calibration | None, *names: str) -> bool:
-    """Whether a calibration measured, or was given, all these costs of DDP."""
-    if calibration is None:
-        return False
-    found = (calibration.constants.get(f"{calibration.backend}.ddp.{name}") for name in names)
-    return all(constant is not None and constant.fitted for constant in found)
 
 
 def with_band(
@@ -270,7 +267,9 @@ def _summary(
     )
     scaled, warm_up = shorten_run(scaled, prediction.workload)
     scaled, repeats = leave_out_repeated(scaled, prediction.workload) if prediction.run.brief else (scaled, 0)
-    ran = prediction.run.under(scaled, assumptions, progress, warm_up=warm_up, whole=False, repeats=repeats)
+    ran = prediction.run.under(
+        scaled, assumptions, progress, warm_up=warm_up, whole=False, repeats=repeats, terms=False
+    )
     return summarise(trace_of(ran))
 
 

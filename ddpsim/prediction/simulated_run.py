@@ -16,6 +16,7 @@ from ddpsim.jobs.stages import parts_of
 from ddpsim.prediction.memory import Memory, capacity_bytes
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.placed_job import PlacedJob
+from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
@@ -100,13 +101,15 @@ class SimulatedRun:
                 name = each.template.workload
                 batch = self.workload.batch_size if name is None else load_workload(name).batch_size
                 found |= dict.fromkeys(each.node_indices, batch)
-            trainers = self.options.trainers(self.placement.world_size, per_node)
+            trainers = scheme_named(self.options.scheme).trainers(self.placement.world_size, per_node)
             self._batches = tuple(found[rank // per_node] for rank in range(trainers))
         return self._batches
 
     def trace_path(self) -> Simulated:
         """Return a trace with its longest path; of a brief run another is simulated for that, if its graph is gone."""
-        return self.trace() if not self.brief else trace_of(self._ran or self._run(brief=True, whole=False), path=True)
+        if not self.brief:
+            return self.trace()
+        return trace_of(self._ran or self._run(brief=True, whole=False, terms=False), path=True)
 
     def trace(
         self, progress: Progress | None = None, *, keep: bool = False, like: ResolvedJob | None = None
@@ -121,7 +124,7 @@ class SimulatedRun:
             InputError: as `simulate`.
         """
         if self._trace is None:
-            ran = self._run(progress, brief=self.brief, like=like)
+            ran = self._run(progress, brief=self.brief, like=like, terms=keep)
             self._trace, self._ran = trace_of(ran, path=not self.brief), ran if keep else None
         return self._trace
 
@@ -130,12 +133,26 @@ class SimulatedRun:
         return replace(self, options=replace(self.options, caps=caps, plan=plan))
 
     def plan_and_period(
-        self, progress: Progress | None = None, *, like: ResolvedJob | None = None
+        self,
+        progress: Progress | None = None,
+        *,
+        like: ResolvedJob | None = None,
+        known: dict[tuple[tuple[int, ...], ...], float] | None = None,
     ) -> tuple[BucketPlan, float]:
-        """Return its buckets and its period, without a trace; `progress` and `like` are as those of `trace`."""
-        ran = self._run(progress, brief=True, like=like)
-        end = ran.times.end
-        return plan_of(ran), float(period_of(ran, ran.extent, lambda node: np.array(end[node])))
+        """Return its buckets and its period, without a trace; `progress` and `like` are as those of `trace`.
+
+        Args:
+            known: periods of the same job by the parameters of each bucket; those that are not there are added.
+        """
+        asked = self.options
+        if like is None or (resolved := with_buckets(like, asked.caps, asked.plan, terms=False)) is None:
+            ran = self._run(progress, brief=True, terms=False)
+            return plan_of(ran), _period_s(ran)
+        plan = plan_of(resolved)
+        groups, known = tuple(plan.groups()), {} if known is None else known
+        if groups not in known:
+            known[groups] = _period_s(run_resolved(resolved, progress))
+        return plan, known[groups]
 
     def schedule(self) -> Schedule | None:
         """Return the schedule that takes the place of DDP's own; None of DDP. Nothing is simulated for it.
@@ -223,7 +240,7 @@ class SimulatedRun:
         ran = self._graph()
         if ran.job.options.fidelity == "steps":
             ran = replace(ran, job=replace(ran.job, options=replace(ran.job.options, fidelity="flow")))
-        return run_again(ran, self._extent(ran), assumed)
+        return run_again(ran, self._extent(ran), assumed, None if self._order is None else self._order.graph)
 
     def let_go(self) -> None:
         """Keep the graph no longer, for it is large; asked for again, it is simulated again."""
@@ -254,13 +271,15 @@ class SimulatedRun:
         *,
         brief: bool,
         whole: bool = True,
+        terms: bool = True,
         like: ResolvedJob | None = None,
     ) -> JobRun:
-        if brief and like is not None and (resolved := with_buckets(like, self.options.caps, self.options.plan)):
+        asked = self.options
+        if brief and like is not None and (resolved := with_buckets(like, asked.caps, asked.plan, terms=terms)):
             return run_resolved(resolved, progress)
-        options, warm_up = shorten_run(self.options, self.workload) if brief else (self.options, WARM_UP)
+        options, warm_up = shorten_run(asked, self.workload) if brief else (asked, WARM_UP)
         options, repeats = leave_out_repeated(options, self.workload) if brief else (options, 0)
-        return self.under(options, progress=progress, warm_up=warm_up, whole=whole, repeats=repeats)
+        return self.under(options, progress=progress, warm_up=warm_up, whole=whole, repeats=repeats, terms=terms)
 
     def under(
         self,
@@ -280,6 +299,11 @@ class SimulatedRun:
         given["wire_factor"], given["latency"] = assumed.wire_factor, assumed.latency
         placement = assumed.on(self.placement)
         return run_job(self.workload, placement, options, assumed.calibration, progress=progress, **given)
+
+
+def _period_s(ran: JobRun) -> float:
+    end = ran.times.end
+    return float(period_of(ran, ran.extent, lambda node: np.array(end[node])))
 
 
 def _set_pace(other: JobBeside, topology: Cluster) -> JobBeside:
@@ -326,7 +350,8 @@ def replay_on(topology: Cluster, workload: Workload, options: Options) -> Worklo
     Raises:
         InputError: a CPU's on nodes with GPUs, without a backend: it has no pace that a GPU could keep.
     """
-    workload = with_optimizer(workload, options.optimizer, clipping=options.clip_gradients)
+    if options.optimizer is not None or options.clip_gradients:
+        workload = with_optimizer(workload, options.optimizer, clipping=options.clip_gradients)
     if options.compiled:
         workload = spread_out(workload)
     if topology.compute_device == "cpu":

@@ -9,7 +9,7 @@ import os
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar
 
 from ddpsim.errors import InputError, UnknownNameError
@@ -316,6 +316,13 @@ def names_code(text: str) -> bool:
     return _Text.of(text).name not in _SCHEMES and is_own(text)
 
 
+@cache
+def _read_shipped(text: str) -> Scheme | None:
+    """Return the shipped scheme that `text` names; None where it names none. Each is read once."""
+    given = _Text.of(text)
+    return _SCHEMES[given.name](given) if given.name in _SCHEMES else None
+
+
 def scheme_named(text: str) -> Scheme:
     """Return the scheme that `text` names: `ddp`, `priority:4MiB`, `package.module:function`, ...
 
@@ -323,12 +330,11 @@ def scheme_named(text: str) -> Scheme:
         UnknownNameError: no such scheme; it names the nearest.
         InputError: options that the scheme does not take, or a function that cannot be imported.
     """
-    given = _Text.of(text)
-    if given.name in _SCHEMES:
-        return _SCHEMES[given.name](given)
+    if (shipped := _read_shipped(text)) is not None:
+        return shipped
     if names_code(text):
         return load_own_scheme(text)
-    raise UnknownNameError.among("scheme", given.name, list(_SCHEMES), place="scheme")
+    raise UnknownNameError.among("scheme", _Text.of(text).name, list(_SCHEMES), place="scheme")
 
 
 def schemes_named(text: str) -> list[str]:

@@ -21,7 +21,7 @@ import simpy
 from numpy.typing import NDArray
 
 from ddpsim.collectives.ddp_costs import Costs
-from ddpsim.collectives.launched import Collective, CollectiveKey
+from ddpsim.collectives.launched import Collective
 from ddpsim.collectives.transport import Transport
 from ddpsim.network.fluid import FULL, Network, Speed
 from ddpsim.operations import Operation
@@ -85,10 +85,10 @@ class ComputeSlowdown:
         """
         if costs.compute_slowdown_fixed:
             return cls(costs.compute_slowdown, lambda collective: NOTHING)
-        known: dict[CollectiveKey, Share] = {}
+        known: dict[tuple[str, int, int], Share] = {}
 
         def find(collective: Collective) -> Share:
-            if (key := collective.key) not in known:
+            if (key := (collective.operation, collective.size_bytes, collective.lane)) not in known:
                 known[key] = taken(collective)
             return known[key]
 

@@ -116,19 +116,22 @@ def run_resolved(resolved: ResolvedJob, progress: Progress | None = None) -> Job
     return ran
 
 
-def run_again(run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assumptions]) -> list[float | None]:
+def run_again(
+    run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assumptions], graph: StepGraph | None = None
+) -> list[float | None]:
     """Return the period under each of `assumed`, of the same graph run again with what its nodes take then.
 
     Args:
         run: that has begun with the iterations of `extent`, at least.
         extent: which iterations count.
+        graph: of the iterations until `extent.end`; None finds it.
 
     Returns:
         None where nodes would be others, or might: it has to be built anew.
     """
     if not assumed or not has_prices(run):
         return [None] * len(assumed)
-    graph = run.graph.until(extent.end)
+    graph = graph or run.graph.until(extent.end)
     prices = Prices(run, graph, assumed)
     kept = [not prices.another[column] and _keeps_graph(run, each) for column, each in enumerate(assumed, 1)]
     again = [column for column, keeps in enumerate(kept, 1) if keeps]
@@ -211,7 +214,7 @@ def _repeat(ran: JobRun, counted: Sequence[Iteration]) -> Iterator[Iteration]:
         yield replace(last, end_s=last.end_s + more_s, exposed_comm_s=last.exposed_comm_s + more_s)
 
 
-def plan_of(ran: JobRun) -> BucketPlan:
+def plan_of(ran: ResolvedJob) -> BucketPlan:
     """Return the buckets of the last iteration that counts, with the line of torch's that makes them.
 
     Of a pipeline they are those of all its ranks, the first one's first.
@@ -222,8 +225,9 @@ def plan_of(ran: JobRun) -> BucketPlan:
     if options.staged:
         plans = {kind.part: options.plan_of_part(kind.part) for kind in ran.kinds if kind.part is not None}
         plan = join_plans(plans, ran.workload.parameters)
-    shared = options.ranks_a_copy
-    if shared > 1 and call.caps is not None:
+    if not options.model_parallel:
+        return replace(plan, call=call)
+    if (shared := options.ranks_a_copy) > 1 and call.caps is not None:
         parts = f"of a rank's part of the model, process_group: one rank in {shared}"
         call = replace(call, note="; ".join(filter(None, [parts, call.note])))
     if (experts := options.expert_parallel) > 1 and plan.call.caps is not None:
@@ -273,16 +277,17 @@ def simulate_local(
     build_rank(graph, setting, 0, 1)
     [rank] = graph.ranks
     run, stage = GraphRun(env, graph, None, 1), setting.input_stage
-    loader, slot_Bps = None if stage is None else Loader(stage), slot_of(workload)  # noqa: N806
-    copy_s = 0.0 if stage is None else stage.copy_bytes / min(slot_Bps, stage.limit_Bps)
+    loader = None if stage is None else Loader(stage)
+    copy_s = 0.0 if stage is None else stage.copy_bytes / min(slot_of(workload), stage.limit_Bps)
 
     def copy_between(asked: PeerCopy) -> simpy.Event:
         # On a machine that is not known, the GPUs of a rank are in slots of their own.
         if placement is None:
-            return env.timeout(asked.size_bytes / slot_Bps)
+            return env.timeout(asked.size_bytes / slot_of(workload))
         return env.timeout(alone_s(*peer_demand(placement, (0,), asked.source, asked.target, asked.size_bytes)))
 
     processors = [Processor(env, UNDISTURBED, lambda busy: None) for _ in rank.streams]
     run.add(rank, processors, loader=loader, copy=lambda: env.timeout(copy_s), copy_between=copy_between)
-    report(run, rank, progress)
+    if progress is not None:
+        report(run, rank, progress)
     return [record for record in iterations_of(graph, rank, run.run()) if record.index >= WARM_UP * cycle]

@@ -97,6 +97,8 @@ class RankKind:
 
 def draw_own(kind: RankKind, seed: int, iterations: int) -> Callable[[int], IterationProfile]:
     """Return the pace of rank `kind.first` by iteration: recorded iterations, drawn with replacement."""
+    if len(kind.paces) == 1:
+        return lambda iteration: kind.paces[0]
     drawn = _draw(kind, seed, kind.first, iterations)
     return lambda iteration: kind.paces[drawn[iteration]]
 
@@ -112,6 +114,10 @@ def draw_latest(
     """
     if len(kind.ranks) == 1 or (len(kind.paces) == 1 and not kind.differs):
         return None
+    if len(kind.paces) == 1:
+        slower = kind.slowest()
+        alike = kind.paces[0].scale(slower, slower if kind.execution.one_thread else 1.0)
+        return lambda iteration: alike
     # Local steps add up draws, whose sums leave no tail out.
     slower = kind.slowest() * (kind.beyond_record() if cycle == 1 else 1.0)
     others = kind.ranks[1 : 1 + DRAWS_PER_RECORD * len(kind.paces) * cycle]
@@ -149,21 +155,17 @@ def expected_largest(count: float) -> float:
 
 
 def _draw(kind: RankKind, seed: int, rank: int, iterations: int) -> Draws:
-    if len(kind.paces) == 1:
-        return np.zeros(iterations, dtype=np.int64)
     return np.random.default_rng([seed, rank]).integers(len(kind.paces), size=iterations)
 
 
 Factors = NDArray[np.float64]
 
 
-def factors_of(options: Options, ranks: Sequence[int], world_size: int, iterations: int) -> Factors | None:
-    """Return the factor on computing time by rank of `ranks` and iteration; None where nothing varies.
+def factors_of(options: Options, ranks: Sequence[int], world_size: int, iterations: int) -> Factors:
+    """Return the factor on computing time by rank of `ranks` and iteration.
 
     The draw of a rank depends on its number and the seed alone, not on who is simulated as whom.
     """
-    if options.straggling is None and options.jitter == 0:
-        return None
     factors = np.ones((len(ranks), iterations))
     if options.straggling is not None:
         everybody = StragglerDistribution.of(options.straggling).factors(
@@ -226,7 +228,8 @@ def draws_of(kind: RankKind, options: Options, total: int, world_size: int = 0) 
 
     One process without DDP, a world of 0, is nobody's straggler.
     """
-    factors = factors_of(options, kind.ranks, world_size, total) if world_size else None
+    varies = world_size and (options.straggling is not None or options.jitter > 0)
+    factors = factors_of(options, kind.ranks, world_size, total) if varies else None
     one_thread = kind.execution.one_thread
     alone = draw_own(kind, options.seed, total)
     scheme = scheme_named(options.scheme)

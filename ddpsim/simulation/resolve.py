@@ -5,7 +5,7 @@ Below, nothing looks a GPU up, judges what was asked for, or asks what kind of c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -19,13 +19,15 @@ from ddpsim.collectives.codec_costs import CodecCosts
 from ddpsim.collectives.copies import byte_copy_s
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.groups import check_layer_groups
-from ddpsim.jobs.graph_cuts import cuts_s, graphs_of, group_by_graphs
+from ddpsim.jobs.graph_cuts import split_into_graphs
+from ddpsim.jobs.job import NO_INPUT
 from ddpsim.jobs.plans import Plans, PolicyView, plans_of
 from ddpsim.jobs.refusals import check_devices, check_extent, check_schedule, check_templates
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import RankPart, pace_of_part, parts_of
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import WORLD
+from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation.communication import JobResources, WireFactor
 from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.simulation.job_run import WARM_UP, ResolvedJob, SimulatedIterations
@@ -37,7 +39,7 @@ from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
 from ddpsim.workload.devices import device_numbers
-from ddpsim.workload.gpus import gpu_of
+from ddpsim.workload.gpus import AchievedGpu, gpu_of
 from ddpsim.workload.iteration_profile import check_left, find_dropped, leave_out, leave_unused, paces
 from ddpsim.workload.replayed import jitter_of
 
@@ -59,6 +61,8 @@ class JobConditions(TypedDict, total=False):
         draws: who stands for which ranks, in place of what is drawn for each kind; see `representatives`.
         planned: buckets by iteration, in place of those of the options.
         repeats: how many more micro-batches a step has than the options say, each as long as the last but one.
+        terms: whether nodes say of which of DDP's costs their seconds are sums, so that others can stand in their
+            place; where nobody asks, plain numbers are faster.
     """
 
     workloads: dict[str, Workload]
@@ -70,6 +74,7 @@ class JobConditions(TypedDict, total=False):
     draws: Sequence[SimulatedRank] | None
     planned: Plans | None
     repeats: int
+    terms: bool
 
 
 def resolve(
@@ -91,12 +96,10 @@ def resolve(
     workloads, planned = given.get("workloads", {}), given.get("planned")
     options.check(workload)
     options.check_ranks(placement.world_size)
-    for name, together in (
-        ("tensor_parallel", options.tensor_parallel),
-        ("expert_parallel", options.expert_parallel),
-        ("pipeline", options.near_ranks(placement.world_size)),
-    ):
-        check_layer_groups(placement, together, name)
+    if options.model_parallel:
+        check_layer_groups(placement, options.tensor_parallel)
+        check_layer_groups(placement, options.expert_parallel, "expert_parallel")
+        check_layer_groups(placement, options.near_ranks(placement.world_size), "pipeline")
     check_templates(placement, workloads, workload, in_stages=options.pipeline is not None)
     check_devices(workload, placement, options)
     options = options.on(workload, placement.topology)
@@ -119,7 +122,8 @@ def resolve(
     extent = replace(extent, repeats=given.get("repeats", 0))
     check_extent(extent.end, len(kinds[0].workload.parameters), len(kinds))
     drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
-    settings = list(_settings_of(drawn, ranks, options, backend, calibration, extent.total, planned=planned))
+    costs_of = partial(Costs.of, backend, calibration, terms=given.get("terms", True))
+    settings = list(_settings_of(drawn, ranks, options, costs_of, extent.total, planned))
     if parts:
         settings = in_stages(parts, drawn, settings, placement, backend, calibration)
         schedule = settings[0].scheduled.schedule if options.staged else None
@@ -134,10 +138,15 @@ def resolve(
     return ResolvedJob(job, workload, kinds, drawn, settings, schedule, extent)
 
 
-def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | None = None) -> ResolvedJob | None:
+def with_buckets(
+    resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | None = None, *, terms: bool = True
+) -> ResolvedJob | None:
     """Return a resolved job with other buckets, and all else as it was; None where that rests on them too.
 
     A schedule's messages, what policies rebuild, the graphs of a compiled step and a job beside do.
+
+    Args:
+        terms: as that of `JobConditions`.
 
     Raises:
         InputError: more single transfers than bearable.
@@ -149,6 +158,9 @@ def with_buckets(resolved: ResolvedJob, caps: BucketCaps, plan: BucketPlan | Non
     plans = Plans([0], [options.bucket_plan(resolved.draws[0].workload)])
     settings = [replace(each, options=options, plans=plans) for each in resolved.settings]
     job = replace(resolved.job, options=options)
+    if not terms:
+        plain = partial(Costs.of, job.backend, job.calibration)
+        settings = [replace(each, costs=plain(each.gpu), copies_s=list(map(float, each.copies_s))) for each in settings]
     _check_transports(job, settings[0], resolved.extent)
     return ResolvedJob(
         job, resolved.workload, resolved.kinds, resolved.draws, settings, resolved.schedule, resolved.extent
@@ -170,8 +182,8 @@ def resolve_alone(
     scaled = tuple(paces(workload, options.scale_compute, options.scale_host, options.scale))
     kind = RankKind(range(1), workload, _execution_of(workload), scaled)
     check_extent(total, len(workload.parameters))
-    draws, backend = list(draws_of(kind, options, total)), options.backend_for(workload)
-    [setting] = _settings_of(draws, 1, options, backend, calibration, total, ddp=False)
+    costs_of = partial(Costs.of, options.backend_for(workload), calibration)
+    [setting] = _settings_of(list(draws_of(kind, options, total)), 0, options, costs_of, total)
     return setting
 
 
@@ -183,12 +195,13 @@ def slot_of(workload: Workload) -> float:
 
 def _execution_of(workload: Workload) -> ExecutionModel:
     """Return on which resources the work of a rank is."""
+    if not workload.devices:
+        return ExecutionModel(workload.one_clock, workload.timed)
     numbers = device_numbers(workload.devices, workload.parameters)
     sizes, whole = [0] * workload.devices_per_rank, sum(each.size_bytes for each in workload.parameters)
     for number, parameter in zip(numbers, workload.parameters, strict=True):
         sizes[number] += parameter.size_bytes
-    shares = (1.0,) if len(sizes) == 1 else tuple(size / whole for size in sizes)
-    return ExecutionModel(workload.one_clock, workload.timed, shares)
+    return ExecutionModel(workload.one_clock, workload.timed, tuple(size / whole for size in sizes))
 
 
 def _kinds_of(
@@ -204,7 +217,7 @@ def _kinds_of(
     Args:
         parts: what ranks have of a model in stages, by place; none of a whole one.
     """
-    trainers = options.trainers(placement.world_size, placement.gpus_per_node)
+    trainers = scheme_named(options.scheme).trainers(placement.world_size, placement.gpus_per_node)
     unused = {rank: options.unused_by(rank, workload.parameters) for rank in options.unused}
     nobody: frozenset[int] = frozenset.intersection(*unused.values()) if len(unused) == trainers else frozenset()
     members: dict[tuple[str | None, float, frozenset[int], int], list[int]] = {}
@@ -228,39 +241,36 @@ def _kinds_of(
         part = parts[place] if parts else None
         if part is not None:
             scaled, source = [pace_of_part(each, part) for each in scaled], part.workload
-        graphs = graphs_of(source, options)
-        memory = gpu_of(source.gpu, source.provenance) if graphs else None
-        cut_s = cuts_s(source, graphs, memory, costs.graph_passes) or [0.0] * len(graphs)
-        edges_s = [edge_s * options.scale_compute * factor for edge_s in cut_s]
-        used = [leave_unused(each, unused_here, nobody, source.parameters) for each in scaled]
-        split = tuple(group_by_graphs(each, graphs, costs.graph_s, edges_s) for each in used)
+        if unused_here:
+            scaled = [leave_unused(each, unused_here, nobody, source.parameters) for each in scaled]
+        if options.compiled:
+            scaled = split_into_graphs(scaled, source, options, factor, costs.graph_s, costs.graph_passes)
         spread, of_nodes = (0.0, 0.0) if execution.sleeps else (costs.pace_spread, costs.node_spread)
         nodes = len({rank // placement.gpus_per_node for rank in ranks})
-        jitter = jitter_of(source)
-        yield RankKind(sorted(ranks), source, execution, split, spread, jitter, beside_others, of_nodes, nodes, part)
+        jitter, own = jitter_of(source) if source.iterations > 1 else 0.0, tuple(scaled)
+        yield RankKind(sorted(ranks), source, execution, own, spread, jitter, beside_others, of_nodes, nodes, part)
 
 
 def _settings_of(
     draws: Sequence[SimulatedRank],
-    world_size: int,
+    ranks: int,
     options: Options,
-    backend: str,
-    calibration: Calibration | None,
+    costs_of: Callable[[AchievedGpu | None], Costs],
     total: int,
-    *,
-    ddp: bool = True,
     planned: Plans | None = None,
 ) -> Iterator[RankConfiguration]:
-    """Yield what each simulated rank runs."""
+    """Yield what each simulated rank runs.
+
+    Args:
+        ranks: of the job; 0 is one process without DDP.
+        costs_of: tells DDP's costs on a GPU, or on a CPU.
+        total: iterations.
+        planned: buckets; None are those of the options.
+    """
     cycle, first = options.sync_every, draws[0].workload
-    drop_plan = options.drop_plan(first.parameters)
-    dropped = find_dropped(drop_plan, cycle)
-    for draw in draws:
-        check_left(drop_plan, draw.records, first.parameters)
-    if drop_plan is not None:
-        left = partial(leave_out, dropped=dropped, parameters=first.parameters)
-        seen = [[PolicyView(left(each.pace), each.context) for each in draw.seen] for draw in draws]
-        draws = [replace(draw, pace=left(draw.pace), seen=own) for draw, own in zip(draws, seen, strict=True)]
+    dropped: Callable[[int], frozenset[int]] = lambda iteration: frozenset()  # noqa: E731
+    if options.drop:
+        draws, dropped = _leave_layers_out(draws, options)
     plans = planned
     if plans is None and options.pipeline is None:
         views = [view for draw in draws for view in draw.seen]
@@ -270,16 +280,34 @@ def _settings_of(
         own = draw.workload
         if id(own) not in alike:
             execution, gpu, parameters = _execution_of(own), gpu_of(own.gpu, own.provenance), own.parameters
-            costs = Costs.of(backend, calibration, gpu).linear()
-            codec = CodecCosts(options.codec, parameters, world_size, costs, gpu=gpu, one_thread=execution.one_thread)
+            costs, codec = costs_of(gpu), None
+            stage = None if options.input_stage == NO_INPUT else options.input_of(own)
+            if options.compression != "none":
+                codec = CodecCosts(
+                    options.codec, parameters, max(ranks, 1), costs, gpu=gpu, one_thread=execution.one_thread
+                )
             of_own = plans or Plans([0], [plan_buckets(parameters, options.caps)])
             buckets = Scheduled.of_buckets(len(parameters), max(options.process_groups, own.devices_per_rank))
             alike[id(own)] = RankConfiguration(
                 own, execution, gpu, options, costs, of_own, draw.pace, dropped, codec,
-                [costs.copies_s(1, each.size_bytes) for each in parameters] if ddp else [],
-                total, world_size, buckets, ddp=ddp, input_stage=options.input_of(own),
+                [costs.copies_s(1, each.size_bytes) for each in parameters] if ranks else [],
+                total, max(ranks, 1), buckets, ddp=ranks > 0, input_stage=stage,
             )  # fmt: skip
         yield replace(alike[id(own)], pace=draw.pace)
+
+
+def _leave_layers_out(
+    draws: Sequence[SimulatedRank], options: Options
+) -> tuple[Sequence[SimulatedRank], Callable[[int], frozenset[int]]]:
+    """Return ranks without the layers that each iteration leaves out, and whose parameters those are, by iteration."""
+    parameters = draws[0].workload.parameters
+    plan = options.drop_plan(parameters)
+    dropped = find_dropped(plan, options.sync_every)
+    for draw in draws:
+        check_left(plan, draw.records, parameters)
+    left = partial(leave_out, dropped=dropped, parameters=parameters)
+    seen = [[PolicyView(left(each.pace), each.context) for each in draw.seen] for draw in draws]
+    return [replace(draw, pace=left(draw.pace), seen=own) for draw, own in zip(draws, seen, strict=True)], dropped
 
 
 def _check_transports(job: JobResources, setting: RankConfiguration, extent: SimulatedIterations) -> None:
@@ -290,7 +318,7 @@ def _check_transports(job: JobResources, setting: RankConfiguration, extent: Sim
     """
     options = job.options
     shared = job.communication(simpy.Environment(), setting.scheduled)
-    if options.comm == "real":
+    if options.fidelity == "steps" and options.comm == "real":
         messages = [(Operation.ALLREDUCE, bucket.size_bytes) for bucket in setting.plans.plan(extent.total - 1).buckets]
         if not setting.scheduled.by_plan:
             schedule = setting.scheduled.schedule

@@ -336,10 +336,8 @@ class _Resources:
         return place, seconds, parts
 
 
-def report(run: GraphRun, rank: RankGraph, progress: Progress | None) -> None:
+def report(run: GraphRun, rank: RankGraph, progress: Progress) -> None:
     """Let `progress` be told of each iteration of `rank` that ends."""
-    if progress is None:
-        return
     total = len(rank.iterations)
     done = iter(range(1, total + 1))
 

@@ -187,7 +187,7 @@ def _messages_of(
             number,
             message.size_bytes,
             message.parameters,
-            Encoding(0.0, ((0.0, message.size_bytes),), 0.0, 0.0),
+            Encoding(((0.0, message.size_bytes),)),
             out * copy_s,
             message.op,
             lanes.index(lane),

@@ -9,7 +9,7 @@ from statistics import median
 
 from ddpsim.bucketing import Bucket, BucketPlan
 from ddpsim.bucketing.drop import remap_gradients, skipped_buckets
-from ddpsim.collectives.codec_costs import CodecCosts
+from ddpsim.collectives.codec_costs import CodecCosts, Encoding
 from ddpsim.collectives.ddp_costs import ENTER_S, KERNELS, Costs
 from ddpsim.collectives.linear import Linear
 from ddpsim.jobs.plans import Plans
@@ -98,7 +98,7 @@ class RankConfiguration:
         plans: the buckets of each iteration.
         pace: gives the pace of iteration k.
         dropped: gives the parameters of the layers that iteration k leaves out.
-        codec: what buckets send.
+        codec: what buckets send; None is their gradients as they are.
         copies_s: of copying each gradient into its bucket.
         iterations: how many to run.
         ranks: of the job.
@@ -118,7 +118,7 @@ class RankConfiguration:
     plans: Plans
     pace: Callable[[int], IterationProfile]
     dropped: Callable[[int], frozenset[int]]
-    codec: CodecCosts
+    codec: CodecCosts | None
     copies_s: Sequence[float]
     iterations: int
     ranks: int
@@ -133,7 +133,8 @@ class RankConfiguration:
     def __post_init__(self) -> None:
         backward_s = float(self.workload.backward.device_s.mean()) * self.options.scale_compute
         self.kernel_s = backward_s / len(self.workload.parameters) / KERNELS
-        self.devices = device_numbers(self.workload.devices, self.workload.parameters)
+        parts, parameters = self.workload.devices, self.workload.parameters
+        self.devices = device_numbers(parts, parameters) if parts else (0,) * len(parameters)
 
     @property
     def collectives_take(self) -> bool:
@@ -180,7 +181,10 @@ class RankConfiguration:
     @property
     def enter_s(self) -> float:
         """Time that the start of a collective takes from the computation beside it."""
-        return Linear.of(ENTER_S, self.costs.entering_s(self.kernel_s)) if self.collectives_take else 0.0
+        if not self.collectives_take:
+            return 0.0
+        enter_s = self.costs.entering_s(self.kernel_s)
+        return Linear.of(ENTER_S, enter_s) if isinstance(self.costs.launch_s, Linear) else enter_s
 
     @property
     def late_s(self) -> float:
@@ -238,7 +242,8 @@ class RankConfiguration:
         """Return a bucket as a message; it is copied out on the device, but where gradients are its views."""
         view, parameters = self.options.gradient_as_bucket_view, bucket.parameters
         copy_s = 0.0 if view else self.costs.copies_s(len(parameters), bucket.size_bytes)
-        encoding, device = self.codec.encoding(bucket), self.devices[parameters[0]]
+        encoding = Encoding(((0.0, bucket.size_bytes),)) if self.codec is None else self.codec.encoding(bucket)
+        device = self.devices[parameters[0]]
         return PlannedMessage(number, bucket.size_bytes, parameters, encoding, copy_s, device=device)
 
     def remaps(self, dropped: Collection[int]) -> bool:
@@ -268,9 +273,10 @@ class RankConfiguration:
         if self._broadcast_bytes is None:
             own = self.workload
             sizes: dict[tuple[int, str], int] = {}
-            for device, buffer in zip(
-                buffer_devices(own.devices, own.parameters, own.buffers), own.buffers, strict=True
-            ):
+            devices: Sequence[int] = (0,) * len(own.buffers)
+            if own.devices:
+                devices = buffer_devices(own.devices, own.parameters, own.buffers)
+            for device, buffer in zip(devices, own.buffers, strict=True):
                 key = device, buffer.dtype
                 sizes[key] = sizes.get(key, 0) + buffer.size_bytes
             found = self._broadcast_bytes = dict[int, list[int]]()

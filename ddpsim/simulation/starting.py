@@ -50,7 +50,8 @@ def start(
     for draw, setting in zip(job.draws, settings, strict=True):
         build_rank(graph, setting, draw.rank, len(shared.lanes))
     run = make_graph_run(job, shared, graph)
-    report(run, graph.ranks[0], progress)
+    if progress is not None:
+        report(run, graph.ranks[0], progress)
     return JobRun(
         job.job, job.workload, job.kinds, job.draws, settings, job.schedule, job.extent,
         graph, run, run.times, shared,
@@ -61,7 +62,7 @@ def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGrap
     """Return a run of a graph that has yet to be run, each rank on its resources."""
     job, draws, settings = resolved.job, resolved.draws, resolved.settings
     env, scheduled = shared.env, settings[0].scheduled
-    links = job.channels(env, scheduled, shared.collectives)
+    links = job.channels(env, scheduled, shared.collectives) if scheduled.schedule.asynchronous else None
     transfer = shared.transfer if job.options.comm == "real" else None
     run = GraphRun(env, graph, transfer, shared.collectives.streams_per_group)
     told: dict[tuple[int, ...], OnBusy] = {}

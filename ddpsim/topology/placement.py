@@ -169,6 +169,8 @@ def _gpus_per_node(topology: Cluster, classes: tuple[NodeClass, ...], asked: int
 
 
 def _classes(topology: Cluster, nodes: int) -> tuple[NodeClass, ...]:
+    if not topology.degraded:
+        return tuple(NodeClass(template, indices, ()) for template, indices in _ranges(topology, nodes))
     everywhere = [entry for entry in topology.degraded if not entry.in_fabric and entry.node is None]
     special: dict[int, dict[str, Degradation]] = {}
     for entry in topology.degraded:

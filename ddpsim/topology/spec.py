@@ -116,12 +116,14 @@ def _build(spec: TopologySpec, place: str) -> Topology:
         gpus_per_node=spec.gpus_per_node,
         nvlink_domain=None if domain is None else NvlinkDomain(domain.nodes, domain.partition, domain.mnnvl),
     )
-    check_domain(topology, place)
+    if domain is not None:
+        check_domain(topology, place)
     if spec.visible_devices:
         topology = with_visible_devices(topology, spec.visible_devices, f"{place}: visible_devices")
     if spec.gpus_per_node is not None:
         _check_gpus_per_node(topology, f"{place}: gpus_per_node")
-    _check_degraded(topology, place)
+    if topology.degraded:
+        _check_degraded(topology, place)
     return topology
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, median
 
 from ddpsim.errors import TraceError
-from ddpsim.trace.cycles import cycle_length, cycles, follows_schedule, leaves_layers_out, period_steps
+from ddpsim.trace.cycles import cycles, follows_schedule, leaves_layers_out, period_steps
 from ddpsim.trace.records import BucketTimes, Iteration, Span, Trace
 
 Interval = tuple[float, float]
@@ -200,8 +200,9 @@ def summarise(trace: Trace) -> Summary:
     slowest = max(periods.values(), key=centre)
     first = trace.ranks[0]
     iteration_s = centre(slowest)
-    middle = trace.of_rank(first) if drops else _middle(cycles(trace.of_rank(first), steps))
-    longer, (middle_one, mean, of_cycles) = cycle_length(trace) > 1 or steps > 1, STATISTICS
+    groups = cycles(trace.of_rank(first), steps)
+    middle = trace.of_rank(first) if drops else _middle(groups)
+    longer, (middle_one, mean, of_cycles) = steps > 1 or len(groups[0]) > 1, STATISTICS
     parts, scale = _breakdown(middle, iteration_s)
     arrived = arrivals(trace)
     skews = [] if follows_schedule(trace) else [s for it in middle if (s := exposed_skew_s(it, arrived)) is not None]

@@ -46,7 +46,7 @@ class NamedOnDevice(Protocol):
 
 
 def check_parts(parts: Sequence[DevicePart], parameters: Sequence[Parameter], most_s: float) -> None:
-    """Hold the devices of a rank against its parameters; none at all are one device.
+    """Hold the devices of a rank that has several against its parameters.
 
     Args:
         most_s: seconds at most of a time.
@@ -56,8 +56,6 @@ def check_parts(parts: Sequence[DevicePart], parameters: Sequence[Parameter], mo
             is negative, above `most_s` or before that of the device before, or bytes where nothing is sent, or none
             where something is.
     """
-    if not parts:
-        return
     names, used = [part.device for part in parts], {parameter.device for parameter in parameters}
     if len(parts) == 1:
         raise WorkloadError("lists a single device", place="devices", remedy="leave it out")

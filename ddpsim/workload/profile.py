@@ -236,7 +236,8 @@ class Workload:
         self._check_gradients()
         if self.forward_use_s is not None:
             self.forward_use_s.check(len(self.parameters))
-        check_parts(self.devices, self.parameters, MOST_S)
+        if self.devices:
+            check_parts(self.devices, self.parameters, MOST_S)
         if not 0 <= self.arithmetic_share <= 1:
             what = f"{self.arithmetic_share!r} is not a share"
             raise WorkloadError(what, place="arithmetic_share", remedy="give a number from 0 to 1")

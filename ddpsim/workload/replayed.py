@@ -153,15 +153,13 @@ def with_optimizer(workload: Workload, name: str | None, *, clipping: bool) -> W
     Forward and backward stay as they were estimated, those of a step that was scaled to a measured one too.
 
     Args:
-        name: None is the workload's own.
+        name: None is the workload's own, where gradients are clipped.
         clipping: whether gradients are clipped before the step.
 
     Raises:
         UnknownNameError: no such optimizer.
         InputError: a workload that was recorded, with its optimizer, or whose own optimizer or GPU is not known.
     """
-    if name is None and not clipping:
-        return workload
     place = "clip_gradients" if name is None else "optimizer"
     if not workload.estimated:
         remedy = "leave it out, or capture the step with the optimizer it is to have"

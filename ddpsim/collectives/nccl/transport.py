@@ -136,8 +136,10 @@ class NcclTransport(ByOperation):
         factor = time_s / cost.time_s(size_bytes)
         pattern, share = self._cost.pattern(cost.entry), self._cost.share(operation)
         loads: dict[LinkId, float] = {}
+        groups = dict.fromkeys(load.group for load in pattern.loads)
+        reached = {group: self._cost.share_of_rate(cost.entry, group) for group in groups}
         for load in pattern.loads:
-            value = load.bytes * share * factor / self._cost.share_of_rate(cost.entry, load.group)
+            value = load.bytes * share * factor / reached[load.group]
             loads[load.link.name] = loads.get(load.link.name, 0.0) + value
         # A ring's latencies lie between its steps. Trees and chains are one message, their latency before it.
         stepwise = cost.entry.algorithm == RING and operation.steps(self.layout.ranks) > 1 and not operation.rooted

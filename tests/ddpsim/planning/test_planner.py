@@ -74,7 +74,7 @@ def test_the_advice_follows_the_rule_of_one_percent_and_the_band(monkeypatch, se
         iteration_s = seconds_of(options.caps, options.plan)
         return replace(model, options=options, summary=replace(model.summary, iteration_s=iteration_s))
 
-    def tried(run, like, caps, plan=None, **kept):
+    def tried(run, like, known, caps, plan=None, **kept):
         return TriedBuckets(caps, plan, model.plan, seconds_of(caps, plan))
 
     monkeypatch.setattr(best_buckets, "predict", one)

@@ -9,9 +9,11 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.bucketing.plan import custom_plan
+from ddpsim.collectives.linear import Linear
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
-from ddpsim.simulation.resolve import resolve
+from ddpsim.simulation.engine import run_resolved
+from ddpsim.simulation.resolve import resolve, with_buckets
 from ddpsim.topology.spec import load_topology
 from tests.ddpsim.simulation.builders import workload
 
@@ -55,3 +57,32 @@ def test_a_job_is_resolved_once_for_all_its_buckets(monkeypatch: pytest.MonkeyPa
     for cap in (0.1, 1.0, 10.0):
         run.with_buckets(BucketCaps(bucket_cap_mb=cap)).plan_and_period(like=run.resolved)
     assert count == 1
+
+
+def test_caps_that_make_the_same_buckets_are_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 0
+
+    def counting(*arguments: Any, **given: Any) -> Any:
+        nonlocal count
+        count += 1
+        return run_resolved(*arguments, **given)
+
+    run = predict(workload(), load_topology("lab-flat"), local_s=1.0, band=False, brief=True, keep=True).run
+    monkeypatch.setattr("ddpsim.prediction.simulated_run.run_resolved", counting)
+    like, known = run.resolved, dict[tuple[tuple[int, ...], ...], float]()
+    told = [
+        run.with_buckets(BucketCaps(bucket_cap_mb=cap)).plan_and_period(like=like, known=known) for cap in (900.0, 1e3)
+    ]
+    assert count == len(known) == 1
+    assert told[0][1] == told[1][1]
+    assert str(told[0][0].torch) != str(told[1][0].torch)
+
+
+def test_only_a_graph_that_is_kept_says_of_which_costs_its_nodes_are() -> None:
+    run = predict(workload(), load_topology("lab-flat"), local_s=1.0, band=False, brief=True, keep=True).run
+    assert run.resolved is not None
+    kept, plain = run.resolved.settings[0].costs, with_buckets(run.resolved, BucketCaps(), terms=False)
+    assert plain is not None
+    assert isinstance(kept.hook_s, Linear)
+    assert not isinstance(plain.settings[0].costs.hook_s, Linear)
+    assert plain.settings[0].costs == kept

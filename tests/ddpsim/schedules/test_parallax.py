@@ -65,7 +65,7 @@ def test_what_cannot_be_is_refused(asked: str, kind: type[Exception], needle: st
 
 
 def test_who_serves_does_not_train() -> None:
-    assert Options(scheme="parallax:servers=3,sparse=x").trainers(8) == 5
+    assert scheme_named("parallax:servers=3,sparse=x").trainers(8) == 5
     assert not Options(scheme="parallax:servers=3,sparse=x").asynchronous
     assert scheme_named("parallax:servers=3,sparse=x").servers == ServerPlaces(servers=3)
 

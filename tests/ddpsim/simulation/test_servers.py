@@ -190,7 +190,7 @@ def test_servers_train_nothing_and_keep_the_optimizer_s_state() -> None:
     found = predict(source, machine, options=Options(scheme="parameter-server:servers=2"), band=False, brief=True)
     assert found.memory is not None
     assert found.memory.optimizer_bytes == 0
-    assert found.options.trainers(found.summary.world_size) == 6
+    assert scheme_named(found.options.scheme).trainers(found.summary.world_size) == 6
 
 
 def test_what_leaves_no_client_is_refused() -> None:
