@@ -12,6 +12,7 @@ import pkgutil
 import sys
 from collections.abc import Iterator, Sequence
 
+from studies.command import parser
 from studies.study import HERE, Page, Study
 
 MOST_LINES = 20
@@ -45,9 +46,13 @@ def differs(study: Study, page: Page) -> Iterator[str]:
 
 def main(asked: Sequence[str]) -> int:
     """Check the studies of these names, or all of them; with `--all` every page."""
+    command = parser(__doc__)
+    command.add_argument("--all", action="store_true", help="make the pages again that take minutes, too")
+    command.add_argument("names", metavar="NAME", nargs="*", help="of studies; default all")
+    given = command.parse_args(asked)
     wrong = 0
-    for name in [each for each in asked if each != "--all"] or names():
-        for study, page in quick(name, every="--all" in asked):
+    for name in given.names or names():
+        for study, page in quick(name, every=given.all):
             lines = list(differs(study, page))
             print(f"{name}/{page.name}: {'differs' if lines else 'as committed'}", flush=True)
             print("".join(f"{line}\n" for line in lines[:MOST_LINES]), end="")

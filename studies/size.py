@@ -20,6 +20,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import CodeType, FrameType
 
+from studies.command import parser
+
 ROOT = Path(__file__).resolve().parents[1]
 EXECUTOR = "ddpexec/ddp", "ddpexec/schedules"
 _EMPTY = {
@@ -128,5 +130,8 @@ def _sum(numbers: Iterable[int]) -> int:
 
 
 if __name__ == "__main__":
+    asked = parser(__doc__)
+    asked.add_argument("--json", action="store_true", help="print one JSON object")
+    given = asked.parse_args()
     found = sizes()
-    print(json.dumps(found) if "--json" in sys.argv[1:] else "\n".join(f"{n:8,} {what}" for what, n in found.items()))
+    print(json.dumps(found) if given.json else "\n".join(f"{n:8,} {what}" for what, n in found.items()))

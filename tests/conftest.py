@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import collections
 import gc
+import re
 import signal
 import socket
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from ddpsim.doctor import other_work
+from tests import leftovers
 from tests.leaving import listed
 from tests.profile import examples
 
@@ -38,6 +42,8 @@ COSTLY = frozenset(listed())
 ABORTED = "RankAbortedError"
 """The one failure after which every test runs once more: torch's native code has aborted a rank."""
 AGAIN = "run again"
+HAS_TORCH = find_spec("torch") is not None
+IMPORTS_TORCH = re.compile(r"^(?:import|from) torch\b", re.MULTILINE)
 
 settings.register_profile("tests", deadline=None, max_examples=examples(100))
 settings.load_profile("tests")
@@ -53,6 +59,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", choices=("quick", "rest"), help="run what `make test` runs, or what it leaves")
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out modules that import torch where it is not installed: `ddpsim` alone is tested there."""
+    if HAS_TORCH or collection_path.suffix != ".py":
+        return None
+    return True if IMPORTS_TORCH.search(collection_path.read_text(encoding="utf-8")) else None
 
 
 @pytest.hookimpl(trylast=True)
@@ -131,6 +144,15 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def busy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands say when the machine is busy, as they do outside of tests."""
     monkeypatch.setattr(other_work, "BUSY_SHARE", TOLD_FROM)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test by its name that leaves something behind, and put it back, once all that it asked for is undone."""
+    before = leftovers.state()
+    yield
+    if left := leftovers.found(before):
+        pytest.fail(f"{request.node.nodeid} leaves behind {', '.join(left)}", pytrace=False)
 
 
 @pytest.fixture(autouse=True, scope="session")

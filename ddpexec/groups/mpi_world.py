@@ -49,11 +49,11 @@ def mpi() -> Any:
     Raises:
         InputError: mpi4py or an MPI library is missing, or MPI allows one thread alone.
     """
-    os.environ.setdefault(_YIELD, "1")
     try:
         import mpi4py
 
         mpi4py.rc.finalize = False
+        os.environ.setdefault(_YIELD, "1")
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]

@@ -17,7 +17,7 @@ _REPEATS, _APART, _BEYOND = 0.02, 0.3, 0.05
 """Doubt of a measured row, a share of what the readings differ by, and doubt a factor e of size beyond the rows.
 
 Between rows whose readings are 10 % apart the doubt is 0.02 + 0.3 * 0.1 = 0.05. Chosen by hand: bands of as many doubts
-as hold 80 % of rows left out of the tables kept here are 1.137 wide on average, and 1.134 to 1.155 with any one of the
+as hold 80 % of rows left out of the tables kept here are 1.133 wide on average, and 1.130 to 1.145 with any one of the
 three at half or at double (`python -m studies.accuracy.by_hand`).
 """
 

@@ -9,6 +9,7 @@ from studies.accuracy import bands, cases, ring_tree
 from studies.accuracy.aws_post import section
 from studies.accuracy.page import page
 from studies.accuracy.systems import load_all
+from studies.command import parser
 
 
 def text() -> str:
@@ -32,6 +33,7 @@ def text() -> str:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     pool = cases.all_sites(load_all())
     for name, value in pool.values.items():
         print(f"{name} {value:.3g}")

@@ -23,7 +23,8 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.curve import CurveTransport
 from ddpsim.collectives.nccl import costs, transport
 from ddpsim.units import MIB
-from studies.accuracy.systems import CITED, TABLES, load
+from studies.accuracy.systems import CITED, load
+from studies.command import parser
 
 MODEL = ((transport, "_SHARPNESS"), (transport, "_LEAST_WEIGHT"), (costs, "_CORNER"))
 DOUBTS = ((interpolation, "_REPEATS"), (interpolation, "_APART"), (interpolation, "_BEYOND"))
@@ -68,7 +69,7 @@ def width(samples: list[Sample]) -> str:
 
 def main() -> int:
     """Print a line a constant: its name and value, then the figure at half, at one and at double."""
-    samples = [load(system, TABLES) for system in CITED]
+    samples = [load(system) for system in CITED]
     judged: list[tuple[tuple[tuple[ModuleType, str], ...], Callable[[list[Sample]], str]]] = [
         (MODEL, errors),
         (DOUBTS, width),
@@ -84,4 +85,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     sys.exit(main())

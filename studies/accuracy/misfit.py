@@ -18,6 +18,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.measured import read_table
 from ddpsim.topology.spec import load_topology
 from studies.accuracy.systems import CITED, SYSTEMS, load
+from studies.command import parser
 
 _ROOT = Path(__file__).resolve().parents[2]
 _RECORDED = ("traces/*/networks/*", "tests/ddpexec/campaign/recorded/networks/*", "tests/ddpsim/collectives/recorded/*")
@@ -53,4 +54,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     sys.exit(main())

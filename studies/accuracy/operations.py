@@ -1,4 +1,4 @@
-"""All-gathers and reduce-scatters of a box whose allreduces alone are known: `python -m studies.accuracy.operations`.
+"""All-gathers and reduce-scatters of a box whose allreduces alone are known: `python -m studies.accuracy`.
 
 The rows are of `steps/rtxpro6000_collectives.csv`.
 """

@@ -14,6 +14,7 @@ from statistics import median
 
 from ddpsim.collectives.calibration import Calibration
 from studies.accuracy.systems import System, load
+from studies.command import parser
 
 CHOOSING = (
     System("azure_4xK80_pcie.csv", "4xk80", 1, "nc24"),
@@ -86,4 +87,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     sys.exit(main())

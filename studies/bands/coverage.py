@@ -20,6 +20,7 @@ from studies.accuracy import residuals
 from studies.accuracy.residuals import Row
 from studies.accuracy.systems import LATER, load_all
 from studies.bands.spreading import Judged, apart, judge, judge_families, spreads
+from studies.command import parser
 from studies.published import gpu_steps
 from studies.published.gpu_systems import systems
 
@@ -30,10 +31,14 @@ TEMPLATE = Path(__file__).with_name("bands.md.in")
 
 def main(arguments: Sequence[str]) -> int:
     """Print the page, or what the arguments ask for."""
-    if "--folds" in arguments:
+    asked = parser(__doc__)
+    asked.add_argument("--spreads", action="store_true", help="print the spreads of collectives")
+    asked.add_argument("--folds", action="store_true", help="make studies/accuracy/folds.json again")
+    given = asked.parse_args(arguments)
+    if given.folds:
         write_whole(residuals.FOLDS, json.dumps(residuals.fit_folds(load_all(), _say), indent=1) + "\n")
         return 0
-    if "--spreads" in arguments:
+    if given.spreads:
         for name, (low, high) in spreads(residuals.rows()).items():
             print(f"{name}: {low:.2f} {high:.2f}")
         return 0

@@ -10,6 +10,8 @@ import json
 import subprocess
 import sys
 
+from studies.command import parser
+
 LIBRARIES = ("numpy", "networkx", "simpy", "pydantic", "yaml", "rich", "typer", "matplotlib")
 MODEL = "--workload resnet50 --topology dgx-1v"
 COMMANDS = (
@@ -50,8 +52,11 @@ def imported(command: str) -> dict[str, object]:
 
 def main() -> None:
     """Print a line a command."""
+    asked = parser(__doc__)
+    asked.add_argument("--json", action="store_true", help="print one JSON document")
+    given = asked.parse_args()
     found = [imported(command) for command in COMMANDS]
-    if "--json" in sys.argv[1:]:
+    if given.json:
         print(json.dumps(found))
         return
     for each in found:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from studies.command import parser
+
 SECONDS, MEMORY_BYTES = 20.0, 4e9
 """What it may take at most."""
 
@@ -79,4 +81,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     main()

@@ -17,6 +17,7 @@ from ddpsim.workload import Workload
 from ddpsim.workload.files import save_workload
 from ddpsim.workload.profile import ForwardUse
 from studies.benchmarks.speed import measure
+from studies.command import parser
 from studies.published.step_workloads import transformer
 
 UNITS, BOUND_S = 100, 1.0
@@ -68,4 +69,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     main()

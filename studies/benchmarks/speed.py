@@ -11,6 +11,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from studies.command import parser
+
 LARGE = ("predict", "--workload", "bert-large", "--topology", "dgx-1v", "--bucket-cap-mb", "25")
 STEPS = ("allreduce", "--topology", "dgx-1v", "--fidelity", "steps", "-b", "25M", "-e", "25M")
 PLAN = (
@@ -107,4 +109,5 @@ def run(command: list[str]) -> float:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     main()

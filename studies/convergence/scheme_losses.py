@@ -19,6 +19,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from ddpsim.files import write_whole
+from studies.command import parser
 
 FILE = Path(__file__).with_name("scheme_losses.json")
 PAGE = Path(__file__).with_name("scheme-losses.md")
@@ -190,4 +191,5 @@ def text() -> str:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     write_whole(FILE, (json.dumps(trained(), indent=1) + "\n").encode())

@@ -19,6 +19,7 @@ from ddpsim.workload.operators import Operator
 from ddpsim.workload.optimizers import Optimizer, optimizer_of_kind
 from ddpsim.workload.roofline import operator_s
 from ddpsim.workload.timeline import ACCUMULATE_S, BACKWARD_LAUNCH_S, EAGER_LAUNCH_S, FORWARD_LAUNCH_S
+from studies.command import parser
 from studies.estimates import step_shapes
 from studies.estimates.one_gpu_steps import Step, steps
 
@@ -146,6 +147,7 @@ def _percentile(weighted: Sequence[tuple[float, float]], share: float) -> float:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     first_half = [counted(step) for step in steps() if step.fitted and not step.fused]
     found, launch = fit(first_half)
     print(found)

@@ -4,7 +4,7 @@ Each rate of a shipped machine is doubled, alone and all together, and each allr
 the shipped constants. One that becomes slower by more than `MOST` is listed with what NCCL picks before and after. That
 can only be where NCCL's own model changes its mind: the page says by which line.
 
-python -m studies.faster.faster     # the page
+python -m studies.faster     # the page
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 import torch
 
+from studies.command import parser
+
 SIZES_BYTES = tuple(1 << power for power in (20, 22, 24, 26))
 REPEATED = 30
 
@@ -33,5 +35,6 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     for size in SIZES_BYTES:
         print(f"{size >> 20:3d} MiB: {ratio(size):.2f} of a copy")

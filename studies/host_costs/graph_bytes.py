@@ -25,6 +25,7 @@ from ddpexec.models.training import Batch, TrainingModel
 from ddpsim.bucketing import BucketCaps
 from ddpsim.bucketing.compiled import graph_splits
 from ddpsim.collectives.calibration import Calibration
+from studies.command import parser
 from studies.published.llama_step import GROUPS, HEADS, INNER, WIDTH, Layers
 
 SHRUNK = 16
@@ -99,4 +100,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     main()

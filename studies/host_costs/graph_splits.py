@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch._dynamo.backends.distributed import DDPOptimizer
 from torch._dynamo.backends.registry import lookup_backend
 
+from studies.command import parser
+
 WIDTH, BATCH, BLOCKS = 32, 4, 8
 GRAPHS = (1, 2, 4, 8)
 ROUNDS = 400
@@ -72,4 +74,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     main()

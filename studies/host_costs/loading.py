@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ddpsim.options.input_stage import InputStage, Loader
+from studies.command import parser
 
 CASES = ((0.05, 0, 0.1), (0.05, 1, 0.1), (0.2, 1, 0.1), (0.2, 4, 0.1), (0.4, 4, 0.02), (0.3, 2, 0.2))
 """Seconds in which a process loads a batch, processes, seconds of a step."""
@@ -68,4 +69,5 @@ def rows() -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     print("\n".join(rows()))

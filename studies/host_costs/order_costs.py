@@ -24,6 +24,7 @@ from ddpsim.order.agreement import plan_tau
 from ddpsim.order.consensus import arrange, consensus
 from ddpsim.order.policy import OrderPolicy
 from ddpsim.order.predictors import PREDICTORS, predictor
+from studies.command import parser
 
 RANKS = 4
 
@@ -81,4 +82,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     main()

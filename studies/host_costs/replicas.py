@@ -13,6 +13,7 @@ from unittest.mock import patch
 import torch
 
 from ddpexec.models import build
+from studies.command import parser
 
 MODELS = ("resnet50", "bert-base")
 REPLICAS = 4
@@ -39,5 +40,6 @@ def per_parameter_s(name: str) -> float:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     for name in MODELS:
         print(f"{name}: {per_parameter_s(name) * 1e6:.1f} us a parameter and replica")

@@ -25,6 +25,7 @@ from ddpsim.simulation import Options
 from ddpsim.topology.link_rates import NIC, with_link_rate
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
+from studies.command import parser
 
 KEPT = Path(__file__).with_name("codec_findings.json")
 LOSSES = Path(__file__).with_name("codec_losses.json")
@@ -277,8 +278,11 @@ def _predicted() -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> None:
     """Compute what is kept anew."""
+    asked = parser(__doc__)
+    asked.add_argument("table", metavar="TABLE", type=Path, nargs="?", help="what `ddpexec microbench` wrote")
+    table = asked.parse_args(arguments).table
     kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    kept |= {"encoding": encoding(Path(arguments[0]))} if arguments else _predicted()
+    kept |= {"encoding": encoding(table)} if table else _predicted()
     write_whole(KEPT, json_text(kept).encode())
 
 

@@ -24,6 +24,7 @@ from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
+from studies.command import parser
 
 KEPT = Path(__file__).with_name("drop_runs.json")
 NETWORK = Path(__file__).resolve().parents[2] / "traces" / "order-runs" / "lab-plain.yaml"
@@ -123,8 +124,12 @@ def _measured_ms(row: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Do one of the three."""
-    what, folder = arguments
-    {"capture": capture, "run": run, "keep": keep}[what](Path(folder))
+    actions = {"capture": capture, "run": run, "keep": keep}
+    asked = parser(__doc__)
+    asked.add_argument("what", choices=actions)
+    asked.add_argument("folder", metavar="DIR", type=Path)
+    given = asked.parse_args(arguments)
+    actions[given.what](given.folder)
 
 
 if __name__ == "__main__":

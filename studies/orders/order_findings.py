@@ -23,6 +23,7 @@ from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.order_trace import OrderTrace, load_order_trace
+from studies.command import parser
 from studies.orders import codec_findings, drop_runs, variation_findings
 from studies.orders import order_tables as tables
 from studies.orders.order_tables import Row
@@ -214,8 +215,11 @@ def text() -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Compute the bench anew, or what is predicted of the runs alone, and keep it."""
+    asked = parser(__doc__)
+    asked.add_argument("what", choices=["bench"], nargs="?", help="the bench too")
+    given = asked.parse_args(arguments)
     found = kept()
-    if "bench" in arguments:
+    if given.what:
         found |= collected()
     found["lab"] = predicted_lab()
     write_whole(KEPT, json_text(found).encode())

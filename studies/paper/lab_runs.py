@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ddpsim.files import write_whole
+from studies.command import parser
 from studies.paper.lab import FILE
 from studies.validation.evidence import Recorded, load
 
@@ -55,4 +56,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     main()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.ddp_costs import remove_overlap_costs
 from ddpsim.prediction.prediction import Prediction
+from studies.command import parser
 from studies.published.gpu_steps import prediction
 from studies.published.gpu_systems import cases, step_s, system_named
 
@@ -73,4 +74,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     main()

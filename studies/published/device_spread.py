@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import stdev
 
 from studies.accuracy.rows import read_rows
+from studies.command import parser
 
 STEPS = Path(__file__).with_name("steps")
 MODELS = ("ssd", "resnet50", "waveglow")
@@ -53,4 +54,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     sys.exit(main())

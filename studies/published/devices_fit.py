@@ -21,6 +21,7 @@ from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.execute import make_transport
 from ddpsim.simulation.representatives import expected_largest
 from ddpsim.workload.gpus import gpu_named
+from studies.command import parser
 from studies.published.gpu_steps import prediction
 from studies.published.gpu_systems import FITTED, System, cases, step_s, systems
 
@@ -62,7 +63,9 @@ def fitted(each: Sequence[Sequence[Point]], spreads: Sequence[float] = _SPREADS)
 
 def main(arguments: Sequence[str]) -> int:
     """Print both constants by architecture."""
-    spreads = [float(each) for each in arguments] or _SPREADS
+    asked = parser(__doc__)
+    asked.add_argument("spreads", metavar="SPREAD", type=float, nargs="*", help="a `pace_spread` to fit the other with")
+    spreads = asked.parse_args(arguments).spreads or _SPREADS
 
     def architecture_of(system: System) -> str:
         return gpu_named(system.gpu).spec.architecture or ""

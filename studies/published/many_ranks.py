@@ -29,6 +29,7 @@ from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_named
 from studies.accuracy.rows import read_rows
 from studies.accuracy.systems import machine
+from studies.command import parser
 from studies.published.step_workloads import known, transformer
 
 ROWS = Path(__file__).with_name("steps") / "many_ranks.csv"
@@ -257,12 +258,16 @@ def text() -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Print what the series that are named lose, or all."""
+    asked = parser(__doc__)
+    asked.add_argument("--fit", action="store_true", help="derive `node_spread` of each GPU from the choosing half")
+    asked.add_argument("names", metavar="SERIES", nargs="*", help="print these series; default all")
+    given = asked.parse_args(arguments)
     each = series()
-    if "--fit" in arguments:
+    if given.fit:
         print("\n".join(fit(each)))
         return 0
-    asked = [one for one in each if not arguments or one.name in arguments]
-    print("\n".join(lines([loss for one in asked for loss in losses(one)], judging(each))))
+    chosen = [one for one in each if not given.names or one.name in given.names]
+    print("\n".join(lines([loss for one in chosen for loss in losses(one)], judging(each))))
     return 0
 
 

@@ -26,6 +26,7 @@ from ddpsim.topology.node import NodeTemplate
 from ddpsim.topology.placement import Placement
 from ddpsim.workload import Workload
 from studies.accuracy.systems import machine
+from studies.command import parser
 from studies.published.gpu_systems import Row, cases, rows_of, step_s, system_named, workload
 
 _SYSTEM = system_named("baskerville")
@@ -178,4 +179,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     main()

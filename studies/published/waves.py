@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_named
 from ddpsim.workload.operators import Product
+from studies.command import parser
 
 WORKLOADS = ("gpt2-small", "bert-large", "vit-b16")
 GPUS = ("A100", "H100")
@@ -55,4 +56,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     main()

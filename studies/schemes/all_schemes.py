@@ -1,6 +1,6 @@
 """All schemes side by side on four machines and three models.
 
-python -m studies.schemes.all_schemes     # the page and the plot
+python -m studies.schemes --out studies/schemes     # the pages and the plot
 """
 
 from __future__ import annotations

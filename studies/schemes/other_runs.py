@@ -20,6 +20,7 @@ from ddpexec.campaign.spec import Configuration, load_campaign
 from ddpexec.campaign.stages import describe_network, measure_network, stretch_workload
 from ddpsim.files import write_whole
 from ddpsim.workload.files import load_workload, save_workload
+from studies.command import parser
 
 KEPT = Path(__file__).with_name("other_runs.json")
 CAMPAIGN = Path(__file__).resolve().parents[2] / "traces" / "rows.yaml"
@@ -170,14 +171,14 @@ def found_in(out: Path) -> Iterator[OtherRun]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run what is not there yet, or keep what is."""
-    action, out = arguments[0], Path(arguments[1])
-    if action == "run":
-        run_all(out)
-    elif action == "keep":
-        write_whole(KEPT, (json.dumps([asdict(each) for each in found_in(out)], indent=1) + "\n").encode())
+    asked = parser(__doc__)
+    asked.add_argument("action", choices=["run", "keep"])
+    asked.add_argument("out", metavar="DIR", type=Path)
+    given = asked.parse_args(arguments)
+    if given.action == "run":
+        run_all(given.out)
     else:
-        print(f"{action!r} is neither run nor keep", file=sys.stderr)
-        return 2
+        write_whole(KEPT, (json.dumps([asdict(each) for each in found_in(given.out)], indent=1) + "\n").encode())
     return 0
 
 

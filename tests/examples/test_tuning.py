@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from ddpsim.explaining.tuned import read_tuning
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-from ddpsim.explaining.tuned import read_tuning  # noqa: E402
 
 LOOPS = Path(__file__).parents[2] / "examples" / "tuning" / "loops.py"
 STEPS = 110

@@ -56,7 +56,7 @@ _CORNER = 8.0
 """Exponent of the norm that joins limits; large is a sharp corner.
 
 Of two equal rates it leaves 2**(-1/8) = 92 %. Chosen by hand: `python -m studies.accuracy.by_hand` prints the error at
-half and at double of it, on the tables kept here 21.1 and 20.9 %, beside 20.9 %.
+half and at double of it, on the tables kept here 21.1 and 21.2 %, beside 21.1 %.
 """
 
 

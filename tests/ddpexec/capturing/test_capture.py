@@ -3,19 +3,17 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
+from ddpexec.__main__ import main
+from ddpexec.capturing.capture import Capture, CaptureSettings, capture_model, capture_step
+from ddpexec.capturing.recorder import phase_of
+from ddpexec.capturing.stamps import Stamp
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpsim.errors import InputError, UnknownNameError, WorkloadError
+from ddpsim.workload.files import load_workload
+from ddpsim.workload.kineto.device_use import DeviceUse
 from tests import forked
-
-torch = pytest.importorskip("torch")
-
-from ddpexec.__main__ import main  # noqa: E402
-from ddpexec.capturing.capture import Capture, CaptureSettings, capture_model, capture_step  # noqa: E402
-from ddpexec.capturing.recorder import phase_of  # noqa: E402
-from ddpexec.capturing.stamps import Stamp  # noqa: E402
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from ddpsim.errors import InputError, UnknownNameError, WorkloadError  # noqa: E402
-from ddpsim.workload.files import load_workload  # noqa: E402
-from ddpsim.workload.kineto.device_use import DeviceUse  # noqa: E402
 
 QUICK = CaptureSettings(iterations=3, warm_up=1, threads=1)
 

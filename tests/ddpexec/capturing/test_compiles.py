@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-from ddpexec.__main__ import main  # noqa: E402
-from ddpexec.capturing.capture import Capture, CaptureSettings  # noqa: E402
-from ddpexec.capturing.compiles import is_compiled  # noqa: E402
-from ddpexec.capturing.estimate import estimate_module, estimate_step  # noqa: E402
-from ddpsim.workload.fusing import INDUCTOR, INDUCTOR_GRAPHS, CompiledAs  # noqa: E402
-from ddpsim.workload.gpus import gpu_named  # noqa: E402
-from tests.ddpexec.capturing.gpt2_steps import SMALL, gelu_in_parts, training  # noqa: E402
+from ddpexec.__main__ import main
+from ddpexec.capturing.capture import Capture, CaptureSettings
+from ddpexec.capturing.compiles import is_compiled
+from ddpexec.capturing.estimate import estimate_module, estimate_step
+from ddpsim.workload.fusing import INDUCTOR, INDUCTOR_GRAPHS, CompiledAs
+from ddpsim.workload.gpus import gpu_named
+from tests.ddpexec.capturing.gpt2_steps import SMALL, gelu_in_parts, training
 
 
 def captured(module: nn.Module, call: Any) -> object:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.backends.distributed import DDPOptimizer
 from torch.nn import functional as F  # noqa: N812
 
 from ddpexec.capturing.shapes import count_training_step
@@ -33,6 +32,8 @@ class Gated(nn.Module):
 
 def torchs_cuts(module, cap_bytes):
     """Return for each cut, the first in forward first, the bytes across it that no library's kernel makes or reads."""
+    from torch._dynamo.backends.distributed import DDPOptimizer
+
     found = []
 
     def split(graph, inputs):

@@ -6,17 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+from ddpexec.capturing.capture import Capture, CaptureSettings
+from ddpexec.capturing.devices import CopiesBetween, DevicesStamp, tell_devices
+from ddpsim.errors import WorkloadError
+from ddpsim.workload.profile import ForwardUse
 from tests.ddpexec.small import small_workload
-
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from ddpexec.capturing.capture import Capture, CaptureSettings  # noqa: E402
-from ddpexec.capturing.devices import CopiesBetween, DevicesStamp, tell_devices  # noqa: E402
-from ddpsim.errors import WorkloadError  # noqa: E402
-from ddpsim.workload.profile import ForwardUse  # noqa: E402
 
 CUDA = [torch.device("cuda", number) for number in (0, 1)]
 SETTINGS = CaptureSettings(iterations=3, warm_up=1)

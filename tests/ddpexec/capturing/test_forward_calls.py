@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-torch = pytest.importorskip("torch")
-from torch import Tensor, nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-from ddpexec.capturing.capture import Capture, CaptureSettings  # noqa: E402
-from ddpexec.capturing.recorder import CALL_ITERATIONS, Recorder  # noqa: E402
-from ddpexec.models import build  # noqa: E402
-from ddpsim.workload import Workload  # noqa: E402
-from ddpsim.workload.files import load_workload  # noqa: E402
-from tests.ddpexec.ddp.pretended_gpu import CUDA, MS, Gpu, busy  # noqa: E402
+from ddpexec.capturing.capture import Capture, CaptureSettings
+from ddpexec.capturing.recorder import CALL_ITERATIONS, Recorder
+from ddpexec.models import build
+from ddpsim.workload import Workload
+from ddpsim.workload.files import load_workload
+from tests.ddpexec.ddp.pretended_gpu import CUDA, MS, Gpu, busy
 
 SETTINGS = CaptureSettings(iterations=3, warm_up=1)
 

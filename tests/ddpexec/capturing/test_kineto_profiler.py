@@ -5,14 +5,12 @@ import time
 
 import numpy as np
 import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
 
-torch = pytest.importorskip("torch")
-
-from torch.profiler import ProfilerActivity, profile, record_function  # noqa: E402
-
-from ddpexec.capturing.estimate import estimate_module  # noqa: E402
-from ddpsim.workload.kineto.workload import import_trace  # noqa: E402
-from tests.ddpexec.groups.ranks import run  # noqa: E402
+from ddpexec.capturing.estimate import estimate_module
+from ddpsim.workload.kineto.workload import import_trace
+from tests.ddpexec.groups import ranks
 
 LAYERS, SLEEP_S = 4, 0.01
 
@@ -112,7 +110,7 @@ def ddp_trace(rank, folder):
 
 
 def test_waiting_for_another_rank_is_not_the_models_time(tmp_path):
-    run(2, ddp_trace, str(tmp_path))
+    ranks.run(2, ddp_trace, str(tmp_path))
     result = import_trace(tmp_path / "trace.json")
     workload = result.workload
     assert any("allreduces" in note for note in result.notes)

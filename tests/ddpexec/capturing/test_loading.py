@@ -7,18 +7,16 @@ import time
 import types
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
-
-from ddpexec.capturing.capture import CaptureSettings, capture_step  # noqa: E402
-from ddpexec.capturing.loading import find_loading  # noqa: E402
-from ddpexec.capturing.own_step import OwnStep  # noqa: E402
-from ddpsim.errors import InputError  # noqa: E402
-from ddpsim.simulation import Options, simulate_local  # noqa: E402
-from ddpsim.workload.files import workload_document, workload_from  # noqa: E402
+from ddpexec.capturing.capture import CaptureSettings, capture_step
+from ddpexec.capturing.loading import find_loading
+from ddpexec.capturing.own_step import OwnStep
+from ddpsim.errors import InputError
+from ddpsim.simulation import Options, simulate_local
+from ddpsim.workload.files import workload_document, workload_from
 
 SAMPLE_S = 0.004
 FEATURES, BATCH = 6, 5

@@ -5,22 +5,20 @@ import sys
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
-
-from ddpexec.__main__ import main  # noqa: E402
-from ddpexec.capturing.capture import CaptureSettings, capture_step  # noqa: E402
-from ddpexec.capturing.estimate import estimate_module, estimate_step  # noqa: E402
-from ddpexec.capturing.shapes import FAKE, REAL, module_shape, shape_of, step_shape  # noqa: E402
-from ddpexec.models import build  # noqa: E402
-from ddpsim.errors import InputError, WorkloadError  # noqa: E402
-from ddpsim.workload.expert_parallel import experts_on_ranks  # noqa: E402
-from ddpsim.workload.files import load_workload  # noqa: E402
-from tests.ddpexec.capturing import own_steps  # noqa: E402
-from tests.ddpexec.capturing.own_steps import BATCH, LAYERS, TOKENS, VOCABULARY, WIDTH, Transformer  # noqa: E402
+from ddpexec.__main__ import main
+from ddpexec.capturing.capture import CaptureSettings, capture_step
+from ddpexec.capturing.estimate import estimate_module, estimate_step
+from ddpexec.capturing.shapes import FAKE, REAL, module_shape, shape_of, step_shape
+from ddpexec.models import build
+from ddpsim.errors import InputError, WorkloadError
+from ddpsim.workload.expert_parallel import experts_on_ranks
+from ddpsim.workload.files import load_workload
+from tests.ddpexec.capturing import own_steps
+from tests.ddpexec.capturing.own_steps import BATCH, LAYERS, TOKENS, VOCABULARY, WIDTH, Transformer
 
 STEPS = "tests.ddpexec.capturing.own_steps"
 QUICK = CaptureSettings(iterations=1, warm_up=1, threads=1)

@@ -9,18 +9,16 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from ddpexec.capturing.estimate import estimate_step  # noqa: E402
-from ddpsim.prediction.predict import predict  # noqa: E402
-from ddpsim.simulation import Options  # noqa: E402
-from ddpsim.topology.spec import load_topology  # noqa: E402
-from ddpsim.workload import Workload  # noqa: E402
-from tests.ddpexec.capturing import gpt2_steps  # noqa: E402
-from tests.ddpexec.capturing.gpt2_steps import SMALL, Made  # noqa: E402
+from ddpexec.capturing.estimate import estimate_step
+from ddpsim.prediction.predict import predict
+from ddpsim.simulation import Options
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload import Workload
+from tests.ddpexec.capturing import gpt2_steps
+from tests.ddpexec.capturing.gpt2_steps import SMALL, Made
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 

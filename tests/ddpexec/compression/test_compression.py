@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
+import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
-from ddpsim import compression
-from ddpsim.bucketing import Parameter
-from ddpsim.collectives.constant import Constant
-from ddpsim.errors import InputError
-
-torch = pytest.importorskip("torch")
-dist, nn = torch.distributed, torch.nn
-
-from ddpexec.compression import (  # noqa: E402
+from ddpexec.compression import (
     AdaptiveState,
     ErrorFeedback,
     FlatLayout,
@@ -27,10 +22,14 @@ from ddpexec.compression import (  # noqa: E402
     hook_for,
     measure,
 )
-from ddpexec.compression.adaptive import CODECS as ADAPTIVE_CODECS  # noqa: E402
-from ddpexec.compression.measure import fit  # noqa: E402
-from tests.ddpexec.groups.ranks import run  # noqa: E402
-from tests.profile import examples  # noqa: E402
+from ddpexec.compression.adaptive import CODECS as ADAPTIVE_CODECS
+from ddpexec.compression.measure import fit
+from ddpsim import compression
+from ddpsim.bucketing import Parameter
+from ddpsim.collectives.constant import Constant
+from ddpsim.errors import InputError
+from tests.ddpexec.groups import ranks
+from tests.profile import examples
 
 CODECS = [OneBitCodec(), LinearCodec(), HalfCodec(), TopKCodec(0.1)]
 LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=5).filter(any)
@@ -281,7 +280,7 @@ def opposed_all(rank):
 
 @pytest.mark.needs("minutes")
 def test_training_with_error_feedback_gets_where_plain_training_gets():
-    answers = run(2, opposed_all)
+    answers = ranks.run(2, opposed_all)
     assert answers[0] == answers[1]  # ranks stay bit for bit alike
     distances = {name: distance for name, (distance, _) in answers[0].items()}
     assert distances["none"] < 1e-3

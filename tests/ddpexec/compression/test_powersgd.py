@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
-torch = pytest.importorskip("torch")
-nn = torch.nn
-
-from torch.nn.parallel import DistributedDataParallel as TorchDDP  # noqa: E402
-
-from ddpexec.compression import hook_for  # noqa: E402
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from tests.ddpexec.groups.ranks import run  # noqa: E402
+from ddpexec.compression import hook_for
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from tests.ddpexec.groups import ranks
 
 
 class Shapes(nn.Module):
@@ -51,8 +49,8 @@ def trained(rank, wrapper, bucket_cap_mb, strided):
 @pytest.mark.parametrize("bucket_cap_mb", [25, 0.0001])
 @pytest.mark.parametrize("strided", [False, True])
 def test_ranks_end_alike_under_torchs_wrapper_and_ours(bucket_cap_mb, strided):
-    theirs = run(2, trained, TorchDDP, bucket_cap_mb, strided)
-    ours = run(2, trained, DistributedDataParallel, bucket_cap_mb, strided)
+    theirs = ranks.run(2, trained, TorchDDP, bucket_cap_mb, strided)
+    ours = ranks.run(2, trained, DistributedDataParallel, bucket_cap_mb, strided)
     for first, second in (theirs, ours):
         for begun, one, other in zip(Shapes(strided).double().parameters(), first, second, strict=True):
             assert torch.isfinite(one).all()  # a branch that no rank used is not 0 / 0

@@ -3,15 +3,14 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-from ddpexec.ddp.buckets import ALIGN_BYTES, Buckets  # noqa: E402
-from ddpexec.ddp.flat import views_of  # noqa: E402
-from ddpexec.ddp.parameters import collect  # noqa: E402
-from ddpexec.ddp.reducer_options import ReducerOptions  # noqa: E402
-from ddpsim.bucketing import BucketCaps, rebuilt_plan  # noqa: E402
+from ddpexec.ddp.buckets import ALIGN_BYTES, Buckets
+from ddpexec.ddp.flat import views_of
+from ddpexec.ddp.parameters import collect
+from ddpexec.ddp.reducer_options import ReducerOptions
+from ddpsim.bucketing import BucketCaps, rebuilt_plan
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.complex64)
 

@@ -6,12 +6,11 @@ import random
 import sys
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from ddpsim.bucketing import Parameter, assign_buckets
 from ddpsim.bucketing.assign import DTYPE_BYTES, closing_order
-
-torch = pytest.importorskip("torch")
-dist = torch.distributed
 
 SIZES = (0, 1, 7, 64, 250)
 DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "int8")

@@ -3,13 +3,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from ddpexec.ddp.buckets import TOGETHER_BYTES, runs_of  # noqa: E402
-from ddpexec.ddp.flat import copy_all, reciprocal  # noqa: E402
+from ddpexec.ddp.buckets import TOGETHER_BYTES, runs_of
+from ddpexec.ddp.flat import copy_all, reciprocal
 
 
 @given(st.lists(st.integers(1, 2 * TOGETHER_BYTES), min_size=1, max_size=30))

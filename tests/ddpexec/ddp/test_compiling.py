@@ -9,13 +9,11 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import pytest
+import torch
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-from torch import Tensor, nn  # noqa: E402
-
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from tests.ddpexec.groups.ranks import run  # noqa: E402
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from tests.ddpexec.groups import ranks
 
 
 class Net(nn.Module):
@@ -27,7 +25,8 @@ class Net(nn.Module):
         return self.second(torch.tanh(self.first(x)))
 
 
-def compiled(rank: int) -> None:
+@ranks.on(2)
+def test_gradients_are_the_same_and_the_module_is_one_graph(rank: int) -> None:
     warnings.simplefilter("ignore")
     graphs: list[int] = []
 
@@ -65,10 +64,6 @@ def compiled(rank: int) -> None:
                     torch.testing.assert_close(mine.grad, other.grad)
             assert len(ddp.reducer.launch_order) == 2
             assert max(graphs) >= 8, (options, way, graphs)  # four parameters, the input, three layers
-
-
-def test_gradients_are_the_same_and_the_module_is_one_graph() -> None:
-    run(2, compiled)
 
 
 def test_the_compiler_is_not_loaded_where_nothing_is_compiled() -> None:

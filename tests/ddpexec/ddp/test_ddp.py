@@ -108,7 +108,9 @@ def train(
     return [parameter.detach() for parameter in net.parameters()]
 
 
-def all_options(rank: int, names: list[str]) -> None:
+@pytest.mark.parametrize(("world_size", "names"), [(2, list(OPTIONS)), (4, ["default", "find unused, view, small"])])
+@ranks.on("world_size")
+def test_steps_equal_one_process_and_torch(rank: int, names: list[str]) -> None:
     warnings.simplefilter("ignore")
     expected = {steps: joined_steps(torch.distributed.get_world_size(), steps) for steps in (STEPS, FEWER_STEPS)}
     for name in names:
@@ -122,12 +124,9 @@ def all_options(rank: int, names: list[str]) -> None:
                 assert torch.equal(one, other), name
 
 
-@pytest.mark.parametrize(("world_size", "names"), [(2, list(OPTIONS)), (4, ["default", "find unused, view, small"])])
-def test_steps_equal_one_process_and_torch(world_size: int, names: list[str]) -> None:
-    ranks.run(world_size, all_options, names)
-
-
-def unused_by_rank(rank: int, as_view: bool) -> None:
+@pytest.mark.parametrize(("world_size", "as_view"), [(2, False), (4, True)])
+@ranks.on("world_size")
+def test_unused_parameters_that_vary_by_rank(rank: int, as_view: bool) -> None:
     world_size = torch.distributed.get_world_size()
     torch.manual_seed(3)
     local = Branching().double()
@@ -158,11 +157,6 @@ def unused_by_rank(rank: int, as_view: bool) -> None:
                 assert torch.equal(mine.grad, theirs.grad), (step, name)
         for optimizer in optimizers:
             optimizer.step()
-
-
-@pytest.mark.parametrize(("world_size", "as_view"), [(2, False), (4, True)])
-def test_unused_parameters_that_vary_by_rank(world_size: int, as_view: bool) -> None:
-    ranks.run(world_size, unused_by_rank, as_view)
 
 
 def accumulation(rank: int) -> None:
@@ -209,11 +203,8 @@ def noop(rank: int) -> None:
         torch.testing.assert_close(mine.grad, theirs.grad / 2)
 
 
-def several(rank: int) -> None:
+@ranks.on(2)
+def test_accumulation_plans_and_noop(rank: int) -> None:
     accumulation(rank)
     plans(rank)
     noop(rank)
-
-
-def test_accumulation_plans_and_noop() -> None:
-    ranks.run(2, several)

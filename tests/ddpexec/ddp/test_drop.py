@@ -5,17 +5,16 @@ from __future__ import annotations
 import copy
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-from ddpexec.ddp.drop import LayerDrop  # noqa: E402
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from ddpexec.errors import OptionError  # noqa: E402
-from ddpsim.bucketing import Parameter  # noqa: E402
-from ddpsim.bucketing.drop import aligned_plan  # noqa: E402
-from ddpsim.errors import PlanError  # noqa: E402
-from tests.ddpexec.groups.ranks import run  # noqa: E402
+from ddpexec.ddp.drop import LayerDrop
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.errors import OptionError
+from ddpsim.bucketing import Parameter
+from ddpsim.bucketing.drop import aligned_plan
+from ddpsim.errors import PlanError
+from tests.ddpexec.groups import ranks
 
 BLOCKS = {f"blocks.{i}": 0.5 for i in range(4)}
 
@@ -100,7 +99,7 @@ def cases(rank):
 
 
 def test_gradients_equal_those_of_torch_that_searches_and_whole_buckets_are_spared():
-    answers = run(2, cases)
+    answers = ranks.run(2, cases)
     assert answers[0] == answers[1]
     assert [same for same, _, _ in answers[0]] == [True] * 10
     assert answers[0][-4][1] == answers[0][-1][1]  # what moves up leaves nothing to send either
@@ -110,20 +109,19 @@ def test_gradients_equal_those_of_torch_that_searches_and_whole_buckets_are_spar
     assert sent == 8 * (stem + head) + block * (32 - sum(dropped))  # aligned buckets send what is left, no more
 
 
-def evaluated(rank):
+@ranks.on(1)
+def test_nothing_is_left_out_in_evaluation(rank):
     model = Stack()
     ddp = DistributedDataParallel(model, drop=LayerDrop(model, dict.fromkeys(BLOCKS, 1.0)))
     value = torch.ones(1, 8)
     trained_output = ddp(value)
     ddp.eval()
-    return torch.equal(trained_output, ddp(value)), torch.equal(ddp(value), Stack()(value))
+    assert not torch.equal(trained_output, ddp(value))
+    assert torch.equal(ddp(value), Stack()(value))
 
 
-def test_nothing_is_left_out_in_evaluation():
-    assert run(1, evaluated) == [(False, True)]
-
-
-def ignoring(rank):
+@ranks.on(2)
+def test_parameters_that_are_ignored_are_not_counted(rank):
     """A parameter that DDP ignores shifts the indices of those behind it."""
     answers = []
     for kind in (DistributedDataParallel, nn.parallel.DistributedDataParallel):
@@ -144,11 +142,8 @@ def ignoring(rank):
         DistributedDataParallel(model, drop=drop)
 
 
-def test_parameters_that_are_ignored_are_not_counted():
-    run(2, ignoring)
-
-
-def refused(rank):
+@ranks.on(1)
+def test_contradictions_are_refused(rank):
     model = Stack()
     drop = LayerDrop(model, BLOCKS)
     with pytest.raises(OptionError, match="drop and static_graph=True are both given; leave static_graph out"):
@@ -164,10 +159,6 @@ def refused(rank):
         ddp(torch.ones(1, 8)).sum().backward()
     with pytest.raises(PlanError, match=r"no parameter is below 'blocks\.7'"):
         LayerDrop(Stack(), {"blocks.7": 0.1})
-
-
-def test_contradictions_are_refused():
-    run(1, refused)
 
 
 class Experts(Stack):
@@ -198,21 +189,17 @@ def searching(rank, remap):
 
 def test_what_ranks_search_for_beside_what_all_leave_out():
     for remap in (False, True):
-        answers = run(2, searching, remap)
+        answers = ranks.run(2, searching, remap)
         assert answers[0] == answers[1]
         assert len(set(answers[0])) > 1
 
 
-def nothing_left(rank):
+@ranks.on(2)
+def test_a_drop_plan_that_leaves_nothing_says_so_on_every_rank(rank):
     model = nn.Sequential(Residual(), Residual())
     ddp = DistributedDataParallel(model, drop=LayerDrop(model, {"0": 1.0, "1": 1.0}))
-    with pytest.raises(PlanError) as caught:
-        ddp(torch.ones(1, 8))
-    return str(caught.value)
-
-
-def test_a_drop_plan_that_leaves_nothing_says_so_on_every_rank():
     said = (
         "drop: iteration 1 leaves out all 4 parameters: nothing is left to train; keep a layer that is never left out"
     )
-    assert run(2, nothing_left) == [said] * 2
+    with pytest.raises(PlanError, match=f"^{said}$"):
+        ddp(torch.ones(1, 8))

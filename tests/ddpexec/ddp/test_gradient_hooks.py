@@ -7,13 +7,11 @@ import warnings
 import weakref
 from typing import Any
 
-import pytest
+import torch
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-from torch import Tensor, nn  # noqa: E402
-
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from tests.ddpexec.groups.ranks import run  # noqa: E402
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from tests.ddpexec.groups import ranks
 
 BOTH = (DistributedDataParallel, nn.parallel.DistributedDataParallel)
 OPTIONS: tuple[dict[str, Any], ...] = (
@@ -65,7 +63,8 @@ def gradients(kind: Any, rank: int, options: dict[str, Any], when: str, set_to_n
     return taken
 
 
-def compare(rank: int) -> None:
+@ranks.on(2)
+def test_what_is_reduced_is_what_other_hooks_leave(rank: int) -> None:
     warnings.simplefilter("ignore")
     for options in OPTIONS:
         for when in ("before", "after", "both"):
@@ -73,10 +72,6 @@ def compare(rank: int) -> None:
                 ours, theirs = (gradients(kind, rank, options, when, set_to_none) for kind in BOTH)
                 for mine, other in zip(ours, theirs, strict=True):
                     assert torch.equal(mine, other), (options, when, set_to_none)
-
-
-def test_what_is_reduced_is_what_other_hooks_leave() -> None:
-    run(2, compare)
 
 
 def again(kind: Any, rank: int, options: dict[str, Any]) -> list[Tensor]:
@@ -101,13 +96,10 @@ def again(kind: Any, rank: int, options: dict[str, Any]) -> list[Tensor]:
     return taken
 
 
-def rewrapped(rank: int) -> None:
+@ranks.on(2)
+def test_hooks_and_buckets_go_with_the_wrapper(rank: int) -> None:
     warnings.simplefilter("ignore")
     for options in OPTIONS:
         ours, theirs = (again(kind, rank, options) for kind in BOTH)
         for mine, other in zip(ours, theirs, strict=True):
             assert torch.equal(mine, other), options
-
-
-def test_hooks_and_buckets_go_with_the_wrapper() -> None:
-    run(2, rewrapped)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
+from ddpexec.ddp.wrapper import DistributedDataParallel
 
 STOCK = torch.nn.parallel.DistributedDataParallel
 SHARED = sorted(

@@ -5,13 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
+from torch import nn
 
+from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpsim.bucketing import BucketCaps, LaunchQueue, Parameter, initial_plan, rebuilt_plan, unused_plan
-
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
 
 
 class Chain(nn.Module):

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from ddpexec.ddp.comm_hooks import HookWork  # noqa: E402
-from ddpexec.ddp.flat import FlatBucket  # noqa: E402
-from ddpexec.ddp.launcher import Launcher, Sending  # noqa: E402
-from ddpexec.errors import ExecutionError  # noqa: E402
-from ddpexec.groups.process_groups import Communicator  # noqa: E402
-from tests.ddpexec.groups import ranks  # noqa: E402
+from ddpexec.ddp.comm_hooks import HookWork
+from ddpexec.ddp.flat import FlatBucket
+from ddpexec.ddp.launcher import Launcher, Sending
+from ddpexec.errors import ExecutionError
+from ddpexec.groups.process_groups import Communicator
+from tests.ddpexec.groups import ranks
 
 
 class Ended:

@@ -6,13 +6,12 @@ import warnings
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from ddpexec.errors import OptionError  # noqa: E402
-from tests.ddpexec.groups.ranks import run  # noqa: E402
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.errors import OptionError
+from tests.ddpexec.groups import ranks
 
 STOCK = nn.parallel.DistributedDataParallel
 
@@ -32,7 +31,8 @@ def data_of(kind: Any, options: dict[str, Any], steps: int, rate: int = 2) -> li
     return found
 
 
-def logged(rank: int) -> None:
+@ranks.on(2)
+def test_logging_data_are_torchs_but_for_the_times(rank: int) -> None:
     warnings.simplefilter("ignore")
     cases: list[dict[str, Any]] = [
         {}, {"bucket_cap_mb": 0.0005}, {"find_unused_parameters": True}, {"static_graph": True},
@@ -53,11 +53,8 @@ def logged(rank: int) -> None:
         assert ours["backward_compute_comm_overlap_time"] <= ours["backward_comm_time"]
 
 
-def test_logging_data_are_torchs_but_for_the_times() -> None:
-    run(2, logged)
-
-
-def hooked(rank: int) -> None:
+@ranks.on(2)
+def test_built_in_hooks_do_what_torchs_do(rank: int) -> None:
     kinds = torch.distributed.BuiltinCommHookType
     for hook in (kinds.ALLREDUCE, kinds.FP16_COMPRESS):
         results = []
@@ -79,11 +76,8 @@ def hooked(rank: int) -> None:
         DistributedDataParallel(nn.SyncBatchNorm(3))
 
 
-def test_built_in_hooks_do_what_torchs_do() -> None:
-    run(2, hooked)
-
-
-def used(rank: int) -> None:
+@ranks.on(2)
+def test_used_parameters_and_whether_the_graph_was_static(rank: int) -> None:
     class Branch(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -103,11 +97,8 @@ def used(rank: int) -> None:
         assert [ddp.reducer._ddp_graph_static() for ddp in ddps] == [static] * 2
 
 
-def test_used_parameters_and_whether_the_graph_was_static() -> None:
-    run(2, used)
-
-
-def set_later(rank: int) -> None:
+@ranks.on(2)
+def test_a_static_graph_may_be_asked_for_after_construction(rank: int) -> None:
     found = []
     for kind in (DistributedDataParallel, STOCK):
         ddp = kind(model(), find_unused_parameters=True, bucket_cap_mb=0.0005)
@@ -122,7 +113,3 @@ def set_later(rank: int) -> None:
         found.append({key: value for key, value in data.items() if "bucket" in key or key == "static_graph"})
     assert found[0] == found[1]
     assert found[0]["has_rebuilt_buckets"] == 1
-
-
-def test_a_static_graph_may_be_asked_for_after_construction() -> None:
-    run(2, set_later)

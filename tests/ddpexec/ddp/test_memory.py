@@ -37,10 +37,10 @@ def kept(kind: Any, options: dict[str, Any]) -> tuple[int, int]:
     return live_bytes() - before, hidden
 
 
-def compare(rank: int) -> list[tuple[dict[str, Any], int, int]]:
+@ranks.on(1)
+def test_live_bytes_are_within_two_percent_of_torchs(rank: int) -> None:
     torch.manual_seed(0)
     warnings.simplefilter("ignore")
-    found = []
     modes: tuple[dict[str, Any], ...] = (
         {}, {"find_unused_parameters": True}, {"static_graph": True}, {"batched_grad_copy": True},
     )  # fmt: skip
@@ -50,10 +50,4 @@ def compare(rank: int) -> list[tuple[dict[str, Any], int, int]]:
             ours, theirs = (
                 sum(kept(kind, options)) for kind in (DistributedDataParallel, nn.parallel.DistributedDataParallel)
             )
-            found.append((options, ours, theirs))
-    return found
-
-
-def test_live_bytes_are_within_two_percent_of_torchs() -> None:
-    for options, ours, theirs in ranks.run(1, compare)[0]:
-        assert ours == pytest.approx(theirs, rel=0.02), options
+            assert ours == pytest.approx(theirs, rel=0.02), options

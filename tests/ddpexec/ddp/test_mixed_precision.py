@@ -7,16 +7,15 @@ import warnings
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.nn.parallel.distributed import _MixedPrecision
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-from torch.nn.parallel.distributed import _MixedPrecision  # noqa: E402
-
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from ddpexec.errors import OptionError  # noqa: E402
-from tests.ddpexec.groups.ranks import run  # noqa: E402
-from tests.ddpexec.streams import no_streams  # noqa: E402
-from tests.profile import training_steps  # noqa: E402
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.errors import OptionError
+from tests.ddpexec.groups import ranks
+from tests.ddpexec.streams import no_streams
+from tests.profile import training_steps
 
 STOCK = nn.parallel.DistributedDataParallel
 WARM = 3
@@ -63,7 +62,12 @@ def gradients(kind: Any, rank: int, mixed: Any, set_to_none: bool, options: dict
     return taken
 
 
-def all_cases(rank: int, names: list[str]) -> int:
+@pytest.mark.parametrize(
+    ("world_size", "names"),
+    [(2, list(DTYPES)), pytest.param(3, ["bf16, sums in fp32"], marks=pytest.mark.needs("minutes"))],
+)
+@ranks.on("world_size")
+def test_gradients_and_parameters_equal_those_of_torch(rank: int, names: list[str]) -> None:
     warnings.simplefilter("ignore")
     no_streams()
     count = 0
@@ -82,18 +86,11 @@ def all_cases(rank: int, names: list[str]) -> int:
                 assert one.dtype == other.dtype == torch.float32
                 assert torch.equal(one, other), (name, set_to_none, extra, view)
             count += 1
-    return count
+    assert count == 2 * (len(names) + 5)
 
 
-@pytest.mark.parametrize(
-    ("world_size", "names"),
-    [(2, list(DTYPES)), pytest.param(3, ["bf16, sums in fp32"], marks=pytest.mark.needs("minutes"))],
-)
-def test_gradients_and_parameters_equal_those_of_torch(world_size: int, names: list[str]) -> None:
-    assert run(world_size, all_cases, names) == [2 * (len(names) + 5)] * world_size
-
-
-def from_the_start(rank: int) -> None:
+@ranks.on(2)
+def test_the_first_gradients_are_those_of_the_lower_precision(rank: int) -> None:
     """The first iteration, in which torch's own is wrong: equal to the lower precision computed locally."""
     ddp = DistributedDataParallel(Net(), mixed_precision=DTYPES["bf16"])
     local = Net().bfloat16()
@@ -105,11 +102,8 @@ def from_the_start(rank: int) -> None:
         assert mine.grad is None or torch.equal(mine.grad, other.grad.float())
 
 
-def test_the_first_gradients_are_those_of_the_lower_precision() -> None:
-    run(2, from_the_start)
-
-
-def as_torch_itself(rank: int) -> None:
+@ranks.on(2)
+def test_where_torchs_own_gradients_are_wrong(rank: int) -> None:
     """What `docs/reference/ddp.md` says of torch's own: its first gradients, and those of views, are wrong."""
     warnings.simplefilter("ignore")
     no_streams()
@@ -135,11 +129,8 @@ def as_torch_itself(rank: int) -> None:
     assert equal(views[2], views[3])
 
 
-def test_where_torchs_own_gradients_are_wrong() -> None:
-    run(2, as_torch_itself)
-
-
-def refused(rank: int) -> None:
+@ranks.on(1)
+def test_what_does_not_go_together_is_refused_and_evaluation_leaves_parameters_alone(rank: int) -> None:
     bf16 = DTYPES["bf16"]
     with pytest.raises(OptionError, match="find_unused_parameters=True and mixed_precision do not go together"):
         DistributedDataParallel(Net(), mixed_precision=bf16, find_unused_parameters=True)
@@ -158,17 +149,14 @@ def refused(rank: int) -> None:
     assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(ddp.parameters(), before, strict=True))
 
 
-def test_what_does_not_go_together_is_refused_and_evaluation_leaves_parameters_alone() -> None:
-    run(1, refused)
-
-
 def stepped(ddp: Any, x: Any) -> list[Any]:
     ddp.zero_grad()
     ddp({"x": (x, 3)}).float().square().mean().backward()
     return [p.grad.clone() for p in ddp.parameters() if p.requires_grad]
 
 
-def exchanged(rank: int) -> None:
+@ranks.on(2)
+def test_weights_that_are_exchanged_are_computed_with(rank: int) -> None:
     """Averaged weights put in by `.data` are computed with, kept, and taken out again."""
     warnings.simplefilter("ignore")
     no_streams()
@@ -189,11 +177,8 @@ def exchanged(rank: int) -> None:
     assert all(torch.equal(a, b) for a, b in zip(stepped(ours, x), expected, strict=True))
 
 
-def test_weights_that_are_exchanged_are_computed_with() -> None:
-    run(2, exchanged)
-
-
-def between(rank: int) -> None:
+@ranks.on(2)
+def test_a_forward_without_gradients_may_come_before_backward(rank: int) -> None:
     """A forward without gradients, between a forward and its backward, leaves them the precision they began in."""
     ddp = DistributedDataParallel(Net(), mixed_precision=DTYPES["bf16"])
     x = torch.randn(4, 6, generator=torch.Generator().manual_seed(rank))
@@ -209,7 +194,3 @@ def between(rank: int) -> None:
     no_streams()
     with torch.no_grad(), pytest.raises(AttributeError, match="next_functions"):  # torch's own knows no such forward
         STOCK(Net(), mixed_precision=DTYPES["bf16"])({"x": (x, 3)})
-
-
-def test_a_forward_without_gradients_may_come_before_backward() -> None:
-    run(2, between)

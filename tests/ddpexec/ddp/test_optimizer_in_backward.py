@@ -7,16 +7,15 @@ import warnings
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.distributed.optim import _apply_optimizer_in_backward
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-from torch.distributed.optim import _apply_optimizer_in_backward  # noqa: E402
-
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from ddpexec.errors import OptionError  # noqa: E402
-from tests.ddpexec.groups.ranks import run  # noqa: E402
-from tests.ddpexec.streams import no_streams  # noqa: E402
-from tests.profile import training_steps  # noqa: E402
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.errors import OptionError
+from tests.ddpexec.groups import ranks
+from tests.ddpexec.streams import no_streams
+from tests.profile import training_steps
 
 STOCK = nn.parallel.DistributedDataParallel
 STEPS = training_steps(10)
@@ -61,7 +60,9 @@ def in_backward(kind: Any, rank: int, name: str, options: dict[str, Any], before
     return [parameter.detach() for parameter in net.parameters()]
 
 
-def equal_to_torch(rank: int, world_size: int) -> int:
+@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.needs("minutes"))])
+@ranks.on("world_size")
+def test_steps_in_backward_equal_torchs_and_those_of_one_process(rank: int, world_size: int) -> None:
     warnings.simplefilter("ignore")
     no_streams()
     count = 0
@@ -80,15 +81,12 @@ def equal_to_torch(rank: int, world_size: int) -> int:
                 torch.testing.assert_close(mine, reference, rtol=1e-9, atol=1e-9)
                 assert torch.equal(mine, other), (name, options, before)
             count += 1
-    return count
+    assert count == 20
 
 
-@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.needs("minutes"))])
-def test_steps_in_backward_equal_torchs_and_those_of_one_process(world_size: int) -> None:
-    assert run(world_size, equal_to_torch, world_size) == [20] * world_size
-
-
-def some_parameters(rank: int, as_view: bool) -> None:
+@pytest.mark.parametrize("as_view", [False, True])
+@ranks.on(2)
+def test_the_other_parameters_get_averages_and_what_nobody_uses_is_not_stepped(rank: int, as_view: bool) -> None:
     """Some parameters step in backward, the others get averaged gradients; one that nobody uses stays."""
     net = model()
     net.unused = nn.Parameter(torch.ones(3, 3).double())
@@ -116,12 +114,8 @@ def some_parameters(rank: int, as_view: bool) -> None:
     assert torch.equal(net.unused, torch.ones(3, 3).double())
 
 
-@pytest.mark.parametrize("as_view", [False, True])
-def test_the_other_parameters_get_averages_and_what_nobody_uses_is_not_stepped(as_view: bool) -> None:
-    run(2, some_parameters, as_view)
-
-
-def unused(rank: int) -> None:
+@ranks.on(2)
+def test_what_no_rank_used_is_stepped_by_torch_alone(rank: int) -> None:
     """torch's steps with a gradient of zero what no rank used, here one of weight decay; ours does not."""
     warnings.simplefilter("ignore")
     no_streams()
@@ -135,11 +129,8 @@ def unused(rank: int) -> None:
         assert torch.equal(net[1].weight, before) is not stepped
 
 
-def test_what_no_rank_used_is_stepped_by_torch_alone() -> None:
-    run(2, unused)
-
-
-def fused(rank: int) -> None:
+@ranks.on(2)
+def test_a_fused_optimizer_does_what_torchs_does(rank: int) -> None:
     warnings.simplefilter("ignore")
     for view, subset in itertools.product((False, True), (False, True)):
         results = []
@@ -157,11 +148,8 @@ def fused(rank: int) -> None:
         DistributedDataParallel(model())._register_fused_optim(torch.optim.LBFGS)
 
 
-def test_a_fused_optimizer_does_what_torchs_does() -> None:
-    run(2, fused)
-
-
-def refused(rank: int) -> None:
+@ranks.on(1)
+def test_what_does_not_go_together_is_refused(rank: int) -> None:
     net = model()
     _apply_optimizer_in_backward(torch.optim.SGD, net.parameters(), {"lr": 0.1})
     ddp = DistributedDataParallel(net)
@@ -173,7 +161,3 @@ def refused(rank: int) -> None:
     ddp = DistributedDataParallel(net)
     with pytest.raises(OptionError, match=r"_apply_optimizer_in_backward and join\(\) do not go"), ddp.join():
         ddp(batch(0, 0))
-
-
-def test_what_does_not_go_together_is_refused() -> None:
-    run(1, refused)

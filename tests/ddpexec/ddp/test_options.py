@@ -101,7 +101,21 @@ def kind_is_ours(ddp: Any) -> bool:
     return isinstance(ddp, DistributedDataParallel)
 
 
-def hooks_and_graphs(rank: int) -> None:
+class Scaled(nn.Module):
+    """Returns a parameter of its own beside what it computed, or what is computed from that parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(2))
+        self.scale = nn.Parameter(torch.full((3,), 2.0))
+
+    def forward(self, x: Tensor, itself: bool) -> tuple[Tensor, Tensor]:
+        return self.layers[0](x), self.scale if itself else self.scale * 1
+
+
+@ranks.on(2)
+def test_hooks_checkpointing_shared_parameters_and_nested_outputs_equal_torch(rank: int) -> None:
     warnings.simplefilter("ignore")
     small = {"bucket_cap_mb": 0.0003}
     for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook):
@@ -139,7 +153,40 @@ def hooks_and_graphs(rank: int) -> None:
     ddp(torch.ones(1, 8)).main.sum().backward()
 
 
-def groups_and_orders(rank: int) -> None:
+@ranks.on(2)
+def test_a_static_graph_is_reduced_whatever_forward_returns(rank: int) -> None:
+    """torch's static graph never reduces where forward returns a dataclass; ours opens it, and refuses what is shut."""
+    warnings.simplefilter("ignore")
+    options = {"bucket_cap_mb": 0.0003, "static_graph": True}
+    expected = train(nn.parallel.DistributedDataParallel, options, form=Pair)
+    alone = train(nn.parallel.DistributedDataParallel, options, form=Output)
+    assert not all(torch.equal(other, one) for other, one in zip(expected, alone, strict=True))
+    for form in (Pair, Output, Frozen):
+        for mine, other in zip(train(DistributedDataParallel, options, form=form), expected, strict=True):
+            assert torch.equal(mine, other), form
+    ddp = DistributedDataParallel(Odd(), static_graph=True)
+    ddp(torch.ones(1, 8), form=Opaque).main.sum().backward()
+    with pytest.raises(NeverReadyError, match=r"began at no output of forward.*; return tensors in lists, tuples"):
+        ddp(torch.ones(1, 8))
+
+
+@ranks.on(2)
+def test_an_output_may_be_a_parameter(rank: int) -> None:
+    """torch's own does not look at outputs that are parameters, so there one must be computed with."""
+    results = []
+    for kind in BOTH:
+        ddp = kind(Scaled(), find_unused_parameters=True)
+        output, scale = ddp(torch.full((2, 3), 1.0 + rank), kind is DistributedDataParallel)
+        (output * scale).sum().backward()
+        results.append([parameter.grad for parameter in ddp.parameters()])
+    for mine, other in zip(*results, strict=True):
+        assert (mine is None) == (other is None)
+        assert mine is None or torch.equal(mine, other)
+    assert results[0][0] is not None
+
+
+@ranks.on(2)
+def test_groups_in_turn_and_order_policies_change_nothing_but_time(rank: int) -> None:
     small = {"bucket_cap_mb": 0.0003}
     plain = train(DistributedDataParallel, small)
     for options in (
@@ -160,7 +207,8 @@ def groups_and_orders(rank: int) -> None:
     assert ddp.reducer.order.rebuilds == 1
 
 
-def files(rank: int) -> None:
+@ranks.on(1)
+def test_state_dicts_pickles_and_copies(rank: int) -> None:
     ours, theirs = (kind(Odd()) for kind in BOTH)
     assert list(ours.state_dict()) == list(theirs.state_dict())
     theirs.load_state_dict(ours.state_dict())
@@ -181,7 +229,8 @@ def files(rank: int) -> None:
             copied(several)
 
 
-def joins(rank: int) -> None:
+@ranks.on(2)
+def test_uneven_inputs_equal_torch(rank: int) -> None:
     warnings.simplefilter("ignore")
     cases: tuple[dict[str, Any], ...] = (
         {}, {"bucket_cap_mb": 0}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True},
@@ -204,70 +253,3 @@ def joins(rank: int) -> None:
                 state = (*ddp.parameters(), *ddp.buffers(), *(p.grad for p in ddp.parameters()))
                 results.append([t.detach() for t in state])
             assert all(torch.equal(a, b) for a, b in zip(*results, strict=True)), (by_initial, options, longest)
-
-
-def outputs(rank: int) -> None:
-    """torch's static graph never reduces where forward returns a dataclass; ours opens it, and refuses what is shut."""
-    warnings.simplefilter("ignore")
-    options = {"bucket_cap_mb": 0.0003, "static_graph": True}
-    expected = train(nn.parallel.DistributedDataParallel, options, form=Pair)
-    alone = train(nn.parallel.DistributedDataParallel, options, form=Output)
-    assert not all(torch.equal(other, one) for other, one in zip(expected, alone, strict=True))
-    for form in (Pair, Output, Frozen):
-        for mine, other in zip(train(DistributedDataParallel, options, form=form), expected, strict=True):
-            assert torch.equal(mine, other), form
-    ddp = DistributedDataParallel(Odd(), static_graph=True)
-    ddp(torch.ones(1, 8), form=Opaque).main.sum().backward()
-    with pytest.raises(NeverReadyError, match=r"began at no output of forward.*; return tensors in lists, tuples"):
-        ddp(torch.ones(1, 8))
-
-
-class Scaled(nn.Module):
-    """Returns a parameter of its own beside what it computed, or what is computed from that parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(2))
-        self.scale = nn.Parameter(torch.full((3,), 2.0))
-
-    def forward(self, x: Tensor, itself: bool) -> tuple[Tensor, Tensor]:
-        return self.layers[0](x), self.scale if itself else self.scale * 1
-
-
-def parameters_returned(rank: int) -> None:
-    """torch's own does not look at outputs that are parameters, so there one must be computed with."""
-    results = []
-    for kind in BOTH:
-        ddp = kind(Scaled(), find_unused_parameters=True)
-        output, scale = ddp(torch.full((2, 3), 1.0 + rank), kind is DistributedDataParallel)
-        (output * scale).sum().backward()
-        results.append([parameter.grad for parameter in ddp.parameters()])
-    for mine, other in zip(*results, strict=True):
-        assert (mine is None) == (other is None)
-        assert mine is None or torch.equal(mine, other)
-    assert results[0][0] is not None
-
-
-def test_hooks_checkpointing_shared_parameters_and_nested_outputs_equal_torch() -> None:
-    ranks.run(2, hooks_and_graphs)
-
-
-def test_a_static_graph_is_reduced_whatever_forward_returns() -> None:
-    ranks.run(2, outputs)
-
-
-def test_an_output_may_be_a_parameter() -> None:
-    ranks.run(2, parameters_returned)
-
-
-def test_groups_in_turn_and_order_policies_change_nothing_but_time() -> None:
-    ranks.run(2, groups_and_orders)
-
-
-def test_state_dicts_pickles_and_copies() -> None:
-    ranks.run(1, files)
-
-
-def test_uneven_inputs_equal_torch() -> None:
-    ranks.run(2, joins)

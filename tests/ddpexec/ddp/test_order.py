@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-from ddpexec.compression import hook_for  # noqa: E402
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from ddpsim.bucketing import BucketCaps, initial_plan, rebuilt_plan  # noqa: E402
-from ddpsim.order.predictors import ExponentialMean  # noqa: E402
-from ddpsim.order.rebuild import Once, OnDrift  # noqa: E402
-from tests.ddpexec.groups.ranks import run  # noqa: E402
+from ddpexec.compression import hook_for
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpsim.bucketing import BucketCaps, initial_plan, rebuilt_plan
+from ddpsim.order.predictors import ExponentialMean
+from ddpsim.order.rebuild import Once, OnDrift
+from tests.ddpexec.groups import ranks
 
 STOCK = nn.parallel.DistributedDataParallel
 CAP = 0.00025  # two of the layers below a bucket
@@ -73,7 +71,7 @@ def drifting(rank):
 
 
 def test_buckets_follow_an_order_that_drifts():
-    answers = run(2, drifting)
+    answers = ranks.run(2, drifting)
     assert answers[0] == answers[1]
     caps = BucketCaps(bucket_cap_mb=CAP)
     for error, groups in answers[0]:
@@ -93,7 +91,7 @@ def test_unused_parameters_are_set_apart_under_find_unused_parameters():
     """Ranks use different layers, two of them no rank: the rebuild puts these two into a bucket of their own."""
     orders = [[[7, 5, 3, 1]] * 4, [[7, 5, 2, 1]] * 4]
     policy = {"rebuild": Once(2), "consensus": "mean"}
-    answers = run(2, both, orders, policy, {"find_unused_parameters": True})
+    answers = ranks.run(2, both, orders, policy, {"find_unused_parameters": True})
     assert [error for error, _ in answers] == [0] * len(answers)
     (_, groups), (_, others) = answers
     assert groups == others
@@ -110,7 +108,7 @@ def test_what_is_used_may_change_at_every_iteration_and_rank():
 
     orders = [[some() for _ in range(12)] for _ in range(2)]
     policy = {"rebuild": OnDrift(tau=1.0, every=2), "predictor": "mean", "consensus": "slowest"}
-    answers = run(2, both, orders, policy, {"find_unused_parameters": True})
+    answers = ranks.run(2, both, orders, policy, {"find_unused_parameters": True})
     assert [error for error, _ in answers] == [0] * len(answers)
     assert answers[0][1] == answers[1][1]
     assert len({str(groups) for groups in answers[0][1]}) > 2
@@ -123,7 +121,7 @@ def disagreeing(rank):
 
 
 def test_rank_0_or_the_majority_decides_for_all():
-    answers = run(3, disagreeing)
+    answers = ranks.run(3, disagreeing)
     for place, winner in enumerate((FORWARDS, BACKWARDS)):
         expected = rebuilt_plan(list_parameters(), BucketCaps(bucket_cap_mb=CAP), winner).groups()
         assert [answer[place][1][1] for answer in answers] == [expected] * 3
@@ -132,13 +130,13 @@ def test_rank_0_or_the_majority_decides_for_all():
 
 
 def test_never_keeps_the_first_buckets():
-    answers = run(1, both, [[FORWARDS] * 3], {"rebuild": "never"}, {})
+    answers = ranks.run(1, both, [[FORWARDS] * 3], {"rebuild": "never"}, {})
     assert answers[0][0] == 0
     assert {str(groups) for groups in answers[0][1]} == {str(answers[0][1][0])}
 
 
-def compressed(rank):
-    """Return the largest difference of ours to stock torch with the same hook, for each."""
+@ranks.on(2)
+def test_compression_hooks_do_the_same_under_ours_and_under_torchs(rank):
     errors = {}
     for name in ("fp16", "onebit", "topk:0.1", "powersgd:1"):
         results = []
@@ -147,8 +145,4 @@ def compressed(rank):
             ddp.register_comm_hook(*hook_for(name))
             results.append(gradients(ddp, [FORWARDS] * 4, rank)[0])
         errors[name] = max(difference(x, y) for x, y in zip(*results, strict=True))
-    return errors
-
-
-def test_compression_hooks_do_the_same_under_ours_and_under_torchs():
-    assert run(2, compressed) == [dict.fromkeys(("fp16", "onebit", "topk:0.1", "powersgd:1"), 0)] * 2
+    assert errors == dict.fromkeys(("fp16", "onebit", "topk:0.1", "powersgd:1"), 0)

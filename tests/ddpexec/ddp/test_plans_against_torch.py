@@ -6,17 +6,18 @@ import warnings
 from itertools import pairwise
 
 import pytest
+import torch
+import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from ddpsim.bucketing import BucketCaps, Parameter, initial_plan, rebuilt_plan, unused_plan
 from ddpsim.bucketing.plan import custom_plan
 from tests import strategies
-from tests.ddpexec.groups.ranks import run
+from tests.ddpexec.groups import ranks
 from tests.profile import examples
 
-torch = pytest.importorskip("torch")
-dist, nn = torch.distributed, torch.nn
 STOCK = nn.parallel.DistributedDataParallel
 
 
@@ -198,6 +199,6 @@ def settled(rank):
 
 def test_rank_0s_arrival_order_wins():
     parameters = described(Tower())
-    for caps, (order, groups), (other_order, other_groups) in zip(CAPS.values(), *run(2, settled), strict=True):
+    for caps, (order, groups), (other_order, other_groups) in zip(CAPS.values(), *ranks.run(2, settled), strict=True):
         assert order != other_order
         assert groups == other_groups == rebuilt_plan(parameters, caps, order).groups()

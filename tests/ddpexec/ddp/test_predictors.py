@@ -6,16 +6,15 @@ import math
 import re
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from ddpsim.bucketing import BucketCaps, rebuilt_plan  # noqa: E402
-from ddpsim.errors import InputError  # noqa: E402
-from ddpsim.order.predictors import LastArrival  # noqa: E402
-from ddpsim.order.rebuild import OnDrift  # noqa: E402
-from tests.ddpexec.ddp.test_order import BACKWARDS, CAP, FORWARDS, Branches, list_parameters  # noqa: E402
-from tests.ddpexec.groups.ranks import run  # noqa: E402
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpsim.bucketing import BucketCaps, rebuilt_plan
+from ddpsim.errors import InputError
+from ddpsim.order.predictors import LastArrival
+from ddpsim.order.rebuild import OnDrift
+from tests.ddpexec.ddp.test_order import BACKWARDS, CAP, FORWARDS, Branches, list_parameters
+from tests.ddpexec.groups import ranks
 
 
 class Failing(LastArrival):
@@ -83,7 +82,7 @@ def train(rank, predictor, orders, consensus="mean", contexts=None):
     ],
 )
 def test_a_predictor_that_fails_on_one_rank_stops_all_with_the_same_message(kind, said):
-    answers = run(3, train, kind, [BACKWARDS] * 3)
+    answers = ranks.run(3, train, kind, [BACKWARDS] * 3)
     assert answers == [answers[0]] * 3
     iteration, message = answers[0]
     assert iteration == 1
@@ -92,28 +91,28 @@ def test_a_predictor_that_fails_on_one_rank_stops_all_with_the_same_message(kind
 
 def test_where_rank_0s_word_is_law_another_ranks_predictor_is_not_heard():
     for kind in (Failing, ObservesNot):
-        answers = run(2, train, kind, [BACKWARDS] * 3, "rank0")
+        answers = ranks.run(2, train, kind, [BACKWARDS] * 3, "rank0")
         assert answers[0] == answers[1]
         assert len(answers[0]) == 3
 
 
 def test_ranks_that_expect_other_orders_build_the_same_buckets():
     for how in ("rank0", "mean", "slowest"):
-        answers = run(3, train, OtherWay, [BACKWARDS, FORWARDS, BACKWARDS], how)
+        answers = ranks.run(3, train, OtherWay, [BACKWARDS, FORWARDS, BACKWARDS], how)
         assert answers == [answers[0]] * 3
         assert len(answers[0]) == 3
 
 
 def test_a_predictor_by_its_path_is_the_built_in_one():
     orders = [BACKWARDS, FORWARDS, FORWARDS, BACKWARDS]
-    named, own = (run(2, train, name, orders) for name in ("mean", "ddpsim.order.predictors:MeanReady"))
+    named, own = (ranks.run(2, train, name, orders) for name in ("mean", "ddpsim.order.predictors:MeanReady"))
     assert named == own
 
 
 def test_a_batchs_context_tells_the_order_before_it_comes():
     """Orders take turns with the context, each seen once before: from the third iteration on buckets fit at once."""
     orders = [BACKWARDS, FORWARDS] * 3
-    answers = run(2, train, "context", orders, "mean", [str(k % 2) for k in range(6)])
+    answers = ranks.run(2, train, "context", orders, "mean", [str(k % 2) for k in range(6)])
     assert answers[0] == answers[1]
     caps = BucketCaps(bucket_cap_mb=CAP)
     expected = [rebuilt_plan(list_parameters(), caps, order[::-1]).groups() for order in orders]

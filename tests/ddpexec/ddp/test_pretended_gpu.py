@@ -7,20 +7,19 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from ddpexec.compression import AdaptiveState  # noqa: E402
-from ddpexec.ddp.runtime_stats import RuntimeStats, TimerEvent  # noqa: E402
-from ddpexec.ddp.used import UsedMap  # noqa: E402
-from ddpexec.groups.process_groups import Communicator  # noqa: E402
-from ddpexec.running.run import Run  # noqa: E402
-from ddpexec.running.settings import RunSettings  # noqa: E402
-from ddpsim.bucketing import BucketCaps  # noqa: E402
-from ddpsim.workload import Workload  # noqa: E402
-from tests.ddpexec.ddp.pretended_gpu import CUDA, MS, Gpu, busy  # noqa: E402
-from tests.ddpexec.pretended_backends import Gloo, Nccl  # noqa: E402
-from tests.ddpexec.small import small_workload  # noqa: E402
+from ddpexec.compression import AdaptiveState
+from ddpexec.ddp.runtime_stats import RuntimeStats, TimerEvent
+from ddpexec.ddp.used import UsedMap
+from ddpexec.groups.process_groups import Communicator
+from ddpexec.running.run import Run
+from ddpexec.running.settings import RunSettings
+from ddpsim.bucketing import BucketCaps
+from ddpsim.workload import Workload
+from tests.ddpexec.ddp.pretended_gpu import CUDA, MS, Gpu, busy
+from tests.ddpexec.pretended_backends import Gloo, Nccl
+from tests.ddpexec.small import small_workload
 
 
 def run_on_gpu(settings: RunSettings, workload: Workload, backend: str) -> Run:

@@ -133,7 +133,8 @@ def test_there_are_200_models_with_everything_in_many_of_them() -> None:
     assert {name: found[name] for name in wanted if found[name] < 15} == {}
 
 
-def kept(rank: int) -> None:
+@ranks.on(2)
+def test_a_skipped_gradient_is_kept_where_torch_divides_it_by_the_world_size(rank: int) -> None:
     """Accumulate over two synced iterations of which the second leaves the second layer unused, on every rank."""
     warnings.simplefilter("ignore")
     grads = []
@@ -149,10 +150,6 @@ def kept(rank: int) -> None:
         grads.append([parameter.grad.flatten()[0].item() for parameter in net.parameters()])
     assert grads[0] == grads[1] == [3.0, 2.0, 1.5, 1.0]
     assert grads[2] == [3.0, 2.0, 0.75, 0.5]
-
-
-def test_a_skipped_gradient_is_kept_where_torch_divides_it_by_the_world_size() -> None:
-    ranks.run(2, kept)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from tests.ddpexec.ddp.test_options import BOTH, Odd
 from tests.ddpexec.groups import ranks
 
 
-def refused(rank: int) -> None:
+@ranks.on(2)
+def test_what_is_wrong_is_named(rank: int) -> None:
     def refuses(kind: type[Exception], *words: str, **options: Any) -> None:
         with pytest.raises(kind) as raised:
             DistributedDataParallel(Odd(), **options)
@@ -91,11 +92,8 @@ def refused(rank: int) -> None:
         ddp(torch.ones(1, 8, requires_grad=True), checkpointed="reentrant").main.sum().backward()
 
 
-def test_what_is_wrong_is_named() -> None:
-    ranks.run(2, refused)
-
-
-def misused(rank: int) -> None:
+@ranks.on(1)
+def test_misuse_after_construction_is_named(rank: int) -> None:
     def future_of(value: Any) -> Any:
         future: Any = torch.futures.Future()
         future.set_result(value)
@@ -122,7 +120,3 @@ def misused(rank: int) -> None:
         ddp.module.double()
         with pytest.raises(ExecutionError, match=named):
             ddp(torch.ones(1, 8).double()).main.sum().backward()
-
-
-def test_misuse_after_construction_is_named() -> None:
-    ranks.run(1, misused)

@@ -5,13 +5,11 @@ import threading
 import time
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from ddpexec.ddp.gradient_hooks import hook_gradients, serial  # noqa: E402
-from ddpexec.ddp.parameters import ModelParameters  # noqa: E402
+from ddpexec.ddp.gradient_hooks import hook_gradients, serial
+from ddpexec.ddp.parameters import ModelParameters
 
 
 @pytest.mark.parametrize(("devices", "most"), [(("cpu", "meta"), 1), (("cpu", "cpu"), 2)])

@@ -6,20 +6,18 @@ import itertools
 import random
 
 import numpy as np
-import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-from ddpexec.ddp.drop import LayerDrop  # noqa: E402
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from ddpsim.bucketing import BucketCaps, Parameter  # noqa: E402
-from ddpsim.bucketing.drop import aligned_plan  # noqa: E402
-from ddpsim.simulation import Options, representatives, simulate  # noqa: E402
-from ddpsim.topology.spec import load_topology  # noqa: E402
-from ddpsim.workload import Phase, Workload  # noqa: E402
-from ddpsim.workload.iteration_profile import paces  # noqa: E402
-from tests.ddpexec.groups.ranks import run  # noqa: E402
+from ddpexec.ddp.drop import LayerDrop
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpsim.bucketing import BucketCaps, Parameter
+from ddpsim.bucketing.drop import aligned_plan
+from ddpsim.simulation import Options, representatives, simulate
+from ddpsim.topology.spec import load_topology
+from ddpsim.workload import Phase, Workload
+from ddpsim.workload.iteration_profile import paces
+from tests.ddpexec.groups import ranks
 
 COUNT, ITERATIONS = 7, 9
 CAP = 0.00025
@@ -104,7 +102,7 @@ def by_policy(rank):
 
 
 def test_a_predicted_order_launches_what_the_executor_launches(monkeypatch):
-    answers = iter(zip(*run(RANKS, by_policy, timeout_s=100), strict=True))
+    answers = iter(zip(*ranks.run(RANKS, by_policy, timeout_s=100), strict=True))
     rebuilt = 0
     for seed, policy in enumerate(POLICIES):
         for find_unused in (False, True):
@@ -151,7 +149,7 @@ def with_drop(rank):
 
 
 def test_layers_left_out_skip_the_buckets_that_the_executor_skips(monkeypatch):
-    answers = run(RANKS, with_drop)
+    answers = ranks.run(RANKS, with_drop)
     orders = [[range(COUNT)] * ITERATIONS] * RANKS
     drop = Options(drop=DROP, seed=SEED).drop_plan(workload_of(orders[0]).parameters)
     for number, plan in enumerate(plans()):
@@ -186,7 +184,7 @@ def remapping(rank):
 
 
 def test_what_is_left_moves_up_as_in_the_executor():
-    answers = run(RANKS, remapping)
+    answers = ranks.run(RANKS, remapping)
     assert answers[0] == answers[1]
     given = Options(
         backend="gloo", caps=BucketCaps(bucket_cap_mb=CAP), order="never", iterations=ITERATIONS, drop=DROP, seed=SEED,
@@ -217,7 +215,7 @@ def searched_orders():
 
 
 def test_under_the_search_only_what_all_ranks_leave_out_is_skipped(monkeypatch):
-    answers = run(RANKS, dropped_and_searched)
+    answers = ranks.run(RANKS, dropped_and_searched)
     recorded = [paces(workload_of(orders)) for orders in searched_orders()]
     monkeypatch.setattr(representatives, "draw_own", lambda kind, seed, total: recorded[kind.first].__getitem__)
     for number, plan in enumerate(plans()):

@@ -7,16 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel.distributed import _MixedPrecision
 
-torch = pytest.importorskip("torch")
-import torch.distributed as dist  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.nn.parallel.distributed import _MixedPrecision  # noqa: E402
-
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from ddpexec.errors import ExecutionError  # noqa: E402
-from ddpexec.groups.process_groups import round_robin  # noqa: E402
-from tests.ddpexec.groups.ranks import run  # noqa: E402
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.errors import ExecutionError
+from ddpexec.groups.process_groups import round_robin
+from tests.ddpexec.groups import ranks
 
 BOTH = (DistributedDataParallel, nn.parallel.DistributedDataParallel)
 
@@ -74,7 +73,8 @@ def in_place(state, bucket):  # type: ignore[no-untyped-def]
     return work.get_future().then(lambda future: future.value()[0])
 
 
-def hooked(rank: int) -> None:
+@ranks.on(2)
+def test_what_a_hook_returns_is_the_gradient(rank: int) -> None:
     warnings.simplefilter("ignore")
     hooks: tuple[Callable[..., Any] | None, ...] = (None, halved, averaged, in_place)
     for hook in hooks:
@@ -87,10 +87,6 @@ def hooked(rank: int) -> None:
         same(*results)
 
 
-def test_what_a_hook_returns_is_the_gradient() -> None:
-    run(2, hooked)
-
-
 def local(rank: int, dtype: torch.dtype, add: bool = False) -> list[Tensor]:
     """Return the gradients of a rank's first step, without duplicates in its input, computed in `dtype`."""
     net = Words(add).to(dtype)
@@ -98,7 +94,8 @@ def local(rank: int, dtype: torch.dtype, add: bool = False) -> list[Tensor]:
     return [p.grad.to_dense() for p in net.parameters()]
 
 
-def mixed(rank: int) -> None:
+@ranks.on(2)
+def test_mixed_precision_reduces_sparse_gradients_too(rank: int) -> None:
     """torch's own takes no sparse gradients under mixed precision; ours are those of the lower precision."""
     warnings.simplefilter("ignore")
     for reduced in (torch.bfloat16, torch.float32):
@@ -109,11 +106,8 @@ def mixed(rank: int) -> None:
         same(found, [((a.to(reduced) + b.to(reduced)) / 2).float() for a, b in parts])
 
 
-def test_mixed_precision_reduces_sparse_gradients_too() -> None:
-    run(2, mixed)
-
-
-def added(rank: int) -> None:
+@ranks.on(2)
+def test_embeddings_that_are_added_up_have_the_mean_gradient(rank: int) -> None:
     """Gradients that lie in the same memory are divided once each, where torch's own divides them all each time."""
     warnings.simplefilter("ignore")
     found = []
@@ -125,10 +119,6 @@ def added(rank: int) -> None:
     expected = [(a + b) / 2 for a, b in parts]
     same(found[0], expected)
     assert not all(torch.equal(theirs, other) for theirs, other in zip(found[1], expected, strict=True))
-
-
-def test_embeddings_that_are_added_up_have_the_mean_gradient() -> None:
-    run(2, added)
 
 
 def uneven(kind: Any, rank: int, longest: int, hook: Any, options: dict[str, Any]) -> list[Tensor]:
@@ -146,7 +136,8 @@ def uneven(kind: Any, rank: int, longest: int, hook: Any, options: dict[str, Any
     return [*(p.detach() for p in ddp.parameters()), *(p.grad.to_dense() for p in ddp.parameters())]
 
 
-def joined(rank: int) -> None:
+@ranks.on(2)
+def test_ranks_without_input_send_their_part_of_sparse_buckets(rank: int) -> None:
     warnings.simplefilter("ignore")
     groups = round_robin(2)
     for longest in (0, 1):
@@ -155,10 +146,6 @@ def joined(rank: int) -> None:
                 ours, theirs = (uneven(kind, rank, longest, hook, options) for kind in BOTH)
                 same(ours, theirs)
                 same(uneven(DistributedDataParallel, rank, longest, hook, {**options, "process_group": groups}), theirs)
-
-
-def test_ranks_without_input_send_their_part_of_sparse_buckets() -> None:
-    run(2, joined)
 
 
 class Dense(nn.Module):
@@ -172,12 +159,9 @@ class Dense(nn.Module):
         return nn.functional.embedding(indices, self.words.weight, sparse=not self.words.sparse)
 
 
-def unlike(rank: int) -> None:
+@ranks.on(1)
+def test_a_gradient_of_another_layout_is_named(rank: int) -> None:
     for sparse, words in ((True, "has a dense gradient, a sparse one was"), (False, "has a .* gradient, a dense one")):
         ddp = DistributedDataParallel(Dense(sparse))
         with pytest.raises(ExecutionError, match=rf"parameter 0 \(words\.weight\) of rank 0 {words}"):
             ddp(torch.arange(3)).sum().backward()
-
-
-def test_a_gradient_of_another_layout_is_named() -> None:
-    run(1, unlike)

@@ -7,12 +7,11 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-from torch import Tensor, nn  # noqa: E402
-
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from tests.ddpexec.groups.ranks import run  # noqa: E402
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from tests.ddpexec.groups import ranks
 
 KINDS = (DistributedDataParallel, nn.parallel.DistributedDataParallel)
 OPTIONS: tuple[dict[str, Any], ...] = (
@@ -68,7 +67,8 @@ def states(kind: Any, rank: int, options: dict[str, Any], accumulate: bool) -> l
     return taken
 
 
-def compare(rank: int) -> None:
+@ranks.on(2)
+def test_parameters_and_buffers_are_synchronised_when_torch_does(rank: int) -> None:
     warnings.simplefilter("ignore")
     for options in OPTIONS:
         for accumulate in (False, True):
@@ -77,11 +77,8 @@ def compare(rank: int) -> None:
                 assert torch.equal(mine, other), (options, accumulate)
 
 
-def test_parameters_and_buffers_are_synchronised_when_torch_does() -> None:
-    run(2, compare)
-
-
-def warned(rank: int) -> None:
+@ranks.on(1)
+def test_the_deprecated_option_warns_as_torchs_does(rank: int) -> None:
     for options, words in (
         ({"broadcast_buffers": False}, "`broadcast_buffers` is deprecated. Use `forward_sync_buffers`"),
         ({"broadcast_buffers": True, "forward_sync_buffers": True}, "its value is ignored"),
@@ -92,10 +89,6 @@ def warned(rank: int) -> None:
             assert ddp.broadcast_buffers == ddp.forward_sync_buffers
             ddp.broadcast_buffers = True
             assert ddp.forward_sync_buffers
-
-
-def test_the_deprecated_option_warns_as_torchs_does() -> None:
-    run(1, warned)
 
 
 class Partly(nn.Module):
@@ -109,7 +102,8 @@ class Partly(nn.Module):
         return self.own(self.shared(x) + self.kept.sum())
 
 
-def ignoring(rank: int) -> None:
+@ranks.on(2)
+def test_ignored_parameters_stay_local_as_torchs(rank: int) -> None:
     """Ignored parameters and buffers are neither broadcast nor reduced, and have ordinary local gradients."""
     for options in ({}, {"find_unused_parameters": True}, {"static_graph": True}, {"gradient_as_bucket_view": True}):
         results = []
@@ -129,7 +123,3 @@ def ignoring(rank: int) -> None:
             )
         assert all(torch.equal(a, b) for a, b in zip(*results, strict=True)), options
         assert net.kept.tolist() == [rank, rank]
-
-
-def test_ignored_parameters_stay_local_as_torchs() -> None:
-    run(2, ignoring)

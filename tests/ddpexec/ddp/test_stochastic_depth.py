@@ -6,13 +6,12 @@ import argparse
 import inspect
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-
-from ddpexec.ddp.drop import LayerDrop  # noqa: E402
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from tests.ddpexec.groups.ranks import run  # noqa: E402
+from ddpexec.ddp.drop import LayerDrop
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from tests.ddpexec.groups import ranks
 
 SEEN, WIDTH, STEPS, BATCH, RANKS = 6, 48, 60, 64, 2
 DROP = {f"blocks.{i}": 0.15 * i for i in range(1, 4)}
@@ -83,8 +82,8 @@ def on_ranks(rank, options):
 
 @pytest.mark.parametrize("options", [{}, {"remap_dropped": True}])
 def test_losses_and_weights_are_those_of_one_process(options):
-    [(expected, weights)] = run(1, alone)
-    (first, ours), (second, theirs) = run(RANKS, on_ranks, options)
+    [(expected, weights)] = ranks.run(1, alone)
+    (first, ours), (second, theirs) = ranks.run(RANKS, on_ranks, options)
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     together = [(a + b) / 2 for a, b in zip(first, second, strict=True)]
     # Means of two halves are rounded otherwise than means of the whole, and sixty steps of training carry that on.

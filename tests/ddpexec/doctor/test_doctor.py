@@ -8,12 +8,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from ddpexec.__main__ import main  # noqa: E402
-from ddpexec.doctor import labs, torches  # noqa: E402
-from ddpsim.doctor.finding import NO, YES, Finding  # noqa: E402
+from ddpexec.__main__ import main
+from ddpexec.doctor import labs, torches
+from ddpsim.doctor.finding import NO, YES, Finding
 
 
 def proved(proof: str) -> bool:

@@ -2,7 +2,8 @@
 
 A pool of two serves functions of one or two ranks, a pool of four those of three or four. The processes stay; the
 process group is formed anew for each function, out of a store that the pool's first rank keeps, so that no test
-inherits another's groups, collectives or notes. What a function must not leave behind is in `leftovers`.
+inherits another's groups, collectives or notes. What a function must not leave behind is in `tests.leftovers`, and
+threads.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pickle
 import random
 import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -31,12 +33,13 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from tests import forked
-from tests.ddpexec.groups import leftovers
+from tests import forked, leftovers
 
 ABORTS = (-signal.SIGABRT, -signal.SIGSEGV)
 """How a process ends that torch's native code aborts."""
 GROUP_TIMEOUT_S = 20.0
+ENDING_S = 3.0
+"""How long threads that are about to end may take: notes are read for a while after a failure."""
 AFTER_A_FAILURE_S = 3.0
 """How long the other ranks have when one has failed: they wait for it in a collective, perhaps."""
 SIZES = (2, 4)
@@ -231,6 +234,7 @@ def _answer(rank: int, received: bytes, store_at: Callable[[int], dist.Store]) -
     random.seed(0)
     torch.manual_seed(0)
     before: dict[str, Any] = {}
+    threads = set[threading.Thread]()
     value, error = None, None
     with warnings.catch_warnings():
         try:
@@ -243,10 +247,20 @@ def _answer(rank: int, received: bytes, store_at: Callable[[int], dist.Store]) -
                 timeout=timedelta(seconds=GROUP_TIMEOUT_S),
             )
             dist.barrier()  # ranks connect to one another when they first talk
-            before = leftovers.state()
+            before, threads = leftovers.state(), set(threading.enumerate())
             value = task.function(rank, *task.arguments)
         except BaseException as exception:
             error = f"{type(exception).__name__}: {exception}\n{traceback.format_exc()}"
     mock.patch.stopall()
     gc.collect()
-    return Answer(value, error, leftovers.found(before) if before else (), len(os.listdir("/proc/self/task")))
+    left = (*leftovers.found(before), *_threads_beside(threads)) if before else ()
+    return Answer(value, error, left, len(os.listdir("/proc/self/task")))
+
+
+def _threads_beside(before: set[threading.Thread]) -> list[str]:
+    """Return the threads that have begun since and do not end."""
+    until_s = time.monotonic() + ENDING_S
+    while (more := set(threading.enumerate()) - before) and time.monotonic() < until_s:
+        gc.collect()
+        time.sleep(0.01)
+    return [f"the thread {thread.name}" for thread in more]

@@ -1,11 +1,16 @@
 """Run a function on several ranks: `run` on a pool's, which stand; `outcomes` on processes of its own.
 
+A test that asserts on the ranks themselves, and on nothing that they return, is a function of a rank under `on`.
+
+
 Tests of set-up, of the loss of a rank and of teardown have ranks of their own: a file as the store, results as pickles.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
+import inspect
 import multiprocessing
 import os
 import pickle
@@ -93,6 +98,36 @@ def run(world_size: int, function: Callable[..., Any], *arguments: Any, timeout_
     They have what was imported when they were forked, and nothing that a test has changed in its own process since.
     """
     return pool.run(world_size, function, *arguments, timeout_s=timeout_s)
+
+
+def on(world_size: int | str, *, timeout_s: float = 60) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a test of what each of so many standing ranks does, a function of its rank and the test's parameters.
+
+    A text is the name of the parameter that says how many.
+    """
+
+    def made(function: Callable[..., None]) -> Callable[..., None]:
+        _, *asked = inspect.signature(function).parameters.values()
+        taken = {parameter.name for parameter in asked}
+        if isinstance(world_size, str) and world_size not in taken:
+            asked.append(inspect.Parameter(world_size, inspect.Parameter.POSITIONAL_OR_KEYWORD))
+
+        def test(**given: Any) -> None:
+            count = given[world_size] if isinstance(world_size, str) else world_size
+            own = {name: value for name, value in given.items() if name in taken}
+            run(count, _on_rank, function.__module__, function.__qualname__, own, timeout_s=timeout_s)
+
+        test.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
+        test.on_rank = function  # type: ignore[attr-defined]
+        test.__module__, test.__qualname__ = function.__module__, function.__qualname__
+        test.__name__, test.__doc__ = function.__name__, function.__doc__
+        return test
+
+    return made
+
+
+def _on_rank(rank: int, module: str, name: str, given: dict[str, Any]) -> None:
+    getattr(importlib.import_module(module), name).on_rank(rank, **given)
 
 
 def run_own(world_size: int, function: Callable[..., Any], *arguments: Any, **options: Any) -> list[Any]:

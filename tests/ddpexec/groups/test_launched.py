@@ -6,15 +6,14 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from ddpexec.errors import LostRankError  # noqa: E402
-from ddpexec.groups.launched import join_launched  # noqa: E402
-from ddpsim.errors import InputError  # noqa: E402
-from ddpsim.workload.files import save_workload  # noqa: E402
-from tests import forked  # noqa: E402
-from tests.ddpexec.small import small_workload  # noqa: E402
+from ddpexec.errors import LostRankError
+from ddpexec.groups.launched import join_launched
+from ddpsim.errors import InputError
+from ddpsim.workload.files import save_workload
+from tests import forked
+from tests.ddpexec.small import small_workload
 
 Join = Callable[..., mock.Mock]
 

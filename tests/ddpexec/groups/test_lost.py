@@ -8,16 +8,15 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
+import torch.distributed as dist
 
-torch = pytest.importorskip("torch")
-import torch.distributed as dist  # noqa: E402
-
-from ddpexec.errors import LostRankError  # noqa: E402
-from ddpexec.groups.lost import name_lost_ranks  # noqa: E402
-from ddpexec.groups.notes import Notes  # noqa: E402
-from ddpexec.groups.process_groups import Communicator, wait  # noqa: E402
-from tests.ddpexec import lost_ranks  # noqa: E402
-from tests.ddpexec.groups import ranks  # noqa: E402
+from ddpexec.errors import LostRankError
+from ddpexec.groups.lost import name_lost_ranks
+from ddpexec.groups.notes import Notes
+from ddpexec.groups.process_groups import Communicator, wait
+from tests.ddpexec import lost_ranks
+from tests.ddpexec.groups import ranks
 
 TIMED_OUT = "[/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 5000ms for recv operation"
 
@@ -61,23 +60,20 @@ def test_a_collective_that_cannot_be_done_is_no_lost_rank() -> None:
         wait(work, mock.Mock(), "an allreduce")
 
 
-def in_a_loader(rank: int) -> str:
-    """Train with a step that raises something of its own, as a loader does."""
+@ranks.on(1)
+def test_a_loader_that_times_out_in_training_is_no_lost_rank(rank: int) -> None:
     from ddpexec.running.run import Run
     from ddpexec.running.settings import RunSettings
     from tests.ddpexec.small import small_workload
 
     run = Run(RunSettings(iterations=1), torch.device("cpu"), workload=small_workload())
-    with mock.patch.object(run, "ddp", side_effect=RuntimeError("DataLoader timed out after 5 seconds")):
-        try:
-            run.train()
-        except RuntimeError as error:
-            return type(error).__name__
-    return "nothing"
-
-
-def test_a_loader_that_times_out_in_training_is_no_lost_rank() -> None:
-    assert ranks.run(1, in_a_loader) == ["RuntimeError"]
+    said = "DataLoader timed out after 5 seconds"
+    with (
+        mock.patch.object(run, "ddp", side_effect=RuntimeError(said)),
+        pytest.raises(RuntimeError, match=said) as error,
+    ):
+        run.train()
+    assert type(error.value) is RuntimeError
 
 
 def beside_a_dead_store(rank: int) -> str:

@@ -5,19 +5,13 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-torch = pytest.importorskip("torch")
-from torch import Tensor, nn  # noqa: E402
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.tensor.parallel import (  # noqa: E402
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
-
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from tests.ddpexec.groups.ranks import run  # noqa: E402
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from tests.ddpexec.groups import ranks
 
 
 def trained(kind: Any, mesh: Any, options: dict[str, Any]) -> list[Tensor]:
@@ -36,7 +30,8 @@ def trained(kind: Any, mesh: Any, options: dict[str, Any]) -> list[Tensor]:
     return [*(p.detach() for p in parameters), *(p.grad for p in parameters)]
 
 
-def compare(rank: int) -> None:
+@ranks.on(4)
+def test_a_module_that_is_tensor_parallel_too_trains_as_under_torchs(rank: int) -> None:
     warnings.simplefilter("ignore")
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
     for options in ({}, {"gradient_as_bucket_view": True}):
@@ -47,7 +42,3 @@ def compare(rank: int) -> None:
             assert mine.shape == other.shape
             assert torch.equal(mine, other), options
     assert ours[0].shape == (4, 4)
-
-
-def test_a_module_that_is_tensor_parallel_too_trains_as_under_torchs() -> None:
-    run(4, compare)

@@ -15,11 +15,9 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("mpi4py")
-
 import torch
+
+pytest.importorskip("mpi4py")
 
 from ddpexec.groups import mpi_environment, mpi_world
 from ddpexec.groups.mpi_buffers import check_tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import random
 import signal
@@ -11,11 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
-torch = pytest.importorskip("torch")
-import torch.distributed as dist  # noqa: E402
-
-from tests.ddpexec.groups import pool, ranks  # noqa: E402
+from tests.ddpexec.groups import pool, ranks
 
 
 def process_of(rank: int) -> int:
@@ -32,6 +32,19 @@ def total(rank: int) -> float:
 def test_ranks_stand_and_form_a_group_of_any_size(world: int) -> None:
     assert ranks.run(world, process_of) == ranks.run(world, process_of)
     assert ranks.run(world, total) == [world * (world + 1) / 2] * world
+
+
+@ranks.on("world")
+def at_least(rank: int, least: int) -> None:
+    assert dist.get_world_size() == 3
+    assert rank >= least
+
+
+def test_a_test_of_ranks_fails_where_an_assertion_of_one_does() -> None:
+    assert list(inspect.signature(at_least).parameters) == ["least", "world"]
+    at_least(world=3, least=0)
+    with pytest.raises(AssertionError, match="rank 0:\nAssertionError"):
+        at_least(world=3, least=1)
 
 
 def test_every_function_finds_the_same_seeds() -> None:
@@ -60,11 +73,11 @@ def leave_without_gradients() -> None:
 @pytest.mark.parametrize(
     ("leave", "named"),
     [
-        (leave_a_variable, "an environment variable"),
+        (leave_a_variable, "environment variables: LEFT_BEHIND"),
         (leave_a_hook, "a hook on every module"),
         (leave_a_thread, "the thread idler"),
         (leave_without_gradients, "another gradient mode"),
-        (dist.destroy_process_group, "no process group, or another"),
+        (dist.destroy_process_group, "another process group, or none"),
     ],
 )
 def test_what_is_left_behind_is_named_and_put_back(leave: Callable[[], Any], named: str) -> None:

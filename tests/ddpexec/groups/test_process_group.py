@@ -6,16 +6,15 @@ import warnings
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.errors import OptionError
+from ddpexec.groups import process_groups
+from tests.ddpexec.groups import ranks
 
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from ddpexec.errors import OptionError  # noqa: E402
-from ddpexec.groups import process_groups  # noqa: E402
-from tests.ddpexec.groups.ranks import run  # noqa: E402
-
-dist = torch.distributed
 STOCK = nn.parallel.DistributedDataParallel
 
 
@@ -44,7 +43,8 @@ def trained(kind: Any, rank: int, options: dict[str, Any], hooked: bool) -> list
     return taken
 
 
-def compare(rank: int) -> None:
+@ranks.on(3)
+def test_gradients_follow_the_process_group_as_torchs_do(rank: int) -> None:
     warnings.simplefilter("ignore")
     for options in ({}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}):
         for hooked in (False, True):
@@ -54,11 +54,8 @@ def compare(rank: int) -> None:
                 torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-7)
 
 
-def test_gradients_follow_the_process_group_as_torchs_do() -> None:
-    run(3, compare)
-
-
-def unlike(rank: int) -> None:
+@ranks.on(3)
+def test_groups_in_turn_must_have_the_same_ranks(rank: int) -> None:
     groups = [dist.new_group([0, 1]), dist.new_group([0, 2])]
     if rank == 0:
         both = r"process group 0 has the ranks \[0, 1\], process group 1 the ranks \[0, 2\]"
@@ -67,11 +64,8 @@ def unlike(rank: int) -> None:
     dist.barrier()  # or others were still connecting
 
 
-def test_groups_in_turn_must_have_the_same_ranks() -> None:
-    run(3, unlike)
-
-
-def kept(rank: int) -> None:
+@ranks.on(2)
+def test_what_was_registered_stays_with_another_process_group(rank: int) -> None:
     """A buffer hook, the rate of logging and that nothing is sent stay as they are."""
     warnings.simplefilter("ignore")
     calls: dict[Any, list[list[str]]] = {DistributedDataParallel: [], STOCK: []}
@@ -91,10 +85,6 @@ def kept(rank: int) -> None:
     assert silent.communicator.noop
     assert not ddp.communicator.noop
     assert ddp.reducer.stats.rate == 7
-
-
-def test_what_was_registered_stays_with_another_process_group() -> None:
-    run(2, kept)
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-torch = pytest.importorskip("torch")
-from torch import Tensor, nn  # noqa: E402
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.errors import LostRankError, ModelMismatchError, OptionError
+from tests.ddpexec.groups import ranks
+from tests.ddpexec.groups.python_groups import Later, OverGloo, Patient, bare, registered
 
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from ddpexec.errors import LostRankError, ModelMismatchError, OptionError  # noqa: E402
-from tests.ddpexec.groups.python_groups import Later, OverGloo, Patient, bare, registered  # noqa: E402
-from tests.ddpexec.groups.ranks import run  # noqa: E402
-
-dist = torch.distributed
 STOCK = nn.parallel.DistributedDataParallel
 
 
@@ -66,7 +65,8 @@ def built_in(ddp: Any) -> None:
     ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
 
 
-def compare(rank: int) -> None:
+@ranks.on(2)
+def test_gradients_are_torchs_over_groups_written_in_python(rank: int) -> None:
     warnings.simplefilter("ignore")
     elsewhere = OverGloo(dist.new_group()), OverGloo(dist.new_group(), Later)
     in_place = registered(), bare("by hand")
@@ -88,11 +88,20 @@ def compare(rank: int) -> None:
                 assert torch.equal(mine, other), (options, prepare, group)
 
 
-def test_gradients_are_torchs_over_groups_written_in_python() -> None:
-    run(2, compare)
+class Alone:
+    """What tells a group that it has one rank."""
+
+    def rank(self) -> int:
+        """Return the only rank."""
+        return 0
+
+    def size(self) -> int:
+        """Return one."""
+        return 1
 
 
-def moved(rank: int) -> None:
+@ranks.on(2)
+def test_a_module_moves_to_a_group_written_in_python(rank: int) -> None:
     """Train over the default group, then over one written in Python, then over both in turn."""
     warnings.simplefilter("ignore")
     group = OverGloo(dist.new_group())
@@ -111,23 +120,8 @@ def moved(rank: int) -> None:
     assert ddp.communicator.device_for(torch.device("meta")).type == "meta"
 
 
-class Alone:
-    """What tells a group that it has one rank."""
-
-    def rank(self) -> int:
-        """Return the only rank."""
-        return 0
-
-    def size(self) -> int:
-        """Return one."""
-        return 1
-
-
-def test_a_module_moves_to_a_group_written_in_python() -> None:
-    run(2, moved)
-
-
-def unlike(rank: int) -> None:
+@ranks.on(2)
+def test_errors_are_told_over_a_group_that_torch_does_not_know(rank: int) -> None:
     group = OverGloo(dist.new_group())
     with pytest.raises(ModelMismatchError, match="of rank 1 is float32 of shape"):
         DistributedDataParallel(nn.Linear(2, 2 + rank), process_group=group)
@@ -137,11 +131,8 @@ def unlike(rank: int) -> None:
         ddp(torch.ones(2, 2)).sum().backward()
 
 
-def test_errors_are_told_over_a_group_that_torch_does_not_know() -> None:
-    run(2, unlike)
-
-
-def uneven(rank: int) -> None:
+@ranks.on(2)
+def test_uneven_inputs_over_a_group_written_in_python(rank: int) -> None:
     """Rank 1 has fewer inputs, and those that have some left are divided by."""
     warnings.simplefilter("ignore")
     states = []
@@ -157,7 +148,3 @@ def uneven(rank: int) -> None:
                 optimizer.step()
         states.append([tensor.clone() for tensor in ddp.state_dict().values()])
     assert all(map(torch.equal, *states))
-
-
-def test_uneven_inputs_over_a_group_written_in_python() -> None:
-    run(2, uneven)

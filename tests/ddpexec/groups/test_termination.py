@@ -8,13 +8,12 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from ddpexec.__main__ import main  # noqa: E402
-from ddpexec.groups.launched import abort_groups, join_launched  # noqa: E402
-from ddpexec.groups.termination import raise_on_sigterm  # noqa: E402
-from tests.ddpexec.groups import ranks  # noqa: E402
+from ddpexec.__main__ import main
+from ddpexec.groups.launched import abort_groups, join_launched
+from ddpexec.groups.termination import raise_on_sigterm
+from tests.ddpexec.groups import ranks
 
 
 def held(rank: int) -> str:

@@ -3,21 +3,19 @@ import json
 import math
 
 import pytest
+import torch
+import torch.distributed as dist
 
-torch = pytest.importorskip("torch")
-
-import torch.distributed as dist  # noqa: E402
-
-from ddpexec.__main__ import main  # noqa: E402
-from ddpexec.groups.launched import Launched  # noqa: E402
-from ddpexec.groups.process_groups import Communicator  # noqa: E402
-from ddpexec.microbench.microbench import ComputingLoad, microbench  # noqa: E402
-from ddpexec.microbench.under_load import computation_of, measure_slowdowns  # noqa: E402
-from ddpsim.collectives.codec_priors import CODECS  # noqa: E402
-from ddpsim.errors import InputError  # noqa: E402
-from ddpsim.measured import parse_table  # noqa: E402
-from ddpsim.workload.files import load_workload  # noqa: E402
-from tests.ddpexec.groups.ranks import run  # noqa: E402
+from ddpexec.__main__ import main
+from ddpexec.groups.launched import Launched
+from ddpexec.groups.process_groups import Communicator
+from ddpexec.microbench.microbench import ComputingLoad, microbench
+from ddpexec.microbench.under_load import computation_of, measure_slowdowns
+from ddpsim.collectives.codec_priors import CODECS
+from ddpsim.errors import InputError
+from ddpsim.measured import parse_table
+from ddpsim.workload.files import load_workload
+from tests.ddpexec.groups import ranks
 
 
 def this_rank():
@@ -38,7 +36,7 @@ def slowdowns_of(rank):
 @pytest.fixture(scope="module")
 def document():
     """Return what both of two ranks found."""
-    document, other = run(2, document_of)
+    document, other = ranks.run(2, document_of)
     assert document == other
     return document
 
@@ -70,7 +68,7 @@ def test_every_cost_is_a_number_that_a_calibration_may_hold(document):
 
 
 def test_slowdowns_of_a_real_model_are_the_same_on_every_rank():
-    slowdowns, other = run(2, slowdowns_of)
+    slowdowns, other = ranks.run(2, slowdowns_of)
     assert slowdowns == other
     assert set(slowdowns) == {"compute_slowdown", "communication_slowdown", "shared_compute_slowdown"}
     assert all(factor > 0 for factor in slowdowns.values())

@@ -11,23 +11,22 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from ddpexec.capturing.capture import CaptureSettings, capture_model  # noqa: E402
-from ddpexec.capturing.device_pass import DevicePass  # noqa: E402
-from ddpexec.capturing.recorder import Recorder  # noqa: E402
-from ddpexec.compression import measure  # noqa: E402
-from ddpexec.groups.launched import Launched  # noqa: E402
-from ddpexec.groups.process_groups import Communicator  # noqa: E402
-from ddpexec.microbench.copies import Copies  # noqa: E402
-from ddpexec.microbench.under_load import measure_beside  # noqa: E402
-from ddpexec.running.timed import make_timed_model  # noqa: E402
-from ddpexec.timing.stopwatch import Span, span_of  # noqa: E402
-from ddpexec.timing.waiting import spinner  # noqa: E402
-from tests.ddpexec.ddp.pretended_gpu import CUDA, MS, Gpu, busy  # noqa: E402
-from tests.ddpexec.pretended_backends import Nccl  # noqa: E402
-from tests.ddpexec.small import small_workload  # noqa: E402
+from ddpexec.capturing.capture import CaptureSettings, capture_model
+from ddpexec.capturing.device_pass import DevicePass
+from ddpexec.capturing.recorder import Recorder
+from ddpexec.compression import measure
+from ddpexec.groups.launched import Launched
+from ddpexec.groups.process_groups import Communicator
+from ddpexec.microbench.copies import Copies
+from ddpexec.microbench.under_load import measure_beside
+from ddpexec.running.timed import make_timed_model
+from ddpexec.timing.stopwatch import Span, span_of
+from ddpexec.timing.waiting import spinner
+from tests.ddpexec.ddp.pretended_gpu import CUDA, MS, Gpu, busy
+from tests.ddpexec.pretended_backends import Nccl
+from tests.ddpexec.small import small_workload
 
 
 @pytest.mark.usefixtures("host_time")

@@ -6,14 +6,13 @@ import threading
 import time
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from ddpexec.groups.launched import Launched  # noqa: E402
-from ddpexec.groups.process_groups import Communicator  # noqa: E402
-from ddpexec.microbench import under_load  # noqa: E402
-from ddpexec.microbench.copies import LARGE_BYTES, BesideCopies, Copies  # noqa: E402
-from ddpexec.timing.stopwatch import Span  # noqa: E402
+from ddpexec.groups.launched import Launched
+from ddpexec.groups.process_groups import Communicator
+from ddpexec.microbench import under_load
+from ddpexec.microbench.copies import LARGE_BYTES, BesideCopies, Copies
+from ddpexec.timing.stopwatch import Span
 
 STEPS, COLLECTIVES = 3, 8
 

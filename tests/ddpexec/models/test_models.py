@@ -1,13 +1,12 @@
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from ddpexec.ddp.parameters import collect  # noqa: E402
-from ddpexec.describe import describe_buffers  # noqa: E402
-from ddpexec.models import LONGEST, MODELS, build  # noqa: E402
-from ddpsim.bucketing import BucketCaps, rebuilt_plan  # noqa: E402
-from ddpsim.errors import InputError, UnknownNameError  # noqa: E402
-from ddpsim.units import MIB  # noqa: E402
+from ddpexec.ddp.parameters import collect
+from ddpexec.describe import describe_buffers
+from ddpexec.models import LONGEST, MODELS, build
+from ddpsim.bucketing import BucketCaps, rebuilt_plan
+from ddpsim.errors import InputError, UnknownNameError
+from ddpsim.units import MIB
 
 # torchvision's model pages and Hugging Face's `num_parameters()`; the MLP's is 6 x (2048 x 2048 + 2048).
 PUBLISHED = {

@@ -6,19 +6,17 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
 
+from ddpexec.__main__ import main
+from ddpexec.running.batches import Batches
+from ddpexec.running.run import Run
+from ddpexec.running.settings import RunSettings
+from ddpsim.errors import InputError
+from ddpsim.options.input_stage import InputStage, input_stage
+from ddpsim.simulation import Options, simulate_local
+from ddpsim.trace.metrics import summarise
 from tests.ddpexec.small import small_workload
-
-torch = pytest.importorskip("torch")
-
-from ddpexec.__main__ import main  # noqa: E402
-from ddpexec.running.batches import Batches  # noqa: E402
-from ddpexec.running.run import Run  # noqa: E402
-from ddpexec.running.settings import RunSettings  # noqa: E402
-from ddpsim.errors import InputError  # noqa: E402
-from ddpsim.options.input_stage import InputStage, input_stage  # noqa: E402
-from ddpsim.simulation import Options, simulate_local  # noqa: E402
-from ddpsim.trace.metrics import summarise  # noqa: E402
 
 CPU = torch.device("cpu")
 STEPS = "tests.ddpexec.capturing.own_steps"

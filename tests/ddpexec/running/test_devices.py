@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
 
+from ddpexec.__main__ import main
+from ddpexec.ddp.parameters import collect
+from ddpexec.models import build
+from ddpexec.models.training import classifier
+from ddpexec.running import devices, run
+from ddpexec.running.run import Run
+from ddpexec.running.settings import IMPLEMENTATIONS, RunSettings
+from ddpsim.errors import InputError
+from ddpsim.trace.metrics import summarise
 from tests.ddpexec.small import small_workload
-
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from ddpexec.__main__ import main  # noqa: E402
-from ddpexec.ddp.parameters import collect  # noqa: E402
-from ddpexec.models import build  # noqa: E402
-from ddpexec.models.training import classifier  # noqa: E402
-from ddpexec.running import devices, run  # noqa: E402
-from ddpexec.running.run import Run  # noqa: E402
-from ddpexec.running.settings import IMPLEMENTATIONS, RunSettings  # noqa: E402
-from ddpsim.errors import InputError  # noqa: E402
-from ddpsim.trace.metrics import summarise  # noqa: E402
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 GPUS = torch.cuda.device_count()

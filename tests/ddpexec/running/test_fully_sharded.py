@@ -4,22 +4,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from ddpexec.models import MODELS
+from ddpexec.models.training import TrainingModel, classifier
+from ddpexec.running.provenance import provenance
+from ddpexec.running.run import Run
+from ddpexec.running.settings import RunSettings
+from ddpsim.errors import InputError
+from ddpsim.operations import Operation
+from ddpsim.trace.metrics import PARTS, summarise
 from tests.ddpexec.groups import ranks
 from tests.ddpexec.small import small_workload
-
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from ddpexec.models import MODELS  # noqa: E402
-from ddpexec.models.training import TrainingModel, classifier  # noqa: E402
-from ddpexec.running.provenance import provenance  # noqa: E402
-from ddpexec.running.run import Run  # noqa: E402
-from ddpexec.running.settings import RunSettings  # noqa: E402
-from ddpsim.errors import InputError  # noqa: E402
-from ddpsim.operations import Operation  # noqa: E402
-from ddpsim.trace.metrics import PARTS, summarise  # noqa: E402
 
 CPU = torch.device("cpu")
 RUNS: list[dict[str, Any]] = [

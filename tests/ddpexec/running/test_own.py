@@ -7,19 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from ddpexec.__main__ import main
+from ddpexec.running.provenance import provenance
+from ddpexec.running.run import Run
+from ddpexec.running.settings import IMPLEMENTATIONS, RunSettings
+from ddpsim.bucketing import BucketCaps
+from ddpsim.errors import InputError
+from ddpsim.trace.json import read_trace
 from tests import forked
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-from ddpexec.__main__ import main  # noqa: E402
-from ddpexec.running.provenance import provenance  # noqa: E402
-from ddpexec.running.run import Run  # noqa: E402
-from ddpexec.running.settings import IMPLEMENTATIONS, RunSettings  # noqa: E402
-from ddpsim.bucketing import BucketCaps  # noqa: E402
-from ddpsim.errors import InputError  # noqa: E402
-from ddpsim.trace.json import read_trace  # noqa: E402
 
 STEPS = "tests.ddpexec.capturing.own_steps"
 CPU = torch.device("cpu")

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from ddpexec.__main__ import main
+from ddpexec.ddp.parameters import collect
+from ddpexec.models import build
+from ddpexec.running import wrapping
+from ddpexec.running.provenance import provenance
+from ddpexec.running.replicated import Replicated
+from ddpexec.running.run import Run
+from ddpexec.running.settings import RunSettings
+from ddpsim.errors import InputError
+from ddpsim.trace.metrics import summarise
 from tests.ddpexec.groups import ranks
 from tests.ddpexec.small import small_workload
-
-torch = pytest.importorskip("torch")
-
-from ddpexec.__main__ import main  # noqa: E402
-from ddpexec.ddp.parameters import collect  # noqa: E402
-from ddpexec.models import build  # noqa: E402
-from ddpexec.running import wrapping  # noqa: E402
-from ddpexec.running.provenance import provenance  # noqa: E402
-from ddpexec.running.replicated import Replicated  # noqa: E402
-from ddpexec.running.run import Run  # noqa: E402
-from ddpexec.running.settings import RunSettings  # noqa: E402
-from ddpsim.errors import InputError  # noqa: E402
-from ddpsim.trace.metrics import summarise  # noqa: E402
 
 CPU = torch.device("cpu")
 GPUS = torch.cuda.device_count()
@@ -33,15 +31,10 @@ def test_it_is_refused_where_there_are_no_several_gpus() -> None:
         Run(RunSettings(**SCHEME), CPU, model="mlp")
 
 
-def refused(rank: int) -> str:
-    with pytest.raises(InputError) as error:
+@ranks.on(2)
+def test_several_processes_are_refused_on_each(rank: int) -> None:
+    with pytest.raises(InputError, match="is one process for all GPUs of a machine, and 2 started"):
         Run(RunSettings(**SCHEME), CPU, model="mlp")
-    return str(error.value)
-
-
-def test_several_processes_are_refused_on_each() -> None:
-    for said in ranks.run(2, refused):
-        assert "is one process for all GPUs of a machine, and 2 started" in said
 
 
 @pytest.mark.parametrize(

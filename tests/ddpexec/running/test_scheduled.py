@@ -3,17 +3,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
+from ddpexec.running.provenance import provenance
+from ddpexec.running.run import Run
+from ddpexec.running.settings import RunSettings
+from ddpsim.bucketing import BucketCaps
+from ddpsim.trace.metrics import PARTS, summarise
 from tests.ddpexec.groups import ranks
 from tests.ddpexec.small import small_workload
-
-torch = pytest.importorskip("torch")
-
-from ddpexec.running.provenance import provenance  # noqa: E402
-from ddpexec.running.run import Run  # noqa: E402
-from ddpexec.running.settings import RunSettings  # noqa: E402
-from ddpsim.bucketing import BucketCaps  # noqa: E402
-from ddpsim.trace.metrics import PARTS, summarise  # noqa: E402
 
 CAPS = BucketCaps(bucket_cap_mb=0.02)
 RUNS: list[dict[str, Any]] = [

@@ -10,18 +10,16 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from ddpexec.models.training import TrainingModel, classifier  # noqa: E402
-from ddpexec.running import slower  # noqa: E402
-from ddpexec.running.run import Run  # noqa: E402
-from ddpexec.running.settings import RunSettings  # noqa: E402
-from ddpsim.errors import InputError  # noqa: E402
-from tests.ddpexec.groups import ranks  # noqa: E402
-from tests.ddpexec.small import small_workload  # noqa: E402
+from ddpexec.models.training import TrainingModel, classifier
+from ddpexec.running import slower
+from ddpexec.running.run import Run
+from ddpexec.running.settings import RunSettings
+from ddpsim.errors import InputError
+from tests.ddpexec.groups import ranks
+from tests.ddpexec.small import small_workload
 
 MS = 1e-3
 LAYERS = 3

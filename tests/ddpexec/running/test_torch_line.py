@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from ddpsim.bucketing import BucketCaps, Parameter, unused_plan
 from ddpsim.bucketing.caps import NO_CALL
@@ -17,11 +19,9 @@ from ddpsim.planning.planner import plan
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
-from tests.ddpexec.groups.ranks import outcomes, run
+from tests.ddpexec.groups import ranks
 from tests.ddpsim.simulation.builders import named, workload
 
-torch = pytest.importorskip("torch")
-nn = torch.nn
 STOCK = nn.parallel.DistributedDataParallel
 LOOPBACK = load_topology("loopback")
 COUNT, SIZE = 8, 16
@@ -87,7 +87,7 @@ def test_the_line_gives_stock_torch_what_was_predicted(missing, options):
     line = found.document()["torch"]
     assert ("static_graph=True" in line) == (bool(missing) and not options.get("find_unused_parameters"))
     asked = (bool(options.get("gradient_as_bucket_view")), options.get("broadcast_buffers", True))
-    for groups, *given_options in run(2, trained, line, lambda step: missing):
+    for groups, *given_options in ranks.run(2, trained, line, lambda step: missing):
         assert groups == found.plan.groups()
         assert tuple(given_options) == asked
 
@@ -100,10 +100,10 @@ def test_where_gradients_come_and_go_stock_torch_raises_and_the_line_says_so(set
     assert line.startswith("# stock torch raises: weights.2 ")
     assert line.endswith("predict with --find-unused-parameters")
     plain = "DistributedDataParallel(model, bucket_cap_mb=0.0002)"
-    ended = outcomes(2, trained, plain, lambda step: sets[step % len(sets)])
+    ended = ranks.outcomes(2, trained, plain, lambda step: sets[step % len(sets)])
     assert all("Expected to have finished reduction in the prior iteration" in outcome.error for outcome in ended)
     searching = predicted(recorded(*sets), **options, find_unused_parameters=True)
-    for groups, *_ in run(2, trained, searching.document()["torch"], lambda step: sets[step % len(sets)]):
+    for groups, *_ in ranks.run(2, trained, searching.document()["torch"], lambda step: sets[step % len(sets)]):
         assert groups == searching.plan.groups()
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from ddpexec.errors import OptionError
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from ddpexec.errors import OptionError  # noqa: E402
-from tests.ddpexec.schedules.training import OPTIMIZERS, STEPS, apart, loss_of, mine, model_of, wrapped  # noqa: E402
+from tests.ddpexec.schedules.training import OPTIMIZERS, STEPS, apart, loss_of, mine, model_of, wrapped
 
 
 def weights(model: nn.Module) -> list[Any]:
@@ -56,7 +53,9 @@ def by_hand(optimizer: str, steps: int, momentum: float | None = None, rate: flo
     return weights(models[torch.distributed.get_rank()])
 
 
-def distances(rank: int) -> dict[str, float]:
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.needs("minutes"))])
+@ranks.on("world", timeout_s=110)
+def test_averages_and_slowmo_end_where_hand_computation_does(rank: int) -> None:
     found = {}
     for optimizer in OPTIMIZERS:
         for steps in (1, 4, 7):
@@ -65,17 +64,12 @@ def distances(rank: int) -> dict[str, float]:
     for text, momentum, rate in (("", 0.5, 1.0), (",momentum=0.8,rate=0.9", 0.8, 0.9), (",momentum=0", 0.0, 1.0)):
         expected = by_hand("sgd", 4, momentum, rate)
         found[f"slowmo{text}"] = apart(trained(rank, f"slowmo:4{text}"), expected)
-    return found
+    assert {name: far for name, far in found.items() if far > 1e-10} == {}
 
 
-@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.needs("minutes"))])
-def test_averages_and_slowmo_end_where_hand_computation_does(world: int) -> None:
-    for found in ranks.run(world, distances, timeout_s=110):
-        assert {name: far for name, far in found.items() if far > 1e-10} == {}
-
-
-def beside_torch(rank: int) -> float:
-    """Return how far `local-sgd` in pairs ends from torch's DDP with its hook and optimizer of PostLocalSGD."""
+@ranks.on(4)
+def test_local_sgd_ends_where_torch_s_post_local_sgd_does(rank: int) -> None:
+    """In pairs, beside torch's DDP with its hook and optimizer of PostLocalSGD."""
     from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
     from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
     from torch.distributed.optim import PostLocalSGDOptimizer
@@ -91,15 +85,11 @@ def beside_torch(rank: int) -> float:
         loss_of(model, *mine(step, rank)).backward()
         updating.step()
         updating.zero_grad()
-    return apart(trained(rank, "local-sgd:4,ranks=2"), weights(model.module))
+    assert apart(trained(rank, "local-sgd:4,ranks=2"), weights(model.module)) < 1e-10
 
 
-def test_local_sgd_ends_where_torch_s_post_local_sgd_does() -> None:
-    assert max(ranks.run(4, beside_torch)) < 1e-10
-
-
-def in_between(rank: int) -> tuple[float, float, float]:
-    """Return how far ranks are apart before and after an average, and how far evaluation is from what it should see."""
+@ranks.on(2)
+def test_ranks_differ_between_averages_and_agree_after_them(rank: int) -> None:
     made = wrapped(rank, "averaging:2", "sgd")
     found = []
     for step in range(2):
@@ -112,16 +102,13 @@ def in_between(rank: int) -> tuple[float, float, float]:
         all_ = [torch.zeros_like(flat) for _ in range(2)]
         torch.distributed.all_gather(all_, flat)
         found.append(float((all_[0] - all_[1]).abs().max()))
-    return found[0], found[1], apart(made.state_dict().values(), weights(made.module))
+    before, after = found
+    assert before > 1e-6
+    assert after == apart(made.state_dict().values(), weights(made.module)) == 0
 
 
-def test_ranks_differ_between_averages_and_agree_after_them() -> None:
-    for before, after, seen in ranks.run(2, in_between):
-        assert before > 1e-6
-        assert after == seen == 0
-
-
-def accumulating(rank: int) -> dict[str, float]:
+@ranks.on(2)
+def test_steps_are_counted_and_not_micro_batches(rank: int) -> None:
     found = {}
     expected = by_hand("sgd", 2)
     for how in ("every", "no_sync", "accumulate"):
@@ -139,12 +126,7 @@ def accumulating(rank: int) -> dict[str, float]:
             made.optimizer.zero_grad()
         made.complete()
         found[how] = apart(weights(made.module), expected)
-    return found
-
-
-def test_steps_are_counted_and_not_micro_batches() -> None:
-    for found in ranks.run(2, accumulating):
-        assert {name: far for name, far in found.items() if far > 1e-10} == {}
+    assert {name: far for name, far in found.items() if far > 1e-10} == {}
 
 
 class Rateless(torch.optim.SGD):

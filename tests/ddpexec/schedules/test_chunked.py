@@ -6,22 +6,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 
+from ddpexec.errors import OptionError
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-from ddpexec.errors import OptionError  # noqa: E402
-from tests.ddpexec.schedules.training import (  # noqa: E402
-    OPTIMIZERS,
-    STEPS,
-    alone,
-    apart,
-    loss_of,
-    mine,
-    model_of,
-    wrapped,
-)
+from tests.ddpexec.schedules.training import OPTIMIZERS, STEPS, alone, apart, loss_of, mine, model_of, wrapped
 
 PLAIN = {"plain": lambda parameters: torch.optim.SGD(parameters, lr=0.05)}
 
@@ -79,23 +68,21 @@ def by_hand(schedule: Any, elements: int, optimizer: str = "sgd", momentum: floa
     return [parameter.detach() for parameter in parameters]
 
 
-def distances(rank: int) -> dict[str, float]:
+@pytest.mark.parametrize("world", [2, 3])
+@ranks.on("world", timeout_s=110)
+def test_chunks_are_those_of_a_hand_computation(rank: int) -> None:
     found = {}
     weights, _ = trained(rank, "gradientflow:density=1,chunk=7")
     found["all chunks"] = apart(weights, alone("sgd", torch.distributed.get_world_size())[-1])
     for density in (0.1, 0.5):
         weights, schedule = trained(rank, f"gradientflow:density={density},chunk=16")
         found[f"density {density}"] = apart(weights, by_hand(schedule, 16))
-    return found
+    assert {name: far for name, far in found.items() if far > 1e-10} == {}
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_chunks_are_those_of_a_hand_computation(world: int) -> None:
-    for found in ranks.run(world, distances, timeout_s=110):
-        assert {name: far for name, far in found.items() if far > 1e-10} == {}
-
-
-def corrected(rank: int) -> dict[str, float]:
+@ranks.on("world", timeout_s=110)
+def test_corrected_momentum_is_that_of_a_hand_computation(rank: int) -> None:
     found = {}
     with mock.patch.dict(OPTIMIZERS, PLAIN):
         weights, _ = trained(rank, "gradientflow:density=1,chunk=7,momentum=0.9", "plain")
@@ -105,24 +92,11 @@ def corrected(rank: int) -> dict[str, float]:
             found[f"density {density}"] = apart(weights, by_hand(schedule, 16, "plain", 0.8))
             without = by_hand(schedule, 16, "plain")
             assert apart(weights, without) > 1e-6
-    return found
+    assert {name: far for name, far in found.items() if far > 1e-10} == {}
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_corrected_momentum_is_that_of_a_hand_computation(world: int) -> None:
-    for found in ranks.run(world, corrected, timeout_s=110):
-        assert {name: far for name, far in found.items() if far > 1e-10} == {}
-
-
-def twice(rank: int) -> list[str]:
-    said = []
+@ranks.on(2)
+def test_a_momentum_that_would_count_twice_is_refused(rank: int) -> None:
     for optimizer in OPTIMIZERS:
-        with pytest.raises(OptionError) as refused:
+        with pytest.raises(OptionError, match="would count twice"):
             wrapped(rank, "gradientflow:momentum=0.9", optimizer)
-        said.append(str(refused.value))
-    return said
-
-
-def test_a_momentum_that_would_count_twice_is_refused() -> None:
-    for said in ranks.run(2, twice):
-        assert ["would count twice" in each for each in said] == [True, True]

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
 
-torch = pytest.importorskip("torch")
-nn, dist = torch.nn, torch.distributed
-
-from ddpexec.errors import OptionError  # noqa: E402
-from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
-from tests.ddpexec.groups.ranks import run_own  # noqa: E402
-from tests.ddpexec.schedules.training import CAPS, OPTIMIZERS  # noqa: E402
+from ddpexec.errors import OptionError
+from ddpexec.schedules.wrapper import ScheduledDataParallel
+from tests.ddpexec.groups import ranks
+from tests.ddpexec.schedules.training import CAPS, OPTIMIZERS
 
 
 def held() -> tuple[int, int]:
@@ -55,7 +55,7 @@ def closed(rank: int, scheme: str) -> tuple[list[tuple[int, int]], list[Any], st
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted by Linux's /proc")
 @pytest.mark.parametrize("scheme", ["ddp", "zero1", "dear"])
 def test_a_closed_wrapper_leaves_nothing(scheme: str) -> None:
-    for counts, gradients, refusal in run_own(2, closed, scheme):
+    for counts, gradients, refusal in ranks.run_own(2, closed, scheme):
         (_, groups), *after = counts
         assert {each[1] for each in after} == {groups}
         assert len({each[0] for each in after[1:]}) == 1  # the first backward starts autograd's own threads

@@ -12,22 +12,19 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
+from torch import nn
 
+from ddpexec.errors import ExecutionError, LostRankError, ModelMismatchError, NeverReadyError
+from ddpexec.schedules import lanes
+from ddpexec.schedules.wrapper import ScheduledDataParallel
+from ddpsim.bucketing import BucketCaps
+from ddpsim.errors import InputError
+from ddpsim.operations import Operation
+from ddpsim.workload.files import save_workload
 from tests.ddpexec.groups import ranks
+from tests.ddpexec.schedules.training import OPTIMIZERS, SCHEMES, apart, batch, loss_of, mine, wrapped
 from tests.ddpexec.small import small_workload
-
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from ddpexec.errors import ExecutionError, LostRankError, ModelMismatchError, NeverReadyError  # noqa: E402
-from ddpexec.schedules import lanes  # noqa: E402
-from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
-from ddpsim.bucketing import BucketCaps  # noqa: E402
-from ddpsim.errors import InputError  # noqa: E402
-from ddpsim.operations import Operation  # noqa: E402
-from ddpsim.workload.files import save_workload  # noqa: E402
-from tests.ddpexec.schedules.training import OPTIMIZERS, SCHEMES, apart, batch, loss_of, mine, wrapped  # noqa: E402
 
 
 def step(made: Any, number: int, rank: int) -> None:
@@ -36,8 +33,10 @@ def step(made: Any, number: int, rank: int) -> None:
     made.optimizer.zero_grad()
 
 
-def moved(rank: int) -> dict[str, tuple[int, int, list[str], list[str]]]:
-    """Return by scheme the bytes that three steps handed to the backend or sent in rings, and what was to be moved."""
+@pytest.mark.parametrize("world", [2, 4])
+@ranks.on("world")
+def test_bytes_that_a_run_moves_are_its_schedule_s(rank: int) -> None:
+    """Bytes that three steps hand to the backend or send in rings, beside what is to be moved."""
     ranks_, found = torch.distributed.get_world_size(), {}
     begin, send = lanes.begin, torch.distributed.ProcessGroup.send
     for scheme in SCHEMES:
@@ -64,15 +63,9 @@ def moved(rank: int) -> dict[str, tuple[int, int, list[str], list[str]]]:
         rings = [m for m in made.schedule if m.op is not Operation.ALLREDUCE]
         due = 3 * sum(m.op.sent(ranks_) * m.size_bytes for m in rings)
         found[scheme] = allreduced - 3 * expected, sum(sent) - due, 3 * len(rings) * 2 * ranks_ * 8
-    return found
-
-
-@pytest.mark.parametrize("world", [2, 4])
-def test_bytes_that_a_run_moves_are_its_schedule_s(world: int) -> None:
-    for found in ranks.run(world, moved):
-        for scheme, (allreduced, in_rings, padding) in found.items():
-            assert allreduced == 0, scheme
-            assert 0 <= in_rings <= padding, scheme
+    for scheme, (allreduced, in_rings, padding) in found.items():
+        assert allreduced == 0, scheme
+        assert 0 <= in_rings <= padding, scheme
 
 
 class Sometimes(nn.Module):
@@ -89,7 +82,8 @@ class Sometimes(nn.Module):
         return self.last(self.second(hidden) if number % 2 else hidden)
 
 
-def sometimes(rank: int) -> dict[str, float]:
+@ranks.on(2)
+def test_parameters_without_a_gradient_stay_as_in_one_process(rank: int) -> None:
     found = {}
     for scheme in ("naive", "flat", "priority", "dear"):
         made = ScheduledDataParallel(Sometimes(), scheme, OPTIMIZERS["adamw"], find_unused_parameters=True)
@@ -108,16 +102,13 @@ def sometimes(rank: int) -> dict[str, float]:
     made = ScheduledDataParallel(Sometimes(), "dear", OPTIMIZERS["adamw"])
     with pytest.raises(NeverReadyError, match=r"third\.weight"):
         made(inputs[:2], 1).sum().backward()
-    return found
+    assert max(found.values()) < 1e-10, found
 
 
-def test_parameters_without_a_gradient_stay_as_in_one_process() -> None:
-    for found in ranks.run(2, sometimes):
-        assert max(found.values()) < 1e-10, found
-
-
-def by_rank(rank: int) -> dict[str, float]:
-    """Return how far ranks end from one process where each leaves out a layer of its own, a message a parameter."""
+@pytest.mark.parametrize("world", [2, 3])
+@ranks.on("world")
+def test_an_update_of_what_the_next_forward_leaves_out_is_not_lost(rank: int) -> None:
+    """Each leaves out a layer of its own, a message a parameter."""
     world, found = torch.distributed.get_world_size(), {}
     for scheme in ("priority", "dear", "naive"):
         caps = BucketCaps(bucket_cap_mb=0)
@@ -134,13 +125,7 @@ def by_rank(rank: int) -> dict[str, float]:
                 updating.step()
                 updating.zero_grad()
         found[scheme] = apart(made.module.state_dict().values(), [p.detach() for p in model.parameters()])
-    return found
-
-
-@pytest.mark.parametrize("world", [2, 3])
-def test_an_update_of_what_the_next_forward_leaves_out_is_not_lost(world: int) -> None:
-    for found in ranks.run(world, by_rank):
-        assert {scheme: far for scheme, far in found.items() if far > 1e-10} == {}
+    assert {scheme: far for scheme, far in found.items() if far > 1e-10} == {}
 
 
 class Tied(nn.Module):
@@ -157,17 +142,14 @@ class Tied(nn.Module):
         return nn.functional.linear(attended[0], self.uncalled.weight, self.uncalled.bias)
 
 
-def tied(rank: int) -> float:
+@ranks.on(2)
+def test_weights_of_a_module_that_is_never_called_are_updated_before_whoever_uses_them(rank: int) -> None:
     made = ScheduledDataParallel(Tied(), "priority", OPTIMIZERS["sgd"])
     reference = ScheduledDataParallel(Tied(), "flat", OPTIMIZERS["sgd"])
     for number in range(5):
         step(made, number, rank)
         step(reference, number, rank)
-    return apart(made.module.state_dict().values(), reference.module.state_dict().values())
-
-
-def test_weights_of_a_module_that_is_never_called_are_updated_before_whoever_uses_them() -> None:
-    assert max(ranks.run(2, tied)) < 1e-12
+    assert apart(made.module.state_dict().values(), reference.module.state_dict().values()) < 1e-12
 
 
 def hang(ended: Path) -> None:
@@ -236,7 +218,8 @@ def test_an_order_that_is_not_everybody_s_ends_every_rank_with_one_message(tmp_p
     assert "Traceback" not in done.stderr.partition("error: ")[2].partition("\n")[0]
 
 
-def alternating(rank: int) -> int:
+@ranks.on(2)
+def test_a_scheme_of_one_s_own_is_carried_out(rank: int) -> None:
     made = wrapped(rank, "tests.ddpexec.schedules.own:every_second")
     for number in range(4):
         loss_of(made, *mine(number, rank)).backward()
@@ -244,20 +227,14 @@ def alternating(rank: int) -> int:
             made.optimizer.step()
             made.optimizer.zero_grad()
     made.complete()
-    return made.reducer.launcher.carried_bytes - 2 * made.schedule.size_bytes
+    assert made.reducer.launcher.carried_bytes == 2 * made.schedule.size_bytes
 
 
-def test_a_scheme_of_one_s_own_is_carried_out() -> None:
-    assert ranks.run(2, alternating) == [0, 0]
-
-
-def refused(rank: int) -> list[str]:
-    said = []
+@ranks.on(1)
+def test_what_cannot_be_carried_out_is_refused(rank: int) -> None:
     for scheme in ("dpp", "json:dumps"):
-        try:
+        with pytest.raises(InputError):
             wrapped(rank, scheme)
-        except InputError as error:
-            said.append(str(error))
     sparse = nn.Sequential(nn.Embedding(10, 3, sparse=True))
     with pytest.raises(ExecutionError, match=r"0\.weight: its gradient is sparse"):
         ScheduledDataParallel(sparse, "flat", OPTIMIZERS["sgd"])
@@ -268,10 +245,11 @@ def refused(rank: int) -> list[str]:
         made.optimizer.step(lambda: 0.0)
     with pytest.raises(ExecutionError, match="sharded"):
         wrapped(rank, "zero1").optimizer.state_dict()
-    return said
 
 
-def freed(rank: int, scheme: str) -> tuple[bool, list[str]]:
+@pytest.mark.parametrize("scheme", ["ddp", "zero2", "priority"])
+@ranks.on(2)
+def test_what_nobody_holds_any_more_is_freed_with_its_threads(rank: int, scheme: str) -> None:
     made = wrapped(rank, scheme)
     step(made, 0, rank)
     made.complete()
@@ -281,13 +259,5 @@ def freed(rank: int, scheme: str) -> tuple[bool, list[str]]:
     until_s = time.monotonic() + 5
     while (left := [t.name for t in threading.enumerate() if t.name == "ddpexec lane"]) and time.monotonic() < until_s:
         time.sleep(0.01)
-    return gone() is None, left
-
-
-@pytest.mark.parametrize("scheme", ["ddp", "zero2", "priority"])
-def test_what_nobody_holds_any_more_is_freed_with_its_threads(scheme: str) -> None:
-    assert ranks.run(2, freed, scheme) == [(True, [])] * 2
-
-
-def test_what_cannot_be_carried_out_is_refused() -> None:
-    assert len(ranks.run(1, refused)[0]) == 2
+    assert gone() is None
+    assert left == []

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.optim import _apply_optimizer_in_backward
+from torch.nn.parallel.distributed import _MixedPrecision
+from torch.utils.checkpoint import checkpoint
 
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.errors import OptionError
+from ddpexec.schedules.wrapper import ScheduledDataParallel
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
-from torch.distributed.optim import _apply_optimizer_in_backward  # noqa: E402
-from torch.nn.parallel.distributed import _MixedPrecision  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from ddpexec.errors import OptionError  # noqa: E402
-from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
-from tests.ddpexec.schedules.training import CAPS, OPTIMIZERS, apart, mine  # noqa: E402
+from tests.ddpexec.schedules.training import CAPS, OPTIMIZERS, apart, mine
 
 SUMS = ("naive", "flat", "ddp", "priority", "horovod", "multiworker-mirrored")
 OTHERS = ("priority:256B", "dear", "zero1", "zero2", "gradientflow")
@@ -69,8 +65,9 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 
 
-def outcomes(rank: int, schemes: tuple[str, ...]) -> dict[tuple[str, str], float | str]:
-    """Return by scheme and feature how far the weights are from those without it, or what refused it."""
+@pytest.mark.parametrize("schemes", [SUMS, OTHERS, AVERAGES], ids=["sums", "others", "averages"])
+@ranks.on(2, timeout_s=110)
+def test_a_feature_changes_no_weight_or_is_refused_with_the_reason(rank: int, schemes: tuple[str, ...]) -> None:
     found: dict[tuple[str, str], float | str] = {}
     for scheme in schemes:
         expected = weights(rank, scheme, find_unused_parameters=True)
@@ -79,24 +76,18 @@ def outcomes(rank: int, schemes: tuple[str, ...]) -> dict[tuple[str, str], float
                 found[scheme, feature] = apart(weights(rank, scheme, feature, **options), expected)
             except OptionError as error:
                 found[scheme, feature] = str(error)
-    return found
+    for (scheme, feature), outcome in found.items():
+        if feature == "static_graph" or (feature == "comm hook" and scheme in SUMS):
+            assert isinstance(outcome, float), (scheme, feature, outcome)
+            assert outcome < 1e-10, (scheme, feature)
+        else:
+            assert isinstance(outcome, str), (scheme, feature)
+            assert f"scheme {scheme.partition(':')[0]}" in outcome
+            assert "; use" in outcome or "; give" in outcome
 
 
-@pytest.mark.parametrize("schemes", [SUMS, OTHERS, AVERAGES], ids=["sums", "others", "averages"])
-def test_a_feature_changes_no_weight_or_is_refused_with_the_reason(schemes: tuple[str, ...]) -> None:
-    for found in ranks.run(2, outcomes, schemes, timeout_s=110):
-        for (scheme, feature), outcome in found.items():
-            if feature == "static_graph" or (feature == "comm hook" and scheme in SUMS):
-                assert isinstance(outcome, float), (scheme, feature, outcome)
-                assert outcome < 1e-10, (scheme, feature)
-            else:
-                assert isinstance(outcome, str), (scheme, feature)
-                assert f"scheme {scheme.partition(':')[0]}" in outcome
-                assert "; use" in outcome or "; give" in outcome
-
-
-def lowered(rank: int) -> dict[str, float | str]:
-    """Return by scheme how far it ends from DDP under mixed precision, or what refused it."""
+@ranks.on(2, timeout_s=110)
+def test_mixed_precision_ends_where_ddps_does_or_is_refused(rank: int) -> None:
     found: dict[str, float | str] = {}
     expected: dict[str, list[Any]] = {}
     for scheme in ("", *SUMS, *OTHERS, *AVERAGES, *(f"{name}, sums in fp32" for name in ("", *SUMS, "dear"))):
@@ -132,17 +123,12 @@ def lowered(rank: int) -> dict[str, float | str]:
         weights_now = [parameter.detach().clone() for parameter in model.parameters()]
         found[scheme] = apart(weights_now, expected.setdefault(wide, weights_now))
     assert apart(*expected.values()) > 0  # the type of the sums tells
-    return found
-
-
-def test_mixed_precision_ends_where_ddps_does_or_is_refused() -> None:
-    for found in ranks.run(2, lowered, timeout_s=110):
-        for scheme, outcome in found.items():
-            if scheme.partition(",")[0] in ("", *LOWERED):
-                assert outcome == 0, (scheme, outcome)
-            else:
-                assert str(outcome).startswith("scheme"), (scheme, outcome)
-                assert "mixed_precision: it " in str(outcome)
+    for scheme, outcome in found.items():
+        if scheme.partition(",")[0] in ("", *LOWERED):
+            assert outcome == 0, (scheme, outcome)
+        else:
+            assert str(outcome).startswith("scheme"), (scheme, outcome)
+            assert "mixed_precision: it " in str(outcome)
 
 
 def uneven(rank: int, made: Any, optimizer: Any, by_initial: bool) -> list[Any]:
@@ -160,8 +146,8 @@ def uneven(rank: int, made: Any, optimizer: Any, by_initial: bool) -> list[Any]:
     return [parameter.detach().clone() for parameter in made.module.parameters()]
 
 
-def beside_ddp(rank: int) -> dict[str, float | str]:
-    """Return by scheme how far it ends from DDP with uneven inputs, or what refused it."""
+@ranks.on(3, timeout_s=110)
+def test_uneven_inputs_end_where_ddp_does_or_are_refused(rank: int) -> None:
     found: dict[str, float | str] = {}
     for by_initial in (True, False):
         ddp = DistributedDataParallel(Twice(recomputed=False), find_unused_parameters=True)
@@ -176,59 +162,33 @@ def beside_ddp(rank: int) -> dict[str, float | str]:
                 found[f"{scheme} {by_initial}"] = apart(uneven(rank, made, made.optimizer, by_initial), expected)
             except OptionError as error:
                 found[f"{scheme} {by_initial}"] = str(error)
-    return found
+    for name, outcome in found.items():
+        if name.startswith((*SUMS, "dear")):
+            assert isinstance(outcome, float), outcome
+            assert outcome < 1e-10, name
+        else:
+            assert str(outcome).startswith("scheme"), name
+            assert "a rank without input would have to" in str(outcome)
 
 
-def test_uneven_inputs_end_where_ddp_does_or_are_refused() -> None:
-    for found in ranks.run(3, beside_ddp, timeout_s=110):
-        for name, outcome in found.items():
-            if name.startswith((*SUMS, "dear")):
-                assert isinstance(outcome, float), outcome
-                assert outcome < 1e-10, name
-            else:
-                assert str(outcome).startswith("scheme"), name
-                assert "a rank without input would have to" in str(outcome)
-
-
-def refused(rank: int) -> list[str]:
+@ranks.on(1)
+def test_a_hook_waits_until_the_schedule_is_made(rank: int) -> None:
     made = ScheduledDataParallel(Twice(recomputed=False), "ddp", OPTIMIZERS["sgd"], learn=2)
-    told: list[tuple[Callable[[], Any], type[Exception]]] = [
-        (lambda: made.register_comm_hook(None, default_hooks.allreduce_hook), OptionError),
-        (lambda: made.register_comm_hook(None, 1), TypeError),  # type: ignore[arg-type]
-    ]
-    said = []
-    for call, kind in told:
-        with pytest.raises(kind) as error:
-            call()
-        said.append(str(error.value))
-    return said
+    with pytest.raises(OptionError, match="the schedule is still to be made"):
+        made.register_comm_hook(None, default_hooks.allreduce_hook)
+    with pytest.raises(TypeError, match="must be callable"):
+        made.register_comm_hook(None, 1)  # type: ignore[arg-type]
 
 
-def test_a_hook_waits_until_the_schedule_is_made() -> None:
-    [learning, number] = ranks.run(1, refused)[0]
-    assert "the schedule is still to be made" in learning
-    assert "must be callable" in number
-
-
-def prepared(rank: int) -> list[str]:
-    """Return what refuses modules that were prepared for what only DDP does."""
-    said = []
-    for prepare in (
-        lambda model: DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["first.weight"]),
-        lambda model: _apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.1}),
-    ):
-        model = Twice(recomputed=False)
-        prepare(model)
-        with pytest.raises(OptionError) as error:
+@ranks.on(1)
+def test_a_module_prepared_for_ddp_alone_is_refused(rank: int) -> None:
+    ignoring, stepping = Twice(recomputed=False), Twice(recomputed=False)
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(ignoring, ["first.weight"])
+    _apply_optimizer_in_backward(torch.optim.SGD, stepping.parameters(), {"lr": 0.1})
+    said = "^scheme zero1: first.weight is to be left alone", "its optimizers step in backward"
+    for model, words in zip((ignoring, stepping), said, strict=True):
+        with pytest.raises(OptionError, match=words):
             ScheduledDataParallel(model, "zero1", OPTIMIZERS["sgd"])
-        said.append(str(error.value))
-    return said
-
-
-def test_a_module_prepared_for_ddp_alone_is_refused() -> None:
-    [ignored, stepping] = ranks.run(1, prepared)[0]
-    assert ignored.startswith("scheme zero1: first.weight is to be left alone")
-    assert "its optimizers step in backward" in stepping
 
 
 class Complex(nn.Module):
@@ -242,8 +202,9 @@ class Complex(nn.Module):
         return (self.weight * factor).abs().sum() + (self.weight * factor).imag.square().sum()
 
 
-def complex_gradients(rank: int) -> list[Any]:
-    """Return the weights after a step by torch's class, by ours and by schemes, with torch's hook of an allreduce."""
+@ranks.on(2)
+def test_a_hook_may_hold_the_parts_of_complex_numbers_as_torchs_own_does(rank: int) -> None:
+    """A step by torch's class, by ours and by schemes, with torch's hook of an allreduce."""
     found = []
     for wrap in (nn.parallel.DistributedDataParallel, DistributedDataParallel, "ddp", "naive"):
         model = Complex()
@@ -257,13 +218,8 @@ def complex_gradients(rank: int) -> list[Any]:
         made(rank + 1.0).backward()
         optimizer.step()
         found.append(model.weight.detach().clone())
-    return found
-
-
-def test_a_hook_may_hold_the_parts_of_complex_numbers_as_torchs_own_does() -> None:
-    for expected, *found in ranks.run(2, complex_gradients):
-        for each in found:
-            assert apart([each], [expected]) < 1e-6
+    for each in found:
+        assert apart([each], [found[0]]) < 1e-6
 
 
 class Leaving(nn.Module):

@@ -3,17 +3,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
+from ddpexec.errors import ModelMismatchError, OptionError
+from ddpexec.schedules.fully_sharded import FullySharded
+from ddpexec.timing.clock import HostClock
+from ddpexec.timing.observe import Observer
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-
-from ddpexec.errors import ModelMismatchError, OptionError  # noqa: E402
-from ddpexec.schedules.fully_sharded import FullySharded  # noqa: E402
-from ddpexec.timing.clock import HostClock  # noqa: E402
-from ddpexec.timing.observe import Observer  # noqa: E402
-from tests.ddpexec.schedules.training import OPTIMIZERS, alone, apart, batch, loss_of, mine, model_of  # noqa: E402
+from tests.ddpexec.schedules.training import OPTIMIZERS, alone, apart, batch, loss_of, mine, model_of
 
 STEPS = 5
 
@@ -39,18 +36,6 @@ def trained(rank: int, scheme: str, optimizer: str, micro: int = 1) -> tuple[lis
     return weights, sent, made
 
 
-def distances(rank: int, schemes: list[str]) -> dict[str, float]:
-    world, found = torch.distributed.get_world_size(), {}
-    for scheme in schemes:
-        for optimizer in OPTIMIZERS:
-            for micro in (1, 2):
-                weights, _, _ = trained(rank, scheme, optimizer, micro)
-                expected = alone(optimizer, world, every=micro)
-                far = max(apart(some, others) for some, others in zip(weights, expected[:STEPS], strict=True))
-                found[f"{scheme} {optimizer} {micro}"] = far
-    return found
-
-
 @pytest.mark.parametrize(
     ("world", "schemes"),
     [
@@ -60,16 +45,18 @@ def distances(rank: int, schemes: list[str]) -> dict[str, float]:
         pytest.param(4, ["hsdp:2"], marks=pytest.mark.needs("minutes")),
     ],
 )
-def test_steps_end_with_the_weights_of_one_process(world: int, schemes: list[str]) -> None:
-    for found in ranks.run(world, distances, schemes):
-        assert len(found) == len(schemes) * 2 * len(OPTIMIZERS)
-        assert {name: far for name, far in found.items() if far > 1e-10} == {}
-
-
-def compared(rank: int, scheme: str) -> tuple[list[Any], list[Any]]:
-    _, sent, made = trained(rank, scheme, "sgd")
-    planned = [(n, str(m.op), m.size_bytes, m.parameters) for n, m in enumerate(made.schedule)]
-    return sent, planned
+@ranks.on("world")
+def test_steps_end_with_the_weights_of_one_process(rank: int, schemes: list[str]) -> None:
+    world, found = torch.distributed.get_world_size(), {}
+    for scheme in schemes:
+        for optimizer in OPTIMIZERS:
+            for micro in (1, 2):
+                weights, _, _ = trained(rank, scheme, optimizer, micro)
+                expected = alone(optimizer, world, every=micro)
+                far = max(apart(some, others) for some, others in zip(weights, expected[:STEPS], strict=True))
+                found[f"{scheme} {optimizer} {micro}"] = far
+    assert len(found) == len(schemes) * 2 * len(OPTIMIZERS)
+    assert {name: far for name, far in found.items() if far > 1e-10} == {}
 
 
 @pytest.mark.parametrize(
@@ -79,11 +66,13 @@ def compared(rank: int, scheme: str) -> tuple[list[Any], list[Any]]:
      (2, "fsdp2:backward_prefetch=2"), (2, "fsdp2:wrap=0+2.0+4"), (2, "fsdp2:wrap=2.*,forward_prefetch=1"),
      (2, "fsdp2:wrap=0+2.*,forward_prefetch=2,backward_prefetch=2,reshard_root")],
 )  # fmt: skip
-def test_the_bytes_and_the_order_of_collectives_are_the_schedule_s(world: int, scheme: str) -> None:
-    for sent, planned in ranks.run(world, compared, scheme):
-        assert len(sent) == STEPS
-        for iteration in sent:
-            assert iteration == planned
+@ranks.on("world")
+def test_the_bytes_and_the_order_of_collectives_are_the_schedule_s(rank: int, scheme: str) -> None:
+    _, sent, made = trained(rank, scheme, "sgd")
+    planned = [(n, str(m.op), m.size_bytes, m.parameters) for n, m in enumerate(made.schedule)]
+    assert len(sent) == STEPS
+    for iteration in sent:
+        assert iteration == planned
 
 
 class Unlike(torch.nn.Module):
@@ -105,22 +94,13 @@ class Unlike(torch.nn.Module):
 KINDS = ["two types", "sparse", "ModuleList", "needs a gradient"]
 
 
-def refused(rank: int) -> list[str]:
-    found = []
+@ranks.on(2)
+def test_what_cannot_be_sharded_is_named_on_every_rank(rank: int) -> None:
     for kind in KINDS:
-        with pytest.raises(OptionError) as caught:
+        with pytest.raises(OptionError, match=kind):
             FullySharded(Unlike(kind), "fsdp2", OPTIMIZERS["sgd"])
-        found.append(str(caught.value))
-    with pytest.raises(ModelMismatchError) as differing:
+    with pytest.raises(ModelMismatchError, match="rank 1"):
         FullySharded(model_of(), ["fsdp2", "fsdp2:noreshard"][rank], OPTIMIZERS["sgd"])
-    return [*found, str(differing.value)]
-
-
-def test_what_cannot_be_sharded_is_named_on_every_rank() -> None:
-    for *kinds, differing in ranks.run(2, refused):
-        for kind, message in zip(KINDS, kinds, strict=True):
-            assert kind in message
-        assert "rank 1" in differing
 
 
 def in_single_precision(rank: int) -> list[float]:

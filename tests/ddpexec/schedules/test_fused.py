@@ -21,7 +21,8 @@ SCHEMES = (
 )  # fmt: skip
 
 
-def distances(rank: int) -> dict[str, float]:
+@ranks.on(2, timeout_s=110)
+def test_steps_end_with_the_weights_of_one_process(rank: int) -> None:
     found = {}
     for optimizer in OPTIMIZERS:
         expected = alone(optimizer, 2)[-1]
@@ -29,16 +30,11 @@ def distances(rank: int) -> dict[str, float]:
             for learn in (0, 3):
                 name = f"{scheme} {optimizer} {learn}"
                 found[name] = apart(trained(rank, scheme, optimizer, learn=learn), expected)
-    return found
+    assert {name: far for name, far in found.items() if far > 1e-10} == {}
 
 
-def test_steps_end_with_the_weights_of_one_process() -> None:
-    for found in ranks.run(2, distances, timeout_s=110):
-        assert {name: far for name, far in found.items() if far > 1e-10} == {}
-
-
-def held_back(rank: int) -> list[tuple[int, float, float]]:
-    """Return of each buffer that waits for its cycle how long it was to be held back, and was."""
+@ranks.on(2)
+def test_a_buffer_is_held_back_until_its_cycle(rank: int) -> None:
     handed: list[float] = []
     began: list[float] = []
     launch, begin = lanes.CommunicationStream.launch, lanes.begin
@@ -60,14 +56,10 @@ def held_back(rank: int) -> list[tuple[int, float, float]]:
             loss_of(made, *mine(number, rank)).backward()
             made.optimizer.step()
     delays = [message.delay_s for message in made.schedule]
-    return [
+    found = [
         (len(delays), delay, late - early) for delay, early, late in zip(delays, handed, sorted(began), strict=True)
     ]
-
-
-def test_a_buffer_is_held_back_until_its_cycle() -> None:
-    for found in ranks.run(2, held_back):
-        assert found
-        for _, planned_s, held_s in found:
-            assert planned_s > 0
-            assert held_s >= planned_s
+    assert found
+    for _, planned_s, held_s in found:
+        assert planned_s > 0
+        assert held_s >= planned_s

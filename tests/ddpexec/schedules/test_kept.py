@@ -6,13 +6,11 @@ import io
 from typing import Any
 
 import pytest
+import torch
 
+from ddpexec.errors import OptionError
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-from ddpexec.errors import OptionError  # noqa: E402
-from tests.ddpexec.schedules.training import loss_of, mine, wrapped  # noqa: E402
+from tests.ddpexec.schedules.training import loss_of, mine, wrapped
 
 BEFORE, AFTER = 3, 6
 SCHEMES = [
@@ -81,22 +79,15 @@ def test_a_resumed_run_ends_with_the_same_bits(world: int) -> None:
         assert not any(without for *_, without in found.values())
 
 
-def refused(rank: int) -> list[str]:
+@ranks.on(1)
+def test_another_scheme_s_state_is_refused(rank: int) -> None:
     kept = wrapped(0, "averaging:4").scheme_state_dict()
-    found = []
-    states = (kept, {**kept, "place": (rank, 3)}, {**kept, "tensors": [torch.zeros(3)]})
-    for scheme, state in zip(("averaging:5", "averaging:4", "averaging:4"), states, strict=True):
-        with pytest.raises(OptionError) as said:
-            wrapped(0, scheme).load_scheme_state_dict(state)
-        found.append(str(said.value))
-    learning = wrapped(0, "averaging:4", learn=2)
-    with pytest.raises(OptionError) as said:
-        learning.load_scheme_state_dict(kept)
-    return [*found, str(said.value)]
-
-
-def test_another_scheme_s_state_is_refused() -> None:
-    [found] = ranks.run(1, refused)
-    needles = ("of scheme 'averaging:4'", "of place (0, 3)", "of tensors of [3] elements", "still to be made")
-    for said, needle in zip(found, needles, strict=True):
-        assert needle in said
+    refused: list[tuple[Any, dict[str, Any], str]] = [
+        (wrapped(0, "averaging:5"), kept, "of scheme 'averaging:4'"),
+        (wrapped(0, "averaging:4"), {**kept, "place": (rank, 3)}, r"of place \(0, 3\)"),
+        (wrapped(0, "averaging:4"), {**kept, "tensors": [torch.zeros(3)]}, r"of tensors of \[3\] elements"),
+        (wrapped(0, "averaging:4", learn=2), kept, "still to be made"),
+    ]
+    for made, state, said in refused:
+        with pytest.raises(OptionError, match=said):
+            made.load_scheme_state_dict(state)

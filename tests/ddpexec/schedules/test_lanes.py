@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import pytest
+import torch
+import torch.distributed as dist
 
-torch = pytest.importorskip("torch")
-import torch.distributed as dist  # noqa: E402
-
-from ddpexec.schedules.lanes import begin  # noqa: E402
-from ddpsim.operations import Operation  # noqa: E402
-from tests.ddpexec.groups import ranks  # noqa: E402
+from ddpexec.schedules.lanes import begin
+from ddpsim.operations import Operation
+from tests.ddpexec.groups import ranks
 
 
 def parts(rank: int) -> list[list[float]]:

@@ -6,21 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from ddpexec.compression import hook_for
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.errors import OptionError
+from ddpexec.schedules.fully_sharded import FullySharded
+from ddpexec.schedules.wrapper import ScheduledDataParallel
+from ddpsim.bucketing import BucketCaps
+from ddpsim.errors import InputError, PlanError
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from ddpexec.compression import hook_for  # noqa: E402
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from ddpexec.errors import OptionError  # noqa: E402
-from ddpexec.schedules.fully_sharded import FullySharded  # noqa: E402
-from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
-from ddpsim.bucketing import BucketCaps  # noqa: E402
-from ddpsim.errors import InputError, PlanError  # noqa: E402
-from tests.ddpexec.schedules.training import OPTIMIZERS, apart, wrapped  # noqa: E402
+from tests.ddpexec.schedules.training import OPTIMIZERS, apart, wrapped
 
 ALONE = BucketCaps(bucket_cap_mb=0)
 """A message a parameter."""
@@ -89,53 +86,42 @@ def far(
     return apart(made.module.state_dict().values(), [p.detach() for p in model.parameters()])
 
 
-def in_one_micro_batch(rank: int) -> dict[str, float]:
+@ranks.on(2)
+def test_a_gradient_that_later_micro_batches_leave_out_is_kept(rank: int) -> None:
     """Use a layer in the first of three micro-batches, all of which send."""
     used: Use = lambda step, micro, place: (0, 1, 2) if micro == 0 else (0, 2)  # noqa: E731
     schemes = ("ddp", "dear", "priority", "zero1")
-    return {s: far(rank, s, "sgd", used, 3, find_unused_parameters=True) for s in schemes}
+    found = {s: far(rank, s, "sgd", used, 3, find_unused_parameters=True) for s in schemes}
+    assert {scheme: off for scheme, off in found.items() if off > 1e-10} == {}
 
 
-def test_a_gradient_that_later_micro_batches_leave_out_is_kept() -> None:
-    for found in ranks.run(2, in_one_micro_batch):
-        assert {scheme: off for scheme, off in found.items() if off > 1e-10} == {}
-
-
-def served(rank: int) -> float:
+@ranks.on(3)
+def test_servers_take_no_part_in_telling_what_was_used(rank: int) -> None:
     used: Use = lambda step, micro, place: (0, 1, 2) if (step + place) % 2 or step == 0 else (0, 2)  # noqa: E731
-    return far(rank, "parameter-server", "sgd", used, find_unused_parameters=True)
+    assert far(rank, "parameter-server", "sgd", used, find_unused_parameters=True) < 1e-10
 
 
-def test_servers_take_no_part_in_telling_what_was_used() -> None:
-    assert max(ranks.run(3, served)) < 1e-10
-
-
-def learned(rank: int) -> dict[str, float]:
+@ranks.on(2)
+def test_flat_parts_take_over_the_state_of_their_parameters(rank: int) -> None:
     """Let ZeRO take over what optimizers of whole parameters know, a scalar's among them."""
     used: Use = lambda step, micro, place: (0, 1, 2)  # noqa: E731
     found = {f"{s} {o}": far(rank, s, o, used, learn=2) for s in ("zero1", "zero2") for o in OPTIMIZERS}
-    return found | {"in the midst": far(rank, "averaging:1", "sgd", used, 2, 1, learn=1, accumulate=2)}
+    found["in the midst"] = far(rank, "averaging:1", "sgd", used, 2, 1, learn=1, accumulate=2)
+    assert {scheme: off for scheme, off in found.items() if off > 1e-10} == {}
 
 
-def test_flat_parts_take_over_the_state_of_their_parameters() -> None:
-    for found in ranks.run(2, learned):
-        assert {scheme: off for scheme, off in found.items() if off > 1e-10} == {}
-
-
-def never_used(rank: int) -> dict[str, float]:
+@ranks.on(2)
+def test_what_was_never_used_gets_no_gradient_of_zeros(rank: int) -> None:
     """Reset gradients to zeros: a layer that was never used has none, so that its weights do not decay."""
     used: Use = lambda step, micro, place: (0, 2)  # noqa: E731
     schemes = ("naive", "dear", "ddp")
-    return {s: far(rank, s, "adamw", used, to_none=False, find_unused_parameters=True) for s in schemes}
+    found = {s: far(rank, s, "adamw", used, to_none=False, find_unused_parameters=True) for s in schemes}
+    assert {scheme: off for scheme, off in found.items() if off > 1e-10} == {}
 
 
-def test_what_was_never_used_gets_no_gradient_of_zeros() -> None:
-    for found in ranks.run(2, never_used):
-        assert {scheme: off for scheme, off in found.items() if off > 1e-10} == {}
-
-
-def whole_sum(rank: int) -> float:
-    """Return how far a layer that is used once ends from what plain SGD makes of its gradient, sent chunk by chunk."""
+@ranks.on(2)
+def test_chunks_that_are_sent_later_are_not_lost_where_their_parameter_is_not_used_then(rank: int) -> None:
+    """Sent chunk by chunk, beside what plain SGD makes of its gradient."""
     sgd = lambda parameters: torch.optim.SGD(parameters, lr=0.1)  # noqa: E731
     scheme = "gradientflow:density=0.2,chunk=1"
     made = ScheduledDataParallel(Scaled(), scheme, sgd, find_unused_parameters=True)
@@ -146,14 +132,11 @@ def whole_sum(rank: int) -> float:
         made(data(step, rank), (1,) if step == 0 else ()).square().mean().backward()
         made.optimizer.step()
         made.optimizer.zero_grad()
-    return apart([made.module.layers[1].weight], [model.layers[1].weight - 0.1 * model.layers[1].weight.grad])
+    assert apart([made.module.layers[1].weight], [model.layers[1].weight - 0.1 * model.layers[1].weight.grad]) < 1e-10
 
 
-def test_chunks_that_are_sent_later_are_not_lost_where_their_parameter_is_not_used_then() -> None:
-    assert max(ranks.run(2, whole_sum)) < 1e-10
-
-
-def a_step_alone(rank: int) -> float:
+@ranks.on(2)
+def test_a_step_alone_does_not_take_the_place_of_one_that_is_pending(rank: int) -> None:
     """Step under `no_sync` while the step before is still to be carried out in a layer that is left out."""
     made = ScheduledDataParallel(Branches(), "priority", OPTIMIZERS["sgd"], caps=ALONE, find_unused_parameters=True)
     model = Branches()
@@ -169,15 +152,12 @@ def a_step_alone(rank: int) -> float:
         made(data(1, rank), (0,)).square().mean().backward()
         made.optimizer.step()
     plain.step()
-    return apart([made.module.layers[1].weight], [model.layers[1].weight.detach()])
+    assert apart([made.module.layers[1].weight], [model.layers[1].weight.detach()]) < 1e-10
 
 
-def test_a_step_alone_does_not_take_the_place_of_one_that_is_pending() -> None:
-    assert max(ranks.run(2, a_step_alone)) < 1e-10
-
-
-def rate_after_loading(rank: int) -> float:
-    """Return how far weights move by a step of rate zero, after a sharded state was loaded."""
+@ranks.on(2)
+def test_learning_rates_are_those_that_are_set_after_a_sharded_state_is_loaded(rank: int) -> None:
+    """A step of rate zero moves no weight."""
     made = wrapped(rank, "zero1")
     made.optimizer.load_shard_state_dict(made.optimizer.shard_state_dict())
     before = [parameter.detach().clone() for parameter in made.module.parameters()]
@@ -186,11 +166,7 @@ def rate_after_loading(rank: int) -> float:
     made(torch.ones(2, 6, dtype=torch.float64)).sum().backward()
     made.optimizer.step()
     made.complete()
-    return apart(made.module.state_dict().values(), before)
-
-
-def test_learning_rates_are_those_that_are_set_after_a_sharded_state_is_loaded() -> None:
-    assert max(ranks.run(2, rate_after_loading)) == 0
+    assert apart(made.module.state_dict().values(), before) == 0
 
 
 class Complex(nn.Linear):
@@ -200,38 +176,22 @@ class Complex(nn.Linear):
         return super().forward(x).abs()
 
 
-def refused(rank: int) -> list[str]:
-    def said(kind: type[Exception], make: Callable[[], Any]) -> str:
-        with pytest.raises(kind) as error:
-            make()
-        return str(error.value)
-
+@ranks.on(2)
+def test_what_a_scheme_cannot_do_is_refused_before_it_trains(rank: int) -> None:
     empty = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Embedding(0, 2)})
     shared = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     shared[1].bias = shared[0].bias
     model = DistributedDataParallel(Complex(3, 2, dtype=torch.complex64))
     model.register_comm_hook(*hook_for("topk:0.5"))
-    return [
-        said(PlanError, lambda: wrapped(rank, "gradientflow", learn=2, accumulate=2)),
-        said(OptionError, lambda: wrapped(rank, "dataparallel", learn=2)),
-        said(OptionError, lambda: wrapped(rank, "zero1", learn=2, find_unused_parameters=True)),
-        said(OptionError, lambda: wrapped(rank, "ddp", every=2, accumulate=3)),
-        said(OptionError, lambda: FullySharded(empty, "fsdp2", OPTIMIZERS["sgd"])),
-        said(OptionError, lambda: FullySharded(shared, "hsdp:1", OPTIMIZERS["sgd"])),
-        said(InputError, lambda: model(torch.ones(1, 3, dtype=torch.complex64)).sum().backward()),
+    refused: list[tuple[type[Exception], str, Callable[[], Any]]] = [
+        (PlanError, "micro-batches a step", lambda: wrapped(rank, "gradientflow", learn=2, accumulate=2)),
+        (OptionError, "threads", lambda: wrapped(rank, "dataparallel", learn=2)),
+        (OptionError, "left out of", lambda: wrapped(rank, "zero1", learn=2, find_unused_parameters=True)),
+        (OptionError, "a step is of 3", lambda: wrapped(rank, "ddp", every=2, accumulate=3)),
+        (OptionError, "no elements", lambda: FullySharded(empty, "fsdp2", OPTIMIZERS["sgd"])),
+        (OptionError, "0.bias of 0 and 1.bias of 1", lambda: FullySharded(shared, "hsdp:1", OPTIMIZERS["sgd"])),
+        (InputError, "codecs write real", lambda: model(torch.ones(1, 3, dtype=torch.complex64)).sum().backward()),
     ]
-
-
-def test_what_a_scheme_cannot_do_is_refused_before_it_trains() -> None:
-    one, other = ranks.run(2, refused)
-    assert one == other
-    needles = (
-        "micro-batches a step",
-        "threads",
-        "left out of",
-        "a step is of 3",
-        "no elements",
-        "0.bias of 0 and 1.bias of 1",
-        "codecs write real",
-    )
-    assert [needle for said, needle in zip(one, needles, strict=True) if needle not in said] == []
+    for kind, said, make in refused:
+        with pytest.raises(kind, match=said):
+            make()

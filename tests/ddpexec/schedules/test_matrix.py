@@ -7,20 +7,17 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel.distributed import _MixedPrecision
 
+from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.errors import OptionError
+from ddpexec.schedules.wrapper import ScheduledDataParallel
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
-from torch.nn.parallel.distributed import _MixedPrecision  # noqa: E402
-
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from ddpexec.errors import OptionError  # noqa: E402
-from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
-from tests.ddpexec.schedules.test_features import AVERAGES, LOWERED, OTHERS, SUMS, Twice  # noqa: E402
-from tests.ddpexec.schedules.training import CAPS, apart, mine, model_of  # noqa: E402
+from tests.ddpexec.schedules.test_features import AVERAGES, LOWERED, OTHERS, SUMS, Twice
+from tests.ddpexec.schedules.training import CAPS, apart, mine, model_of
 
 STEPS = 5
 SCHEMES = (*SUMS, *OTHERS, *AVERAGES)
@@ -95,8 +92,9 @@ def trained(rank: int, scheme: str, feature: str) -> list[list[Any]]:
     return seen
 
 
-def walked(rank: int, feature: str) -> dict[str, float | str]:
-    """Return by scheme how far any step ends from DDP's, or what refused it."""
+@pytest.mark.parametrize("feature", TAKEN)
+@ranks.on(2, timeout_s=150)
+def test_a_scheme_ends_where_ddp_does_or_says_why_it_cannot(rank: int, feature: str) -> None:
     expected = trained(rank, "", feature)
     found: dict[str, float | str] = {}
     for scheme in SCHEMES:
@@ -105,23 +103,17 @@ def walked(rank: int, feature: str) -> dict[str, float | str]:
             found[scheme] = max(map(apart, seen, expected))
         except OptionError as error:
             found[scheme] = str(error)
-    return found
+    assert {scheme for scheme, outcome in found.items() if isinstance(outcome, float)} == set(TAKEN[feature])
+    for scheme, outcome in found.items():
+        if isinstance(outcome, str):
+            assert outcome.startswith(f"scheme {scheme.partition(':')[0]}"), outcome
+            assert "; use" in outcome or "; give" in outcome, outcome
+        elif scheme in AS_DDP:
+            assert outcome < 1e-10, scheme
 
 
-@pytest.mark.parametrize("feature", TAKEN)
-def test_a_scheme_ends_where_ddp_does_or_says_why_it_cannot(feature: str) -> None:
-    for found in ranks.run(2, walked, feature, timeout_s=150):
-        assert {scheme for scheme, outcome in found.items() if isinstance(outcome, float)} == set(TAKEN[feature])
-        for scheme, outcome in found.items():
-            if isinstance(outcome, str):
-                assert outcome.startswith(f"scheme {scheme.partition(':')[0]}"), outcome
-                assert "; use" in outcome or "; give" in outcome, outcome
-            elif scheme in AS_DDP:
-                assert outcome < 1e-10, scheme
-
-
-def resumed(rank: int) -> dict[str, float]:
-    """Return by scheme how far it ends from itself where it is saved after any of the steps, and taken up again."""
+@ranks.on(2, timeout_s=150)
+def test_a_scheme_is_saved_and_taken_up_again_after_any_step(rank: int) -> None:
     found = {}
     for scheme in SCHEMES:
         made, optimizer = wrapped(scheme, "nothing")
@@ -138,9 +130,4 @@ def resumed(rank: int) -> dict[str, float]:
             other.load_scheme_state_dict(kept)
             [*_, again] = steps(rank, other, optimizer, "nothing", begin=after)
             found[scheme] = max(found[scheme], apart(again, weights))
-    return found
-
-
-def test_a_scheme_is_saved_and_taken_up_again_after_any_step() -> None:
-    for found in ranks.run(2, resumed, timeout_s=150):
-        assert max(found.values()) < 1e-12, found
+    assert max(found.values()) < 1e-12, found

@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from ddpexec.ddp.parameters import collect  # noqa: E402
-from ddpexec.errors import OptionError  # noqa: E402
-from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
-from ddpsim.bucketing import BucketCaps, rebuilt_plan  # noqa: E402
-from ddpsim.errors import PlanError  # noqa: E402
-from ddpsim.schedules.named import scheme_named  # noqa: E402
-from ddpsim.schedules.schemes import SAME_SUMS  # noqa: E402
-from ddpsim.schedules.setup import SchemeInputs  # noqa: E402
-from tests.ddpexec.groups import ranks  # noqa: E402
-from tests.ddpexec.schedules.training import CAPS, OPTIMIZERS, loss_of, mine, model_of, wrapped  # noqa: E402
+from ddpexec.ddp.parameters import collect
+from ddpexec.errors import OptionError
+from ddpexec.schedules.wrapper import ScheduledDataParallel
+from ddpsim.bucketing import BucketCaps, rebuilt_plan
+from ddpsim.errors import PlanError
+from ddpsim.schedules.named import scheme_named
+from ddpsim.schedules.schemes import SAME_SUMS
+from ddpsim.schedules.setup import SchemeInputs
+from tests.ddpexec.groups import ranks
+from tests.ddpexec.schedules.training import CAPS, OPTIMIZERS, loss_of, mine, model_of, wrapped
 
 STEPS = 11
 OTHER = BucketCaps(bucket_cap_mb=0.004)
@@ -56,45 +55,39 @@ def train(model: Any, rank: int, schemes: tuple[str, ...], **options: Any) -> tu
     return after, model.optimizer.state_dict()
 
 
-def exchanged(rank: int, optimizer: str, options: dict[str, Any]) -> tuple[bool, bool, float, str]:
-    steps = {"accumulate": options.pop("accumulate", 1)}
-    kept, state = train(wrapped(rank, "ddp", optimizer, **options), rank, (), **steps)
-    model = wrapped(rank, "ddp", optimizer, **options)
-    found, other = train(model, rank, (*SAME_SUMS[1:], "priority:64B", "ddp"), **steps)
-    same = all(all(map(torch.equal, before, now)) for before, now in zip(kept, found, strict=True))
-    values = [each["state"][index] for each in (state, other) for index in sorted(each["state"])]
-    half = len(values) // 2
-    alike = all(
-        torch.equal(torch.as_tensor(a[key]), torch.as_tensor(b[key]))
-        for a, b in zip(values[:half], values[half:], strict=True)
-        for key in a
-        if a[key] is not None
-    )
-    return same, alike, model.optimizer.param_groups[0]["lr"], model.schedule.scheme
-
-
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
 @pytest.mark.parametrize(
     "options",
     [{}, {"static_graph": True}, {"find_unused_parameters": True}, {"accumulate": 2}],
     ids=["plain", "static", "unused", "no_sync"],
 )
-def test_schemes_taken_in_turn_end_with_the_bits_and_the_optimizer_of_one(optimizer: str, options: Any) -> None:
-    for same, alike, rate, scheme in ranks.run(2, exchanged, optimizer, dict(options)):
-        assert same
-        assert alike
-        assert rate == pytest.approx({"sgd": 0.05, "adamw": 0.01}[optimizer] * 0.7**5)
-        assert scheme == "priority:64B"
+@ranks.on(2)
+def test_schemes_taken_in_turn_end_with_the_bits_and_the_optimizer_of_one(
+    rank: int, optimizer: str, options: dict[str, Any]
+) -> None:
+    steps = {"accumulate": options.get("accumulate", 1)}
+    options = {name: value for name, value in options.items() if name != "accumulate"}
+    kept, state = train(wrapped(rank, "ddp", optimizer, **options), rank, (), **steps)
+    model = wrapped(rank, "ddp", optimizer, **options)
+    found, other = train(model, rank, (*SAME_SUMS[1:], "priority:64B", "ddp"), **steps)
+    assert all(all(map(torch.equal, before, now)) for before, now in zip(kept, found, strict=True))
+    values = [each["state"][index] for each in (state, other) for index in sorted(each["state"])]
+    half = len(values) // 2
+    assert all(
+        torch.equal(torch.as_tensor(a[key]), torch.as_tensor(b[key]))
+        for a, b in zip(values[:half], values[half:], strict=True)
+        for key in a
+        if a[key] is not None
+    )
+    assert model.optimizer.param_groups[0]["lr"] == pytest.approx({"sgd": 0.05, "adamw": 0.01}[optimizer] * 0.7**5)
+    assert model.schedule.scheme == "priority:64B"
 
 
-def rounded(rank: int) -> float:
+@ranks.on(3)
+def test_on_three_ranks_weights_differ_by_rounding_alone(rank: int) -> None:
     kept, _ = train(wrapped(rank, "ddp"), rank, ())
     found, _ = train(wrapped(rank, "ddp"), rank, SAME_SUMS[1:])
-    return max(float((a - b).abs().max()) for a, b in zip(kept[-1], found[-1], strict=True))
-
-
-def test_on_three_ranks_weights_differ_by_rounding_alone() -> None:
-    assert max(ranks.run(3, rounded)) < 1e-13
+    assert max(float((a - b).abs().max()) for a, b in zip(kept[-1], found[-1], strict=True)) < 1e-13
 
 
 def left(rank: int) -> tuple[list[int], list[int], str]:
@@ -130,36 +123,31 @@ def test_a_scheme_that_was_in_force_leaves_no_hook_and_no_group() -> None:
         assert "no bucket" in refused
 
 
-def apart(rank: int) -> tuple[str, str, str, bool]:
-    """Return what is said where groups of parameters that go together differ; training goes on as it was."""
+@ranks.on(2)
+def test_parameter_groups_that_differ_inside_a_message_are_refused(rank: int) -> None:
+    """Training goes on as it was."""
     model = ScheduledDataParallel(model_of(), "dear", OPTIMIZERS["sgd"], caps=CAPS)
     model.optimizer.param_groups[0]["lr"] = 0.5
-    with pytest.raises(OptionError) as refused:
+    differ = "'lr' is 0.05 and 0.5 in groups that are updated together"
+    with pytest.raises(OptionError, match=differ):
         use(model, "ddp", CAPS)
-    before = model.schedule.scheme
+    assert model.schedule.scheme == "dear"
     model.optimizer.param_groups[0]["lr"] = 0.05
     use(model, "ddp", CAPS)
     loss_of(model, *mine(0, rank)).backward()
     model.optimizer.param_groups[0]["lr"] = 0.5
-    with pytest.raises(OptionError) as later:
+    with pytest.raises(OptionError, match=differ):
         model.optimizer.step()
     for group in model.optimizer.param_groups:
         group["lr"] = 0.25
     model.optimizer.step()
     (own,) = model.optimizer.scheduler.updates
-    return str(refused.value), before, str(later.value), own.optimizer.param_groups[0]["lr"] == 0.25
+    assert own.optimizer.param_groups[0]["lr"] == 0.25
 
 
-def test_parameter_groups_that_differ_inside_a_message_are_refused() -> None:
-    for refused, before, later, taken in ranks.run(2, apart):
-        assert "'lr' is 0.05 and 0.5 in groups that are updated together" in refused
-        assert before == "dear"
-        assert "'lr' is 0.05 and 0.5 in groups that are updated together" in later
-        assert taken
-
-
-def saved(rank: int) -> list[bool]:
-    """Return whether each loaded rate is the one in force, with the schedule it was saved under and with another."""
+@ranks.on(2)
+def test_a_loaded_state_is_taken_by_what_is_stepped_and_by_what_a_user_holds(rank: int) -> None:
+    """With the schedule it was saved under and with another."""
     model = wrapped(rank, "ddp", "adamw")
     loss_of(model, *mine(0, rank)).backward()
     model.optimizer.step()
@@ -170,13 +158,8 @@ def saved(rank: int) -> list[bool]:
     model.optimizer.load_state_dict(state)
     rates = [group["lr"] for update in model.optimizer.scheduler.updates for group in update.groups]
     rates += [group["lr"] for group in model.optimizer.param_groups]
-    return [rate == 0.125 for rate in rates]
-
-
-def test_a_loaded_state_is_taken_by_what_is_stepped_and_by_what_a_user_holds() -> None:
-    for found in ranks.run(2, saved):
-        assert len(found) > 2
-        assert all(found)
+    assert len(rates) > 2
+    assert set(rates) == {0.125}
 
 
 def refusals(rank: int) -> list[str | None]:

@@ -6,18 +6,15 @@ import os
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from ddpexec.errors import ExecutionError, LostRankError, OptionError
+from ddpexec.schedules.wrapper import ScheduledDataParallel
+from ddpsim.errors import PlanError
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from ddpexec.errors import ExecutionError, LostRankError, OptionError  # noqa: E402
-from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
-from ddpsim.errors import PlanError  # noqa: E402
-from tests.ddpexec.schedules.training import CAPS, apart  # noqa: E402
-from tests.profile import training_steps  # noqa: E402
+from tests.ddpexec.schedules.training import CAPS, apart
+from tests.profile import training_steps
 
 STEPS, BATCH, WORDS = training_steps(20), 4, 11
 OPTIMIZERS = {
@@ -93,19 +90,15 @@ def trained(rank: int, servers: int, optimizer: str, every: int = 1) -> Any:
     return [parameter.detach().clone() for parameter in made.module.parameters()]
 
 
-def distances(rank: int, servers: int) -> dict[str, float]:
+@pytest.mark.parametrize(("world", "servers"), [(4, 2), (2, 1)])
+@ranks.on("world", timeout_s=110)
+def test_steps_end_with_the_weights_of_one_process(rank: int, servers: int) -> None:
     workers, found = torch.distributed.get_world_size() - servers, {}
     for optimizer, every in (("sgd", 1), ("adagrad", 2)):
         weights = trained(rank, servers, optimizer, every)
         found[optimizer] = 0.0 if weights is None else apart(weights, alone(optimizer, workers, every))
-    return found
-
-
-@pytest.mark.parametrize(("world", "servers"), [(4, 2), (2, 1)])
-def test_steps_end_with_the_weights_of_one_process(world: int, servers: int) -> None:
-    for found in ranks.run(world, distances, servers, timeout_s=110):
-        assert len(found) == len(OPTIMIZERS)
-        assert {name: far for name, far in found.items() if far > 1e-10} == {}
+    assert len(found) == len(OPTIMIZERS)
+    assert {name: far for name, far in found.items() if far > 1e-10} == {}
 
 
 def losing(rank: int) -> str:
@@ -130,35 +123,20 @@ def test_a_killed_rank_ends_the_others() -> None:
         assert survivors[rank].value.startswith(LostRankError.__name__), survivors[rank]
 
 
-def refused(rank: int) -> list[str]:
-    def said(kind: Any, make: Any) -> str:
-        with pytest.raises(kind) as error:
-            make()
-        return str(error.value)
-
+@ranks.on(2)
+def test_what_cannot_be_is_refused_on_every_rank(rank: int) -> None:
     dense = lambda: ScheduledDataParallel(Words(3, sparse=False), "parallax:sparse=words", OPTIMIZERS["sgd"])  # noqa: E731
     momentum = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9)  # noqa: E731
     adam = lambda parameters: torch.optim.Adam(parameters)  # noqa: E731
-    return [
-        said(OptionError, dense),
-        said(PlanError, lambda: ScheduledDataParallel(nn.Linear(2, 2), "parallax", OPTIMIZERS["sgd"])),
-        said(OptionError, lambda: ScheduledDataParallel(Words(3), "parallax", momentum)),
-        said(OptionError, lambda: ScheduledDataParallel(Words(3), "parallax", adam)),
-        said(PlanError, lambda: wrapped(rank, "parallax:servers=2")),
-        said(OptionError, lambda: wrapped(rank, "dear")),
+    of = lambda model, optimizer: ScheduledDataParallel(model, "parallax", optimizer)  # noqa: E731
+    refused: list[tuple[type[Exception], str, Any]] = [
+        (OptionError, "is dense", dense),
+        (PlanError, "no parameter has a sparse", lambda: of(nn.Linear(2, 2), OPTIMIZERS["sgd"])),
+        (OptionError, "no batch touched", lambda: of(Words(3), momentum)),
+        (OptionError, "no sparse gradient", lambda: of(Words(3), adam)),
+        (PlanError, "clients", lambda: wrapped(rank, "parallax:servers=2")),
+        (OptionError, "is sparse", lambda: wrapped(rank, "dear")),
     ]
-
-
-def test_what_cannot_be_is_refused_on_every_rank() -> None:
-    one, other = ranks.run(2, refused)
-    assert one == other
-    needles = (
-        "is dense",
-        "no parameter has a sparse",
-        "no batch touched",
-        "no sparse gradient",
-        "clients",
-        "is sparse",
-    )
-    for said, needle in zip(one, needles, strict=True):
-        assert needle in said
+    for kind, said, make in refused:
+        with pytest.raises(kind, match=said):
+            make()

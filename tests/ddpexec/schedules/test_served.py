@@ -11,28 +11,16 @@ from typing import Any, cast
 from unittest import mock
 
 import pytest
+import torch
 
+from ddpexec.errors import ExecutionError, LostRankError
+from ddpexec.groups.process_groups import FinishedWork
+from ddpexec.schedules.served import ServerStream
+from ddpsim.errors import PlanError
+from ddpsim.operations import Operation
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-from ddpexec.errors import ExecutionError, LostRankError  # noqa: E402
-from ddpexec.groups.process_groups import FinishedWork  # noqa: E402
-from ddpexec.schedules.served import ServerStream  # noqa: E402
-from ddpsim.errors import PlanError  # noqa: E402
-from ddpsim.operations import Operation  # noqa: E402
-from tests.ddpexec.schedules.training import (  # noqa: E402
-    BATCH,
-    OPTIMIZERS,
-    STEPS,
-    alone,
-    apart,
-    batch,
-    loss_of,
-    model_of,
-    wrapped,
-)
-from tests.forked import command  # noqa: E402
+from tests.ddpexec.schedules.training import BATCH, OPTIMIZERS, STEPS, alone, apart, batch, loss_of, model_of, wrapped
+from tests.forked import command
 
 
 def step(made: Any, number: int, rank: int, workers: int) -> None:
@@ -55,27 +43,14 @@ def trained(rank: int, scheme: str, servers: int, optimizer: str, steps: int = S
     return [parameter.detach().clone() for parameter in made.module.parameters()], len(made.schedule) // 2
 
 
-def without_overlap(rank: int) -> list[float]:
+@ranks.on(3)
+def test_without_overlap_a_gradient_is_taken_once(rank: int) -> None:
     with mock.patch("tests.ddpexec.schedules.test_served.wrapped", functools.partial(wrapped, overlap=False)):
         runs = [
             trained(rank, f"parameter-server:servers=1{option}", 1, "sgd", steps=3)[0] for option in ("", ",tictac") * 5
         ]
-    return [apart(weights, alone("sgd", 2)[2]) for weights in runs if weights is not None]
-
-
-def test_without_overlap_a_gradient_is_taken_once() -> None:
-    for found in ranks.run(3, without_overlap):
-        assert max(found, default=0) < 1e-10, found
-
-
-def distances(rank: int, servers: int) -> dict[str, float]:
-    workers, found = torch.distributed.get_world_size() - servers, {}
-    for optimizer in OPTIMIZERS:
-        expected = alone(optimizer, workers)[-1]
-        for option in ("", ",tictac"):
-            weights, _ = trained(rank, f"parameter-server:servers={servers}{option}", servers, optimizer)
-            found[f"{optimizer}{option}"] = 0.0 if weights is None else apart(weights, expected)
-    return found
+    found = [apart(weights, alone("sgd", 2)[2]) for weights in runs if weights is not None]
+    assert max(found, default=0) < 1e-10, found
 
 
 def on_nodes(rank: int) -> list[tuple[str, float, int]]:
@@ -153,8 +128,8 @@ def test_asynchronous_servers_beside_trainers_lose_no_update() -> None:
         assert (updates, counted) == (steps * buckets, (steps - 3) * buckets)
 
 
-def goes_on(rank: int) -> float:
-    """Return how far servers that are saved, loaded into others and trained on end from one process."""
+@ranks.on(2)
+def test_servers_beside_trainers_go_on_where_they_were_saved(rank: int) -> None:
     first = wrapped(rank, "parameter-server:beside=1")
     for number in range(STEPS // 2):
         step(first, number, rank, 2)
@@ -166,30 +141,29 @@ def goes_on(rank: int) -> float:
     for number in range(STEPS // 2, STEPS):
         step(second, number, rank, 2)
     second.end()
-    return apart([parameter.detach() for parameter in second.module.parameters()], alone("sgd", 2)[-1])
-
-
-def test_servers_beside_trainers_go_on_where_they_were_saved() -> None:
-    assert max(ranks.run(2, goes_on)) < 1e-10
+    assert apart([parameter.detach() for parameter in second.module.parameters()], alone("sgd", 2)[-1]) < 1e-10
 
 
 @pytest.mark.parametrize(("world", "servers"), [(3, 1), (4, 2), (2, 1)])
-def test_synchronous_steps_end_with_the_weights_of_one_process(world: int, servers: int) -> None:
-    for found in ranks.run(world, distances, servers, timeout_s=110):
-        assert len(found) == 4
-        assert {name: far for name, far in found.items() if far > 1e-10} == {}
+@ranks.on("world", timeout_s=110)
+def test_synchronous_steps_end_with_the_weights_of_one_process(rank: int, servers: int) -> None:
+    workers, found = torch.distributed.get_world_size() - servers, {}
+    for optimizer in OPTIMIZERS:
+        expected = alone(optimizer, workers)[-1]
+        for option in ("", ",tictac"):
+            weights, _ = trained(rank, f"parameter-server:servers={servers}{option}", servers, optimizer)
+            found[f"{optimizer}{option}"] = 0.0 if weights is None else apart(weights, expected)
+    assert len(found) == 4
+    assert {name: far for name, far in found.items() if far > 1e-10} == {}
 
 
-def one_asynchronous(rank: int) -> float:
+@ranks.on(2)
+def test_one_asynchronous_rank_trains_as_one_process(rank: int) -> None:
     weights, served = trained(rank, "parameter-server:async", 1, "sgd")
     if weights is None:
         assert set(served.staleness) == {0}
-        return 0.0
-    return apart(weights, alone("sgd", 1)[-1])
-
-
-def test_one_asynchronous_rank_trains_as_one_process() -> None:
-    assert max(ranks.run(2, one_asynchronous)) < 1e-10
+    else:
+        assert apart(weights, alone("sgd", 1)[-1]) < 1e-10
 
 
 def several_asynchronous(rank: int) -> tuple[Any, Any, float]:
@@ -254,7 +228,6 @@ def ended_early(rank: int) -> str:
     return ""
 
 
-@pytest.mark.needs("wait")
 def ended_early_beside(rank: int) -> str:
     made = wrapped(rank, "parameter-server:beside=1")
     try:
@@ -311,7 +284,8 @@ def test_a_run_on_one_push_a_step_is_predicted_and_others_refused(tmp_path: Path
         assert command([*asked, "--sync", "last"], tmp_path, {}).returncode == 0
 
 
-def refused(rank: int) -> str:
+@ranks.on(2)
+def test_servers_without_clients_are_refused_on_every_rank(rank: int) -> None:
     with pytest.raises(ExecutionError, match="learn=0"):
         wrapped(rank, "parameter-server", learn=2)
     with pytest.raises(ExecutionError, match="DeepSpeed trains by it"):
@@ -320,7 +294,7 @@ def refused(rank: int) -> str:
         wrapped(rank, "parameter-server:beside=1", learn=2)
     with pytest.raises(PlanError, match="3 servers on a node of 1 rank"):
         wrapped(rank, "parameter-server:beside=3")
-    with pytest.raises(PlanError) as said:
+    with pytest.raises(PlanError, match="without clients"):
         wrapped(rank, "parameter-server:servers=2")
     made = wrapped(rank, "parameter-server")
     if made.serves:
@@ -329,13 +303,6 @@ def refused(rank: int) -> str:
         with pytest.raises(ExecutionError, match="clipped"):
             made.clip_grad_norm_(1.0)
         made.end()
-    return str(said.value)
-
-
-def test_servers_without_clients_are_refused_on_every_rank() -> None:
-    said = ranks.run(2, refused)
-    assert len(set(said)) == 1
-    assert "without clients" in said[0]
 
 
 class _Group:

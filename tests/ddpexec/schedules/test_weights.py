@@ -4,13 +4,11 @@ import copy
 from typing import Any
 
 import pytest
+import torch
 
+from ddpexec.ddp.wrapper import DistributedDataParallel
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-from ddpexec.ddp.wrapper import DistributedDataParallel  # noqa: E402
-from tests.ddpexec.schedules.training import (  # noqa: E402
+from tests.ddpexec.schedules.training import (
     OPTIMIZERS,
     SCHEMES,
     STEPS,
@@ -22,7 +20,7 @@ from tests.ddpexec.schedules.training import (  # noqa: E402
     model_of,
     wrapped,
 )
-from tests.profile import training_steps  # noqa: E402
+from tests.profile import training_steps
 
 FEWER = training_steps(8)
 """Steps of accumulated gradients, of which each has three iterations."""
@@ -74,7 +72,9 @@ def test_four_ranks_end_with_the_weights_of_one_process_too() -> None:
         assert {name: far for name, far in found.items() if far > 1e-10} == {}
 
 
-def beside_ddp(rank: int) -> dict[str, bool]:
+@pytest.mark.parametrize("world", [2, 3, pytest.param(4, marks=pytest.mark.needs("minutes"))])
+@ranks.on("world")
+def test_weights_are_ddp_s_bit_by_bit_where_sums_have_its_order(rank: int) -> None:
     model = model_of(3)
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.002, first_bucket_mb=0.0005, rebuild="never", plan=None)
     plan = ddp.reducer.plan
@@ -84,20 +84,17 @@ def beside_ddp(rank: int) -> dict[str, bool]:
         updating.step()
         updating.zero_grad()
     weights = [parameter.detach() for parameter in model.parameters()]
-    return {
+    found = {
         scheme: apart(trained(rank, scheme, "sgd", plan=plan, caps=None), weights) == 0
         for scheme in ("ddp", "priority", "dear", "zero1", "zero2")
     }
+    assert set(found.values()) == {True}, found
 
 
-@pytest.mark.parametrize("world", [2, 3, pytest.param(4, marks=pytest.mark.needs("minutes"))])
-def test_weights_are_ddp_s_bit_by_bit_where_sums_have_its_order(world: int) -> None:
-    for found in ranks.run(world, beside_ddp):
-        assert set(found.values()) == {True}, found
-
-
-def at_each_step(rank: int, scheme: str) -> dict[str, float]:
-    """Return how far checkpoints after each step are from one process, and an optimizer that goes on from one."""
+@pytest.mark.parametrize("scheme", ["naive", "priority", "dear", "zero1"])
+@ranks.on(2)
+def test_checkpoints_and_evaluation_between_steps_see_what_is_pending(rank: int, scheme: str) -> None:
+    """Checkpoints after each step are those of one process, and an optimizer goes on from one."""
     expected = alone("adamw", 2)
     made = wrapped(rank, scheme, "adamw")
     found: dict[str, float] = {"weights": 0.0, "evaluated": 0.0}
@@ -134,17 +131,12 @@ def at_each_step(rank: int, scheme: str) -> dict[str, float]:
                 updating.step()
             found["continued alone"] = apart([p.detach() for p in plain.parameters()], expected[step + 1])
             found["continued"] = apart(other.module.state_dict().values(), expected[step + 1])
-    return found
+    assert {name: far for name, far in found.items() if far > 1e-10} == {}
 
 
-@pytest.mark.parametrize("scheme", ["naive", "priority", "dear", "zero1"])
-def test_checkpoints_and_evaluation_between_steps_see_what_is_pending(scheme: str) -> None:
-    for found in ranks.run(2, at_each_step, scheme):
-        assert {name: far for name, far in found.items() if far > 1e-10} == {}
-
-
-def accumulating(rank: int) -> dict[str, float]:
-    """Return how far accumulated gradients lead from one process: by `every`, under `no_sync`, reduced each time."""
+@ranks.on(2, timeout_s=110)
+def test_accumulated_gradients_add_up_as_in_one_process(rank: int) -> None:
+    """By `every`, under `no_sync`, and reduced each time."""
     expected, found = alone("sgd", 2, every=3)[FEWER - 1], {}
     for scheme in SCHEMES:
         for how in ("every", "no_sync", "each"):
@@ -160,16 +152,13 @@ def accumulating(rank: int) -> dict[str, float]:
                     made.optimizer.step()
                     made.optimizer.zero_grad()
             found[f"{scheme} {how}"] = apart(made.module.state_dict().values(), expected)
-    return found
+    assert {name: far for name, far in found.items() if far > 1e-10} == {}
 
 
-def test_accumulated_gradients_add_up_as_in_one_process() -> None:
-    for found in ranks.run(2, accumulating, timeout_s=110):
-        assert {name: far for name, far in found.items() if far > 1e-10} == {}
-
-
-def scheduled_rate(rank: int, scheme: str) -> float:
-    """Return how far steps whose learning rate changes after each lead from one process."""
+@pytest.mark.parametrize("scheme", ["priority", "zero1"])
+@ranks.on(2)
+def test_a_pending_step_keeps_the_learning_rate_it_was_asked_for_with(rank: int, scheme: str) -> None:
+    """The learning rate changes after each step."""
     made, model = wrapped(rank, scheme), model_of()
     plain = OPTIMIZERS["sgd"](model.parameters())
     rates = [torch.optim.lr_scheduler.ExponentialLR(each, 0.8) for each in (made.optimizer, plain)]
@@ -181,9 +170,4 @@ def scheduled_rate(rank: int, scheme: str) -> float:
             each.zero_grad()
         for rate in rates:
             rate.step()
-    return apart(made.module.state_dict().values(), [p.detach() for p in model.parameters()])
-
-
-@pytest.mark.parametrize("scheme", ["priority", "zero1"])
-def test_a_pending_step_keeps_the_learning_rate_it_was_asked_for_with(scheme: str) -> None:
-    assert max(ranks.run(2, scheduled_rate, scheme)) < 1e-10
+    assert apart(made.module.state_dict().values(), [p.detach() for p in model.parameters()]) < 1e-10

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
-from ddpsim.bucketing import BucketCaps  # noqa: E402
-from tests.profile import training_steps  # noqa: E402
+from ddpexec.schedules.wrapper import ScheduledDataParallel
+from ddpsim.bucketing import BucketCaps
+from tests.profile import training_steps
 
 STEPS, BATCH = training_steps(20), 4
 CAPS = BucketCaps(bucket_cap_mb=0.002, first_bucket_mb=0.0005)

@@ -9,13 +9,12 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from ddpexec.groups.process_groups import FinishedWork  # noqa: E402
-from ddpexec.timing.clock import CudaClock, offset_to_rank_zero  # noqa: E402
-from tests.ddpexec.ddp.pretended_gpu import CUDA, MS, Gpu, HostTime, busy  # noqa: E402
-from tests.ddpexec.pretended_backends import Gloo, Nccl  # noqa: E402
+from ddpexec.groups.process_groups import FinishedWork
+from ddpexec.timing.clock import CudaClock, offset_to_rank_zero
+from tests.ddpexec.ddp.pretended_gpu import CUDA, MS, Gpu, HostTime, busy
+from tests.ddpexec.pretended_backends import Gloo, Nccl
 
 
 @pytest.mark.usefixtures("host_time")

@@ -4,15 +4,13 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+import torch
+import torch.distributed as dist
 
-torch = pytest.importorskip("torch")
-
-import torch.distributed as dist  # noqa: E402
-
-from ddpexec.groups.process_groups import Communicator  # noqa: E402
-from ddpexec.timing import stopwatch  # noqa: E402
-from ddpexec.timing.stopwatch import measure_last_to_last, median_difference, span_of  # noqa: E402
-from tests.ddpexec.groups.ranks import run  # noqa: E402
+from ddpexec.groups.process_groups import Communicator
+from ddpexec.timing import stopwatch
+from ddpexec.timing.stopwatch import measure_last_to_last, median_difference, span_of
+from tests.ddpexec.groups import ranks
 
 DEVICE = torch.device("cpu")
 
@@ -30,7 +28,7 @@ def spans_of(rank: int) -> list[float]:
 
 
 def test_a_collective_lasts_from_its_last_ranks_start_to_its_last_ranks_end() -> None:
-    first, second = run(2, spans_of)
+    first, second = ranks.run(2, spans_of)
     assert first == second
     assert 0.1 <= first[0] < 0.5
 

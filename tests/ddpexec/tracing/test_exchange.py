@@ -10,12 +10,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from ddpexec.tracing import exchange  # noqa: E402
-from ddpexec.tracing.clock_server import find_own_address, make_token, offset_to, serve_clock  # noqa: E402
-from ddpexec.tracing.exchange import Exchange  # noqa: E402
+from ddpexec.tracing import exchange
+from ddpexec.tracing.clock_server import find_own_address, make_token, offset_to, serve_clock
+from ddpexec.tracing.exchange import Exchange
 
 
 @contextmanager

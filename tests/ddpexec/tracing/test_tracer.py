@@ -10,22 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
+import ddpexec
+from ddpexec.errors import OptionError
+from ddpsim.errors import InputError
+from ddpsim.explaining.explain import backend_of
+from ddpsim.explaining.files import read_ranks
+from ddpsim.operations import Operation
+from ddpsim.trace.json import read_trace
+from ddpsim.trace.metrics import summarise
+from ddpsim.trace.records import Iteration, Trace
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-dist = torch.distributed
-
-import ddpexec  # noqa: E402
-from ddpexec.errors import OptionError  # noqa: E402
-from ddpsim.errors import InputError  # noqa: E402
-from ddpsim.explaining.explain import backend_of  # noqa: E402
-from ddpsim.explaining.files import read_ranks  # noqa: E402
-from ddpsim.operations import Operation  # noqa: E402
-from ddpsim.trace.json import read_trace  # noqa: E402
-from ddpsim.trace.metrics import summarise  # noqa: E402
-from ddpsim.trace.records import Iteration, Trace  # noqa: E402
-from tests.ddpexec.tracing import loops  # noqa: E402
+from tests.ddpexec.tracing import loops
 
 STEPS, WARM_UP = 9, 3
 UNIT_BYTES = (loops.WIDTH * loops.WIDTH + loops.WIDTH) * 4

@@ -13,18 +13,16 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 
+import ddpexec
+from ddpexec.tuning import step_clock
+from ddpexec.tuning import tuner as tuner_module
+from ddpexec.tuning.rewrapping import caps_in_force
+from ddpexec.tuning.tuner import OBSERVED, WARM_UP
+from ddpexec.tuning.words import Words
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-import ddpexec  # noqa: E402
-from ddpexec.tuning import step_clock  # noqa: E402
-from ddpexec.tuning import tuner as tuner_module  # noqa: E402
-from ddpexec.tuning.rewrapping import caps_in_force  # noqa: E402
-from ddpexec.tuning.tuner import OBSERVED, WARM_UP  # noqa: E402
-from ddpexec.tuning.words import Words  # noqa: E402
-from tests.ddpexec.tuning.test_tuner import OURS, STOCK, predict_at_once, train, wrapped  # noqa: E402
+from tests.ddpexec.tuning.test_tuner import OURS, STOCK, predict_at_once, train, wrapped
 
 KINDS = {"torch": STOCK, "ddpexec": OURS}
 

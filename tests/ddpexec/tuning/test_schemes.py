@@ -10,29 +10,27 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 
+import ddpexec
+from ddpexec.running.timed import make_timed_model
+from ddpexec.schedules.wrapper import ScheduledDataParallel
+from ddpexec.tuning import tuner as tuner_module
+from ddpexec.tuning.choosing import choose, neighbours
+from ddpexec.tuning.observed import Observed, ObservedJob
+from ddpexec.tuning.observing import Watch
+from ddpexec.tuning.plan import TrialPlan, call_of
+from ddpexec.tuning.ranking import Candidate, CapRanking, rank_caps
+from ddpexec.tuning.rewrapping import caps_in_force, refusal
+from ddpsim.bucketing import BucketCaps, Parameter
+from ddpsim.explaining.tuned import read_tuning
+from ddpsim.schedules.schemes import SAME_SUMS
+from ddpsim.workload.profile import ForwardUse, Phase
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-import ddpexec  # noqa: E402
-from ddpexec.running.timed import make_timed_model  # noqa: E402
-from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
-from ddpexec.tuning import tuner as tuner_module  # noqa: E402
-from ddpexec.tuning.choosing import choose, neighbours  # noqa: E402
-from ddpexec.tuning.observed import Observed, ObservedJob  # noqa: E402
-from ddpexec.tuning.observing import Watch  # noqa: E402
-from ddpexec.tuning.plan import TrialPlan, call_of  # noqa: E402
-from ddpexec.tuning.ranking import Candidate, CapRanking, rank_caps  # noqa: E402
-from ddpexec.tuning.rewrapping import caps_in_force, refusal  # noqa: E402
-from ddpsim.bucketing import BucketCaps, Parameter  # noqa: E402
-from ddpsim.explaining.tuned import read_tuning  # noqa: E402
-from ddpsim.schedules.schemes import SAME_SUMS  # noqa: E402
-from ddpsim.workload.profile import ForwardUse, Phase  # noqa: E402
-from tests.ddpexec.small import small_workload  # noqa: E402
-from tests.ddpexec.tuning.test_judging import rank_of  # noqa: E402
-from tests.ddpexec.tuning.test_rounds import listening  # noqa: E402
-from tests.ddpexec.tuning.test_tuner import BATCH, BLOCKS, CAP, WIDTH  # noqa: E402
+from tests.ddpexec.small import small_workload
+from tests.ddpexec.tuning.test_judging import rank_of
+from tests.ddpexec.tuning.test_rounds import listening
+from tests.ddpexec.tuning.test_tuner import BATCH, BLOCKS, CAP, WIDTH
 
 OPTIMIZER = lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9)  # noqa: E731
 
@@ -207,28 +205,20 @@ def test_four_ranks_keep_one_scheme_and_weights_differ_by_rounding_alone(tmp_pat
     assert max(each["apart"] for each in found) < 1e-6
 
 
-def refused(rank: int) -> list[str | None]:
+@ranks.on(2)
+def test_what_a_scheme_forbids_is_refused_with_the_reason(rank: int) -> None:
     model = wrapped(learn=20)
     tuner = ddpexec.Tuner(model)
     train(model, 8, rank, lambda _: tuner.step())
-    said = [refusal(each) for each in (wrapped(), wrapped("dear"), wrapped("zero1"))]
-    reasons = [each.reason for each in tuner.decisions]
+    assert refusal(wrapped()) is refusal(wrapped("dear")) is None
+    assert "zero1" in str(refusal(wrapped("zero1")))
+    assert ["learn=4" in str(each.reason) for each in tuner.decisions] == [True]
     tuner.close()
-    return [*said, *reasons]
 
 
-def test_what_a_scheme_forbids_is_refused_with_the_reason() -> None:
-    for plain, dear, zero, learning in ranks.run(2, refused):
-        assert plain is None
-        assert dear is None
-        assert zero is not None
-        assert "zero1" in zero
-        assert learning is not None
-        assert "learn=4" in learning
-
-
-def stamped(rank: int) -> tuple[Any, int, int]:
-    """Return the uses stamped of timed layers, and what is pending after a step and after the forward behind it."""
+@pytest.mark.shares_clock
+@ranks.on(2)
+def test_forward_s_uses_are_stamped_and_layers_that_announce_themselves_are_asked_again(rank: int) -> None:
     known = small_workload()
     uses = np.linspace(0.0, 0.05, len(known.parameters))
     timed = make_timed_model(
@@ -254,15 +244,9 @@ def stamped(rank: int) -> tuple[Any, int, int]:
     model.use_schedule(model.caps, present, schedule)
     step()
     step()
-    pending = len(model.reducer.stepper.pending)
-    model(*batch.inputs)
     assert seen is not None
-    return seen.use_s, pending, len(model.reducer.stepper.pending)
-
-
-@pytest.mark.shares_clock
-def test_forward_s_uses_are_stamped_and_layers_that_announce_themselves_are_asked_again() -> None:
-    for uses, before, after in ranks.run(2, stamped):
-        assert np.median(uses, axis=0) == pytest.approx(np.linspace(0.0, 0.05, uses.shape[1]), abs=0.005)
-        assert before == uses.shape[1]
-        assert after == 0
+    parameters = seen.use_s.shape[1]
+    assert np.median(seen.use_s, axis=0) == pytest.approx(np.linspace(0.0, 0.05, parameters), abs=0.005)
+    assert len(model.reducer.stepper.pending) == parameters
+    model(*batch.inputs)
+    assert len(model.reducer.stepper.pending) == 0

@@ -7,16 +7,14 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+import torch
 
+import ddpexec
+from ddpexec.schedules.wrapper import ScheduledDataParallel
+from ddpexec.tuning.tuner import LEAST_STEPS, OBSERVED, WARM_UP
+from ddpsim.bucketing import BucketCaps
 from tests.ddpexec.groups import ranks
-
-torch = pytest.importorskip("torch")
-
-import ddpexec  # noqa: E402
-from ddpexec.schedules.wrapper import ScheduledDataParallel  # noqa: E402
-from ddpexec.tuning.tuner import LEAST_STEPS, OBSERVED, WARM_UP  # noqa: E402
-from ddpsim.bucketing import BucketCaps  # noqa: E402
-from tests.ddpexec.tuning.test_tuner import BATCH, CAP, OURS, STOCK, WIDTH, predict_at_once  # noqa: E402
+from tests.ddpexec.tuning.test_tuner import BATCH, CAP, OURS, STOCK, WIDTH, predict_at_once
 
 KINDS = ("torch", "ddpexec", "scheme")
 STEPS = LEAST_STEPS + 6
@@ -68,8 +66,9 @@ def copied(state: dict[str, Any]) -> dict[str, Any]:
     return {name: value.detach().clone() for name, value in state.items()}
 
 
-def states(rank: int, kind: str) -> dict[str, Any]:
-    """Return, at each point, what is alike of a tuned training's state and of one that is not, and how both go on."""
+@pytest.mark.parametrize("kind", KINDS)
+@ranks.on(2)
+def test_a_state_of_any_moment_is_an_untuned_model_s_and_goes_on_in_one(rank: int, kind: str) -> None:
     predict_at_once()
     plain, updating = made(kind)
     known = {}
@@ -78,7 +77,6 @@ def states(rank: int, kind: str) -> dict[str, Any]:
         step(plain, updating, number, rank)
     end = copied(plain.state_dict())
     model, optimizer = made(kind)
-    found: dict[str, Any] = {}
     kept = {}
     tuner = ddpexec.Tuner(model, steps=LEAST_STEPS)
     for number in range(STEPS):
@@ -86,37 +84,29 @@ def states(rank: int, kind: str) -> dict[str, Any]:
             if number == point:
                 state = copied(model.state_dict())
                 kept[name] = number, state, copy.deepcopy(optimizer.state_dict())
-                keys = list(state) == list(known[number])
-                found[name] = [keys, all(map(torch.equal, state.values(), known[number].values()))]
+                assert list(state) == list(known[number]), name
+                assert all(map(torch.equal, state.values(), known[number].values())), name
         step(model, optimizer, number, rank)
         tuner.step()
     (decision,) = tuner.decisions
     tuner.close()
-    found["end"] = all(map(torch.equal, model.state_dict().values(), end.values()))
-    found["decided"] = decision.steps, len(decision.tried)
+    assert decision.tried
+    assert TRIED < decision.steps <= POINTS["after"]
+    assert all(map(torch.equal, model.state_dict().values(), end.values()))
+    assert kept.keys() == POINTS.keys()
     for name, (number, state, of_optimizer) in kept.items():
         other, others = made(kind)
         other.load_state_dict(state)
         others.load_state_dict(of_optimizer)
         for further in range(number, STEPS):
             step(other, others, further, rank)
-        found[name].append(all(map(torch.equal, other.state_dict().values(), end.values())))
-    return found
+        assert all(map(torch.equal, other.state_dict().values(), end.values())), name
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_state_of_any_moment_is_an_untuned_model_s_and_goes_on_in_one(kind: str) -> None:
-    for found in ranks.run(2, states, kind):
-        steps, tried = found["decided"]
-        assert tried >= 1
-        assert TRIED < steps <= POINTS["after"]
-        assert found["end"]
-        for name in POINTS:
-            assert found[name] == [True, True, True], name
-
-
-def loaded(rank: int, kind: str, at: int) -> tuple[bool, int]:
-    """Return whether a tuned model that is given an untuned one's state at a step goes on as that one does."""
+@pytest.mark.parametrize("at", [WATCHED, TRIED])
+@ranks.on(2)
+def test_an_untuned_state_is_taken_in_the_midst_of_tuning(rank: int, kind: str, at: int) -> None:
     predict_at_once()
     plain, updating = made(kind)
     for number in range(7):
@@ -134,20 +124,13 @@ def loaded(rank: int, kind: str, at: int) -> tuple[bool, int]:
     tuner.close()
     for number in range(at, STEPS):
         step(plain, updating, number, rank)
-    same = all(map(torch.equal, model.state_dict().values(), plain.state_dict().values()))
-    return same, len(decision.tried)
+    assert len(decision.tried) >= 1
+    assert all(map(torch.equal, model.state_dict().values(), plain.state_dict().values()))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("at", [WATCHED, TRIED])
-def test_an_untuned_state_is_taken_in_the_midst_of_tuning(kind: str, at: int) -> None:
-    for same, tried in ranks.run(2, loaded, kind, at):
-        assert tried >= 1
-        assert same
-
-
-def hooked(rank: int, kind: str) -> tuple[bool, list[dict[str, int]], int]:
-    """Return whether weights are alike, how often each hook was called without and with a tuner, and plans tried."""
+@ranks.on(2)
+def test_a_user_s_hooks_are_called_as_often_and_act_as_before(rank: int, kind: str) -> None:
     predict_at_once()
     counts, ends, tried = [], [], 0
     for tuned in (False, True):
@@ -173,15 +156,9 @@ def hooked(rank: int, kind: str) -> tuple[bool, list[dict[str, int]], int]:
             tried = len(tuner.decisions[0].tried)
             tuner.close()
         ends.append(copied(model.state_dict()))
-    return all(map(torch.equal, ends[0].values(), ends[1].values())), counts, tried
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_user_s_hooks_are_called_as_often_and_act_as_before(kind: str) -> None:
-    for same, (plain, tuned), tried in ranks.run(2, hooked, kind):
-        assert tried >= 1
-        assert plain == tuned == dict.fromkeys(plain, STEPS)
-        assert same
+    assert tried >= 1
+    assert counts == [dict.fromkeys(counts[0], STEPS)] * 2
+    assert all(map(torch.equal, ends[0].values(), ends[1].values()))
 
 
 def trained(rank: int, kind: str, options: dict[str, bool], accumulate: int) -> tuple[bool, int, list[int], list[int]]:

@@ -11,14 +11,7 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import InputError
 from ddpsim.jobs.pipeline import parse_pipeline
 from ddpsim.planning.best_buckets import CAPS_MB
-from ddpsim.planning.candidates import (
-    NOT_DIVIDED,
-    NOT_FITTING,
-    NOT_TOGETHER,
-    SLOWER,
-    SearchCandidate,
-    SearchSpace,
-)
+from ddpsim.planning.candidates import NOT_DIVIDED, NOT_FITTING, NOT_TOGETHER, SLOWER, SearchCandidate, SearchSpace
 from ddpsim.planning.lost import without_each
 from ddpsim.planning.quick_step import SearchMachine, quick_step
 from ddpsim.planning.search import LEADERS, search
