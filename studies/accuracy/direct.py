@@ -26,6 +26,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.units import MIB
 from studies.accuracy.residuals import constants, systems
 from studies.accuracy.systems import System, load
+from studies.command import parser
 
 FOUND_LAST = (
     System("digitalocean_2of8_h100.csv", "dgx-h100", 1, "digitalocean"),
@@ -132,7 +133,9 @@ def _row(each: Beside) -> str:
 
 def main() -> int:
     """Print a line a table of each half, fewest cards first, and the medians; or the constants."""
-    if "--constants" in sys.argv[1:]:
+    options = parser(__doc__)
+    options.add_argument("--constants", action="store_true", help="fit the constants of paths inside a node (minutes)")
+    if options.parse_args().constants:
         for name, value in fit_constants().items():
             print(f"{name} {value:.3g}")
         return 0
