@@ -47,14 +47,18 @@ _HELD = (
 _SINGLE = {
     "launch_s": (4e-6, 0.25),
     "ll_max_share.node": (1.0, 0.35),
+    "ll_max_share.newer": (1.0, 0.35),
     "ll_max_share.hopper": (1.0, 0.35),
     "hopper.latency": (1.0, 0.15),
+    "pull.hop": (1.0, 0.5),
+    "hopper.hop.ll128": (1.0, 0.5),
     "nic.lone": (0.76, 0.2),
     "nic.share.efa": (0.9, 0.15),
     "nic.share.slingshot": (0.9, 0.15),
     "socket.thread": (5e9, 0.15),
     "nvls.start_s": (25e-6, 0.2),
     "nvls.efficiency": (0.85, 0.05),
+    "nvls.round_bytes": (9400.0, 0.5),
 }
 
 

@@ -27,7 +27,7 @@ _FAR = 2.0
 `python -m studies.accuracy --constants` names the tables that are set aside.
 """
 
-_BEND = 0.7
+BEND = 0.7
 """Scales beyond which a row counts linearly, less than for one machine: sites differ by more than rows scatter.
 
 Chosen by hand on the tables kept here, in eight folds of sites: their median error is 15.2 %, and with 1.345 16.0 %.
@@ -105,7 +105,7 @@ def _fit_samples(samples: Sequence[Sample], near: Mapping[str, float] | None) ->
         calibration = start.with_values(values, source="trial")
         return np.concatenate([memory.predict(calibration) for memory in memories])
 
-    return fit(predict, priors, np.concatenate([sample.undisturbed for sample in samples]), near, _BEND)
+    return fit(predict, priors, np.concatenate([sample.undisturbed for sample in samples]), near, BEND)
 
 
 def _parts(samples: Sequence[Sample], rows: Vector) -> Iterator[Vector]:
@@ -183,7 +183,11 @@ def depends_on(sample: Sample, name: str) -> bool:
     if "share" in parts:
         return parts[-1] == layout.nic_share
     if "hopper" in parts:
-        return layout.shape.sm >= 90
+        return layout.shape.sm >= 90 and (layout.nodes == 1 or "hop" not in parts)
+    if parts[1] == "pull":
+        return layout.shape.sm == 80 and layout.nodes == 1 and layout.shape.nvlink
+    if parts[1] == "ll_max_share":
+        return (layout.nodes == 1) is (parts[2] != "net")
     if "nvls" in parts:
         return layout.shape.nvls is not None
     return ("node" not in parts or layout.nodes == 1) and all(

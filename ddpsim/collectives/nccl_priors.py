@@ -6,6 +6,7 @@ from ddpsim.collectives.constant import Constant
 
 _TUNING = "NCCL src/graph/tuning.cc"
 _TABLES = "pooled fit to public nccl-tests tables; `python -m studies.accuracy.accuracy`"
+_INSIDE = "fitted to tables inside a node, all others held; `python -m studies.accuracy.direct --constants`"
 _NVLINK = "128 of 144 bytes of an NVLink packet are payload, NCCL counts 20 of 25 GB/s"
 
 _SWITCHED = f"and of every NVLink from Ampere on; {_TUNING} and {_TABLES}"
@@ -54,7 +55,14 @@ PRIORS: tuple[Constant, ...] = (
         "nccl.ll_max_share.node",
         0.416,
         "1",
-        f"of llMaxBws that LL reaches in a node; {_TUNING}, {_TABLES}",
+        f"of llMaxBws that LL reaches in a node before NCCL 2.13, or before Ampere; {_TUNING}, {_TABLES}",
+        log_std=0.5,
+    ),
+    Constant(
+        "nccl.ll_max_share.newer",
+        0.886,
+        "1",
+        f"the same of NCCL 2.13 and later on Ampere; {_TUNING}, {_INSIDE}",
         log_std=0.5,
     ),
     Constant("nccl.ll_max_share.hopper", 1.04, "1", f"the same on Hopper and later; {_TUNING}, {_TABLES}", log_std=0.5),
@@ -71,6 +79,20 @@ PRIORS: tuple[Constant, ...] = (
         "1",
         f"starts and hops inside a node, of Hopper and later beside older GPUs; {_TABLES}",
         log_std=0.3,
+    ),
+    Constant(
+        "nccl.pull.hop",
+        1.34,
+        "1",
+        f"hops by Simple over NVLink in a node, of GPUs that pull (compute capability 8.0); {_TABLES}",
+        log_std=0.5,
+    ),
+    Constant(
+        "nccl.hopper.hop.ll128",
+        0.679,
+        "1",
+        f"hops by LL128 over NVLink in a node, of Hopper and later beside older GPUs; {_TABLES}",
+        log_std=0.5,
     ),
     *_row("nccl.efficiency.nvlink.{}", "1", 1.0, (0.5, 0.866, 1.12), f"{_NVLINK}, before Ampere; {_TABLES}", 0.25),
     *_row(
@@ -111,8 +133,15 @@ PRIORS: tuple[Constant, ...] = (
         log_std=0.3,
         most=1.0,
     ),
-    Constant("nccl.nvls.start_s", 3.85e-05, "s", f"{_TUNING} baseLat; {_TABLES}", log_std=0.4),
-    Constant("nccl.nvls.efficiency", 0.817, "1", f"{_TUNING} nvlsEfficiency; {_TABLES}", log_std=0.2),
+    Constant("nccl.nvls.start_s", 2.61e-05, "s", f"{_TUNING} baseLat; {_TABLES}", log_std=0.4),
+    Constant(
+        "nccl.nvls.round_bytes",
+        17100,
+        "B",
+        f"what a head's chunk would have to be longer by to take the time that its round is idle; {_TABLES}",
+        log_std=0.5,
+    ),
+    Constant("nccl.nvls.efficiency", 0.792, "1", f"{_TUNING} nvlsEfficiency; {_TABLES}", log_std=0.2),
     Constant("nccl.crossover.ll", 1.0, "1", f"NCCL's belief of LL times this; 1 is NCCL's own, {_TUNING}", log_std=0.1),
     Constant(
         "nccl.crossover.ll128", 1.0, "1", f"NCCL's belief of LL128 times this; 1 is NCCL's own, {_TUNING}", log_std=0.1

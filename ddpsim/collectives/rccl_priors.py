@@ -13,7 +13,8 @@ from ddpsim.collectives.nccl_priors import PRIORS as NCCL_PRIORS
 
 _TUNING = "ROCm/rccl src/graph/tuning.cc @9e22c79d (hwLat, baseLat)"
 _TABLES = "within what the tables of the fitted half allow; `python -m studies.amd`"
-_NOT_RCCLS = ("version", "hop.nvlink", "hop.nvswitch", "efficiency.nvlink", "efficiency.nvswitch", "hopper", "nvls")
+_NVLINKS = ("hop.nvlink", "hop.nvswitch", "efficiency.nvlink", "efficiency.nvswitch", "hopper", "pull", "nvls")
+_NOT_RCCLS = ("version", *_NVLINKS, "ll_max_share")
 _AAC8 = "one node of eight MI300X, 1 to 8 MiB (studies/amd/tables/aac8_mi300x_1node.csv)"
 _PROTOCOLS = ("ll", "ll128", "simple")
 
@@ -22,7 +23,7 @@ def _list_shared_with_nccl() -> Iterator[Constant]:
     """Yield NCCL's constants that mean the same of RCCL, as its own."""
     for constant in NCCL_PRIORS:
         name = constant.name.removeprefix("nccl.")
-        if not any(part in name for part in (*_NOT_RCCLS, "ll_max_share")):
+        if not any(part in name for part in _NOT_RCCLS):
             yield replace(constant, name=f"rccl.{name}", source=f"as NCCL's: {constant.source}")
 
 

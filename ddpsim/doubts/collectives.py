@@ -12,7 +12,7 @@ from ddpsim.collectives.nccl.layout import join_by_nvlink
 from ddpsim.collectives.nccl.loads import HOST, NVSWITCH, PCIE, XGMI
 from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.collectives.transport import Transport
-from ddpsim.doubts.spreads import COLLECTIVES, DOMAIN, LATENCY_BOUND, Spread
+from ddpsim.doubts.spreads import DOMAIN, Spread, find_collective_spread
 from ddpsim.jobs.job_options import GPU_BACKENDS, CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
@@ -51,8 +51,7 @@ def spread(name: str, transport: Transport, size_bytes: int, operation: Operatio
     """Return the spread of an operation of `size_bytes` in family `name`, by what bounds it."""
     if name == RACK:
         return DOMAIN
-    by_latency, by_bandwidth = COLLECTIVES[name]
-    return by_latency if latency_share(transport, size_bytes, operation) >= LATENCY_BOUND else by_bandwidth
+    return find_collective_spread(name, latency_share(transport, size_bytes, operation))
 
 
 def latency_share(transport: Transport, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> float:

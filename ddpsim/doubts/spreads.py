@@ -43,13 +43,15 @@ class Spread:
 
 _TABLES = "errors of uncalibrated predictions on public tables of other sites (studies/bands/bands.md)"
 
-LATENCY_BOUND = 0.15
-"""Share of an allreduce's time that does not grow with its bytes, from which on it counts as bound by latency."""
+LATENCY_BOUND, LATENCY_BOUND_INSIDE = 0.15, 0.3
+"""Share of an allreduce's time that does not grow with its bytes, from which on it counts as bound by latency; by
+direct paths inside a node the second. Of seven shares there it has the least interval score on every other site by name
+(studies/bands/bands.md): with 0.15 most of 1 to 16 MiB had the wide band of a few KiB."""
 
-_IN_NODE = Spread(-0.12, 0.25, _TABLES, "bandwidth inside a node")
-_DIRECT = Spread(-0.23, 0.54, _TABLES, "latency, or cards that reach GPU memory")
+_IN_NODE = Spread(-0.09, 0.24, _TABLES, "bandwidth inside a node")
+_DIRECT = Spread(-0.23, 0.55, _TABLES, "latency, or cards that reach GPU memory")
 _STAGED_LATENCY = Spread(-0.28, 0.63, _TABLES, "through host memory, latency")
-_STAGED = Spread(-0.18, 0.51, _TABLES, "through host memory, bandwidth")
+_STAGED = Spread(-0.17, 0.51, _TABLES, "through host memory, bandwidth")
 _TCP_LATENCY = Spread(-0.03, 1.21, _TABLES, "TCP, latency")
 _TCP = Spread(-0.22, 0.61, _TABLES, "TCP, bandwidth")
 
@@ -69,6 +71,14 @@ COLLECTIVES = {
 Families that the tables cannot tell apart share a spread: with one or two sites a family, one of its own covers less
 and scores worse on a site that had no part.
 """
+
+
+def find_collective_spread(family: str, latency_share: float) -> Spread:
+    """Return the spread of an allreduce in `family`, of whose time `latency_share` does not grow with its bytes."""
+    by_latency, by_bandwidth = COLLECTIVES[family]
+    bound = LATENCY_BOUND_INSIDE if by_bandwidth is _IN_NODE else LATENCY_BOUND
+    return by_latency if latency_share >= bound else by_bandwidth
+
 
 SLOW_HOST = Spread(
     1.41,

@@ -66,8 +66,10 @@ SYSTEMS = (
     System("deepops_4xDGXA100_ib.csv", "dgx-a100", 4, "dgx-a100", nccl="2.7.5"),
     System("sheffield_bessemer_4xV100pcie_nccl2.4.2_2019a.csv", "4xv100-pcie", 1, "bessemer"),
     System("sheffield_bessemer_4xV100pcie_nccl2.8.3_11.0.2.csv", "4xv100-pcie", 1, "bessemer"),
-    System("sheffield_stanage_4xA100sxm.csv", "hgx-a100-4", 1, "stanage"),
-    System("superbench_8xA100_nvswitch.csv", "dgx-a100", 1, "superbench"),
+    # Module NCCL-tests/2.13.6-GCC-11.3.0-CUDA-11.7.0 on the page: EasyBuild's toolchain 2022a has NCCL 2.12.12.
+    System("sheffield_stanage_4xA100sxm.csv", "hgx-a100-4", 1, "stanage", nccl="2.12.12"),
+    # SuperBench's image of then, nvcr.io/nvidia/pytorch:20.12-py3, has NCCL 2.8.3; so has the log's header.
+    System("superbench_8xA100_nvswitch.csv", "dgx-a100", 1, "superbench", nccl="2.8.3"),
     System("v100_AR_GPU2.csv", "dgx-1v", 1, "vtrain", 2),
     System("v100_AR_GPU4.csv", "dgx-1v", 1, "vtrain", 4),
     System("v100_AR_GPU8.csv", "dgx-1v", 1, "vtrain", 8),

@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ddpsim.doubts.spreads import COLLECTIVES
 from ddpsim.files import write_whole
+from ddpsim.units import MIB
 from studies.accuracy import residuals
 from studies.accuracy.residuals import Row
 from studies.accuracy.systems import LATER, load_all
@@ -69,6 +71,8 @@ def page(rows: Sequence[Row], judged_steps: Sequence[gpu_steps.Judged]) -> str:
         "all": judge(rows, rows),
         "every other site, by which families were divided": judge([row for row in rows if row.site in chose], rows),
         "the other sites, which judge": judge([row for row in rows if row.site not in chose], rows),
+        "inside a node by direct paths, 1 MiB and more": judge([row for row in rows if inside(row)], rows),
+        "of these the sites that judge": judge([row for row in rows if inside(row) and row.site not in chose], rows),
     }
     return TEMPLATE.read_text(encoding="utf-8").format(
         tables="\n".join(_table(cases)),
@@ -78,6 +82,11 @@ def page(rows: Sequence[Row], judged_steps: Sequence[gpu_steps.Judged]) -> str:
         steps="\n".join(step_rows(judged_steps)),
         pages="\n".join(_pages(judged_steps)),
     )
+
+
+def inside(row: Row) -> bool:
+    """Whether a row is of 1 MiB or more inside a node by direct paths."""
+    return row.size_bytes >= MIB and COLLECTIVES[row.family][1].name == COLLECTIVES["NVLink"][1].name
 
 
 def _table(cases: dict[str, Judged]) -> Iterator[str]:

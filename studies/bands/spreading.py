@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ddpsim.doubts.spreads import COLLECTIVES, LATENCY_BOUND, SLOW_HOST
+from ddpsim.doubts.spreads import COLLECTIVES, LATENCY_BOUND, SLOW_HOST, find_collective_spread
 from studies.accuracy.residuals import Row
 
 Vector = npt.NDArray[np.float64]
@@ -48,9 +48,7 @@ class Judged:
 
 def klass(row: Row) -> str:
     """Return the class of a row: rows of one class share a spread (`ddpsim.doubts.spreads.COLLECTIVES`)."""
-    by_latency, by_bandwidth = COLLECTIVES[row.family]
-    spread = by_latency if row.latency_share >= LATENCY_BOUND else by_bandwidth
-    return spread.name
+    return find_collective_spread(row.family, row.latency_share).name
 
 
 def spreads(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:

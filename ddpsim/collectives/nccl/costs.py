@@ -5,10 +5,6 @@ two: the links at the protocol's efficiency, and the channels in use at what one
 channels move no more between nodes than NCCL has measured (`tuning.tree_max`). Trees and in-switch reductions pass the
 message on in pieces, and the first has to reach the root and come back. Small messages use few channels: NCCL gives
 each thread at least 8 bytes (LL, LL128; times p on an LL ring) or 64 (Simple), `enqueue.cc`.
-
-A GPU passes a piece on when it has all of it. Simple sends chunks, halved for small messages so that the pipe fills
-(`src/enqueue.cc`, `calcCollChunking`, 2.30). Of LL128 a piece is what all threads of a channel write at once, 20 warps
-of 1920 bytes. LL passes on every 8 bytes as they arrive: the latency of its hops is all that fills its pipe.
 """
 
 from __future__ import annotations
@@ -20,90 +16,31 @@ from functools import cached_property
 
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.loads import GROUPS, HOST, NET, NVLINK, NVSWITCH, Pattern
+from ddpsim.collectives.nccl.pieces import (
+    chain_pieces,
+    copied_bytes,
+    pieces,
+    round_share,
+    switch_channels,
+    tree_fill_s,
+)
 from ddpsim.collectives.nccl.shape import TuningEntry
 from ddpsim.collectives.nccl.tuning import generation, ll_max, tree_max
 from ddpsim.collectives.nccl.versions import ALL_PAIRS, LL, LL128, NVLS, NVLS_TREE, RING, SIMPLE, TREE
 from ddpsim.operations import Operation
 
-_STEPS = 8
-"""Slots of a buffer between two GPUs: NCCL_STEPS. A chunk takes one, lines of LL128 share them."""
-
-_STEP_BYTES, _LL128_STEP_BYTES = 1 << 19, 576_000
-"""A slot of the buffers between two GPUs: of Simple 4 MiB / 8; of LL128 the data, 15 in 16, of 120 * 640 * 8 bytes."""
-_LL128_BYTES = 20 * 1920
-"""What 20 warps of a channel write at once."""
-_MOST_NVLS_BYTES = 1 << 17
-"""The largest chunk of an in-switch reduction: NCCL_NVLS_CHUNKSIZE by default."""
 _HOST_CHANNEL = 9.4e9
 """Bytes per second that one channel's threads move through host memory around a ring by Simple.
 
 Their round trips are longer than to a card's memory. Four channels of four RTX PRO 6000 on one EPYC 9575F move 37.6
 GB/s (NVIDIA/nccl pull request 2080); two of eight on two sockets 17.8 (`tests/data/tables/rtxpro6000_8gpu.csv`).
 """
-_MOST_LINES = 512
-"""Pieces of an LL message that are simulated at most, whose events would else outnumber all others; chosen by hand."""
-
-
-def pieces(algorithm: str, protocol: str, channel_bytes: float, *, per_node: int, nodes: int, heads: int) -> int:
-    """Return in how many pieces a channel passes on its `channel_bytes`, in an in-switch reduction a head its part."""
-    if algorithm in (NVLS, NVLS_TREE):
-        channel_bytes /= heads
-        size = _switch_chunk(algorithm, channel_bytes, nodes)
-    else:
-        size = _LL128_BYTES if protocol == LL128 else _tree_chunk(channel_bytes, per_node, nodes)
-    return max(1, math.ceil(channel_bytes / size))
-
-
-def chain_pieces(protocol: str, channel_bytes: float) -> int:
-    """Return in how many pieces a chain passes on a channel's bytes; 0 of LL, whose lines are too small to count.
-
-    A slot of the buffer each: BROADCAST_CHUNKSTEPS and REDUCE_CHUNKSTEPS are 1, and no message is too small for them
-    (`src/include/device.h`, `src/enqueue.cc`).
-    """
-    if protocol == LL:
-        return 0
-    return max(1, math.ceil(channel_bytes / (_LL128_BYTES if protocol == LL128 else _STEP_BYTES)))
-
-
-def window_of(protocol: str) -> int:
-    """Return how many pieces may be under way between two GPUs."""
-    return _STEPS * _LL128_STEP_BYTES // _LL128_BYTES if protocol == LL128 else _STEPS
-
-
-def ll_pieces(transfer_s: float, hop_s: float) -> int:
-    """Return pieces so small that each of a message of `transfer_s` takes less than half the latency of a hop."""
-    return max(1, min(math.ceil(2 * transfer_s / hop_s), _MOST_LINES))
-
-
-def tree_fill_s(piece_bytes: float, inner: tuple[int, float], outer: tuple[int, float], rate: float) -> float:
-    """Return the time from the first byte until a piece has gone up and down, without that of the piece at `rate`.
-
-    Args:
-        piece_bytes: of all channels together.
-        inner, outer: hops inside nodes and between them, with the bytes per second each moves.
-        rate: of the whole, full pipe.
-    """
-    return piece_bytes * (inner[0] / inner[1] + outer[0] / outer[1] - 1 / rate)
-
-
-def _tree_chunk(channel_bytes: float, per_node: int, nodes: int) -> int:
-    depth = int(math.log2(nodes)) + (per_node if per_node > 1 else 0)
-    size = _STEP_BYTES
-    for least_pieces, least_bytes in ((8 * depth, 1 << 17), (4 * depth, 1 << 16), (depth, 1 << 15)):
-        while channel_bytes // size < least_pieces and size > least_bytes:
-            size //= 2
-    return size
-
-
-def _switch_chunk(algorithm: str, head_bytes: float, nodes: int) -> int:
-    size = _MOST_NVLS_BYTES if algorithm == NVLS or nodes < 4 else 1 << 16
-    limits = ((64, 1 << 16), (8, 1 << 15), (2, 1 << 14)) if algorithm == NVLS else ((4, 1 << 16), (1, 1 << 15))
-    for rounds, smaller in limits:
-        if head_bytes < rounds * size and size > smaller:
-            size = smaller
-    return size
-
-
+_PULLING = 80
+"""Compute capability whose GPUs read over NVLink what others have written to memory of their own, where all other GPUs
+write to the next one's: `ncclTopoCheckP2p` in NCCL's `src/graph/paths.cc`."""
+_FAST_LL_FROM = 2013
+"""Release from which LL reaches nearly what NCCL counts inside a node of A100: 2.8.4, 2.10.3 and 2.12.12 reach less
+than half of it; no table is of a release between. Of older GPUs no table of small sizes is of a later one."""
 _THREADS = {LL: 512, LL128: 640, SIMPLE: 512}
 _BYTES_PER_THREAD = {LL: 8, LL128: 8, SIMPLE: 64}
 _MAX_CHANNELS = 32
@@ -151,7 +88,8 @@ class Cost:
         slack: by what the lesser of links and ends is above `rate`, where both are near each other.
         pieces: into which a channel cuts its bytes where it passes on whole ones.
         net_ends: message bytes per second that they move between nodes, where that is known to be less.
-        rounds_s: of the latency, what an in-switch reduction's rounds take to fill its pipe.
+        before_s: of the latency, what passes before the first step besides the start: an in-switch reduction's rounds
+            that fill its pipe, copies into buffers of a ring that pulls.
     """
 
     entry: TuningEntry
@@ -162,7 +100,7 @@ class Cost:
     slack: float = 1.0
     pieces: int = 1
     net_ends: float = math.inf
-    rounds_s: float = 0.0
+    before_s: float = 0.0
 
     def time_s(self, size_bytes: float) -> float:
         """Return the time of `size_bytes`."""
@@ -194,9 +132,13 @@ class EntryCosts:
         latency_s = self._latency_s(algorithm, protocol, operation)
         if algorithm in (NVLS, NVLS_TREE):
             cut = self._cut(entry, channels, size_bytes)
+            head_bytes = size_bytes / channels / self.layout.heads
+            share = round_share(algorithm, head_bytes, self.layout.nodes, self._get["nvls.round_bytes"])
+            rates = {**rates, NVSWITCH: rates[NVSWITCH] * share}
+            links = min(rates.values()) / self.share(operation)
             rounds_s = self._rounds_s(size_bytes / cut, rates)
             latency_s += self._get["nvls.start_s"] + self._switch_fill_s(size_bytes / cut, rates) + rounds_s
-            return Cost(entry, channels, latency_s, links, pieces=cut, rounds_s=rounds_s)
+            return Cost(entry, channels, latency_s, links, links, pieces=cut, before_s=rounds_s)
         latency_s += self.start_s(protocol)
         sent = operation.sent(self.layout.ranks) if algorithm == RING else 2.0
         limits = [links, channels * self._channel_rate(protocol) / sent]
@@ -204,14 +146,17 @@ class EntryCosts:
             limits[1] = min(limits[1], channels * _HOST_CHANNEL / sent)
         amd = bool(self.layout.shape.gcn)
         if protocol == LL and not amd:
-            place = "net" if self.layout.nodes > 1 else "hopper" if self._hopper else "node"
+            place = "net" if self.layout.nodes > 1 else "hopper" if self._hopper else self._place_of_ll
             limits.append(ll_max(self.layout.shape) * 1e9 * self._get[f"ll_max_share.{place}"] / sent)
         ends, net_ends = min(limits[1:]), math.inf
         if algorithm == TREE and protocol != LL and self.layout.nodes > 1 and not amd:
             net_ends = tree_max(self.layout.shape, protocol) * 1e9 / sent
             limits.append(net_ends)
         rate = soft_min(limits)
-        cost = Cost(entry, channels, latency_s, rate, ends, min(limits) / rate, net_ends=net_ends)
+        copies_s = self._copies_s(entry, size_bytes / channels)
+        cost = Cost(
+            entry, channels, latency_s + copies_s, rate, ends, min(limits) / rate, net_ends=net_ends, before_s=copies_s
+        )
         if operation.rooted:
             cut = chain_pieces(protocol, size_bytes / channels)
             fill_s = (self.layout.ranks - 2) * size_bytes / cut / rate if cut else 0.0
@@ -228,6 +173,13 @@ class EntryCosts:
         """Kinds of hops that its constants know: NCCL's know no xGMI, RCCL's no NVLink."""
         sm = self.layout.shape.sm
         return tuple(group for group in GROUPS if f"efficiency.{efficient_as(group, sm)}.{SIMPLE}" in self._get)
+
+    @property
+    def _place_of_ll(self) -> str:
+        """Which constant says how much of `llMaxBws` LL reaches in a node: releases before 2.13 reach less."""
+        shape = self.layout.shape
+        newer = shape.version >= _FAST_LL_FROM and generation(shape.sm) >= generation(80)
+        return "newer" if newer else "node"
 
     def share(self, operation: Operation) -> float:
         """Return the part of an allreduce's bytes that a ring carries for an operation."""
@@ -306,8 +258,22 @@ class EntryCosts:
         outer_s = 2 * self.layout.depth / (rates[NET] * self.layout.carried) if NET in rates else 0.0
         return beyond * (2 / rates[NVSWITCH] + outer_s)
 
+    @property
+    def _pulls(self) -> bool:
+        """Whether GPUs of one node pull over NVLink by Simple; LL and LL128 are written wherever it is."""
+        layout = self.layout
+        return layout.shape.sm == _PULLING and layout.hop in (NVLINK, NVSWITCH) and layout.nodes == 1
+
+    def _copies_s(self, entry: TuningEntry, channel_bytes: float) -> float:
+        """Return how long the links of a ring rest while its ranks copy into buffers of their own."""
+        if not self._pulls or (entry.algorithm, entry.protocol) != (RING, SIMPLE):
+            return 0.0
+        return copied_bytes(channel_bytes, self.layout.ranks) / self._channel_rate(SIMPLE)
+
     def _channels(self, entry: TuningEntry, size_bytes: int) -> int:
         protocol = entry.protocol
+        if entry.algorithm in (NVLS, NVLS_TREE):
+            return switch_channels(size_bytes, self.layout.shape.sm, self.layout.nodes)
         least = _THREADS[protocol] * _BYTES_PER_THREAD[protocol]
         if (entry.algorithm, protocol) == (RING, LL):
             least *= self.layout.ranks
@@ -351,7 +317,19 @@ class EntryCosts:
     def hop_s(self, algorithm: str, protocol: str) -> float:
         """Return the latency of a hop inside a node."""
         kind = self.layout.hop if self.layout.shape.nvlink else "pcie"
-        return self._get[f"{algorithm}.hop.{kind}.{protocol}_s"] * self._latency_factor
+        return self._get[f"{algorithm}.hop.{kind}.{protocol}_s"] * self._hop_factor(protocol)
+
+    def _hop_factor(self, protocol: str) -> float:
+        """Return by what a hop takes longer than on GPUs that write to the next one, before Hopper.
+
+        What is pulled by Simple comes a way and back later. From Hopper on LL128 takes a part in a node; between nodes
+        no less than what posting to the network takes, whatever the GPU.
+        """
+        if protocol == SIMPLE and self._pulls:
+            return self._get["pull.hop"]
+        if protocol == LL128 and self._hopper and self.layout.nodes == 1:
+            return self._get["hopper.hop.ll128"]
+        return self._latency_factor
 
     def net_s(self, algorithm: str, protocol: str) -> float:
         """Return the latency of a hop between nodes."""

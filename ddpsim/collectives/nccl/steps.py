@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ddpsim.collectives import schedules
 from ddpsim.collectives.channels import Channel
-from ddpsim.collectives.nccl.costs import window_of
 from ddpsim.collectives.nccl.layout import Layout
+from ddpsim.collectives.nccl.pieces import window_of
 from ddpsim.collectives.nccl.versions import SIMPLE
 from ddpsim.collectives.operation_schedules import build_ring
 from ddpsim.collectives.routes import PlacedLink

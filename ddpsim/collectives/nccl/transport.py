@@ -12,10 +12,11 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl import steps as nccl_steps
 from ddpsim.collectives.nccl import switch_steps as nccl_switch_steps
 from ddpsim.collectives.nccl import tree_steps as nccl_tree_steps
-from ddpsim.collectives.nccl.costs import Cost, EntryCosts, ll_pieces, soft_max, window_of
+from ddpsim.collectives.nccl.costs import Cost, EntryCosts, soft_max
 from ddpsim.collectives.nccl.layout import Layout, join_by_nvlink
 from ddpsim.collectives.nccl.loads import HOST, HOST_TO_NIC, NET
 from ddpsim.collectives.nccl.operation_tuning import operation_table
+from ddpsim.collectives.nccl.pieces import ll_pieces, window_of
 from ddpsim.collectives.nccl.shape import TuningEntry
 from ddpsim.collectives.nccl.versions import ALL_PAIRS, LL, NVLS, NVLS_TREE, RING, SIMPLE, TREE
 from ddpsim.collectives.nccl.ways import NcclPaths
@@ -142,7 +143,8 @@ class NcclTransport(ByOperation):
             loads[load.link.name] = loads.get(load.link.name, 0.0) + value
         # A ring's latencies lie between its steps. Trees and chains are one message, their latency before it.
         stepwise = cost.entry.algorithm == RING and operation.steps(self.layout.ranks) > 1 and not operation.rooted
-        stall_s = (cost.latency_s - self._cost.start_s(cost.entry.protocol)) * factor if stepwise else 0.0
+        ahead_s = self._cost.start_s(cost.entry.protocol) + cost.before_s
+        stall_s = (cost.latency_s - ahead_s) * factor if stepwise else 0.0
         return Demand(
             cost.latency_s * factor - stall_s,
             size_bytes,
@@ -236,7 +238,7 @@ class NcclTransport(ByOperation):
         share = operation.sent(self.layout.ranks)
         scale = factor if ring else factor * cost.slack
         return nccl_steps.Timing(
-            start_s=(start_s + cost.rounds_s) * factor,
+            start_s=(start_s + cost.before_s) * factor,
             hop_s=0.0 if switch or pairs else self._cost.hop_s(algorithm, protocol) * factor,
             net_s=self._cost.net_s(algorithm, protocol) * factor,
             rate=cost.rate * share / factor if ring else cost.ends / scale,

@@ -52,11 +52,13 @@ def load_on(each: Collectives, link: str) -> float:
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_two_collectives_at_once_take_the_time_of_both_after_one_another(fidelity: str, nodes: int) -> None:
     text = SWITCHED.replace("RATE", "100Gb/s")
-    alone_s = collectives(text, fidelity, nodes).simulate_s(SIZE)
+    alone = collectives(text, fidelity, nodes)
+    alone_s = alone.simulate_s(SIZE)
     both = collectives(text, fidelity, nodes)
     for event in [both.allreduce(SIZE), both.allreduce(SIZE)]:
         both.env.run(event)
-    assert both.env.now == pytest.approx(2 * alone_s, rel=0.02)
+    # Before the first step, while ranks copy into buffers of their own, the other has the links.
+    assert both.env.now == pytest.approx(2 * alone_s - alone.transport.allreduce(SIZE).latency_s, rel=0.02)
 
 
 @pytest.mark.parametrize("fidelity", ["flow", "steps"])
