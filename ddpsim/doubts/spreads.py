@@ -48,12 +48,12 @@ LATENCY_BOUND, LATENCY_BOUND_INSIDE = 0.15, 0.3
 direct paths inside a node the second. Of seven shares there it has the least interval score on every other site by name
 (studies/bands/bands.md): with 0.15 most of 1 to 16 MiB had the wide band of a few KiB."""
 
-_IN_NODE = Spread(-0.09, 0.24, _TABLES, "bandwidth inside a node")
-_DIRECT = Spread(-0.23, 0.55, _TABLES, "latency, or cards that reach GPU memory")
-_STAGED_LATENCY = Spread(-0.28, 0.63, _TABLES, "through host memory, latency")
-_STAGED = Spread(-0.17, 0.51, _TABLES, "through host memory, bandwidth")
+_IN_NODE = Spread(-0.09, 0.22, _TABLES, "bandwidth inside a node")
+_DIRECT = Spread(-0.23, 0.54, _TABLES, "latency, or cards that reach GPU memory")
+_STAGED_LATENCY = Spread(-0.33, 0.62, _TABLES, "through host memory, latency")
+_STAGED = Spread(-0.16, 0.51, _TABLES, "through host memory, bandwidth")
 _TCP_LATENCY = Spread(-0.03, 1.21, _TABLES, "TCP, latency")
-_TCP = Spread(-0.22, 0.61, _TABLES, "TCP, bandwidth")
+_TCP = Spread(-0.23, 0.60, _TABLES, "TCP, bandwidth")
 
 COLLECTIVES = {
     "NVLink": (_DIRECT, _IN_NODE),
