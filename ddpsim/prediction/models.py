@@ -98,7 +98,7 @@ class Model:
         if parts != (1, 1):
             return self._part(gpu, batch_size, precision, parts)
         other = batch_size not in (None, source.batch_size) or precision not in (None, source.precision)
-        if not other and (gpu is None or kind_of(source.device).lower() == kind_of(gpu).lower()):
+        if not other and (gpu is None or self._is_known_on(gpu)):
             return source
         if other and (self.keeps_pace or (gpu is None and source.one_clock)):
             what = f"keeps the pace of its file, of batch {source.batch_size} in {source.precision}"
@@ -139,6 +139,14 @@ class Model:
             tensor_parallel=tensor,
             expert_parallel=expert,
         )
+
+    def _is_known_on(self, gpu: str) -> bool:
+        """Whether the source has the pace of `gpu`, and is not to be estimated anew there."""
+        if kind_of(self.source.device).lower() != kind_of(gpu).lower():
+            return False
+        from ddpsim.workload.on_gpu import is_superseded
+
+        return not is_superseded(self.source)
 
     def _is_estimable(self, gpu: str) -> bool:
         spec = find_shipped_gpu(gpu)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddpsim.errors import WorkloadError
+from ddpsim.gpus.table import find_shipped_gpu
 from ddpsim.workload.anchors import RooflineFactors
 from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
-from ddpsim.workload.gpus import AchievedGpu, kind_of
+from ddpsim.workload.gpus import AchievedGpu, gpu_named, kind_of
 from ddpsim.workload.optimizers import OPTIMIZERS, Optimizer, optimizer_named
 from ddpsim.workload.profile import Workload
 
@@ -25,6 +26,9 @@ def estimate_on_gpu(
     expert_parallel: int = 1,
 ) -> Workload:
     """Return the step of `source` as it is estimated on `gpu`; on its own GPU, with nothing else asked, `source`.
+
+    What today's estimates supersede is estimated on its own GPU too: otherwise one step would have two times on one
+    machine, by the name that it was asked for.
 
     Args:
         source: a workload with its operators.
@@ -44,7 +48,7 @@ def estimate_on_gpu(
         _check_parts(source, f"{tensor_parallel} ranks are each to compute a part of each layer")
     elif expert_parallel > 1:
         _check_parts(source, f"{expert_parallel} ranks are each to have some of the experts")
-    elif same_gpu and (wanted, batch) == (source.precision, source.batch_size):
+    elif same_gpu and (wanted, batch) == (source.precision, source.batch_size) and not is_superseded(source):
         return source
     if source.operators is None:
         asked = f"batch {batch} in {wanted}" + ("" if same_gpu else f" on {gpu.name}")
@@ -52,7 +56,8 @@ def estimate_on_gpu(
         raise WorkloadError(what, place=source.name, remedy=REMEDY)
     # Another batch on the file's own GPU keeps the shares that it was estimated with: its pace is relative to them.
     same_pace = same_gpu and wanted == source.precision
-    as_shipped = same_pace and source.provenance.get("shares_source") == gpu.achieved.source
+    shares = source.provenance.get("shares_source")
+    as_shipped = same_pace and shares == gpu.achieved.source and not is_superseded(source)
     target = gpu if as_shipped else gpu.with_fitted()
     pace = RooflineFactors.if_scaled(source.provenance, source.name) if same_pace else None
     shape = ModelShape.of(source, source.operators.with_batch(batch))
@@ -61,6 +66,21 @@ def estimate_on_gpu(
     )
     made = estimate(shape, target, wanted, options)
     return replace(made, sequence_length=source.sequence_length)
+
+
+def is_superseded(source: Workload) -> bool:
+    """Whether a step was estimated from shares of the peak that today's estimates do not take.
+
+    So are the shipped ones in 16 bits or TF32: their shares come from fused code, or are a prior, and transformers came
+    out twice too fast (studies/estimates). Those of fp32 are V100's own, and a step that was scaled to a measured one
+    keeps what it was scaled with.
+    """
+    if source.operators is None or source.precision == "fp32" or not source.estimated:
+        return False
+    known = find_shipped_gpu(kind_of(source.device))
+    shares = source.provenance.get("shares_source")
+    own = known is not None and shares == gpu_named(known.name).achieved.source
+    return own and RooflineFactors.if_scaled(source.provenance, source.name) is None
 
 
 def _check_parts(source: Workload, what: str) -> None:

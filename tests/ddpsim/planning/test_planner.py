@@ -145,7 +145,7 @@ def test_a_gain_that_may_be_none_keeps_the_default():
     ("name", "said"),
     [
         ("bert-large", "rests on what communication costs computation"),
-        ("gpt2-small@b200-amp-b8", "more if communication cost computation nothing"),
+        ("bert-base@a100-amp-b32", "more if communication cost computation nothing"),
     ],
 )
 def test_a_row_says_which_part_of_its_gain_hidden_communication_has(monkeypatch, name, said):

@@ -10,9 +10,11 @@ from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
+from ddpsim.workload.anchors import RooflineFactors
 from ddpsim.workload.estimate import ModelShape, estimate
 from ddpsim.workload.files import load_workload, save_workload
 from ddpsim.workload.gpus import gpu_named
+from ddpsim.workload.on_gpu import is_superseded
 
 V100S, A100S, CPUS = (load_topology(name) for name in ("dgx-1v", "dgx-a100", "loopback"))
 
@@ -41,7 +43,7 @@ def test_what_is_asked_to_keep_its_pace_keeps_it_and_a_gpu_behind_the_name_is_ta
 def test_a_shipped_file_without_operators_is_estimated_by_those_of_its_model():
     """`resnet50@a100-amp-b32` is ResNet-50 in amp with 32 samples: on a V100 that is what the bare name gives there."""
     model = Model.of("resnet50@a100-amp-b32")
-    assert model.on(A100S) == load_workload("resnet50@a100-amp-b32")
+    assert model.on(A100S) == Model.of("resnet50@h100-amp-b32").on(A100S)
     assert model.on(V100S) == Model.of("resnet50").on(V100S, 32, "amp")
     halves = Model.of("bert-base@h100-bf16-b32").on(A100S)
     assert (halves.device, {p.dtype for p in halves.parameters}) == ("A100", {"bfloat16"})
@@ -124,3 +126,22 @@ def test_a_processors_times_say_nothing_of_a_gpu(tmp_path):
         predict(str(path), A100S)
     under_gloo = Options(backend="gloo")
     assert Model.of(str(path)).on(A100S, options=under_gloo) == load_workload(path)
+
+
+@pytest.mark.parametrize("model", ["bert-large@{}-amp-b8", "resnet50@{}-amp-b32"])
+def test_a_step_has_one_time_on_a_machine_by_whatever_shipped_name_it_is_asked_for(model):
+    for machine in ("dgx-a100", "dgx-h100", "dgx-b200"):
+        topology = load_topology(machine)
+        made = [Model.of(model.format(gpu)).on(topology) for gpu in ("a100", "h100", "b200")]
+        assert made[0] == made[1] == made[2]
+        assert made[0].provenance["shares_source"] == gpu_named(made[0].device).with_fitted().achieved.source
+
+
+def test_an_estimate_is_made_anew_only_where_nothing_measured_stands_behind_it():
+    assert Model.of("bert-large@v100-fp32-b8").on(V100S) == load_workload("bert-large@v100-fp32-b8")
+    shipped = load_workload("bert-large@a100-amp-b8")
+    assert Model.of("bert-large@a100-amp-b8@recorded").on(A100S) == shipped
+    scaled = replace(
+        shipped, provenance={**shipped.provenance, "scaled_to": "a step", "pace": RooflineFactors().document()}
+    )
+    assert not is_superseded(replace(scaled, operators=load_workload("bert-large").operators))
