@@ -100,6 +100,10 @@ def call_builder(function: Factory, path: str) -> OwnStep:
     return OwnStep(path, module, step)
 
 
+_NO_GPU = "not compiled with CUDA", "Found no NVIDIA driver", "No CUDA GPUs are available"
+"""What torch says of a tensor that is to lie on a GPU where it has none."""
+
+
 @contextmanager
 def name_errors(path: str) -> Iterator[None]:
     """Turn what the user's code raises into an `InputError` that says what, and at which of its lines.
@@ -122,7 +126,10 @@ def _make_error(path: str, error: Exception) -> InputError:
     what = what if len(what) <= _LONGEST else f"{what[:_LONGEST]}..."
     line = _line(error)
     where = f"--step {path}" if line is None else f"--step {path}: {line}"
-    return InputError(f"{type(error).__name__}: {what}", place=where, remedy="mend the step, so that it runs by itself")
+    remedy = "mend the step, so that it runs by itself"
+    if any(said in what for said in _NO_GPU):
+        remedy = "leave `.cuda()` out, or take the device of the module's parameters: an estimate needs no GPU"
+    return InputError(f"{type(error).__name__}: {what}", place=where, remedy=remedy)
 
 
 def _line(error: BaseException) -> str | None:

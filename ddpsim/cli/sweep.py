@@ -88,8 +88,8 @@ def sweep(
     asked = Model.of(arguments.workload, options)
     model = asked.on(machine, options=options)
     moved = model.name != asked.source.name
-    caps = parse_swept_caps(arguments.bucket_cap_mb, options) or [options.caps]
-    node_counts = [None] if arguments.nodes is None else counts(arguments.nodes, "nodes")
+    caps = list(dict.fromkeys(parse_swept_caps(arguments.bucket_cap_mb, options) or [options.caps]))
+    node_counts = [None] if arguments.nodes is None else list(dict.fromkeys(counts(arguments.nodes, "nodes")))
     backend = options.on(model, machine).backend_for(model)
     shown_alone = not (output.as_json or arguments.out or arguments.report or arguments.plot)
     calibration = given.calibration_in_force(backend)

@@ -63,11 +63,19 @@ def locate_workload(name_or_path: str | Path) -> tuple[Path, str | None]:
         base, _, where = name.rpartition("@")
         if not base:
             raise
+    # Of a shipped name's whole form, `resnet50@a100-amp-b32`, the nearest whole forms help more than GPUs, or its part.
+    whole = None
+    if "-" in where:
+        from ddpsim.gpus.table import find_shipped_gpu
+
+        whole = None if find_shipped_gpu(where) else UnknownNameError.among("workload", name, shipped.names("workload"))
     try:
-        return shipped.find("workload", base), where
+        path = shipped.find("workload", base)
     except UnknownNameError as error:
-        # Of a shipped name's whole form, the nearest whole forms help more than those of its part.
-        raise (UnknownNameError.among("workload", name, shipped.names("workload")) if "-" in where else error) from None
+        raise (whole or error) from None
+    if whole and base in shipped.names("workload"):
+        raise whole
+    return path, where
 
 
 def read_workload(path: Path, name: str | Path) -> Workload:

@@ -210,6 +210,11 @@ def raising() -> Made:
     return trained(nn.Linear(4, 4), torch.ones(3, 5))
 
 
+def on_a_gpu():
+    """A module that is put on a GPU, which an estimate's machine has not."""
+    return nn.Linear(2, 2).cuda(), lambda: None
+
+
 def raising_at_once() -> Made:
     raise ValueError("no data\nhere")
 

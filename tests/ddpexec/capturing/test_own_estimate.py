@@ -300,6 +300,7 @@ def test_a_precision_that_the_step_has_not_is_refused():
     [
         ("raising", r"error: --step \S+:raising: own_steps.py:\d+: RuntimeError: mat1 and mat2 shapes cannot be mult"),
         ("raising_at_once", r"own_steps.py:\d+: ValueError: no data here; mend the step"),
+        ("on_a_gpu", r"own_steps.py:\d+: \w+: .*; leave `.cuda\(\)` out, .*: an estimate needs no GPU"),
         ("nothing", r"error: --step: \S+:nothing returned NoneType; return \(module, step\)"),
         ("no_backward", "error: iteration 0: no backward; give a step with one forward of the module"),
         ("elsewhere", "error: backward: no gradient came to any parameter of the module; let backward"),

@@ -77,6 +77,14 @@ def test_records_of_a_sweep_are_rows_of_its_file(ddpsim: Callable, tiny: Path, t
     assert json.loads(json.dumps(found.records())) == rows[1:]
 
 
+def test_what_is_asked_for_twice_is_one_row(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    asked = "--nodes", "2,2,1", "--bucket-cap-mb", "5,25,5"
+    ddpsim("sweep", "--topology", "dgx-1v", "--workload", tiny, "-o", out, *asked)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["nodes"] for row in rows] == [2, 2, 1, 1]
+
+
 def test_a_table_is_the_same_whether_more_than_it_shows_was_computed(
     ddpsim: Callable, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
