@@ -226,7 +226,7 @@ def test_an_unknown_name_is_an_error():
 
 @pytest.mark.parametrize("name", ["resnet50@v100-amp-b32", "resnet50@A100-amp-b32", "resnet51@a100-amp-b32"])
 def test_a_shipped_name_that_is_nearly_right_is_told_whole(name):
-    with pytest.raises(UnknownNameError, match="unknown workload .*did you mean .*resnet50@a100-amp-b32"):
+    with pytest.raises(UnknownNameError, match=r"unknown workload .*did you mean .*resnet50@a100-amp-b32"):
         load_workload(name)
 
 
