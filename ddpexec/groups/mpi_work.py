@@ -229,5 +229,7 @@ class MpiCalls:
             self._end_work(work, failure)
 
     def _break(self, failure: Exception) -> None:
-        self._failure = self._failure or failure
-        abandon()
+        with self._lock:
+            first, self._failure = self._failure is None, self._failure or failure
+        if first:
+            abandon()

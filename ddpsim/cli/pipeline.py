@@ -69,11 +69,12 @@ def _text(step: PipelineStep, given: Pipeline) -> str:
     rows = [
         ("computed by the busiest rank", ms(step.compute_s)),
         ("idle, mean of the ranks", percent(step.bubble)),
-        ("gradients over copies", ms(step.allreduce_s)),
-        ("of it waited for after the last work", ms(step.exposed_allreduce_s)),
-        ("activations over ranks", ms(step.activations_s)),
+        ("gradients' sums over copies, on the wire", ms(step.allreduce_s)),
+        ("waiting for sums after the last work, launches with them", ms(step.exposed_allreduce_s)),
+        *([("activations' sums over tensor ranks", ms(step.activations_s))] if given.tensor_ranks > 1 else []),
     ]
     kept = f"{format_count(step.weight_versions, 'version')} of its weights, activations of {step.activations}"
-    head = f"step  {ms(step.step_s)} ms, copies {step.copies}, {given.order}"
+    pace = f"{step.samples / step.step_s:.4g} samples/s"
+    head = f"step  {ms(step.step_s)} ms, copies {step.copies}, {given.order}, {pace}"
     body = table(("part", "ms or share"), rows, left=(0,))
     return f"{head}\n\n{body}\n\nthe first stage keeps {kept} of {given.micro_batches}"
