@@ -10,11 +10,10 @@ import pytest
 from ddpexec.demo.planned import MACHINES
 from ddpsim.bucketing import BucketCaps
 from ddpsim.planning.bound import bound_of, describe_bound
-from ddpsim.prediction.predict import predict
+from ddpsim.prediction.named import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
-from ddpsim.workload.files import load_workload
 
 TABLE = re.findall(r"^\| \d+ x .*$", (Path(__file__).parent.parent / "README.md").read_text(), re.MULTILINE)
 
@@ -33,8 +32,8 @@ def test_the_table_is_what_is_predicted_today(row: str) -> None:
 
 
 def of_bert(machine: str, nodes: int, buckets: BucketCaps) -> Prediction:
-    workload = load_workload(f"bert-large@{MACHINES[machine]}-b8")
-    return predict(workload, load_topology(machine), nodes=nodes, options=Options(caps=buckets))
+    name = f"bert-large@{MACHINES[machine]}-b8"
+    return predict(name, load_topology(machine), nodes=nodes, options=Options(caps=buckets))
 
 
 def caps(buckets: str) -> BucketCaps:
