@@ -17,6 +17,7 @@ from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.simulation.representatives import expected_largest
 from studies.accuracy.systems import machine
+from studies.command import parser
 from studies.published.many_ranks import ALIKE, Loss, Series, judging, losses, series, slowest
 
 _SPREADS = [0.001 * n for n in range(151)]
@@ -96,11 +97,12 @@ def lines(each: Sequence[Series]) -> Iterator[str]:
                 yield "| " + " | ".join(map(str, (gpu, name, half, len(rows), measured, predicted, miss))) + " |"
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Print the table."""
+    parser(__doc__).parse_args(arguments)
     print("\n".join(lines(series())))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
