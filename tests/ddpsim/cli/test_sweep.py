@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -24,7 +26,11 @@ PLAN = ("plan", "--topology", "dgx-1v", "--topology", "p3.16xlarge", "--nodes", 
 def scheduler() -> Iterator[str]:
     """Yield the address of a Dask cluster of two processes on this machine."""
     distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+    # Dask sets variables for the processes that it starts, and leaves them.
+    with (
+        mock.patch.dict(os.environ),
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+    ):
         yield cluster.scheduler_address
 
 
