@@ -26,8 +26,8 @@ from ddpsim.bucketing import BucketCaps, BucketPlan, rebuilt_plan
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.operations import Operation
 from ddpsim.schedules import schemes
-from ddpsim.schedules.named import Scheme
 from ddpsim.schedules.schedule import Schedule, check, message_document
+from ddpsim.schedules.scheme import Scheme
 from ddpsim.schedules.schemes import without_overlap
 from ddpsim.schedules.setup import SchemeInputs
 

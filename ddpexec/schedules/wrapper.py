@@ -34,8 +34,9 @@ from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate, clip_gradi
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketCaps, BucketPlan
 from ddpsim.operations import Operation
-from ddpsim.schedules.named import Scheme, scheme_named
+from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
+from ddpsim.schedules.scheme import Scheme
 
 
 class ScheduledDataParallel(JoinableModule):

@@ -94,7 +94,7 @@ class SimulatedOptions(Job):
     ] = False
     keep_pace: Annotated[
         bool,
-        Option("Keep the workload's own pace on machines of other GPUs. [that of the machine's GPU]"),
+        Option("Keep the times of the workload's file. [those of the machine's GPU, where it can be estimated]"),
         Section.WHAT_IF,
     ] = False
     jitter: Annotated[

@@ -13,7 +13,8 @@ from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, rebuilt_plan, un
 from ddpsim.bucketing.caps import NO_CALL, TorchCall
 from ddpsim.bucketing.torch_caps import torch_caps
 from ddpsim.jobs.job import Job
-from ddpsim.schedules.named import Runner, scheme_named
+from ddpsim.schedules.named import scheme_named
+from ddpsim.schedules.scheme import Runner
 from ddpsim.workload import Workload
 
 Order = Sequence[int]

@@ -268,9 +268,7 @@ def _settings_of(
         planned: buckets; None are those of the options.
     """
     cycle, first = options.sync_every, draws[0].workload
-    dropped: Callable[[int], frozenset[int]] = lambda iteration: frozenset()  # noqa: E731
-    if options.drop:
-        draws, dropped = _leave_layers_out(draws, options)
+    draws, dropped = _leave_layers_out(draws, options) if options.drop else (draws, _drop_nothing)
     plans = planned
     if plans is None and options.pipeline is None:
         views = [view for draw in draws for view in draw.seen]
@@ -294,6 +292,11 @@ def _settings_of(
                 total, max(ranks, 1), buckets, ddp=ranks > 0, input_stage=stage,
             )  # fmt: skip
         yield replace(alike[id(own)], pace=draw.pace)
+
+
+def _drop_nothing(iteration: int) -> frozenset[int]:
+    """Return whose gradients an iteration leaves out where no layer is dropped."""
+    return frozenset()
 
 
 def _leave_layers_out(
