@@ -39,7 +39,7 @@ class Session:
         self._backend = backend_for(dist.group.WORLD if known else None, self.device)
         self.observer = Observer(clock_of([self.device], self._backend, 1))
         self.subject: TracedModule = subject_of(root, self.observer)
-        self.iterations = Iterations(self.subject, self.observer, settings)
+        self.iterations = Iterations(self.subject, self.observer, settings, self._forward)
         self._rotation = Rotation(folder, self.rank, self.world_size, self._backend, settings.files)
         self._recorded, self._pending = BufferedIterations(), list[Note]()
         self._in_interval, self._step_s = list[Iteration](), list[float]()
@@ -53,9 +53,8 @@ class Session:
         self._aligned = offset_s is not None
         self._began = time.time()
 
-    def forward(self) -> None:
-        """An iteration begins: stamp it, and make records of earlier ones where this one is not stamped, or must."""
-        first = self.iterations.forward()
+    def _forward(self, first: bool) -> None:
+        """Make records of earlier iterations where the one that has begun is not stamped, or must."""
         if first and self.iterations.step > 0:
             self._step_s.append(self.iterations.step_s)
             self._step_over()

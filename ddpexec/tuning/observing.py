@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.groups.process_groups import backend_for
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.clock import Clock, Moment, clock_of, drain
-from ddpexec.timing.observe import Note, Observer, Pair, note_backward
+from ddpexec.timing.observe import Note, Observer, Pair
 from ddpexec.timing.records import IN_FLIGHT, collective_starts
-from ddpexec.tracing.loop import LoopHooks
+from ddpexec.tracing.loop import LoopHooks, LoopStamps
 from ddpexec.tracing.subjects import TracedModule, subject_of
 from ddpexec.tuning.observed import ObservedJob, RankSteps, Seconds, Sent
 from ddpexec.tuning.rewrapping import Wrapped, device_name
@@ -25,7 +24,7 @@ from ddpexec.tuning.scheduled import ForwardUseStamps, ScheduledSubject
 from ddpsim.schedules.schemes import SAME_SUMS
 
 
-class Watch:
+class Watch(LoopStamps):
     """Stamps the steps of one wrapped module from `begin` to `end`, both called between two steps.
 
     Args:
@@ -40,7 +39,7 @@ class Watch:
         group: dist.ProcessGroup = wrapped.process_group
         self._device: torch.device = wrapped.device
         backend = backend_for(group, self._device)
-        self._observer = Observer(clock_of([self._device], backend, 1))
+        super().__init__(Observer(clock_of([self._device], backend, 1)))
         if isinstance(wrapped, ScheduledDataParallel):
             self._subject: TracedModule = ScheduledSubject(wrapped, self._observer)
         else:
@@ -48,7 +47,6 @@ class Watch:
         self._uses: ForwardUseStamps | None = None
         self._lanes = IN_FLIGHT[backend]
         self._hooks: LoopHooks | None = None
-        self._began: Moment | None = None
         self._over = True
         self._accumulates = False
         options = self._subject.options()
@@ -76,7 +74,7 @@ class Watch:
         self._subject.attach()
         if isinstance(self._wrapped, ScheduledDataParallel):
             self._uses = ForwardUseStamps(self._wrapped.module, self._subject.model, self._observer.now)
-        self._hooks, self._over = LoopHooks(self), True
+        self._hooks, self._over = LoopHooks(lambda *_: (self._wrapped, self)), True
         self._hooks.install()
 
     def step(self) -> None:
@@ -110,10 +108,6 @@ class Watch:
 
     # ---- what the loop's hooks tell
 
-    def on_root(self, module: nn.Module, inputs: tuple[Any, ...]) -> nn.Module:
-        """Watch the wrapped module, whatever is called first."""
-        return self._wrapped
-
     def on_forward(self) -> None:
         """An iteration begins; several forwards before one backward are one."""
         if self._over:
@@ -126,36 +120,13 @@ class Watch:
         """Forward has returned."""
         if self._uses is not None:
             self._uses.end_forward()
-        if (note := self._observer.note) is not None:
-            note.returned = self._observer.now()
-            if note.module is None:
-                note.module = note.start, note.returned
-
-    def on_backward(self) -> None:
-        """Backward begins."""
-        if self._observer.note is not None:
-            self._began = self._observer.now()
+        super().on_forward_end()
 
     def on_backward_end(self) -> None:
         """Backward is over."""
         self._over = True
-        if (note := self._observer.note) is not None and self._began is not None:
-            now = self._observer.now()
-            note_backward(note, self._began if note.backward is None else note.backward[0], now)
-            self._began = now  # an optimizer that was given a closure has begun, but updates only now
-
-    def on_optimizer(self) -> None:
-        """An optimizer's step begins."""
-        if self._observer.note is not None:
-            self._began = self._observer.now()
-
-    def on_optimizer_end(self, inside: bool) -> None:
-        """An optimizer's step is over."""
-        if (note := self._observer.note) is not None and not inside and self._began is not None:
-            note.optimizer = self._began if note.optimizer is None else note.optimizer[0], self._observer.now()
-
-    def on_input(self, begin_s: float, end_s: float) -> None:
-        """Do nothing: what a batch is waited for, buckets do not change."""
+        super().on_backward_end()
+        self.on_optimizer()  # one that was given a closure has begun, but updates only now
 
 
 class _Stamps:
