@@ -80,7 +80,6 @@ class Communicator:
         noop: send nothing: gradients stay local, which gives the compute-only floor.
 
     Attributes:
-        registered: whether torch.distributed knows the first group, as it does not know one that was only constructed.
         places: machine and process of each rank, once `introduce` has told; each rank leaves its own in the store too.
     """
 
@@ -94,7 +93,6 @@ class Communicator:
         self.noop = noop
         self.rank: int = groups[0].rank()
         self.world_size: int = groups[0].size()
-        self.registered = is_registered(groups[0])
         self.backend = backend_name(groups[0])
         self._finished = FinishedWork()
         self.places: dict[int, Place] = {}

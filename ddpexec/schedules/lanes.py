@@ -100,11 +100,6 @@ class CommunicationStreams:
             self._lanes[key] = CommunicationStream(groups, rings=rings)
         return self._lanes[key]
 
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes that this rank has sent in rings."""
-        return sum(lane.sent_bytes for lane in self._lanes.values())
-
     def keep(self, used: Collection[CommunicationStream]) -> None:
         """Destroy all lanes but those `used`, which nothing is on; every rank does, at the same point."""
         for key in [key for key, lane in self._lanes.items() if lane not in used]:
