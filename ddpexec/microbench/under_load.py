@@ -11,13 +11,13 @@ import statistics
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from ddpexec.groups.launched import Launched
-from ddpexec.groups.process_groups import wait
 from ddpexec.models import MODELS, build
-from ddpexec.timing.stopwatch import Span, agree_on_median, gather, measure_last_to_last, seconds_of, span_of
+from ddpexec.timing.stopwatch import Span, agree_on_median, allreduces_span, gather, measure_last_to_last, seconds_of
 from ddpsim.errors import InputError
 from ddpsim.workload import Workload
 
@@ -77,10 +77,7 @@ def measure_slowdowns(
     """
     communicator, device = launched.communicator, launched.device
     tensor = torch.ones(SIZE_BYTES // 4, device=device)
-
-    def collective() -> Span:
-        return span_of(lambda: wait(communicator.all_reduce(tensor, 0), communicator, "an allreduce"), device)
-
+    collective = partial(allreduces_span, communicator, tensor)
     compute()
     step_s = agree_on_median(seconds_of(compute, device), communicator)
     quiet_s = measure_last_to_last([collective() for _ in range(2)], communicator)[-1]

@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.distributed as dist
 
 from ddpexec.groups.lost import name_lost_ranks
-from ddpexec.groups.process_groups import Communicator
+from ddpexec.groups.process_groups import Communicator, wait
 from ddpexec.timing.clock import offset_to_rank_zero, settle
 from ddpexec.timing.waiting import spinner
 
@@ -37,6 +36,16 @@ def span_of(work: Callable[[], object], device: torch.device) -> Span:
         return start, start + _time_between_events(work, device)
     work()
     return start, time.perf_counter()
+
+
+def allreduces_span(communicator: Communicator, *tensors: torch.Tensor) -> Span:
+    """Return when allreduces of `tensors`, launched at once, began and when all had ended, on this host's clock."""
+
+    def all_at_once() -> None:
+        for work in [communicator.all_reduce(tensor, 0) for tensor in tensors]:
+            wait(work, communicator, "an allreduce")
+
+    return span_of(all_at_once, tensors[0].device)
 
 
 def _time_between_events(work: Callable[[], object], device: torch.device) -> float:
@@ -110,10 +119,8 @@ def gather(values: Sequence[float], communicator: Communicator) -> list[list[flo
     """Return every rank's `values`, which are equally many on each."""
     device = communicator.device_for(torch.device("cuda" if communicator.backend == "nccl" else "cpu"))
     mine = torch.tensor(values, dtype=torch.float64, device=device)
-    theirs = [torch.empty_like(mine) for _ in range(communicator.world_size)]
     with name_lost_ranks(communicator, "the exchange of measured times"):
-        dist.all_gather(theirs, mine, group=communicator.main)
-    return [[float(value) for value in each] for each in theirs]
+        return [each.tolist() for each in communicator.gather(mine)]
 
 
 def agree_on_median(value: float, communicator: Communicator) -> float:
