@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddpexec.ddp.compiling import disable_compile
 from ddpexec.ddp.parameters import ModelParameters, collect
+from ddpexec.schedules.watching import make_stamp_hook
 from ddpexec.timing.observe import Note, Observer
 from ddpsim.bucketing import BucketPlan
 
@@ -24,7 +24,7 @@ class GradientStamps:
         """Put a hook on each of the numbered parameters, where none is."""
         if not self._handles:
             for index, parameter in parameters:
-                hook = self._stamp(index)
+                hook = make_stamp_hook(self._observer, index)
                 handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
                 self._handles.append(handle.remove)
 
@@ -32,16 +32,6 @@ class GradientStamps:
         """Take the hooks away."""
         while self._handles:
             self._handles.pop()()
-
-    def _stamp(self, index: int) -> Callable[[Tensor], None]:
-        observer = self._observer
-
-        @disable_compile
-        def stamp(_: Tensor) -> None:
-            begin = observer.now()
-            observer.hooks[index] = begin, observer.now()
-
-        return stamp
 
 
 class AloneSubject:
