@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddpexec.ddp.parameters import ModelParameters, collect
+from ddpexec.ddp.parameters import collect
 from ddpexec.schedules.watching import make_stamp_hook
-from ddpexec.timing.observe import Note, Observer
-from ddpsim.bucketing import BucketPlan
+from ddpexec.timing.observe import Observer
+from ddpexec.tracing.traced import TracedModule
 
 
 class GradientStamps:
@@ -34,15 +33,11 @@ class GradientStamps:
             self._handles.pop()()
 
 
-class AloneSubject:
+class AloneSubject(TracedModule):
     """A module that is trained without a wrapper that this package knows."""
 
-    implementation, scheme = "none", "ddp"
-    group: dist.ProcessGroup | None = None
-
     def __init__(self, module: nn.Module, observer: Observer) -> None:
-        self.module = module
-        self.model: ModelParameters = collect(module)
+        super().__init__(module, collect(module), observer)
         self._stamps = GradientStamps(observer)
 
     def attach(self) -> None:
@@ -53,19 +48,9 @@ class AloneSubject:
         """Take the hooks away."""
         self._stamps.detach()
 
-    def begin(self) -> None:
-        """Do nothing."""
-
     def is_synced(self) -> bool:
         """Return that nothing is reduced."""
         return False
-
-    def name_buckets(self, note: Note) -> None:
-        """Do nothing: there are none."""
-
-    def plan(self) -> BucketPlan | None:
-        """Return that there are no buckets."""
-        return None
 
     def options(self) -> dict[str, object]:
         """Return nothing."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ddpexec.timing.observe import Note, Observer
 from ddpexec.tracing.loop import LoopStamps
 from ddpexec.tracing.settings import TraceSettings
-from ddpexec.tracing.subjects import TracedModule
+from ddpexec.tracing.traced import TracedModule
 
 
 @dataclass(slots=True)

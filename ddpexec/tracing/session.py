@@ -22,7 +22,7 @@ from ddpexec.tracing.exchange import Exchange, Words
 from ddpexec.tracing.iterations import Iterations
 from ddpexec.tracing.rotation import SUMMARY, BufferedIterations, Rotation
 from ddpexec.tracing.settings import TraceSettings
-from ddpexec.tracing.subjects import TracedModule, subject_of
+from ddpexec.tracing.subjects import subject_of
 from ddpexec.tracing.summary import RankInterval, Watcher
 from ddpsim.trace.records import Iteration
 
@@ -37,7 +37,7 @@ class Session:
         self.device = next(root.parameters()).device
         self._backend = backend_for(dist.group.WORLD if known else None, self.device)
         self.observer = Observer(clock_of([self.device], self._backend, 1))
-        self.subject: TracedModule = subject_of(root, self.observer)
+        self.subject = subject_of(root, self.observer)
         self.iterations = Iterations(self.subject, self.observer, settings, self._forward)
         self._rotation = Rotation(folder, self.rank, self.world_size, self._backend, settings.files)
         self._recorded, self._pending = BufferedIterations(), list[Note]()

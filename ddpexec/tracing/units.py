@@ -8,27 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from ddpexec.ddp.parameters import ModelParameters, collect
+from ddpexec.ddp.parameters import collect
 from ddpexec.schedules.watching import CollectiveWatch, WatchedCollective, WatchedReplicas
-from ddpexec.timing.observe import Note, Observer
+from ddpexec.timing.observe import Observer
 from ddpexec.tracing.alone import GradientStamps
+from ddpexec.tracing.traced import TracedModule
 from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.operations import Operation
 
 
-class ShardedSubject:
+class ShardedSubject(TracedModule):
     """A module whose units torch shards; collectives are counted in the order of their launches."""
 
     implementation = "fsdp2"
 
     def __init__(self, module: nn.Module, observer: Observer) -> None:
-        self.module, self._observer = module, observer
-        self.model: ModelParameters = collect(module)
+        super().__init__(module, collect(module), observer)
         place = {parameter: index for index, parameter in enumerate(self.model.tensors)}
         found = [each for each in module.modules() if isinstance(each, FSDPModule)]
         self._units = [
@@ -44,7 +43,6 @@ class ShardedSubject:
         }
         mesh = self._units[0][0].mesh_info if self._units else None
         self._replicas = getattr(mesh, "replicate_process_group", None)
-        self.group: dist.ProcessGroup | None = dist.group.WORLD
         shards = getattr(mesh, "shard_mesh_size", None)
         self.scheme = "fsdp2" if self._replicas is None else f"hsdp:{shards}"
         self._stamps, self._watch = GradientStamps(observer), CollectiveWatch(observer)
@@ -75,9 +73,6 @@ class ShardedSubject:
     def is_synced(self) -> bool:
         """Return whether gradients are reduced, as `set_requires_gradient_sync` says."""
         return all(bool(group.reduce_grads) for group, _ in self._units)
-
-    def name_buckets(self, note: Note) -> None:
-        """Do nothing: a collective is of its unit."""
 
     def plan(self) -> BucketPlan | None:
         """Return the units as buckets, in the order of backward."""

@@ -6,46 +6,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch.distributed as dist
 
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.schedules.forward_points import ForwardPoints
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.clock import Moment
 from ddpexec.timing.observe import Note, Observer
+from ddpexec.tracing.subjects import OwnSubject
 from ddpexec.tuning.observed import Seconds
 from ddpsim.bucketing import BucketPlan
 
 
-class ScheduledSubject:
-    """Our wrapper that carries out schemes, which tells an observer by itself; a `TracedModule`."""
-
-    implementation = "ddpexec"
+class ScheduledSubject(OwnSubject):
+    """Our wrapper that carries out schemes."""
 
     def __init__(self, module: ScheduledDataParallel, observer: Observer) -> None:
-        self.module: Any = module
-        self._observer, self._before = observer, module.observer
-        self.model: ModelParameters = module.model
-        self.group: dist.ProcessGroup | None = module.process_group
-        self.scheme: str = module.schedule.scheme
-
-    def attach(self) -> None:
-        """Let the wrapper tell our observer."""
-        self.module.observe(self._observer)
-
-    def detach(self) -> None:
-        """Let the wrapper tell whom it told before."""
-        self.module.observe(self._before)
-
-    def begin(self) -> None:
-        """Do nothing: the wrapper has hooks of its own."""
-
-    def is_synced(self) -> bool:
-        """Return that its gradients will be reduced, except under `no_sync`."""
-        return bool(self.module.require_backward_grad_sync)
-
-    def name_buckets(self, note: Note) -> None:
-        """Do nothing: the launcher has named them."""
+        super().__init__(module, observer)
+        self.scheme = module.schedule.scheme
 
     def plan(self) -> BucketPlan | None:
         """Return the buckets in force."""
