@@ -23,7 +23,7 @@ from ddpexec.tracing.iterations import Iterations
 from ddpexec.tracing.rotation import SUMMARY, BufferedIterations, Rotation
 from ddpexec.tracing.settings import TraceSettings
 from ddpexec.tracing.subjects import subject_of
-from ddpexec.tracing.summary import RankInterval, Watcher
+from ddpexec.tracing.summary import Watcher, describe_interval
 from ddpsim.trace.records import Iteration
 
 
@@ -104,7 +104,7 @@ class Session:
         """Tell of the interval that ends before the iteration `index`, the first of `step`."""
         number, first = self._first_step // self._settings.interval, self._first_step
         mine = [it for it in self._in_interval if it.index < index]
-        told = RankInterval(number, first, max(1, step - first), self._step_s[: step - first], mine).words()
+        told = describe_interval(number, first, max(1, step - first), self._step_s[: step - first], mine)
         self.exchange.tell(number, {**told, "time": utc(time.time())})
         self._first_step, self._due = step, None
         del self._step_s[: step - first]
