@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -28,7 +29,6 @@ from ddpexec.schedules.planner import SchedulePlanner, check_agreement
 from ddpexec.schedules.refusals import check_joinable, check_module_for_scheme
 from ddpexec.schedules.scheme_schedule import Kept, SchemeSchedule
 from ddpexec.schedules.served import Server, ServerStatistics
-from ddpexec.schedules.server_thread import ServerThread
 from ddpexec.schedules.stepper import ScheduledOptimizer
 from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate, clip_gradients, move_state
 from ddpexec.timing.observe import Observer
@@ -98,7 +98,7 @@ class ScheduledDataParallel(JoinableModule):
         self.reducer: SchemeSchedule = None  # type: ignore[assignment]
         self.optimizer: ScheduledOptimizer = None  # type: ignore[assignment]
         self._serving: Server | None
-        self._beside: ServerThread | None
+        self._beside: Future[ServerStatistics] | None
         check_objects(mixed_precision=mixed_precision)
         if mixed_precision is not None and find_unused_parameters:
             raise make_mixed_precision_error("find_unused_parameters=True")
@@ -280,7 +280,7 @@ class ScheduledDataParallel(JoinableModule):
         self.complete()
         self.reducer.messages.end()
         thread, self._beside = self._beside, None
-        return None if thread is None else thread.join()
+        return None if thread is None else thread.result()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients of all parameters."""
