@@ -23,17 +23,14 @@ def rank_devices(count: int, first: torch.device) -> list[torch.device]:
     """Return the devices of a rank, consecutive GPUs from `first` on.
 
     Raises:
-        OptionError: several devices of a rank that is on a CPU, or more than this machine has.
+        OptionError: several devices of a rank that is on a CPU.
     """
     if count == 1:
         return [first]
     if first.type != "cuda":
         what = f"a rank of {count} devices computes on GPUs, this one is on {first}"
         raise OptionError(what, place=PLACE, remedy="predict it: `ddpsim workload split`, then `ddpsim predict`")
-    begin, gpus = first.index or 0, torch.cuda.device_count()
-    if begin + count > gpus:
-        what = f"ranks of {count} devices need {begin + count} GPUs on this machine, it has {gpus}"
-        raise OptionError(what, place=PLACE, remedy="start fewer ranks, or predict it: `ddpsim workload split`")
+    begin = first.index or 0  # that there are as many is known where the rank has joined the others
     return [torch.device("cuda", begin + number) for number in range(count)]
 
 

@@ -7,10 +7,12 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
+from concurrent.futures import Future, wait
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
+from ddpexec.groups.within import in_thread
 from ddpexec.netlab.support import module_environment
 
 _NICENESS = 5
@@ -33,34 +35,32 @@ class PredictingProcess:
             start_new_session=True,
         )
         theirs.close()
-        self._answer: list[object] = []
-        self._thread: threading.Thread | None = None
+        self._answer: Future[object] | None = None
 
     def ask(self, observed: object) -> None:
         """Have `rank_caps` asked of what was observed; `answer` has it later."""
-        self._answer.clear()
-        self._thread = threading.Thread(target=self._wait, args=(pickle.dumps(observed),), daemon=True)
-        self._thread.start()
+        self._answer = in_thread(partial(self._wait, pickle.dumps(observed)))
 
     def answer(self) -> object | None:
         """Return the ranking, or the sentence that says why there is none; None while it is not known."""
-        return self._answer[0] if self._answer else None
+        return self._answer.result() if self._answer is not None and self._answer.done() else None
 
     def close(self) -> None:
         """End the process."""
         with contextlib.suppress(OSError):
             self._process.kill()
             self._process.wait(1.0)
-            if self._thread is not None:  # which reads that there is no more
-                self._thread.join(1.0)
+            if self._answer is not None:  # who waits reads that there is no more
+                wait([self._answer], 1.0)
             self._pipe.close()
 
-    def _wait(self, question: bytes) -> None:
+    def _wait(self, question: bytes) -> object:
         try:
             self._pipe.send_bytes(question)
-            self._answer.append(self._pipe.recv())
+            answer: object = self._pipe.recv()
+            return answer
         except (OSError, ValueError, EOFError, pickle.PickleError) as error:
-            self._answer.append(f"the predicting process is gone: {type(error).__name__}")
+            return f"the predicting process is gone: {type(error).__name__}"
 
 
 def _serve() -> None:
