@@ -17,6 +17,7 @@ from ddpexec.groups.lost import name_lost_ranks, raise_lost
 from ddpexec.groups.mpi_group import NAME as MPI_NAME
 from ddpexec.groups.notes import leave_place
 from ddpexec.groups.whereabouts import Place, find_place
+from ddpsim.errors import InputError
 
 
 class Work(Protocol):
@@ -138,6 +139,20 @@ class Communicator:
         padded[: len(pickled)] = pickled
         rows = zip(self.gather(padded), lengths, strict=True)
         return [pickle.loads(row[:length].cpu().numpy().tobytes()) for row, length in rows]
+
+    def ask_rank_zero(self, call: Callable[[], Any], what: str) -> Any:
+        """Return on every rank what `call` returns on rank 0, or raise the `InputError` that it raises there."""
+        box: list[Any] = [None]
+        if self.rank == 0:
+            try:
+                box = [call()]
+            except InputError as error:
+                box = [error]
+        with name_lost_ranks(self, what):
+            dist.broadcast_object_list(box, group_src=0, group=self.main)
+        if isinstance(box[0], InputError):
+            raise box[0]
+        return box[0]
 
     def broadcast(self, tensor: Tensor, source: int) -> None:
         """Overwrite `tensor` with rank `source`'s."""

@@ -12,7 +12,7 @@ import torch
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, wait
 from ddpexec.timing.clock import offset_to_rank_zero, settle
-from ddpexec.timing.waiting import spinner
+from ddpexec.timing.waiting import spinner, time_between_events
 
 CHILL_BYTES = 48 << 20
 """More than the part of a last-level cache that a core gets."""
@@ -33,7 +33,7 @@ def span_of(work: Callable[[], object], device: torch.device) -> Span:
     settle(device)
     start = time.perf_counter()
     if device.type == "cuda":
-        return start, start + _time_between_events(work, device)
+        return start, start + time_between_events(work, device)
     work()
     return start, time.perf_counter()
 
@@ -46,17 +46,6 @@ def allreduces_span(communicator: Communicator, *tensors: torch.Tensor) -> Span:
             wait(work, communicator, "an allreduce")
 
     return span_of(all_at_once, tensors[0].device)
-
-
-def _time_between_events(work: Callable[[], object], device: torch.device) -> float:
-    """Return the seconds of `work` on the device; a host that has waited for it may have to wait for the GIL too."""
-    stream = torch.cuda.current_stream(device)
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    start.record(stream)
-    work()
-    end.record(stream)
-    end.synchronize()
-    return float(start.elapsed_time(end)) / 1e3
 
 
 def time_on_device(work: Callable[[], object], device: torch.device) -> Callable[[], float]:
@@ -72,7 +61,7 @@ def time_on_device(work: Callable[[], object], device: torch.device) -> Callable
 
     def seconds() -> float:
         spin(2 * queued_s + _HEAD_START_S)
-        return _time_between_events(work, device)
+        return time_between_events(work, device)
 
     return seconds
 
