@@ -82,6 +82,7 @@ class OwnSubject(TracedModule):
     def __init__(self, module: DistributedDataParallel | ScheduledDataParallel, observer: Observer) -> None:
         super().__init__(module, module.reducer.model, observer)
         self._before = module.observer
+        self.scheme = module.schedule.scheme if isinstance(module, ScheduledDataParallel) else "ddp"
 
     def attach(self) -> None:
         """Let the reducer tell our observer."""
@@ -95,7 +96,7 @@ class OwnSubject(TracedModule):
 
     def plan(self) -> BucketPlan | None:
         """Return the reducer's buckets."""
-        plan: BucketPlan = self.module.reducer.plan
+        plan: BucketPlan = self.module.plan
         return plan
 
 

@@ -17,11 +17,11 @@ from ddpexec.timing.clock import Clock, Moment, clock_of, drain
 from ddpexec.timing.observe import Note, Observer, Pair
 from ddpexec.timing.records import IN_FLIGHT, collective_starts
 from ddpexec.tracing.loop import LoopHooks, LoopStamps
-from ddpexec.tracing.subjects import subject_of
+from ddpexec.tracing.subjects import OwnSubject, subject_of
 from ddpexec.tracing.traced import TracedModule
 from ddpexec.tuning.observed import ObservedJob, RankSteps, Seconds, Sent
 from ddpexec.tuning.rewrapping import Wrapped, device_name
-from ddpexec.tuning.scheduled import ForwardUseStamps, ScheduledSubject
+from ddpexec.tuning.scheduled import ForwardUseStamps
 from ddpsim.schedules.schemes import SAME_SUMS
 
 
@@ -42,7 +42,7 @@ class Watch(LoopStamps):
         backend = backend_for(group, self._device)
         super().__init__(Observer(clock_of([self._device], backend, 1)))
         if isinstance(wrapped, ScheduledDataParallel):
-            self._subject: TracedModule = ScheduledSubject(wrapped, self._observer)
+            self._subject: TracedModule = OwnSubject(wrapped, self._observer)
         else:
             self._subject = subject_of(wrapped, self._observer)
         self._uses: ForwardUseStamps | None = None

@@ -1,4 +1,4 @@
-"""What a tuner stamps of a module under a schedule: its steps as any wrapper's, and when forward uses parameters."""
+"""When forward uses parameters of a module under a schedule, as a tuner stamps it."""
 
 from __future__ import annotations
 
@@ -9,29 +9,9 @@ import numpy as np
 
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.schedules.forward_points import ForwardPoints
-from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.clock import Moment
-from ddpexec.timing.observe import Note, Observer
-from ddpexec.tracing.subjects import OwnSubject
+from ddpexec.timing.observe import Note
 from ddpexec.tuning.observed import Seconds
-from ddpsim.bucketing import BucketPlan
-
-
-class ScheduledSubject(OwnSubject):
-    """Our wrapper that carries out schemes."""
-
-    def __init__(self, module: ScheduledDataParallel, observer: Observer) -> None:
-        super().__init__(module, observer)
-        self.scheme = module.schedule.scheme
-
-    def plan(self) -> BucketPlan | None:
-        """Return the buckets in force."""
-        plan: BucketPlan = self.module.plan
-        return plan
-
-    def options(self) -> dict[str, object]:
-        """Return the flags of the constructor."""
-        return self.module.flags()  # type: ignore[no-any-return]
 
 
 class ForwardUseStamps:
