@@ -23,7 +23,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 
 import torch
 from torch import nn
@@ -164,9 +163,7 @@ class Capture:
         self._recorder.install()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._recorder.remove()
         if kind is None and not self.done:
             have, wanted = self._recorder.iterations, self._settings.warm_up + self._settings.iterations

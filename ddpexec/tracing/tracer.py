@@ -20,7 +20,6 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from torch import nn
@@ -75,9 +74,7 @@ class Tracer:
         self._hooks.install()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._hooks.remove()
         _tracing.clear()
         with self._guard():
