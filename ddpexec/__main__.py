@@ -53,14 +53,17 @@ def whole_command() -> Any:
     return typer.main.get_command(app())
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command; bad input is one message on stderr, from rank 0 alone, and exit code 2."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    code: int | str | None
+def run(arguments: Sequence[str]) -> int | str | None:
+    """Run one command and return its exit code; bad input is one message on stderr, from rank 0 alone, and 2."""
     try:
-        code = carry_out(whole_command(), given, _PROGRAM, _say)
+        return carry_out(whole_command(), arguments, _PROGRAM, _say)
     except SystemExit as done:
-        code = done.code
+        return done.code
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit."""
+    code = run(sys.argv[1:] if arguments is None else arguments)
     # A process group that lives, in some cycle, until the interpreter goes down aborts it: its threads still run.
     gc.collect()
     sys.exit(code)
