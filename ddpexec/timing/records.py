@@ -81,6 +81,10 @@ class Records:
             ),
         )
 
+    def buckets(self, note: Note) -> tuple[BucketTimes, ...]:
+        """Return the buckets of a closed iteration alone."""
+        return self._buckets(note)[0]
+
     def spans(self, note: Note, iteration: Iteration) -> list[Span]:
         """Return what people see of an iteration: phases on the host and the computing stream, collectives beside.
 

@@ -15,7 +15,7 @@ from ddpexec.groups.process_groups import backend_for
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.clock import Clock, Moment, clock_of, drain
 from ddpexec.timing.observe import Note, Observer, Pair
-from ddpexec.timing.records import IN_FLIGHT, collective_starts
+from ddpexec.timing.records import Records
 from ddpexec.tracing.loop import LoopHooks, LoopStamps
 from ddpexec.tracing.subjects import OwnSubject, subject_of
 from ddpexec.tracing.traced import TracedModule
@@ -46,7 +46,6 @@ class Watch(LoopStamps):
         else:
             self._subject = subject_of(wrapped, self._observer)
         self._uses: ForwardUseStamps | None = None
-        self._lanes = IN_FLIGHT[backend]
         self._hooks: LoopHooks | None = None
         self._over = True
         self._accumulates = False
@@ -102,7 +101,7 @@ class Watch(LoopStamps):
         if not notes:
             return None
         sizes, clock = [each.size_bytes for each in self.job.parameters], self._observer.clock
-        seen = _Stamps(clock, sizes, self._lanes).steps(notes)
+        seen = _Stamps(clock, sizes, self.job.backend).steps(notes)
         if uses is None:
             return seen
         return replace(seen, use_s=uses.rows(notes, clock.host_s), use_device_s=uses.rows(notes, clock.device_s))
@@ -133,8 +132,8 @@ class Watch(LoopStamps):
 class _Stamps:
     """Notes made into numbers: hooks of DDP are taken out of backward, and told by themselves."""
 
-    def __init__(self, clock: Clock, sizes: Sequence[int], lanes: int) -> None:
-        self._clock, self._sizes, self._lanes = clock, sizes, lanes
+    def __init__(self, clock: Clock, sizes: Sequence[int], backend: str) -> None:
+        self._clock, self._sizes, self._records = clock, sizes, Records(0, clock, backend)
 
     def steps(self, notes: Sequence[Note]) -> RankSteps:
         """Return the steps."""
@@ -151,7 +150,9 @@ class _Stamps:
             ready_s=np.stack([each[1] for each in told]),
             plain_hook_s=plain,
             launching_hook_s=launching,
-            sent=[self._list_sent(note) for note in notes],
+            sent=[
+                [Sent(b.size_bytes, b.started_s, b.finished_s) for b in self._records.buckets(note)] for note in notes
+            ],
             groups=[bucket.indices for bucket in notes[-1].buckets],
         )
 
@@ -201,20 +202,6 @@ class _Stamps:
         added = [each - least - per_byte * size for each, size in launching]
         return usual, usual + (max(0.0, float(np.median(added))) if added else 0.0)
 
-    def _list_sent(self, note: Note) -> list[Sent]:
-        latest = _find_end(note, self._device)
-        launched = [max(self._host(bucket.launched), self._device(bucket.launched)) for bucket in note.buckets]
-        ends = []
-        for bucket in note.buckets:
-            told = bucket.finished()
-            moments = [self._device(each) for each in (told, bucket.waited and bucket.waited[1]) if each is not None]
-            ends.append(min([*moments, latest]))
-        started = collective_starts(launched, ends, self._lanes)
-        return [
-            Sent(bucket.size_bytes, min(start, end), end)
-            for bucket, start, end in zip(note.buckets, started, ends, strict=True)
-        ]
-
     def _host(self, moment: Moment) -> float:
         return self._clock.host_s(moment)
 
@@ -224,10 +211,3 @@ class _Stamps:
 
 def _length(pair: Pair | None, at: Any) -> float:
     return 0.0 if pair is None else max(0.0, at(pair[1]) - at(pair[0]))
-
-
-def _find_end(note: Note, at: Any) -> float:
-    """Return when backward was over, before which every bucket was there."""
-    pair = note.finish if note.finish is not None and note.finish[1] is not None else note.backward
-    assert pair is not None
-    return float(at(pair[1]))
