@@ -88,7 +88,7 @@ def _cut(module: nn.Module, parameters: ModelParameters, count: int, name: str) 
     root, units = units_of(policy)
     outside = [tuple(root[place] for place in each) for each in modules_of([policy[index] for index in root])]
     layers = sorted([*outside, *units])
-    return divide_layers(layers, [policy[index].size_bytes for index in range(len(policy))], count, f"{PLACE} for")
+    return divide_layers(layers, [each.size_bytes for each in policy], count, f"{PLACE} for")
 
 
 def divide_layers(layers: Sequence[Sequence[int]], costs: Sequence[int], count: int, asked: str) -> list[list[int]]:

@@ -208,8 +208,9 @@ class RunSettings(Job):
     def _check_torch(self) -> None:
         """Refuse what stock torch cannot do, and what cannot be observed in it: a hook sends where nobody looks."""
         names = "process_groups", "assignment", "order", "drop", "compression", "scheme", "overlap"
-        natural = {"assignment": (self.assignment,)} if self._natural else {"assignment": ()}
-        hidden = {} if self.observe else {"compression": (self.compression,)}
-        for what in self._given(*names, allowed={**natural, **hidden}):
+        allowed: dict[str, Sequence[object]] = {"assignment": (self.assignment,) if self._natural else ()}
+        if not self.observe:
+            allowed["compression"] = (self.compression,)
+        for what in self._given(*names, allowed=allowed):
             remedy = "use `implementation=ddpexec`, or leave it out"
             raise OptionError(f"`implementation=torch` has no `{what}`", remedy=remedy)
