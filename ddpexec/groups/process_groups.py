@@ -26,6 +26,10 @@ class Work(Protocol):
     def wait(self) -> object:
         """Block the host (CPU) or the current stream (GPU) until the collective has finished."""
 
+
+class ReductionWork(Work, Protocol):
+    """What an allreduce of gradients in flight offers."""
+
     def is_completed(self) -> bool:
         """Return whether it has finished, without waiting."""
 
@@ -104,13 +108,13 @@ class Communicator:
         """The group of everything that is not a gradient: verification, buffers, consensus."""
         return self.groups[0]
 
-    def all_reduce(self, tensor: Tensor, number: int) -> Work:
+    def all_reduce(self, tensor: Tensor, number: int) -> ReductionWork:
         """Start summing `tensor` in place over the ranks; `number` counts the collectives of this iteration."""
         if self.noop:
             return self._finished
         if tensor.is_complex():
             tensor = torch.view_as_real(tensor)
-        work: Work = self._sends[number % len(self._sends)]([tensor])
+        work: ReductionWork = self._sends[number % len(self._sends)]([tensor])
         return work
 
     def introduce(self, device: torch.device, *values: int) -> Tensor:
@@ -214,7 +218,7 @@ def round_robin(count: int, timeout: timedelta | None = None) -> list[dist.Proce
     return [default, *(dist.new_group(timeout=timeout) for _ in range(count - 1))]
 
 
-def _sender(group: dist.ProcessGroup) -> Callable[[list[Tensor]], Work]:
+def _sender(group: dist.ProcessGroup) -> Callable[[list[Tensor]], ReductionWork]:
     """Return what sums a list of one tensor over `group`."""
     if type(group) is dist.ProcessGroup:
         return group.allreduce

@@ -128,7 +128,7 @@ class _Thread:
         self._thread.start()
 
     def launch(self, operation: Operation, tensor: Tensor, after: Sequence[Work], not_before_s: float) -> Work:
-        work = ThreadWork()
+        work: torch.futures.Future[Any] = torch.futures.Future()
 
         def carry_out() -> None:
             for before in after:
@@ -162,18 +162,6 @@ class _Thread:
             except Exception as error:
                 self._failure = error
                 future.set_exception(error)
-
-
-class ThreadWork(torch.futures.Future[Any]):
-    """The work of a message that a thread carries out: a future that is set then, or holds what went wrong."""
-
-    def is_completed(self) -> bool:
-        """Return whether it has been carried out."""
-        return self.done()
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        """Return itself."""
-        return self
 
 
 def begin(group: dist.ProcessGroup, operation: Operation, tensor: Tensor) -> Work:

@@ -32,10 +32,6 @@ class LoopbackWork(Future[None]):
         self.result()
         return True
 
-    def is_completed(self) -> bool:
-        """Return whether it has been copied, or never will be."""
-        return self.done()
-
 
 class LoopbackGroup:
     """Sends and receives of a gloo group, and those of a rank to itself within its process.

@@ -98,10 +98,6 @@ class JoinedWorks:
             work.wait()
         return True
 
-    def is_completed(self) -> bool:
-        """Return whether all have ended."""
-        return all(work.is_completed() for work in self._works)
-
 
 def bounds_of(rows: int, servers: int) -> list[int]:
     """Return where the rows of each server begin, and the end of the last's: as equal as whole rows allow.
