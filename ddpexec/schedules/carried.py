@@ -102,7 +102,7 @@ class CarriedMessages:
     @property
     def pushed_bytes(self) -> int:
         """Bytes that this rank has pushed to servers of other ranks."""
-        return sum(lane.sent_bytes for (_, stream), lane in self._lanes.items() if stream == "push")
+        return sum(lane.sent_bytes for lane in self._lanes.values() if isinstance(lane, ServerStream))
 
     def use_hook(self, hook: Hook, state: Any) -> None:
         """Let `hook(state, bucket)` reduce each bucket of gradients, which are no longer divided before.

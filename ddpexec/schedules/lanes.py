@@ -38,11 +38,6 @@ class CommunicationStream:
         self._threads = [_Thread(groups[k : k + 2]) for k in range(0, len(groups), 2)] if rings else []
         self._handed = 0
 
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes that this rank has sent in rings."""
-        return sum(thread.ring.sent_bytes for thread in self._threads)
-
     def launch(self, operation: Operation, tensor: Tensor, after: Sequence[Work], delay_s: float = 0.0) -> Work:
         """Begin `operation` on `tensor`, a whole message, as soon as `after` has ended; return its work.
 

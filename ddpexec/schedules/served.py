@@ -82,9 +82,6 @@ class ServerStream:
             JoinedWorks(self._control[0][1]).wait()
             self._control = []
 
-    def close(self) -> None:
-        """Do nothing: there are no threads."""
-
 
 class JoinedWorks:
     """Several works as one."""
