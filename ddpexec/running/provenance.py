@@ -15,7 +15,6 @@ from ddpsim.options.option import list_declared, option_values
 from ddpsim.order.predictors import predictor_name
 
 if TYPE_CHECKING:
-    from ddpexec.running.replay import Replay
     from ddpexec.running.run import Run
     from ddpexec.running.settings import RunSettings
 
@@ -31,13 +30,14 @@ def provenance(run: Run, command: list[str]) -> dict[str, object]:
     """Return what `run.json` says of where a run comes from."""
     settings = run.settings
     plan = run.plan_in_force()
+    replay = run.subject.replay
     size = settings.batch_size or run.subject.model.batch_size
     return {
         "made_by": "ddpexec.running.run",
         "command": command,
         **describe_training(BEGAN, settings.carried_out_by, run.subject.model.name, size, run.device),
         "seed": settings.seed,
-        "late_gradients": _measure_late(run.subject.replay),
+        "late_gradients": replay.late / replay.gradients if replay is not None and replay.gradients else None,
         **_list_planning_probes(run),
         "first": run.first(),
         "plan": plan.document(),
@@ -85,8 +85,3 @@ def _plain(mapping: Mapping[Any, Any]) -> dict[str, Any]:
 def utc(seconds: float) -> str:
     """Return seconds since the epoch as a date and a time."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
-
-
-def _measure_late(replay: Replay | None) -> float | None:
-    """Return the share of rank 0's timed gradients that came later than the replay's tolerance; None without any."""
-    return None if replay is None or replay.gradients == 0 else replay.late / replay.gradients
