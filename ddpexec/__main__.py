@@ -23,12 +23,9 @@ from ddpexec.commands import COMMANDS
 from ddpexec.errors import LostRankError
 from ddpexec.groups.mpi_environment import adopt_mpirun
 from ddpexec.groups.speaking import speak
-from ddpsim.cli.flags import find_command, error_in_flags, flags_of
+from ddpsim.cli.app import carry_out
 from ddpsim.cli.sections import SectionedCommand
-from ddpsim.cli.streams import guard_streams
-from ddpsim.cli.usage import INTERRUPTED, USAGE_ERROR, refuse_repeated, usage_message
 from ddpsim.errors import InputError
-from ddpsim.stopping import Interrupts
 
 _PROGRAM = "python -m ddpexec"
 
@@ -56,42 +53,24 @@ def whole_command() -> Any:
     return typer.main.get_command(app())
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command; bad input is one message on stderr, from rank 0 alone, and exit code 2."""
-    interrupts = Interrupts()
-    code: int | str | None
+def run(arguments: Sequence[str]) -> int | str | None:
+    """Run one command and return its exit code; bad input is one message on stderr, from rank 0 alone, and 2."""
     try:
-        with interrupts.note_interrupts():
-            code = _exit_code(arguments)
-    except BaseException:
-        if not interrupts.came:
-            raise
-        print("error: interrupted", file=sys.stderr)
-        code = INTERRUPTED
+        return carry_out(whole_command(), arguments, _PROGRAM, _say)
+    except SystemExit as done:
+        return done.code
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit."""
+    code = run(sys.argv[1:] if arguments is None else arguments)
     # A process group that lives, in some cycle, until the interpreter goes down aborts it: its threads still run.
     gc.collect()
     sys.exit(code)
 
 
-def _exit_code(arguments: Sequence[str] | None) -> int | str | None:
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    try:
-        with guard_streams():
-            refuse_repeated(whole_command(), given)
-            code = whole_command()(given, prog_name=_PROGRAM, standalone_mode=False)
-    except USAGE_ERROR as error:
-        speak(usage_message(error, given, _PROGRAM))
-        return 2
-    except (typer.Abort, KeyboardInterrupt):
-        print("error: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except InputError as error:
-        flags = flags_of(find_command(whole_command(), given))
-        speak(f"error: {error_in_flags(error, flags)}", error.speaker if isinstance(error, LostRankError) else 0)
-        return 2
-    except SystemExit as done:
-        return done.code
-    return code if isinstance(code, int) else 0
+def _say(message: str, error: InputError | None) -> None:
+    speak(message, error.speaker if isinstance(error, LostRankError) else 0)
 
 
 def _ddpexec() -> None:

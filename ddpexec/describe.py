@@ -11,12 +11,9 @@ from ddpsim.workload.gpus import gpu_model
 
 def describe_buffers(module: nn.Module) -> tuple[Buffer, ...]:
     """Return the buffers DDP broadcasts, in registration order, each once."""
-    return tuple(Buffer(name, tuple(b.shape), dtype_name(b.dtype)) for name, b in module.named_buffers())
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """Return `float32` for `torch.float32`."""
-    return str(dtype).removeprefix("torch.")
+    return tuple(
+        Buffer(name, tuple(b.shape), str(b.dtype).removeprefix("torch.")) for name, b in module.named_buffers()
+    )
 
 
 def device_model(device: torch.device) -> str:

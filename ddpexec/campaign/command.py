@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddpexec.netlab.signals import die_with_parent
+from ddpexec.groups.parent import die_with_parent
 from ddpexec.netlab.support import module_environment
 from ddpsim.errors import InputError
 

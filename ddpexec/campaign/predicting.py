@@ -10,6 +10,7 @@ from typing import cast
 import ddpsim
 from ddpexec.campaign.spec import Configuration
 from ddpexec.campaign.stages import MeasuredNetwork
+from ddpexec.running.provenance import utc
 from ddpexec.running.settings import DISCARDED
 from ddpsim.collectives.calibration_file import load_calibration
 from ddpsim.errors import InputError
@@ -35,7 +36,7 @@ def write_prediction(configuration: Configuration, network: MeasuredNetwork, wor
     topology = load_topology(str(network.topology))
     prediction = predict(workload, topology, options=options(configuration), calibration=calibration)
     stamp = {
-        "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "written_at": utc(time.time()),
         "inputs_fingerprint": inputs_fingerprint(configuration, network, folder),
         "simulator_fingerprint": simulator_fingerprint(),
         "configuration": configuration.name,

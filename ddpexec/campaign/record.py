@@ -192,12 +192,11 @@ def reduce_trace(trace: Trace) -> Trace:
                 )
             yield replace(it, buckets=buckets, gradients=())
 
-    rounded = [_round_iteration(iteration_document(it), zero_s) for it in kept()]
+    rounded = [
+        iteration_from(_round_to_microseconds(iteration_document(it), zero_s), "iterations", InputError, _REMEDY)
+        for it in kept()
+    ]
     return Trace(trace.world_size, trace.backend, rounded, (), trace.provenance)
-
-
-def _round_iteration(document: Mapping[str, Any], zero_s: float) -> Iteration:
-    return iteration_from(_round_to_microseconds(document, zero_s), "iterations", InputError, _REMEDY)
 
 
 def _round_to_microseconds(document: Mapping[str, Any], zero_s: float) -> dict[str, Any]:

@@ -138,7 +138,7 @@ def summarise_results(results: Sequence[Result]) -> dict[str, Any]:
 
 def _choices(results: Sequence[Result]) -> dict[str, Any]:
     """Return what following the prediction's best cap costs and gains, where several caps were run."""
-    groups = [group for group in _groups(results).values() if len(group) > 1]
+    groups = [group for group in group_results(results, "group").values() if len(group) > 1]
     regrets = _regrets(groups, None)
     shares = [_measure_captured(group, _measure_chosen_s(group)) for group in groups]
     captured = [share for share in shares if share is not None]
@@ -193,10 +193,11 @@ def _regrets(groups: Sequence[Sequence[Result]], caps: str | None) -> list[float
     return [step_s / min(result.step_s for result in group) - 1 for group, step_s in taken if step_s is not None]
 
 
-def _groups(results: Sequence[Result]) -> dict[str, list[Result]]:
+def group_results(results: Sequence[Result], key: str) -> dict[str, list[Result]]:
+    """Return the results that have the same value of `key`, in the order in which values come first."""
     groups: dict[str, list[Result]] = {}
     for result in results:
-        groups.setdefault(result.group, []).append(result)
+        groups.setdefault(getattr(result, key), []).append(result)
     return groups
 
 

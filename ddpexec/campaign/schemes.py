@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
 import numpy as np
 
-from ddpexec.campaign.results import Result
+from ddpexec.campaign.results import Result, group_results
 
 ALIKE = 0.01
 """Of a step; schemes that differ by less are as good as each other."""
@@ -49,20 +49,13 @@ class Ranking:
 
 def errors_by_scheme(results: Sequence[Result]) -> list[SchemeErrors]:
     """Return the errors of each scheme, in the order in which schemes come first."""
-    return [_errors(scheme, group) for scheme, group in _group_results(results, lambda result: result.scheme).items()]
+    return [_errors(scheme, group) for scheme, group in group_results(results, "scheme").items()]
 
 
 def rankings(results: Sequence[Result]) -> list[Ranking]:
     """Return a ranking of each family that ran more than one scheme."""
-    families = _group_results(results, lambda result: result.family)
+    families = group_results(results, "family")
     return [_rank(family, group) for family, group in families.items() if len(group) > 1]
-
-
-def _group_results(results: Sequence[Result], key: Callable[[Result], str]) -> dict[str, list[Result]]:
-    groups: dict[str, list[Result]] = {}
-    for result in results:
-        groups.setdefault(key(result), []).append(result)
-    return groups
 
 
 def _errors(scheme: str, group: Sequence[Result]) -> SchemeErrors:

@@ -6,7 +6,6 @@ What needs torch or a network runs as a command of its own, as a user would type
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,41 +41,27 @@ LAUNCHES, ITERATIONS = 3, 6
 """Of a capture: processes, and iterations of each."""
 
 
-@dataclass(frozen=True, slots=True)
 class MeasuredNetwork:
-    """A campaign's network with what was measured on it."""
+    """A campaign's network with what was measured on it.
 
-    folder: Path
+    Attributes:
+        topology: the file of what is built and what is predicted on.
+        table: allreduces measured on the network.
+        calibration: constants fitted to them.
+        sizes: which allreduces were asked of the microbenchmark.
+        workload: the capture of the model that computes on it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.topology, self.workload = folder / "topology.yaml", folder / "workload.json.gz"
+        self.table, self.calibration = folder / "allreduce.json", folder / "calibration.json"
+        self.sizes = folder / "microbench.txt"
 
     @classmethod
     def of(cls, configuration: Configuration, folder: Path) -> MeasuredNetwork:
         """Return the one of `configuration` in a campaign's output folder."""
         return cls(folder / "networks" / configuration.bench)
-
-    @property
-    def topology(self) -> Path:
-        """The topology file: what is built and what is predicted on."""
-        return self.folder / "topology.yaml"
-
-    @property
-    def table(self) -> Path:
-        """Allreduces measured on the network."""
-        return self.folder / "allreduce.json"
-
-    @property
-    def calibration(self) -> Path:
-        """Constants fitted to them."""
-        return self.folder / "calibration.json"
-
-    @property
-    def sizes(self) -> Path:
-        """Which allreduces were asked of the microbenchmark."""
-        return self.folder / "microbench.txt"
-
-    @property
-    def workload(self) -> Path:
-        """The capture of the model that computes on it."""
-        return self.folder / "workload.json.gz"
 
     def forget_measurements(self) -> None:
         """Remove what was measured on it and what was fitted to that."""
@@ -266,13 +251,7 @@ def _number(document: Mapping[str, Any], key: str) -> float:
 def read_result(folder: Path) -> Result | None:
     """Return the result in `folder`; None where there is none that can be read: it follows from the runs."""
     try:
-        return Result.from_document(_mapping(folder / "result.json"))
+        document = read_json(folder / "result.json", InputError, "run the campaign again")
+        return Result.from_document(document) if isinstance(document, dict) else None
     except (InputError, KeyError, TypeError):
         return None
-
-
-def _mapping(path: Path) -> dict[str, Any]:
-    document = read_json(path, InputError, "delete the folder and run the campaign again")
-    if not isinstance(document, dict):
-        raise InputError("not an object", place=str(path), remedy="delete the folder and run the campaign again")
-    return document

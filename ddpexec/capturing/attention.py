@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,21 +17,6 @@ Count = Callable[[Operator, Sequence[Tensor], Sequence[Tensor]], None]
 
 _ATTENTION = nn.functional.scaled_dot_product_attention
 _DROPOUT = nn.functional.dropout
-_SIGNATURE = inspect.Signature(
-    [
-        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
-        for name, default in (
-            ("query", inspect.Parameter.empty),
-            ("key", inspect.Parameter.empty),
-            ("value", inspect.Parameter.empty),
-            ("attn_mask", None),
-            ("dropout_p", 0.0),
-            ("is_causal", False),
-            ("scale", None),
-            ("enable_gqa", False),
-        )
-    ]
-)
 
 
 def product_flops(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> float:
@@ -75,16 +59,17 @@ class FusedAttention(TorchFunctionMode):
             return self._attend(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
-    def _attend(self, *args: Any, **kwargs: Any) -> Tensor:
-        given = _SIGNATURE.bind(*args, **kwargs)
-        given.apply_defaults()
-        query, key, value, mask, _, causal, *_ = given.arguments.values()
-        if isinstance(mask, Tensor) and mask.requires_grad:
-            return _ATTENTION(*args, **kwargs)
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    ) -> Tensor:  # fmt: skip
+        if isinstance(attn_mask, Tensor) and attn_mask.requires_grad:
+            more: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
+            return _ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, **more)
         if torch.is_autocast_enabled("cpu"):
             narrow = torch.get_autocast_dtype("cpu")
             query, key, value = (each.to(narrow) for each in (query, key, value))
-        return _Attend.apply(query, key, value, self._count_traffic, bool(causal))  # type: ignore[no-untyped-call,no-any-return]
+        return _Attend.apply(query, key, value, self._count_traffic, bool(is_causal))  # type: ignore[no-untyped-call,no-any-return]
 
     def _count_traffic(self, flops: float, tensors: Sequence[Tensor], passes: int, read: Sequence[Tensor]) -> None:
         traffic = float(passes * sum(tensor.numel() * self._element_bytes(tensor) for tensor in tensors))

@@ -23,7 +23,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 
 import torch
 from torch import nn
@@ -129,7 +128,7 @@ class Capture:
             save_workload(self.workload, self._output)
 
     def _build(self) -> Workload:
-        times = self._recorder.times(self._settings.warm_up, self._settings.iterations)
+        fields, how, use_how = self._recorder.times(self._settings.warm_up, self._settings.iterations)
         device, precision = self._recorder.device, self._recorder.precision
         batch_size = self._batch_size or self._recorder.batch_size
         if batch_size is None:
@@ -145,19 +144,13 @@ class Capture:
             estimated=False,
             parameters=collect(self._module).policy,
             buffers=describe_buffers(self._module),
-            forward=times.forward,
-            backward=times.backward,
-            optimizer=times.optimizer,
-            gradient_hook_s=times.gradient_hook_s,
-            gradient_ready_s=times.gradient_ready_s,
-            forward_use_s=times.forward_use_s,
-            synchronises=times.synchronises,
+            **fields,
             provenance={
-                "how": "measured: post-accumulate hooks, host clock" + times.how,
+                "how": "measured: post-accumulate hooks, host clock" + how,
                 "torch": torch.__version__,
                 "hardware": _hardware(device),
                 "warm_up": self._settings.warm_up,
-                "forward_use": times.forward_use_how,
+                "forward_use": use_how,
                 **({COMPILED: True} if self._compiles.seen else {}),
             },
         )
@@ -170,9 +163,7 @@ class Capture:
         self._recorder.install()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._recorder.remove()
         if kind is None and not self.done:
             have, wanted = self._recorder.iterations, self._settings.warm_up + self._settings.iterations

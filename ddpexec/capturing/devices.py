@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -16,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from ddpexec.capturing.stamps import Stamp
 from ddpexec.timing.clock import Clock, CudaClock
+from ddpexec.timing.waiting import time_between_events
 from ddpsim.errors import WorkloadError
 from ddpsim.jobs.device_split import Members, put_on_devices
 from ddpsim.workload import Phase, Workload
@@ -126,14 +128,8 @@ def time_copies(copied: Mapping[Pair, int]) -> dict[Pair, float]:
     found: dict[Pair, float] = {}
     for (source, target), size_bytes in copied.items():
         sent = torch.empty(size_bytes, dtype=torch.uint8, device=source)
-        taken = []
-        for _ in range(COPIES + 1):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            begin.record(torch.cuda.current_stream(source))
-            sent.to(target, non_blocking=True)
-            end.record(torch.cuda.current_stream(source))
-            end.synchronize()
-            taken.append(begin.elapsed_time(end) / 1e3)
+        copy = partial(sent.to, target, non_blocking=True)
+        taken = [time_between_events(copy, source) for _ in range(COPIES + 1)]
         found[source, target] = median(taken[1:])
     return found
 

@@ -33,21 +33,15 @@ def make_fakes() -> Iterator[FakeTensorMode]:
     try:
         with (
             _load_for_real(),
-            _pointers_unsaid(),
+            warnings.catch_warnings(),
             _copy_with_views(),
             FakeTensorMode(allow_non_fake_inputs=True) as mode,
         ):
+            warnings.filterwarnings("ignore", message=_POINTER)
             yield mode
     finally:
         torch.utils.swap_tensors = swap
         _LOG.setLevel(level)
-
-
-@contextmanager
-def _pointers_unsaid() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=_POINTER)
-        yield
 
 
 @contextmanager

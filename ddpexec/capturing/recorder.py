@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from ddpexec.ddp.parameters import collect
 from ddpsim.errors import WorkloadError
 from ddpsim.workload import Phase
 from ddpsim.workload.kineto.device_use import DeviceUse
-from ddpsim.workload.profile import ForwardUse, Seconds
+from ddpsim.workload.profile import ForwardUse
 
 CALL_ITERATIONS = 3
 """Iterations of a GPU's capture in which calls of modules are stamped; chosen by hand: their median leaves one out."""
@@ -36,21 +37,6 @@ class IterationStamps:
     gradients: dict[int, Stamp] = field(default_factory=dict)
     backward_end: Stamp | None = None
     end: Stamp | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedTimes:
-    """What a workload needs of the recorded iterations; see `ddpsim.workload.Workload`."""
-
-    forward: Phase
-    backward: Phase
-    optimizer: Phase
-    gradient_hook_s: Seconds
-    gradient_ready_s: Seconds
-    forward_use_s: ForwardUse | None
-    forward_use_how: str
-    synchronises: tuple[str, ...]
-    how: str
 
 
 class Recorder:
@@ -134,8 +120,11 @@ class Recorder:
             self._calls.remove()
             self._pass.start()
 
-    def times(self, skip: int, count: int) -> RecordedTimes:
-        """Return the times of `count` iterations after the first `skip`."""
+    def times(self, skip: int, count: int) -> tuple[dict[str, Any], str, str]:
+        """Return the times of `count` iterations after the first `skip`, by a `Workload`'s fields, and how they came.
+
+        The last is how it is known when forward uses parameters.
+        """
         records = self._records[skip : skip + count]
         use = None
         if self._pass is not None:
@@ -155,17 +144,16 @@ class Recorder:
         forward = phase("forward", "forward", "backward")
         use_s, use_how = self._forward_use(records, skip + count, forward)
         how = "" if use is None else ", CUDA events; busy time and waits from the profiler, in iterations of their own"
-        return RecordedTimes(
-            forward,
-            phase("backward", "backward", "backward_end"),
-            phase("optimizer", "backward_end", "end"),
-            hook,
-            ready,
-            use_s,
-            use_how,
-            () if use is None else use.synchronises,
-            how,
-        )
+        fields = {
+            "forward": forward,
+            "backward": phase("backward", "backward", "backward_end"),
+            "optimizer": phase("optimizer", "backward_end", "end"),
+            "gradient_hook_s": hook,
+            "gradient_ready_s": ready,
+            "forward_use_s": use_s,
+            "synchronises": () if use is None else use.synchronises,
+        }
+        return fields, how, use_how
 
     def _forward_use(
         self, timed: Sequence[IterationStamps], after: int, forward: Phase

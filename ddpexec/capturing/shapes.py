@@ -54,7 +54,7 @@ def model_shape(name: str, batch_size: int | None = None, *, checkpointing: bool
 
 
 def count_training_step(
-    model: TrainingModel, batch_size: int | None, remake: Callable[[], TrainingModel] | None
+    model: TrainingModel, batch_size: int | None, remake: Callable[[], TrainingModel]
 ) -> ModelShape:
     """Return the operators of one training step of `model`, which is on the meta device.
 
@@ -64,12 +64,9 @@ def count_training_step(
         remake: makes the same model on the processor, to be counted under autocast too; None leaves that out.
     """
     shape = shape_of(model, batch_size)
-    if remake is None:
-        return shape
-    again = remake
 
     def make() -> OwnStep:
-        made = again()
+        made = remake()
         batch = made.make_batch(batch_size, "cpu")
 
         def step() -> None:
@@ -230,13 +227,13 @@ def _with_autocast(shape: ModelShape, make: Callable[[], OwnStep], *, forced: bo
 def _fake_or_real(fake: Callable[[], OwnShape], real: Callable[[], OwnShape], note: Note) -> OwnShape:
     """Return `fake()`, or where fake tensors do not do `real()`, which raises what is wrong with the step itself."""
     try:
-        with _eager():
+        with torch.compiler.set_stance("force_eager"):
             return fake()
     except Exception as error:
         if isinstance(error, InputError) and error.__cause__ is None:
             raise
         reason = " ".join(str(error.__cause__ or error).split())[:_LONGEST]
-    with _eager():
+    with torch.compiler.set_stance("force_eager"):
         found = real()
     note(f"the step needs real tensors ({reason}): counted {REAL}")
     return replace(found, shape=replace(found.shape, counted=f"{REAL}; fake tensors did not do: {reason}"))
@@ -257,13 +254,6 @@ def _autocast_on_gpus() -> Iterator[list[str]]:
             wanted.append(str(warning.message))
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-
-
-@contextmanager
-def _eager() -> Iterator[None]:
-    """Run what torch.compile compiled operator by operator: that is what can be counted."""
-    with torch.compiler.set_stance("force_eager"):
-        yield
 
 
 def _call(module: nn.Module, batch: object) -> object:

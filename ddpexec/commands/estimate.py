@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,8 +21,15 @@ if TYPE_CHECKING:
     from ddpsim.workload.gpus import AchievedGpu
 
 _SHIPPED_GPU, _SHIPPED_PRECISION = "V100", "fp32"
-
-
+_OF_A_JOB = ("accumulate", "optimizer", "clip_gradients", "jitter")
+_BESIDE_A_MODEL = (
+    "optimizer", "one_gpu_step", "pace_of", "batch_size", "clip_gradients", "sequence_length", "without",
+    "activation_checkpointing",
+)  # fmt: skip
+"""What is of a model that is counted, and not of a capture that is carried to a GPU."""
+_BESIDE_NOTHING = (
+    "jitter", "gpu", "gpu_file", "memory_bandwidth", "peak", "memory", "multiprocessors", "precision", *_BESIDE_A_MODEL,
+)  # fmt: skip
 _HELP = {"accumulate": "Micro-batches of the step that --one-gpu-step times; it says nothing without that."}
 
 
@@ -107,12 +114,11 @@ class EstimateArguments:
 @expand
 def estimate(
     arguments: EstimateArguments,
-    job: Annotated[Options, OnlyFields(("accumulate", "optimizer", "clip_gradients", "jitter"), _HELP)],
+    job: Annotated[Options, OnlyFields(_OF_A_JOB, _HELP)],
 ) -> None:
     """Estimate a workload by a roofline of its operators; it says that it is an estimate."""
-    if [arguments.all_, arguments.step is not None, arguments.model is not None or arguments.from_ is not None].count(
-        True
-    ) != 1:
+    counted = arguments.model is not None or arguments.from_ is not None
+    if arguments.all_ + counted + (arguments.step is not None) != 1:
         remedy = "e.g. --model resnet50 --gpu A100, or --from capture.json --gpu A100"
         raise InputError("give one of --model, --step, --from and --all", place="estimate", remedy=remedy)
     from ddpexec.capturing.estimate import carry_model, estimate_model, estimate_step, write_shipped
@@ -125,56 +131,14 @@ def estimate(
     from ddpsim.workload.replayed import COMPILED, add_jitter
 
     if arguments.all_:
-        _check_alone(
-            "--all", {"--jitter": job.jitter, "--optimizer": job.optimizer, "--clip-gradients": job.clip_gradients}
-        )
-        _check_alone(
-            "--all",
-            {
-                "--gpu": arguments.gpu,
-                "--gpu-file": arguments.gpu_file,
-                "--memory-bandwidth": arguments.memory_bandwidth,
-                "--peak": arguments.peak,
-            },
-        )
-        _check_alone(
-            "--all",
-            {
-                "--memory": arguments.memory,
-                "--multiprocessors": arguments.multiprocessors,
-                "--precision": arguments.precision,
-            },
-        )
-        _check_alone(
-            "--all",
-            {
-                "--batch-size": arguments.batch_size,
-                "--one-gpu-step": arguments.one_gpu_step,
-                "--pace-of": arguments.pace_of,
-            },
-        )
-        _check_alone("--all", {"--sequence-length": arguments.sequence_length, "--without": arguments.without})
-        _check_alone("--all", {"--activation-checkpointing": arguments.activation_checkpointing})
+        _check_alone("--all", _BESIDE_NOTHING, arguments, job)
         for path in write_shipped(arguments.output):
             print(path)
         return
     check_destination(arguments.output)
-    whose = _gpu(
-        arguments.gpu,
-        arguments.gpu_file,
-        arguments.memory_bandwidth,
-        arguments.peak or [],
-        arguments.memory,
-        arguments.multiprocessors,
-    )
+    whose = _gpu(arguments)
     if arguments.from_ is not None:
-        _check_alone(
-            "--from",
-            {"--optimizer": job.optimizer, "--one-gpu-step": arguments.one_gpu_step, "--pace-of": arguments.pace_of},
-        )
-        _check_alone("--from", {"--batch-size": arguments.batch_size, "--clip-gradients": job.clip_gradients})
-        _check_alone("--from", {"--sequence-length": arguments.sequence_length, "--without": arguments.without})
-        _check_alone("--from", {"--activation-checkpointing": arguments.activation_checkpointing})
+        _check_alone("--from", _BESIDE_A_MODEL, arguments, job)
         found = carry_model(load_workload(arguments.from_), whose, arguments.model, arguments.precision)
         for line in found.notes:
             _note(line)
@@ -186,7 +150,7 @@ def estimate(
     if job.clip_gradients and job.optimizer is None:
         raise InputError("no optimizer is named", place="--clip-gradients", remedy="add e.g. --optimizer adamw-foreach")
     if arguments.pace_of is not None:
-        _check_alone("--pace-of", {"--one-gpu-step": arguments.one_gpu_step})
+        _check_alone("--pace-of", ("one_gpu_step",), arguments, job)
     paced = None if arguments.pace_of is None else load_workload(arguments.pace_of)
     if paced is not None and kind_of(paced.device) != kind_of(whose.name):
         _note(f"{arguments.pace_of} has the pace of {paced.device}, taken for {whose.name}")
@@ -199,29 +163,22 @@ def estimate(
     )
     again = arguments.activation_checkpointing
     if arguments.step is not None:
-        _check_alone("--step", {"--sequence-length": arguments.sequence_length})
+        _check_alone("--step", ("sequence_length",), arguments, job)
+        size = arguments.batch_size
         workload = estimate_step(
             arguments.step,
             whose,
             arguments.precision,
-            batch_size=arguments.batch_size,
+            batch_size=size,
             options=options,
             checkpointing=again,
             note=_note,
         )
     else:
         assert arguments.model is not None
-        name = (
-            arguments.model if arguments.sequence_length is None else f"{arguments.model}-s{arguments.sequence_length}"
-        )
-        workload = estimate_model(
-            name,
-            whose,
-            arguments.precision or _SHIPPED_PRECISION,
-            arguments.batch_size,
-            options,
-            checkpointing=again,
-        )
+        length, precision = arguments.sequence_length, arguments.precision or _SHIPPED_PRECISION
+        name = arguments.model if length is None else f"{arguments.model}-s{length}"
+        workload = estimate_model(name, whose, precision, arguments.batch_size, options, checkpointing=again)
     if workload.provenance.get(COMPILED) is True:
         compiled_as = CompiledAs.of(workload.provenance)
         other = "compiled by torch.compile with another backend than inductor: priced operator by operator"
@@ -246,29 +203,24 @@ def _note(message: str) -> None:
     print(f"note: {message}", file=sys.stderr)
 
 
-def _check_alone(option: str, others: Mapping[str, object]) -> None:
-    for other, value in others.items():
-        if value:
-            raise InputError(f"{option} and {other} are both given", place="estimate", remedy="keep one")
+def _check_alone(option: str, others: Sequence[str], arguments: EstimateArguments, job: Options) -> None:
+    for other in others:
+        if getattr(job if other in _OF_A_JOB else arguments, other):
+            what = f"{option} and --{other.replace('_', '-')} are both given"
+            raise InputError(what, place="estimate", remedy="keep one")
 
 
-def _gpu(
-    name: str | None,
-    file: Path | None,
-    memory_bandwidth: str | None,
-    peaks: list[str],
-    memory: str | None,
-    multiprocessors: int | None,
-) -> AchievedGpu:
+def _gpu(asked: EstimateArguments) -> AchievedGpu:
     from ddpsim.workload.gpu_options import gpu_with
     from ddpsim.workload.gpus import AchievedGpu, gpu_named
 
+    name, file = asked.gpu, asked.gpu_file
     if name is not None and file is not None:
         raise InputError("--gpu and --gpu-file are both given", place="estimate", remedy="keep one")
-    given = any(value is not None for value in (memory_bandwidth, memory, multiprocessors)) or bool(peaks)
-    if file is None and not given:
+    own = asked.memory_bandwidth, asked.peak or [], asked.memory, asked.multiprocessors
+    if file is None and own == (None, [], None, None):
         return gpu_named(name or _SHIPPED_GPU).with_fitted()
-    return AchievedGpu.of(gpu_with(name, file, memory_bandwidth, peaks, memory, multiprocessors)).with_fitted()
+    return AchievedGpu.of(gpu_with(name, file, *own)).with_fitted()
 
 
 def _warn(workload: Workload) -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,7 +24,7 @@ from ddpsim.units import format_count
 
 if TYPE_CHECKING:
     from ddpexec.ddp.parameters import ModelParameters
-    from ddpexec.running.pipelines import PipelineMeasurement, PipelineRun
+    from ddpexec.running.pipelines import PipelineRun
     from ddpexec.running.run import Run
     from ddpsim.bucketing import BucketPlan
     from ddpsim.trace.metrics import Summary
@@ -123,17 +123,18 @@ def _train_in_stages(running: PipelineRun, rank: int, out: Path, output: Output)
     if rank != 0:
         return
     write_measurement(measured, out)
-    output.emit(measured.document(), lambda: f"{_format_pipeline(measured)}\n\nwritten to {out}")
+    output.emit(measured, lambda: f"{_format_pipeline(measured)}\n\nwritten to {out}")
 
 
-def _format_pipeline(measured: PipelineMeasurement) -> str:
+def _format_pipeline(measured: dict[str, Any]) -> str:
     head = (
-        f"{measured.name}, {measured.order}, {format_count(measured.ranks, 'rank')} a pipeline, copies "
-        f"{measured.copies}: {ms(measured.step_s)} ms a step, micro-batches {measured.micro_batches}"
+        f"{measured['model']}, {measured['pipeline']}, {format_count(measured['ranks_per_pipeline'], 'rank')} a "
+        f"pipeline, copies {measured['copies']}: {ms(measured['step_s'])} ms a step, micro-batches "
+        f"{measured['micro_batches']}"
     )
-    if measured.predicted_s is None or measured.error is None:
+    if measured["error"] is None:
         return head
-    return f"{head}\npredicted {ms(measured.predicted_s)} ms, {percent(measured.error, True)}"
+    return f"{head}\npredicted {ms(measured['predicted_step_s'])} ms, {percent(measured['error'], True)}"
 
 
 def _refuse_beside_step(settings: RunSettings) -> None:

@@ -11,7 +11,6 @@ torch's own fp16, bf16 and PowerSGD hooks come from `hook_for` too, by the names
 from ddpexec.compression.adaptive import AdaptiveState, adaptive_hook
 from ddpexec.compression.codecs import Codec, FlatLayout, HalfCodec, LinearCodec, OneBitCodec, TopKCodec
 from ddpexec.compression.feedback import ErrorFeedback, feedback_hook
-from ddpexec.compression.measure import measure
 from ddpexec.compression.schemes import hook_for
 
 __all__ = [
@@ -26,5 +25,4 @@ __all__ = [
     "adaptive_hook",
     "feedback_hook",
     "hook_for",
-    "measure",
 ]

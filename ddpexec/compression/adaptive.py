@@ -7,7 +7,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 
 from ddpexec.compression.codecs import Codec, FlatLayout, HalfCodec, LinearCodec, OneBitCodec
-from ddpexec.compression.feedback import ErrorFeedback, gather_mean, mean_of
+from ddpexec.compression.feedback import ErrorFeedback, feedback_hook, mean_of
 from ddpsim.errors import InputError
 
 CODECS: dict[int, Codec] = {1: OneBitCodec(), 8: LinearCodec(), 16: HalfCodec()}
@@ -106,18 +106,15 @@ def adaptive_hook(state: AdaptiveState, bucket: GradBucket) -> torch.futures.Fut
     flat = bucket.buffer()
     if flat.is_sparse:
         return mean_of(flat, state.group)
-    bits, layout = state.start(bucket), state.layout(bucket)
-    corrected = state.correct(bucket, layout)
-    sent = torch.zeros_like(corrected)
+    bits = state.start(bucket)
     if bits == 32:
-        state.keep(bucket, layout, sent)
+        layout = state.layout(bucket)
+        corrected = state.correct(bucket, layout)
+        state.keep(bucket, layout, torch.zeros_like(corrected))
         future = mean_of(flat.copy_(corrected), state.group)
     else:
-        codec = CODECS[bits]
-        payload = codec.encode(corrected, layout)
-        codec.decode(payload, layout, sent)
-        state.keep(bucket, layout, corrected - sent)
-        future = gather_mean(codec, payload, layout, flat, corrected.dtype, state.group)
+        state.codec = CODECS[bits]
+        future = feedback_hook(state, bucket)
 
     def choose(done: torch.futures.Future[torch.Tensor]) -> Tensor:
         reduced = done.value()

@@ -75,10 +75,6 @@ class HookWork:
         bucket.reduced = result_of(self.future, bucket.number, sent)
         return True
 
-    def is_completed(self) -> bool:
-        """Return whether the future is there."""
-        return self.future.done()
-
 
 def reduce_by_hook(
     hook: Hook, state: object, bucket: FlatBucket | SparseBucket, *, last: bool

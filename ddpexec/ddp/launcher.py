@@ -58,7 +58,6 @@ class Launcher:
         sendings: by number, what is sent.
         flying: by number, the work of each message that was launched and not waited for, and what is noted of it.
         launched: numbers, in the order in which this iteration launched them.
-        carried_bytes: of all messages that were launched so far.
     """
 
     def __init__(self, communicator: Communicator) -> None:
@@ -67,7 +66,6 @@ class Launcher:
         self.sendings: list[Sending] = []
         self.flying: dict[int, tuple[Work, BucketNote | None]] = {}
         self.launched: list[int] = []
-        self.carried_bytes = 0
 
     def begin(self) -> None:
         """Begin an iteration, which counts its messages anew."""
@@ -86,7 +84,6 @@ class Launcher:
             self._land(number)
         if sending.fill is not None:
             sending.fill()
-        self.carried_bytes += sending.size_bytes
         before = [flying[other][0] for other in sending.after if other in flying] if sending.after else ()
         if observer is None:
             flying[number] = sending.send(before), None

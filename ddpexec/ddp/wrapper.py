@@ -196,6 +196,11 @@ class DistributedDataParallel(JoinableModule):
         return self._options.caps
 
     @property
+    def plan(self) -> BucketPlan:
+        """The plan in force."""
+        return self.reducer.plan
+
+    @property
     def in_plain_order(self) -> bool:
         """Whether buckets are torch's: of its caps, rebuilt once or, where it searches for unused parameters, never."""
         when, predictor, consensus = self._order

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Iterator
 
+from ddpexec.groups.within import in_thread
 from ddpexec.netlab import support
 from ddpsim.doctor.finding import NO, UNKNOWN, YES, Finding, format_able
 
@@ -34,20 +34,14 @@ def _delays() -> Finding:
 
 def _priority() -> Finding:
     """Try on a thread of its own, which ends with what it was given."""
-    proof, found = "chrt -f 1 true", list[bool]()
+    proof = "chrt -f 1 true"
     if not hasattr(os, "sched_setscheduler"):
         return Finding("real-time priority", UNKNOWN, f"{sys.platform} has another way", proof)
-
-    def attempt() -> None:
-        try:
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-            found.append(True)
-        except OSError:
-            found.append(False)
-
-    thread = threading.Thread(target=attempt)
-    thread.start()
-    thread.join()
-    remedy = "" if found == [True] else "run as root, or with CAP_SYS_NICE: timed layers keep time without it if idle"
-    told = "timed layers keep their time beside other work" if found == [True] else "not allowed"
-    return Finding("real-time priority", format_able(found == [True]), told, proof, remedy)
+    try:
+        in_thread(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))).result()
+        able = True
+    except OSError:
+        able = False
+    remedy = "" if able else "run as root, or with CAP_SYS_NICE: timed layers keep time without it if idle"
+    told = "timed layers keep their time beside other work" if able else "not allowed"
+    return Finding("real-time priority", format_able(able), told, proof, remedy)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
@@ -10,11 +9,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from ddpexec.groups.mpi_environment import is_under_mpirun
+from ddpexec.groups.parent import die_with_parent
 from ddpexec.groups.within import call_within
 from ddpsim.errors import InputError
 
@@ -22,8 +23,6 @@ _SERVER_S = 10.0
 """How long Open MPI's name server may take to say where it is; chosen by hand, it takes some 0.1 s."""
 _LEAVE_S = 5.0
 """How long MPI_Finalize may take, which waits for the other ranks; chosen by hand."""
-_PR_SET_PDEATHSIG = 1
-"""Of Linux' `include/uapi/linux/prctl.h`."""
 _SERVER_URI = "OMPI_MCA_pmix_server_uri"
 _YIELD = "OMPI_MCA_mpi_yield_when_idle"
 
@@ -191,7 +190,7 @@ def _start_server() -> str:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=_end_with_parent,
+            preexec_fn=partial(die_with_parent, signal.SIGTERM),
         )
         until = time.monotonic() + _SERVER_S
         while time.monotonic() < until and _world.server.poll() is None:
@@ -199,7 +198,3 @@ def _start_server() -> str:
                 return text.split("\n")[0]
             time.sleep(0.02)
     raise InputError(f"`ompi-server` said no address within {_SERVER_S:g} s", place="backend=mpi", remedy=remedy)
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -17,6 +17,7 @@ from ddpexec.groups.lost import name_lost_ranks, raise_lost
 from ddpexec.groups.mpi_group import NAME as MPI_NAME
 from ddpexec.groups.notes import leave_place
 from ddpexec.groups.whereabouts import Place, find_place
+from ddpsim.errors import InputError
 
 
 class Work(Protocol):
@@ -24,6 +25,10 @@ class Work(Protocol):
 
     def wait(self) -> object:
         """Block the host (CPU) or the current stream (GPU) until the collective has finished."""
+
+
+class ReductionWork(Work, Protocol):
+    """What an allreduce of gradients in flight offers."""
 
     def is_completed(self) -> bool:
         """Return whether it has finished, without waiting."""
@@ -80,7 +85,6 @@ class Communicator:
         noop: send nothing: gradients stay local, which gives the compute-only floor.
 
     Attributes:
-        registered: whether torch.distributed knows the first group, as it does not know one that was only constructed.
         places: machine and process of each rank, once `introduce` has told; each rank leaves its own in the store too.
     """
 
@@ -94,7 +98,6 @@ class Communicator:
         self.noop = noop
         self.rank: int = groups[0].rank()
         self.world_size: int = groups[0].size()
-        self.registered = is_registered(groups[0])
         self.backend = backend_name(groups[0])
         self._finished = FinishedWork()
         self.places: dict[int, Place] = {}
@@ -105,13 +108,13 @@ class Communicator:
         """The group of everything that is not a gradient: verification, buffers, consensus."""
         return self.groups[0]
 
-    def all_reduce(self, tensor: Tensor, number: int) -> Work:
+    def all_reduce(self, tensor: Tensor, number: int) -> ReductionWork:
         """Start summing `tensor` in place over the ranks; `number` counts the collectives of this iteration."""
         if self.noop:
             return self._finished
         if tensor.is_complex():
             tensor = torch.view_as_real(tensor)
-        work: Work = self._sends[number % len(self._sends)]([tensor])
+        work: ReductionWork = self._sends[number % len(self._sends)]([tensor])
         return work
 
     def introduce(self, device: torch.device, *values: int) -> Tensor:
@@ -140,6 +143,20 @@ class Communicator:
         padded[: len(pickled)] = pickled
         rows = zip(self.gather(padded), lengths, strict=True)
         return [pickle.loads(row[:length].cpu().numpy().tobytes()) for row, length in rows]
+
+    def ask_rank_zero(self, call: Callable[[], Any], what: str) -> Any:
+        """Return on every rank what `call` returns on rank 0, or raise the `InputError` that it raises there."""
+        box: list[Any] = [None]
+        if self.rank == 0:
+            try:
+                box = [call()]
+            except InputError as error:
+                box = [error]
+        with name_lost_ranks(self, what):
+            dist.broadcast_object_list(box, group_src=0, group=self.main)
+        if isinstance(box[0], InputError):
+            raise box[0]
+        return box[0]
 
     def broadcast(self, tensor: Tensor, source: int) -> None:
         """Overwrite `tensor` with rank `source`'s."""
@@ -201,7 +218,7 @@ def round_robin(count: int, timeout: timedelta | None = None) -> list[dist.Proce
     return [default, *(dist.new_group(timeout=timeout) for _ in range(count - 1))]
 
 
-def _sender(group: dist.ProcessGroup) -> Callable[[list[Tensor]], Work]:
+def _sender(group: dist.ProcessGroup) -> Callable[[list[Tensor]], ReductionWork]:
     """Return what sums a list of one tensor over `group`."""
     if type(group) is dist.ProcessGroup:
         return group.allreduce

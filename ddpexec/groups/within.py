@@ -1,10 +1,27 @@
-"""Calls that may never return, such as those of a store whose keeper is stopped, given up after a while."""
+"""Calls on threads of their own; those that may never return, as of a store whose keeper is stopped, are given up."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+def in_thread(call: Callable[[], Result], name: str | None = None) -> Future[Result]:
+    """Make `call` on a thread that nobody waits for at the end; return what has its result, or what it raised."""
+    future: Future[Result] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return future
 
 
 def call_within(seconds: float, call: Callable[[], Any], what: str) -> Any:
@@ -13,20 +30,7 @@ def call_within(seconds: float, call: Callable[[], Any], what: str) -> Any:
     Raises:
         TimeoutError: it has not returned within `seconds`; `what` is named.
     """
-    results: list[Any] = []
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            results.append(call())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not results:
+    future = in_thread(call)
+    if not wait([future], seconds).done:
         raise TimeoutError(f"{what} did not return within {seconds:g} s")
-    return results[0]
+    return future.result()

@@ -11,8 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from ddpexec.ddp.flat import FlatBucket
-from ddpexec.groups.process_groups import Communicator, wait
-from ddpexec.timing.stopwatch import Span, agree_on_median, measure_last_to_last, seconds_of, span_of, time_on_device
+from ddpexec.groups.process_groups import Communicator
+from ddpexec.timing.stopwatch import (
+    Span,
+    agree_on_median,
+    allreduces_span,
+    measure_last_to_last,
+    seconds_of,
+    time_on_device,
+)
 
 BUCKETS, BUCKET_PARAMETERS = 4, 12
 """Buckets that are copied into by turns, and gradients in each; chosen by hand."""
@@ -95,7 +102,7 @@ class Copies:
     def measure_beside(self, communicator: Communicator, tensor: Tensor) -> BesideCopies:
         """Time a collective on `tensor` without copies and beside them; every rank calls it."""
         communicator.barrier()
-        quiet = span_of(lambda: wait(communicator.all_reduce(tensor, 0), communicator, "an allreduce"), tensor.device)
+        quiet = allreduces_span(communicator, tensor)
         communicator.barrier()
         start, copies = time.perf_counter(), []
         work = communicator.all_reduce(tensor, 0)

@@ -7,7 +7,7 @@ import statistics
 import torch
 
 from ddpexec.groups.process_groups import Communicator, wait
-from ddpexec.timing.stopwatch import Span, measure_last_to_last, span_of
+from ddpexec.timing.stopwatch import Span, allreduces_span, measure_last_to_last
 
 SMALL_BYTES = 16 << 10
 """A message whose bytes take next to nothing."""
@@ -24,14 +24,10 @@ def measure_crowded(communicator: Communicator, device: torch.device) -> dict[st
     small = [torch.zeros(SMALL_BYTES // 4, device=device) for _ in range(MANY)]
     large = torch.zeros(LARGE_BYTES // 4, device=device)
 
-    def all_at_once() -> None:
-        for work in [communicator.all_reduce(tensor, 0) for tensor in small]:
-            wait(work, communicator, "one of many small allreduces")
-
     together, behind = [], []
     for _ in range(REPEATS):
         communicator.barrier()
-        together.append(span_of(all_at_once, device))
+        together.append(allreduces_span(communicator, *small))
         communicator.barrier()
         behind += _measure_beside(communicator, large, small[0])
     pair_s = statistics.median(measure_last_to_last(together, communicator)) * IN_FLIGHT / MANY
@@ -41,11 +37,7 @@ def measure_crowded(communicator: Communicator, device: torch.device) -> dict[st
 def _measure_beside(communicator: Communicator, large: torch.Tensor, small: torch.Tensor) -> list[Span]:
     """Return the spans of small allreduces, each waited for, while a large one is in flight."""
     work = communicator.all_reduce(large, 0)
-
-    def one() -> None:
-        wait(communicator.all_reduce(small, 0), communicator, "a small allreduce beside a large one")
-
     # The first comes before the large one's bytes lie in the links' queues.
-    spans = [span_of(one, small.device) for _ in range(1 + FEW)][1:]
+    spans = [allreduces_span(communicator, small) for _ in range(1 + FEW)][1:]
     wait(work, communicator, "a large allreduce")
     return spans

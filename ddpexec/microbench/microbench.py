@@ -17,13 +17,11 @@ from pathlib import Path
 import torch
 
 from ddpexec.groups.launched import Launched
-from ddpexec.groups.process_groups import wait
 from ddpexec.microbench.ddp_costs import measure_costs
 from ddpexec.microbench.stages import Stages, part_of
-from ddpexec.microbench.together import measure_together
 from ddpexec.microbench.under_load import SECONDS, computation_of, measure_slowdowns
 from ddpexec.timing.other_work import gather_other_work
-from ddpexec.timing.stopwatch import Span, gather, measure_last_to_last, span_of
+from ddpexec.timing.stopwatch import Span, allreduces_span, gather, measure_last_to_last
 from ddpsim.doctor.other_work import ProcessorClock
 from ddpsim.files import remove
 from ddpsim.workload import Workload
@@ -34,6 +32,8 @@ _LEAST, _MOST = 5, 200
 """Repetitions of one size, whatever those seconds allow; chosen by hand."""
 _ROUNDS = 5
 """Rounds over all sizes, each with a fifth of the repetitions; chosen by hand."""
+_TOGETHER = 5
+"""Repetitions of allreduces launched at once, after one that is discarded; chosen by hand."""
 
 Progress = Callable[[str], None]
 
@@ -107,8 +107,11 @@ def forget(keep: Path, launched: Launched) -> None:
 
 
 def _measure_together(launched: Launched, sizes: Sequence[int]) -> dict[str, object]:
-    measured = measure_together(launched, sizes)
-    return {"sizes": measured.sizes_bytes, "time": round(measured.time_s * 1e6, 3)}
+    """Measure allreduces launched at once on the main process group, which queues those it does not keep in flight."""
+    tensors = [torch.zeros(size // 4, device=launched.device) for size in sizes]
+    spans = [_run_once(launched, *tensors) for _ in range(1 + _TOGETHER)]
+    time_s = statistics.median(measure_last_to_last(spans[1:], launched.communicator))
+    return {"sizes": list(sizes), "time": round(time_s * 1e6, 3)}
 
 
 def _measure_under_load(launched: Launched, workload: Workload, load_s: float) -> dict[str, float]:
@@ -171,10 +174,9 @@ def _round(
     return [[next(times_s) for _ in each] for each in taken]
 
 
-def _run_once(launched: Launched, tensor: torch.Tensor) -> Span:
-    communicator = launched.communicator
-    communicator.barrier()
-    return span_of(lambda: wait(communicator.all_reduce(tensor, 0), communicator, "an allreduce"), launched.device)
+def _run_once(launched: Launched, *tensors: torch.Tensor) -> Span:
+    launched.communicator.barrier()
+    return allreduces_span(launched.communicator, *tensors)
 
 
 def _document(

@@ -8,9 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
-from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpsim.errors import InputError
 from ddpsim.files import MOST_BYTES, json_text, open_regular, replace
@@ -46,13 +43,8 @@ class Stages:
         self._part = None if path is None else part_of(path)
         self._first, self._progress = communicator.rank == 0, progress
         self._asked = json.loads(json.dumps(asked or {}))
-        box: list[Any] = [self._load_or_refuse() if self._first else None]
-        if communicator.world_size > 1:
-            with name_lost_ranks(communicator, "the exchange of what was measured before"):
-                dist.broadcast_object_list(box, group_src=0, group=communicator.main)
-        if isinstance(box[0], InputError):
-            raise box[0]
-        self._done: dict[str, Any] = box[0]
+        what = "the exchange of what was measured before"
+        self._done: dict[str, Any] = communicator.ask_rank_zero(self._load_kept, what)
         if self._done:
             progress(f"goes on after {len(self._done)} stages of {self._part}")
 
@@ -64,13 +56,6 @@ class Stages:
                 document = {"asked": self._asked, "stages": self._done}
                 replace(self._part, json_text(document))
         return self._done[name]
-
-    def _load_or_refuse(self) -> dict[str, Any] | InputError:
-        """Return what was kept, or why it cannot be, which every rank is to end with."""
-        try:
-            return self._load_kept()
-        except InputError as error:
-            return error
 
     def _load_kept(self) -> dict[str, Any]:
         if self._part is None or not os.path.lexists(self._part):

@@ -8,16 +8,16 @@ run in one and the same time, so that the two factors belong together.
 from __future__ import annotations
 
 import statistics
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from ddpexec.groups.launched import Launched
-from ddpexec.groups.process_groups import wait
+from ddpexec.groups.within import in_thread
 from ddpexec.models import MODELS, build
-from ddpexec.timing.stopwatch import Span, agree_on_median, gather, measure_last_to_last, seconds_of, span_of
+from ddpexec.timing.stopwatch import Span, agree_on_median, allreduces_span, gather, measure_last_to_last, seconds_of
 from ddpsim.errors import InputError
 from ddpsim.workload import Workload
 
@@ -77,10 +77,7 @@ def measure_slowdowns(
     """
     communicator, device = launched.communicator, launched.device
     tensor = torch.ones(SIZE_BYTES // 4, device=device)
-
-    def collective() -> Span:
-        return span_of(lambda: wait(communicator.all_reduce(tensor, 0), communicator, "an allreduce"), device)
-
+    collective = partial(allreduces_span, communicator, tensor)
     compute()
     step_s = agree_on_median(seconds_of(compute, device), communicator)
     quiet_s = measure_last_to_last([collective() for _ in range(2)], communicator)[-1]
@@ -122,29 +119,19 @@ def measure_beside(
     launched: Launched, compute: Callable[[], None], collective: Callable[[], Span], count: int
 ) -> tuple[float, float]:
     """Return the median step while `count` collectives run one after the other, and their median."""
-    spans: list[Span] = []
-    errors: list[InputError] = []
     stream = torch.cuda.Stream(launched.device) if launched.device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def communicate() -> None:
+    def communicate() -> list[Span]:
         if stream is not None:  # each thread has a current device of its own
             torch.cuda.set_device(launched.device)
-        try:
-            with torch.cuda.stream(stream):
-                spans.extend(collective() for _ in range(count))
-        except InputError as error:
-            errors.append(error)
+        with torch.cuda.stream(stream):
+            return [collective() for _ in range(count)]
 
-    thread = threading.Thread(target=communicate)
+    beside = in_thread(communicate)
     steps: list[float] = []
-    thread.start()
-    while thread.is_alive():
+    while not beside.done():
         steps.append(seconds_of(compute, launched.device))
-    thread.join()
-    if errors:
-        raise errors[0]
-    if len(spans) < count:
-        raise InputError("a collective failed beside the computation", place="under_load")
+    spans = beside.result()
     # The last step may have run on when the collectives were over.
     return statistics.median(steps[:-1] or steps), statistics.median(measure_last_to_last(spans, launched.communicator))
 

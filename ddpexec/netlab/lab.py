@@ -9,11 +9,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from ddpexec.groups.parent import die_with_parent
 from ddpexec.netlab import kernel, probe, support
 from ddpexec.netlab.forwarder import describe
 from ddpexec.netlab.names import claim_name
 from ddpexec.netlab.network import LabNetwork
-from ddpexec.netlab.signals import die_with_parent
 from ddpexec.netlab.tun import open_tun
 from ddpsim.errors import InputError
 

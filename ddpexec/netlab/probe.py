@@ -11,7 +11,7 @@ import termios
 import time
 from collections.abc import Sequence
 
-from ddpexec.netlab.signals import die_with_parent
+from ddpexec.groups.parent import die_with_parent
 from ddpexec.netlab.support import module_environment
 from ddpsim.errors import InputError
 

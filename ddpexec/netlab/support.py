@@ -31,20 +31,16 @@ def module_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
+@functools.cache
 def has_netem() -> bool:
     """Return whether the kernel delays packets by itself."""
-    return _qdisc_works("netem", "delay", "1ms")
+    probe = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
 
 
 def has_tun() -> bool:
     """Return whether TUN devices can be opened, which the user-space forwarder needs."""
     return os.access(TUN_DEVICE, os.R_OK | os.W_OK)
-
-
-@functools.cache
-def _qdisc_works(*qdisc: str) -> bool:
-    probe = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", *qdisc]
-    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
 
 
 @functools.cache

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
-from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.netlab.launch import RANKS_HERE
 from ddpexec.running.timed import make_timed_model
@@ -91,16 +89,11 @@ def check_capacity(workload: Workload, scale_compute: float, communicator: Commu
 
     Rank 0 measures while the others wait, and tells them.
     """
-    refusal: list[InputError | None] = [None]
-    if communicator.rank == 0:
-        try:
-            require_capacity(single_clock(workload, scale_compute), measure_hook_costs(), ranks_here())
-        except InputError as error:
-            refusal = [error]
-    with name_lost_ranks(communicator, "the check of what this machine can replay"):
-        dist.broadcast_object_list(refusal, group_src=0, group=communicator.main)
-    if refusal[0] is not None:
-        raise refusal[0]
+
+    def check() -> None:
+        require_capacity(single_clock(workload, scale_compute), measure_hook_costs(), ranks_here())
+
+    communicator.ask_rank_zero(check, "the check of what this machine can replay")
 
 
 def require_capacity(workload: Workload, costs: HookCosts, ranks: int, processors: int | None = None) -> None:

@@ -23,17 +23,14 @@ def rank_devices(count: int, first: torch.device) -> list[torch.device]:
     """Return the devices of a rank, consecutive GPUs from `first` on.
 
     Raises:
-        OptionError: several devices of a rank that is on a CPU, or more than this machine has.
+        OptionError: several devices of a rank that is on a CPU.
     """
     if count == 1:
         return [first]
     if first.type != "cuda":
         what = f"a rank of {count} devices computes on GPUs, this one is on {first}"
         raise OptionError(what, place=PLACE, remedy="predict it: `ddpsim workload split`, then `ddpsim predict`")
-    begin, gpus = first.index or 0, torch.cuda.device_count()
-    if begin + count > gpus:
-        what = f"ranks of {count} devices need {begin + count} GPUs on this machine, it has {gpus}"
-        raise OptionError(what, place=PLACE, remedy="start fewer ranks, or predict it: `ddpsim workload split`")
+    begin = first.index or 0  # that there are as many is known where the rank has joined the others
     return [torch.device("cuda", begin + number) for number in range(count)]
 
 
@@ -86,22 +83,35 @@ def check_module(parameters: ModelParameters, devices: Sequence[torch.device], p
 
 
 def _cut(module: nn.Module, parameters: ModelParameters, count: int, name: str) -> list[list[int]]:
-    first: dict[nn.Parameter, str] = {}
-    for full, parameter in module.named_parameters(remove_duplicate=False):
-        known = first.setdefault(parameter, full)
-        if known != full:
-            what = f"{known} and {full} of {name} are one parameter, and may be on two devices"
-            raise OptionError(what, place=PLACE, remedy="run a model without")
+    refuse_tied(module, f" of {name}", "on two devices", PLACE, "run a model without")
     policy = parameters.policy
     root, units = units_of(policy)
     outside = [tuple(root[place] for place in each) for each in modules_of([policy[index] for index in root])]
     layers = sorted([*outside, *units])
+    return divide_layers(layers, [each.size_bytes for each in policy], count, f"{PLACE} for")
+
+
+def divide_layers(layers: Sequence[Sequence[int]], costs: Sequence[int], count: int, asked: str) -> list[list[int]]:
+    """Return `count` runs of layers, as indices of their parameters, the dearest as cheap as can be.
+
+    Raises:
+        OptionError: fewer layers; `asked` is how to say what was asked for.
+    """
     if count > len(layers):
-        what = f"{count} devices for a model of {len(layers)} layers"
-        raise OptionError(what, place=PLACE, remedy=f"give {len(layers)} at most")
-    begins = divide_stages([float(sum(policy[i].size_bytes for i in layer)) for layer in layers], count)
+        what = f"{count} {asked} a model of {len(layers)} layers"
+        raise OptionError(what, place=asked.split()[0], remedy=f"give {len(layers)} at most")
+    begins = divide_stages([float(sum(costs[i] for i in layer)) for layer in layers], count)
     ends = [*begins[1:], len(layers)]
     return [[i for layer in layers[begin:end] for i in layer] for begin, end in zip(begins, ends, strict=True)]
+
+
+def refuse_tied(module: nn.Module, whose: str, where: str, place: str, remedy: str) -> None:
+    """Raise OptionError for a parameter of two modules, of which each part would have a copy that goes its own way."""
+    first: dict[nn.Parameter, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if (known := first.setdefault(parameter, name)) != name:
+            what = f"{known} and {name}{whose} are one parameter, and may be {where}"
+            raise OptionError(what, place=place, remedy=remedy)
 
 
 def _check_forward(model: TrainingModel, device: torch.device) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, dataclass, fields
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, fields
+from typing import Annotated, Literal
 
 from ddpexec.errors import OptionError
 from ddpexec.running.settings import RunSettings
 from ddpsim.jobs.pipeline import Pipeline
-from ddpsim.options.option import Option, Section, check_choices
+from ddpsim.options.option import Option, Section, check_choices, default_of
 from ddpsim.units import parse_size
 
 RunOrder = Literal["gpipe", "1f1b", "interleaved"]
@@ -103,7 +103,7 @@ def check_beside(options: PipelineOptions, settings: RunSettings, *, step: bool,
         what = "torch's pipelines batch their sends, which the group over MPI does not"
         raise OptionError(what, place="backend=mpi", remedy="use gloo or nccl")
     for each in fields(settings):
-        if each.name not in _OF_A_PIPELINE and getattr(settings, each.name) != _default(each):
+        if each.name not in _OF_A_PIPELINE and getattr(settings, each.name) != default_of(each):
             what = f"`pipeline` and `{each.name}` are both given"
             raise OptionError(what, place="pipeline", remedy=f"leave `{each.name}` out")
     if timed and options.boundary_bytes is None:
@@ -112,7 +112,3 @@ def check_beside(options: PipelineOptions, settings: RunSettings, *, step: bool,
     if not timed and options.boundary_bytes is not None:
         what = "a model sends its own activations"
         raise OptionError(what, place="boundary_bytes", remedy="leave it out, or give a `workload`")
-
-
-def _default(field_: Field[Any]) -> Any:
-    return field_.default if field_.default_factory is MISSING else field_.default_factory()

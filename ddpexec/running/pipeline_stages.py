@@ -17,10 +17,10 @@ from torch.distributed.pipelining import PipelineStage, SplitPoint, pipeline
 from ddpexec.ddp.parameters import collect
 from ddpexec.errors import OptionError
 from ddpexec.models import Batch, TrainingModel
+from ddpexec.running.devices import divide_layers, refuse_tied
 from ddpexec.timing.waiting import keep_time, wait_until
 from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.jobs.stages import stages_of
-from ddpsim.schedules.pipeline import divide_stages
 from ddpsim.schedules.units import modules_of
 from ddpsim.workload import Workload
 
@@ -82,19 +82,12 @@ def model_stages(
     Raises:
         OptionError: more stages than layers, a parameter of two stages, or a model that cannot be traced.
     """
-    _refuse_tied(model)
+    remedy = "replay its `workload`, or run a model without"
+    refuse_tied(model.module, "", "of two stages", "pipeline", remedy)
     policy = collect(model.module).policy
-    layers = modules_of(policy)
     count = given.stages * given.stages_per_rank
     if cut is None:
-        if count > len(layers):
-            what = f"{count} stages of a model of {len(layers)} layers"
-            raise OptionError(what, place="stages", remedy=f"give {len(layers)} at most")
-        begins = divide_stages([float(sum(policy[i].numel for i in layer)) for layer in layers], count)
-        cut = [
-            [index for layer in layers[begin:end] for index in layer]
-            for begin, end in zip(begins, [*begins[1:], len(layers)], strict=True)
-        ]
+        cut = divide_layers(modules_of(policy), [each.numel for each in policy], count, "stages of")
     names = [policy[stage[0]].name.rpartition(".")[0] for stage in cut[1:]]
     split = dict.fromkeys(names, SplitPoint.BEGINNING)
     try:
@@ -110,16 +103,6 @@ def model_stages(
     optimizer = torch.optim.SGD([p for s in stages for p in s.submod.parameters()], lr=1e-3, momentum=0.9)
     inputs = tuple(torch.cat(each) for each in zip(*(batch.inputs for batch in batches), strict=True))
     return RankStages(stages, tuple(map(tuple, cut)), inputs, list(batches), optimizer, model.loss)
-
-
-def _refuse_tied(model: TrainingModel) -> None:
-    """Raise OptionError for a parameter of two modules, of which each stage would have a copy that goes its own way."""
-    first: dict[nn.Parameter, str] = {}
-    for name, parameter in model.module.named_parameters(remove_duplicate=False):
-        known = first.setdefault(parameter, name)
-        if known != name:
-            what = f"{known} and {name} are one parameter, and may be of two stages"
-            raise OptionError(what, place="pipeline", remedy="replay its `workload`, or run a model without")
 
 
 class TimedStage(nn.Module):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,55 +26,6 @@ from ddpsim.files import read_json
 from ddpsim.workload import Workload
 
 _SCHEDULES: dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B}
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineMeasurement:
-    """What a run of a pipeline took.
-
-    Attributes:
-        periods_s: of each counted step, the longest of all ranks.
-        predicted_s: what was predicted before; None where no prediction was given.
-        losses: of each counted step, the mean of its micro-batches, of the first copy.
-    """
-
-    name: str
-    order: str
-    stages: tuple[tuple[int, ...], ...]
-    ranks: int
-    copies: int
-    micro_batches: int
-    samples: int
-    periods_s: tuple[float, ...]
-    losses: tuple[float, ...]
-    predicted_s: float | None
-
-    @property
-    def step_s(self) -> float:
-        """The median step."""
-        return median(self.periods_s)
-
-    @property
-    def error(self) -> float | None:
-        """How much longer the predicted step is than the measured one, as a share of it."""
-        return None if self.predicted_s is None else self.predicted_s / self.step_s - 1
-
-    def document(self) -> dict[str, object]:
-        """Return it as JSON values; times in seconds."""
-        return {
-            "model": self.name,
-            "pipeline": self.order,
-            "step_s": self.step_s,
-            "periods_s": list(self.periods_s),
-            "samples_per_s": self.samples / self.step_s,
-            "stages": [list(stage) for stage in self.stages],
-            "ranks_per_pipeline": self.ranks,
-            "copies": self.copies,
-            "micro_batches": self.micro_batches,
-            "losses": list(self.losses),
-            "predicted_step_s": self.predicted_s,
-            "error": self.error,
-        }
 
 
 class PipelineRun:
@@ -129,8 +79,11 @@ class PipelineRun:
         schedule = _SCHEDULES[given.order]
         self._schedule = schedule(stages, n_microbatches=given.micro_batches, loss_fn=self._loss)
 
-    def train(self, progress: Callable[[int, int, float], None]) -> PipelineMeasurement:
-        """Run the discarded steps and those that count.
+    def train(self, progress: Callable[[int, int, float], None]) -> dict[str, Any]:
+        """Run the discarded steps and those that count; return what they took, as JSON values, times in seconds.
+
+        A period is the longest of all ranks, a loss the mean of its micro-batches, of the first copy; `error` is how
+        much longer the predicted step is than the measured one, as a share of it.
 
         Raises:
             LostRankError: another rank died, raised or did not come within the timeout.
@@ -148,20 +101,22 @@ class PipelineRun:
                 later - earlier for earlier, later in zip(begins[DISCARDED:-1], begins[DISCARDED + 1 :], strict=True)
             ]
             told = self._communicator.gather_objects((mine, losses[DISCARDED:]), self._device)
-        periods = tuple(max(each) for each in zip(*(periods for periods, _ in told), strict=True))
-        last = told[self._given.stages - 1][1]
-        return PipelineMeasurement(
-            self._name,
-            self._given.order,
-            self.held.cut,
-            self._given.stages,
-            self._copies,
-            self._given.micro_batches,
-            self._copies * self._given.micro_batches * self._samples,
-            periods,
-            tuple(last),
-            self._predicted_s,
-        )
+        periods = [max(each) for each in zip(*(periods for periods, _ in told), strict=True)]
+        step_s, known_s = median(periods), self._predicted_s
+        return {
+            "model": self._name,
+            "pipeline": self._given.order,
+            "step_s": step_s,
+            "periods_s": periods,
+            "samples_per_s": self._copies * self._given.micro_batches * self._samples / step_s,
+            "stages": [list(stage) for stage in self.held.cut],
+            "ranks_per_pipeline": self._given.stages,
+            "copies": self._copies,
+            "micro_batches": self._given.micro_batches,
+            "losses": told[self._given.stages - 1][1],
+            "predicted_step_s": known_s,
+            "error": None if known_s is None else known_s / step_s - 1,
+        }
 
     def _step(self) -> float:
         """Train once; return the loss where this rank has the last stage, else 0."""
@@ -212,9 +167,9 @@ def _prediction(path: str) -> dict[str, Any]:
     return document
 
 
-def write_measurement(measured: PipelineMeasurement, out: Path) -> None:
+def write_measurement(measured: dict[str, Any], out: Path) -> None:
     """Write `pipeline.json` into a folder."""
     from ddpsim.files import json_text, write_whole
 
     out.mkdir(parents=True, exist_ok=True)
-    write_whole(out / "pipeline.json", json_text(measured.document()))
+    write_whole(out / "pipeline.json", json_text(measured))

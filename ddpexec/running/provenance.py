@@ -15,7 +15,6 @@ from ddpsim.options.option import list_declared, option_values
 from ddpsim.order.predictors import predictor_name
 
 if TYPE_CHECKING:
-    from ddpexec.running.replay import Replay
     from ddpexec.running.run import Run
     from ddpexec.running.settings import RunSettings
 
@@ -31,24 +30,35 @@ def provenance(run: Run, command: list[str]) -> dict[str, object]:
     """Return what `run.json` says of where a run comes from."""
     settings = run.settings
     plan = run.plan_in_force()
+    replay = run.subject.replay
+    size = settings.batch_size or run.subject.model.batch_size
     return {
         "made_by": "ddpexec.running.run",
         "command": command,
-        "began": _moment(BEGAN),
-        "time": _moment(time.time()),
-        "torch": torch.__version__,
-        "implementation": settings.carried_out_by,
-        "model": run.subject.model.name,
-        "batch_size": settings.batch_size or run.subject.model.batch_size,
-        "compute_device": device_model(run.device),
-        "threads": torch.get_num_threads() if run.device.type == "cpu" else None,
+        **describe_training(BEGAN, settings.carried_out_by, run.subject.model.name, size, run.device),
         "seed": settings.seed,
-        "late_gradients": _measure_late(run.subject.replay),
+        "late_gradients": replay.late / replay.gradients if replay is not None and replay.gradients else None,
         **_list_planning_probes(run),
         "first": run.first(),
         "plan": plan.document(),
         "plan_fingerprint": plan.fingerprint(),
         "options": {**options(settings), **settings.periodic},
+    }
+
+
+def describe_training(
+    began_s: float, implementation: str, model: str, batch_size: int | None, device: torch.device
+) -> dict[str, object]:
+    """Return what both a run and a trace of somebody's loop tell of the training and of when it was."""
+    return {
+        "began": utc(began_s),
+        "time": utc(time.time()),
+        "torch": torch.__version__,
+        "implementation": implementation,
+        "model": model,
+        "batch_size": batch_size,
+        "compute_device": device_model(device),
+        "threads": torch.get_num_threads() if device.type == "cpu" else None,
     }
 
 
@@ -72,10 +82,6 @@ def _plain(mapping: Mapping[Any, Any]) -> dict[str, Any]:
     return {str(key): value for key, value in mapping.items()}
 
 
-def _moment(seconds: float) -> str:
+def utc(seconds: float) -> str:
+    """Return seconds since the epoch as a date and a time."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
-
-
-def _measure_late(replay: Replay | None) -> float | None:
-    """Return the share of rank 0's timed gradients that came later than the replay's tolerance; None without any."""
-    return None if replay is None or replay.gradients == 0 else replay.late / replay.gradients

@@ -193,7 +193,7 @@ class Run:
     def plan_in_force(self) -> BucketPlan:
         """Return the buckets that the last iteration used."""
         if self.settings.scheduled or isinstance(self.ddp, DistributedDataParallel):
-            plan: BucketPlan = self.ddp.plan if self.settings.scheduled else self.ddp.reducer.plan
+            plan: BucketPlan = self.ddp.plan
             return plan
         return custom_plan(self.parameters.policy, buckets_of(self.ddp, self.parameters))
 

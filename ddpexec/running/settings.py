@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
 from ddpexec.errors import OptionError
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
 from ddpsim.jobs.job import NO_INPUT, RECORDED_INPUT, Job
 from ddpsim.options.input_stage import InputStage, input_stage
-from ddpsim.options.option import Option, Section, check_at_least_one
+from ddpsim.options.option import Option, Section, check_at_least_one, default_of
 from ddpsim.schedules.named import scheme_named
 from ddpsim.units import parse_time
 
@@ -18,6 +20,9 @@ Implementation = Literal["ddpexec", "torch"]
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 DISCARDED = 5
 """Iterations run first, in which buckets are rebuilt and caches filled, and not counted."""
+_WRITTEN = {name: name for name in ("drop", "gradient_as_bucket_view", "find_unused_parameters", "local_iterations")}
+_WRITTEN |= {"stragglers": "straggler"}
+"""How options are named whose values say no more."""
 
 
 def _duration(text: str, name: str) -> timedelta:
@@ -162,77 +167,50 @@ class RunSettings(Job):
     def _check_devices(self) -> None:
         """Refuse what is not run on ranks of several devices."""
         check_at_least_one("devices", self.devices)
-        refused = {
-            f"scheme={self.scheme}": self.scheme != "ddp",
-            f"process_groups={self.process_groups}": self.process_groups > 1,
-            f"backend={self.backend}": self.backend in ("gloo", "mpi"),
-            "drop": bool(self.drop),
-            f"compression={self.compression}": self.compression != "none",
-            "straggler": bool(self.stragglers),
-            f"input_stage={self.input_stage}": self.input_stage != NO_INPUT,
-        }
-        for what, given in refused.items():
-            if given and self.devices > 1:
-                asked = f"`{what}` and `devices={self.devices}` are both given"
-                raise OptionError(asked, place="devices", remedy="keep one")
+        if self.devices == 1:
+            return
+        names = "scheme", "process_groups", "backend", "drop", "compression", "stragglers", "input_stage"
+        for what in self._given(*names, allowed={"backend": (None, "nccl", "rccl")}):
+            asked = f"`{what}` and `devices={self.devices}` are both given"
+            raise OptionError(asked, place="devices", remedy="keep one")
+
+    def _given(self, *names: str, allowed: Mapping[str, Sequence[object]] = MappingProxyType({})) -> Iterator[str]:
+        """Yield the options among `names` that are neither at their defaults nor `allowed`, as they are written."""
+        defaults = {each.name: default_of(each) for each in fields(self)}
+        for name in names:
+            value = getattr(self, name)
+            if value not in allowed.get(name, (defaults[name],)):
+                yield _WRITTEN.get(name, f"{name}={value}")
 
     def _check_fully_sharded(self) -> None:
         """Refuse what torch's `fully_shard` cannot do, or what cannot be observed in it."""
-        refused = {
-            f"backend={self.backend}": self.backend in ("nccl", "mpi"),
-            f"assignment={self.assignment}": self.assignment != "rebuilt",
-            f"overlap={self.overlap}": self.overlap != "on",
-            f"comm={self.comm}": self.comm != "real",
-            "gradient_as_bucket_view": self.gradient_as_bucket_view,
-            "local_iterations": self.local_iterations > 0,
-        }
         asked = scheme_named(self.scheme).fully_shard
         if asked is not None and asked.host_update is not None:
             what = "a real update takes what it takes"
             raise OptionError(
                 what, place=f"scheme={self.scheme}, host_update", remedy="leave it out, or predict with it"
             )
-        for what, given in refused.items():
-            if given:
-                whose = "torch's `fully_shard` on CPUs carries it out, which"
-                raise OptionError(
-                    f"{whose} has no `{what}`", place=f"scheme={self.scheme}", remedy="leave it out, or simulate it"
-                )
+        names = "backend", "assignment", "overlap", "comm", "gradient_as_bucket_view", "local_iterations"
+        for what in self._given(*names, allowed={"backend": (None, "gloo", "rccl")}):
+            whose, place = "torch's `fully_shard` on CPUs carries it out, which", f"scheme={self.scheme}"
+            raise OptionError(f"{whose} has no `{what}`", place=place, remedy="leave it out, or simulate it")
 
     def _check_replicated(self) -> None:
         """Refuse what `torch.nn.DataParallel` has not."""
-        refused = {
-            f"process_groups={self.process_groups}": self.process_groups > 1,
-            f"assignment={self.assignment}": self.assignment != "rebuilt",
-            f"order={self.order}": self.order is not None,
-            "drop": bool(self.drop),
-            f"compression={self.compression}": self.compression != "none",
-            f"overlap={self.overlap}": self.overlap != "on",
-            f"comm={self.comm}": self.comm != "real",
-            "gradient_as_bucket_view": self.gradient_as_bucket_view,
-            "find_unused_parameters": self.find_unused_parameters,
-            "local_iterations": self.local_iterations > 0,
-            "straggler": bool(self.stragglers),
-        }
-        for what, given in refused.items():
-            if given:
-                raise OptionError(
-                    f"torch.nn.DataParallel has no `{what}`", place=f"scheme={self.scheme}", remedy="leave it out"
-                )
+        names = (
+            "process_groups", "assignment", "order", "drop", "compression", "overlap", "comm",
+            "gradient_as_bucket_view", "find_unused_parameters", "local_iterations", "stragglers",
+        )  # fmt: skip
+        for what in self._given(*names):
+            place = f"scheme={self.scheme}"
+            raise OptionError(f"torch.nn.DataParallel has no `{what}`", place=place, remedy="leave it out")
 
     def _check_torch(self) -> None:
         """Refuse what stock torch cannot do, and what cannot be observed in it: a hook sends where nobody looks."""
-        refused = {
-            f"process_groups={self.process_groups}": self.process_groups > 1,
-            f"assignment={self.assignment}": not self._natural,
-            f"order={self.order}": self.order is not None,
-            "drop": bool(self.drop),
-            f"compression={self.compression}": self.compression != "none" and self.observe,
-            f"scheme={self.scheme}": self.scheme != "ddp",
-            f"overlap={self.overlap}": self.overlap != "on",
-        }
-        for what, given in refused.items():
-            if given:
-                raise OptionError(
-                    f"`implementation=torch` has no `{what}`", remedy="use `implementation=ddpexec`, or leave it out"
-                )
+        names = "process_groups", "assignment", "order", "drop", "compression", "scheme", "overlap"
+        allowed: dict[str, Sequence[object]] = {"assignment": (self.assignment,) if self._natural else ()}
+        if not self.observe:
+            allowed["compression"] = (self.compression,)
+        for what in self._given(*names, allowed=allowed):
+            remedy = "use `implementation=ddpexec`, or leave it out"
+            raise OptionError(f"`implementation=torch` has no `{what}`", remedy=remedy)

@@ -7,10 +7,8 @@ process group that passes each allreduce on and stamps its launch and, from its 
 
 from __future__ import annotations
 
-import functools
-import time
 from collections.abc import Callable
-from statistics import median
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +21,7 @@ from ddpexec.ddp.compiling import disable_compile
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.errors import OptionError
 from ddpexec.timing.observe import Observer
+from ddpexec.timing.stopwatch import median_difference
 
 REDUCER_ORDER = "_ddpexec_reducer_order"
 """Where a wrapped module says in which order its reducer was given the parameters."""
@@ -76,9 +75,9 @@ class StockWatch:
             what, remedy = "its steps are stamped by another observer", "trace and tune one after the other"
             raise OptionError(what, place="DistributedDataParallel", remedy=remedy)
         for index, (parameter, node) in enumerate(zip(self._model.tensors, self._accumulators, strict=True)):
-            before = functools.partial(self._before, index)
+            before = partial(self._before, index)
             self._undo.append(parameter.register_post_accumulate_grad_hook(before).remove)  # type: ignore[no-untyped-call]
-            self._undo.append(node.register_hook(functools.partial(self._after, index)).remove)
+            self._undo.append(node.register_hook(partial(self._after, index)).remove)
         self._watch_forward()
         self._watch_buffers()
         self._ddp.reducer._update_process_group(self._group)
@@ -156,19 +155,17 @@ class StockWatch:
 def hook_cost_s(gradients: int = 100, rounds: int = 9) -> float:
     """Return what the two hooks on a gradient add to a backward, beside the moments that they take; measured here."""
 
-    def backward_s(hooked: bool) -> float:
+    def backward(hooked: bool) -> Callable[[], object]:
         leaves = [torch.ones((), requires_grad=True) for _ in range(gradients)]
         nodes = [get_gradient_edge(leaf).node for leaf in leaves]
         if hooked:
             for leaf, node in zip(leaves, nodes, strict=True):
                 leaf.register_post_accumulate_grad_hook(lambda _: None)  # type: ignore[no-untyped-call]
                 node.register_hook(lambda *_: None)
-        total = torch.stack(leaves).sum()
-        begin = time.perf_counter()
-        total.backward()  # type: ignore[no-untyped-call]
-        return time.perf_counter() - begin
+        return partial(torch.autograd.backward, torch.stack(leaves).sum())
 
-    return max(0.0, median(backward_s(True) - backward_s(False) for _ in range(rounds))) / gradients
+    cpu = torch.device("cpu")
+    return median_difference(partial(backward, True), partial(backward, False), cpu, rounds) / gradients
 
 
 class StampedGroup(dist.ProcessGroup):

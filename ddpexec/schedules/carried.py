@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
+from ddpexec.groups.within import in_thread
 from ddpexec.schedules.averaged import AveragedParameters, Rates, rates_of
 from ddpexec.schedules.chunked import ChunkedBucket
 from ddpexec.schedules.lanes import CommunicationStream, CommunicationStreams
@@ -22,8 +24,7 @@ from ddpexec.schedules.loopback import LoopbackGroup
 from ddpexec.schedules.memory import FlatGradients, gradients_in, keeps_parts
 from ddpexec.schedules.refusals import check_hookable
 from ddpexec.schedules.rows import RowServer, RowStream
-from ddpexec.schedules.served import ENDS, Server, ServerStream
-from ddpexec.schedules.server_thread import ServerThread
+from ddpexec.schedules.served import ENDS, Server, ServerStatistics, ServerStream
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.operations import Operation
 from ddpsim.schedules.averaging import NODE
@@ -101,7 +102,7 @@ class CarriedMessages:
     @property
     def pushed_bytes(self) -> int:
         """Bytes that this rank has pushed to servers of other ranks."""
-        return sum(lane.sent_bytes for (_, stream), lane in self._lanes.items() if stream == "push")
+        return sum(lane.sent_bytes for lane in self._lanes.values() if isinstance(lane, ServerStream))
 
     def use_hook(self, hook: Hook, state: Any) -> None:
         """Let `hook(state, bucket)` reduce each bucket of gradients, which are no longer divided before.
@@ -237,10 +238,20 @@ class CarriedMessages:
         trainers = self._communicator.world_size - sharding.servers
         return kind(self._communicator, groups, wholes, order, sharding.hosts, trainers, make_optimizer)
 
-    def serve_beside(self, server: Server) -> ServerThread:
+    def serve_beside(self, server: Server) -> Future[ServerStatistics]:
         """Let a server of this rank, which trains, serve in a thread."""
         groups = [lane.group for lane in self._lanes.values() if isinstance(lane.group, LoopbackGroup)]
-        return ServerThread(server, groups, asynchronous=self.schedule.asynchronous)
+        serve = server.serve_each if self.schedule.asynchronous else server.serve_all
+
+        def run() -> ServerStatistics:
+            try:
+                return serve()
+            except BaseException as error:
+                for group in groups:  # by which this rank's training waits for it
+                    group.fail(error)
+                raise
+
+        return in_thread(run, "ddpexec server beside")
 
     def end(self) -> None:
         """Tell servers, where there are any, that this rank trains no more."""

@@ -23,7 +23,7 @@ from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.schedules.planner import check_agreement
-from ddpexec.schedules.watching import CollectiveWatch, Unit, WatchedCollective, WatchedReplicas, make_stamp_hook
+from ddpexec.schedules.watching import ScheduleWatch, Unit, WatchedCollective, WatchedReplicas, make_stamp_hook
 from ddpexec.timing.observe import Observer
 from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
@@ -108,7 +108,7 @@ class FullySharded(nn.Module):
             module.call_units()
         with name_lost_ranks(self.communicator, "the construction of process groups"):
             mesh = mesh_of(self.communicator, asked.shards or world)
-        self._watch = CollectiveWatch(self.schedule, observer)
+        self._watch = ScheduleWatch(self.schedule, observer)
         modules = dict(module.named_modules())
         # Modules inside others first, as `fully_shard` wants it.
         inner = sorted(names, key=lambda name: -name.count("."))

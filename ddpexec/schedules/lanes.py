@@ -38,11 +38,6 @@ class CommunicationStream:
         self._threads = [_Thread(groups[k : k + 2]) for k in range(0, len(groups), 2)] if rings else []
         self._handed = 0
 
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes that this rank has sent in rings."""
-        return sum(thread.ring.sent_bytes for thread in self._threads)
-
     def launch(self, operation: Operation, tensor: Tensor, after: Sequence[Work], delay_s: float = 0.0) -> Work:
         """Begin `operation` on `tensor`, a whole message, as soon as `after` has ended; return its work.
 
@@ -100,11 +95,6 @@ class CommunicationStreams:
             self._lanes[key] = CommunicationStream(groups, rings=rings)
         return self._lanes[key]
 
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes that this rank has sent in rings."""
-        return sum(lane.sent_bytes for lane in self._lanes.values())
-
     def keep(self, used: Collection[CommunicationStream]) -> None:
         """Destroy all lanes but those `used`, which nothing is on; every rank does, at the same point."""
         for key in [key for key, lane in self._lanes.items() if lane not in used]:
@@ -133,7 +123,7 @@ class _Thread:
         self._thread.start()
 
     def launch(self, operation: Operation, tensor: Tensor, after: Sequence[Work], not_before_s: float) -> Work:
-        work = ThreadWork()
+        work: torch.futures.Future[Any] = torch.futures.Future()
 
         def carry_out() -> None:
             for before in after:
@@ -167,18 +157,6 @@ class _Thread:
             except Exception as error:
                 self._failure = error
                 future.set_exception(error)
-
-
-class ThreadWork(torch.futures.Future[Any]):
-    """The work of a message that a thread carries out: a future that is set then, or holds what went wrong."""
-
-    def is_completed(self) -> bool:
-        """Return whether it has been carried out."""
-        return self.done()
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        """Return itself."""
-        return self
 
 
 def begin(group: dist.ProcessGroup, operation: Operation, tensor: Tensor) -> Work:

@@ -15,7 +15,7 @@ import torch
 
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.schedules.lanes import CommunicationStream
-from ddpexec.timing.clock import settle
+from ddpexec.timing.stopwatch import seconds_of
 from ddpsim.operations import Operation
 
 PROBES = (1 << 20, 8 << 20)
@@ -100,13 +100,10 @@ def probe(lane: CommunicationStream, model: ModelParameters) -> tuple[float, flo
     taken = []
     for size in PROBES:
         tensor = torch.zeros(size // 4, device=device)
-        seconds = []
-        for _ in range(REPEATS):
-            settle(device)
-            begin = time.perf_counter()
+
+        def once(tensor: torch.Tensor = tensor) -> None:
             lane.launch(Operation.ALLREDUCE, tensor, ()).wait()
-            settle(device)
-            seconds.append(time.perf_counter() - begin)
-        taken.append(min(seconds))
+
+        taken.append(min(seconds_of(once, device) for _ in range(REPEATS)))
     rate = (PROBES[1] - PROBES[0]) / max(taken[1] - taken[0], 1e-9)
     return max(0.0, taken[0] - PROBES[0] / rate), rate

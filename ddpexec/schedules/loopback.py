@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 
 import torch.distributed as dist
 from torch import Tensor
@@ -15,13 +16,12 @@ from torch import Tensor
 from ddpexec.groups.process_groups import Work
 
 
-class LoopbackWork:
+class LoopbackWork(Future[None]):
     """A message of a rank to itself, or its receipt; it waits for the other of the two."""
 
     def __init__(self, tensor: Tensor) -> None:
+        super().__init__()
         self.tensor = tensor
-        self._done = threading.Event()
-        self._error: BaseException | None = None
 
     def wait(self) -> bool:
         """Wait until it has been copied.
@@ -29,19 +29,8 @@ class LoopbackWork:
         Raises:
             BaseException: what made the other end fail.
         """
-        self._done.wait()
-        if self._error is not None:
-            raise self._error
+        self.result()
         return True
-
-    def is_completed(self) -> bool:
-        """Return whether it has been copied, or never will be."""
-        return self._done.is_set()
-
-    def end(self, error: BaseException | None = None) -> None:
-        """Let those that wait go on, with `error` where there is one."""
-        self._error = error
-        self._done.set()
 
 
 class LoopbackGroup:
@@ -82,7 +71,7 @@ class LoopbackGroup:
             self._error = error
             for waiting in [*self._sends.values(), *self._receives.values()]:
                 while waiting:
-                    waiting.popleft().end(error)
+                    waiting.popleft().set_exception(error)
 
     def _meet(
         self, mine: LoopbackWork, own: deque[LoopbackWork], others: deque[LoopbackWork], *, sends: bool
@@ -92,13 +81,13 @@ class LoopbackGroup:
                 if self._error is None:
                     own.append(mine)
                 else:
-                    mine.end(self._error)
+                    mine.set_exception(self._error)
                 return mine
             other = others.popleft()
         sent, received = (mine, other) if sends else (other, mine)
         received.tensor.copy_(sent.tensor)
-        sent.end()
-        received.end()
+        sent.set_result(None)
+        received.set_result(None)
         return mine
 
 

@@ -57,15 +57,6 @@ def release_streams(wrapper: Any) -> None:
     wrapper._lanes.keep(wrapper.reducer.messages.streams)
 
 
-def flags(wrapper: Any) -> dict[str, object]:
-    """Return the wrapper's flags, by the names of torch's constructor."""
-    return {
-        "find_unused_parameters": wrapper._find_unused,
-        "static_graph": wrapper._static_graph,
-        "broadcast_buffers": wrapper.forward_sync_buffers,
-    }
-
-
 def explain_fixed(wrapper: Any) -> str | None:
     """Why no other schedule may take the place of the one in force; None where one may."""
     if wrapper.reducer.messages.hooked:

@@ -44,7 +44,6 @@ class RingNeighbours:
         self._groups = groups
         self.rank, self.ranks = groups[0].rank(), groups[0].size()
         self._tag = 0
-        self.sent_bytes = 0
 
     def reduce_scatter(self, whole: Tensor) -> None:
         """Sum `whole`, one part a rank, over the ranks; this rank's part of it then holds its sum, the others nothing
@@ -84,7 +83,6 @@ class RingNeighbours:
             send.wait()
 
     def _send(self, tensor: Tensor, tag: int) -> dist.Work:
-        self.sent_bytes += tensor.nbytes
         group = self._groups[0 if self.ranks > 2 else self.rank]
         return group.send([tensor], (self.rank - 1) % self.ranks, tag)
 

@@ -67,10 +67,6 @@ class Pull:
             self._done = True
         return True
 
-    def is_completed(self) -> bool:
-        """Return whether the rows are in place."""
-        return self._done
-
 
 class RowServer(Server):
     """Keeps its part of each sparse parameter's rows, and updates those that are touched."""

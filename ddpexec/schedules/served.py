@@ -11,7 +11,9 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterable, Sequence
+from concurrent.futures import as_completed
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, Work, wait
+from ddpexec.groups.within import in_thread
 from ddpexec.schedules.loopback import PointToPoint
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.operations import Operation
@@ -79,9 +82,6 @@ class ServerStream:
             JoinedWorks(self._control[0][1]).wait()
             self._control = []
 
-    def close(self) -> None:
-        """Do nothing: there are no threads."""
-
 
 class JoinedWorks:
     """Several works as one."""
@@ -94,10 +94,6 @@ class JoinedWorks:
         for work in self._works:
             work.wait()
         return True
-
-    def is_completed(self) -> bool:
-        """Return whether all have ended."""
-        return all(work.is_completed() for work in self._works)
 
 
 def bounds_of(rows: int, servers: int) -> list[int]:
@@ -235,22 +231,9 @@ class Server:
         Raises:
             LostRankError: a rank that is gone: it ends all, as under DDP.
         """
-        failures: list[BaseException] = []
-        over = threading.Semaphore(0)
-
-        def serve(worker: int) -> None:
-            try:
-                self._serve_one(worker)
-            except BaseException as error:
-                failures.append(error)
-            over.release()
-
-        for worker in self._workers:
-            threading.Thread(target=serve, args=(worker,), name=f"ddpexec server of {worker}", daemon=True).start()
-        for _ in self._workers:
-            over.acquire()
-            if failures:
-                raise failures[0]
+        threads = [in_thread(partial(self._serve_one, w), f"ddpexec server of {w}") for w in self._workers]
+        for ended in as_completed(threads):
+            ended.result()
         return self.served
 
     def _serve_one(self, worker: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
+from ddpexec.ddp.compiling import disable_compile
 from ddpexec.timing.observe import Observer
 from ddpsim.operations import Operation
 from ddpsim.schedules.schedule import Schedule
@@ -20,6 +21,7 @@ Unit = tuple[int, ...]
 def make_stamp_hook(observer: Observer, index: int) -> Callable[[Tensor], None]:
     """Return a hook that stamps the gradient of parameter `index`."""
 
+    @disable_compile
     def stamp(_: Tensor) -> None:
         begin = observer.now()
         observer.hooks[index] = begin, observer.now()
@@ -28,13 +30,42 @@ def make_stamp_hook(observer: Observer, index: int) -> Callable[[Tensor], None]:
 
 
 class CollectiveWatch:
-    """Notes each collective as the message of the schedule that it is: the n-th of its operation on its unit.
+    """Notes each collective, numbered in the order of their launches.
 
-    On a CPU torch's `fully_shard` launches a collective and waits for it in one call.
+    On a CPU torch's `fully_shard` launches a collective and waits for it in one call. On a GPU its end is an event on
+    the stream that torch launched it on; computation's wait for that is not told.
     """
 
-    def __init__(self, schedule: Schedule, observer: Observer | None) -> None:
+    def __init__(self, observer: Observer | None) -> None:
         self.observer = observer
+
+    @disable_compile
+    def around(self, op: Operation, unit: Unit, tensor: Tensor, call: Callable[[], Any]) -> Any:
+        """Make a collective of all of `tensor` by `call`, and note it."""
+        observer = self.observer
+        if observer is None or observer.note is None:
+            return call()
+        begin = observer.now()
+        work = call()
+        number = self.number(op, unit, len(observer.note.buckets))
+        if work is not None:
+            observer.note_launch(number, unit, tensor.nbytes, begin, work, op)
+            return work
+        note = observer.note_collective(number, unit, tensor.nbytes, begin, observer.now(), op)
+        if note is not None and tensor.device.type == "cpu":
+            observer.note_message_wait(note, begin)
+        return work
+
+    def number(self, op: Operation, unit: Unit, before: int) -> int:
+        """Return the number of a collective that `before` others were launched before."""
+        return before
+
+
+class ScheduleWatch(CollectiveWatch):
+    """Notes each collective as the message of the schedule that it is: the n-th of its operation on its unit."""
+
+    def __init__(self, schedule: Schedule, observer: Observer | None) -> None:
+        super().__init__(observer)
         self._numbers: dict[tuple[Operation, Unit], list[int]] = {}
         for number, message in enumerate(schedule):
             self._numbers.setdefault((message.op, message.parameters), []).append(number)
@@ -45,19 +76,7 @@ class CollectiveWatch:
         """Begin an iteration."""
         self._seen.clear()
 
-    def around(self, op: Operation, unit: Unit, tensor: Tensor, call: Callable[[], Any]) -> Any:
-        """Make a collective of all of `tensor` by `call`, and note it."""
-        observer = self.observer
-        if observer is None or observer.note is None:
-            return call()
-        begin = observer.now()
-        work = call()
-        note = observer.note_launch(self._number(op, unit), unit, tensor.nbytes, begin, work, op)
-        if work is None and note is not None:
-            observer.note_message_wait(note, begin)
-        return work
-
-    def _number(self, op: Operation, unit: Unit) -> int:
+    def number(self, op: Operation, unit: Unit, before: int) -> int:
         """Return the message's place in the schedule; one that is not in it comes behind all."""
         key = op, unit
         numbers, place = self._numbers.get(key, []), self._seen[key]
@@ -69,7 +88,7 @@ class WatchedCollective:
     """torch's all-gather or reduce-scatter of one unit, noted.
 
     Args:
-        inner: torch's own, which is called.
+        inner: what torch, or the user, has for it, which is called.
         watch: that notes it.
         op: which of the two.
         unit: whose parameters it carries.
@@ -80,6 +99,7 @@ class WatchedCollective:
         self.allocate = inner.allocate
         self._whole = "output_tensor" if op is Operation.ALL_GATHER else "input_tensor"
 
+    @disable_compile
     def __call__(self, **arguments: Any) -> Any:
         """Gather or reduce, as torch does; torch names the arguments."""
         call = functools.partial(self._inner, **arguments)
@@ -93,6 +113,7 @@ class WatchedReplicas(dist.ProcessGroup):
         super().__init__(group.rank(), group.size())  # type: ignore[call-arg]
         self._inner, self._watch, self._unit = group, watch, unit
 
+    @disable_compile
     def allreduce(self, tensors: Any, options: Any = None) -> Any:  # type: ignore[override]
         """Pass an allreduce on."""
         works = []
@@ -104,6 +125,7 @@ class WatchedReplicas(dist.ProcessGroup):
         self._watch.around(Operation.ALLREDUCE, self._unit, tensors[0], call)
         return works[0]
 
+    @disable_compile
     def getBackendName(self) -> str:  # noqa: N802
         """Return the backend's name."""
         return str(dist.get_backend(self._inner))

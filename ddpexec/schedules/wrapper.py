@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -28,7 +29,6 @@ from ddpexec.schedules.planner import SchedulePlanner, check_agreement
 from ddpexec.schedules.refusals import check_joinable, check_module_for_scheme
 from ddpexec.schedules.scheme_schedule import Kept, SchemeSchedule
 from ddpexec.schedules.served import Server, ServerStatistics
-from ddpexec.schedules.server_thread import ServerThread
 from ddpexec.schedules.stepper import ScheduledOptimizer
 from ddpexec.schedules.updates import MakeOptimizer, ParameterUpdate, clip_gradients, move_state
 from ddpexec.timing.observe import Observer
@@ -98,7 +98,7 @@ class ScheduledDataParallel(JoinableModule):
         self.reducer: SchemeSchedule = None  # type: ignore[assignment]
         self.optimizer: ScheduledOptimizer = None  # type: ignore[assignment]
         self._serving: Server | None
-        self._beside: ServerThread | None
+        self._beside: Future[ServerStatistics] | None
         check_objects(mixed_precision=mixed_precision)
         if mixed_precision is not None and find_unused_parameters:
             raise make_mixed_precision_error("find_unused_parameters=True")
@@ -116,8 +116,8 @@ class ScheduledDataParallel(JoinableModule):
             find_unused=find_unused_parameters or static_graph,
         )  # fmt: skip
         self._step_iterations = accumulate or every
-        self._make_optimizer, self._find_unused = make_optimizer, find_unused_parameters
-        self._static_graph = static_graph
+        self._make_optimizer, self.find_unused_parameters = make_optimizer, find_unused_parameters
+        self.static_graph = static_graph
         self._lanes = CommunicationStreams(self.communicator)
         self._learning = ProbeTimes(len(model.tensors), learn) if learn else None
         self._hooks: list[RemovableHandle] = []
@@ -180,7 +180,7 @@ class ScheduledDataParallel(JoinableModule):
         if self.require_backward_grad_sync:
             self.executor.expect(output)
         # Under a reentrant checkpoint the first gradients come in a backward within backward, which ends before it.
-        tied = self.executor.searching or self._static_graph
+        tied = self.executor.searching or self.static_graph
         return tie(output, self.executor.backward_started, clone=True) if tied else output
 
     def register_comm_hook(self, state: object, hook: Hook) -> None:
@@ -280,7 +280,7 @@ class ScheduledDataParallel(JoinableModule):
         self.complete()
         self.reducer.messages.end()
         thread, self._beside = self._beside, None
-        return None if thread is None else thread.join()
+        return None if thread is None else thread.result()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients of all parameters."""
@@ -300,7 +300,8 @@ class ScheduledDataParallel(JoinableModule):
     # ---- schedules
 
     use_schedule, observe, release_streams = replacing.use_schedule, replacing.observe, replacing.release_streams
-    fixed, flags = property(replacing.explain_fixed), replacing.flags
+    fixed = property(replacing.explain_fixed)
+    broadcast_buffers = property(lambda wrapper: wrapper.forward_sync_buffers)
 
     @property
     def caps(self) -> BucketCaps:
@@ -328,7 +329,7 @@ class ScheduledDataParallel(JoinableModule):
         sent = None if self.mixed is None else self.mixed.dtype
         made = SchemeSchedule(
             schedule, self.model, self.communicator, self._lanes, self._make_optimizer,
-            some_unused=self._find_unused, static_graph=self._static_graph, sent=sent, observer=self.observer,
+            some_unused=self.find_unused_parameters, static_graph=self.static_graph, sent=sent, observer=self.observer,
         )  # fmt: skip
         if self.optimizer is None:
             self.optimizer = ScheduledOptimizer(made.stepper)
@@ -341,7 +342,7 @@ class ScheduledDataParallel(JoinableModule):
         told = made.check_settled if schedule.update == "before_use" else None
         remove(self._hooks)
         self.executor = Executor(
-            made, find_unused=self._find_unused, static_graph=self._static_graph, mixed=self.mixed,
+            made, find_unused=self.find_unused_parameters, static_graph=self.static_graph, mixed=self.mixed,
             told=told if self._learning is None else self._learning.gradient, observer=self.observer,
         )  # fmt: skip
         self._hooks[:] = self.executor.handles

@@ -81,6 +81,10 @@ class Records:
             ),
         )
 
+    def buckets(self, note: Note) -> tuple[BucketTimes, ...]:
+        """Return the buckets of a closed iteration alone."""
+        return self._buckets(note)[0]
+
     def spans(self, note: Note, iteration: Iteration) -> list[Span]:
         """Return what people see of an iteration: phases on the host and the computing stream, collectives beside.
 
@@ -90,31 +94,20 @@ class Records:
         found = []
         for name, pair in ((FORWARD, note.module), (BACKWARD, note.backward), (OPTIMIZER, note.optimizer)):
             if pair is not None:
-                begin, end = self._convert_moment(pair[0]), self._convert_moment(pair[1])
+                begin, end = self._convert_pair(pair)
                 found.append(self._span(HOST, name, begin, end))
                 busy = min(end, finish) if name == BACKWARD and finish is not None else end
                 parts = self._split_phase(begin, busy, note.waits or ())
                 found += [self._span(COMPUTE, name, here, there, kernel=True) for here, there in parts]
-        if note.buffers:
-            found.append(
-                self._span(
-                    HOST, BROADCAST, self._convert_moment(note.buffers[0]), self._convert_moment(note.buffers[1])
-                )
-            )
         waits = [bucket.waited for bucket in note.buckets if bucket.waited is not None]
-        waits = waits if note.waits is None else note.waits
+        found += [self._span(HOST, BROADCAST, *self._convert_pair(pair)) for pair in (note.buffers,) if pair]
         found += [self._span(HOST, INPUT, b + self._offset_s, e + self._offset_s) for b, e in note.inputs]
-        if note.loaded is not None:
-            found.append(
-                self._span(HOST, INPUT, self._convert_moment(note.loaded[0]), self._convert_moment(note.loaded[1]))
-            )
-        found += [
-            self._span(HOST, OPTIMIZER, self._convert_moment(begin), self._convert_moment(end))
-            for begin, end in note.updates
-        ]
-        found += [
-            self._span(HOST, WAIT, self._convert_moment(begin), self._convert_moment(end)) for begin, end in waits
-        ]
+        for name, pairs in (
+            (INPUT, [note.loaded] if note.loaded else []),
+            (OPTIMIZER, note.updates),
+            (WAIT, waits if note.waits is None else note.waits),
+        ):
+            found += [self._span(HOST, name, *self._convert_pair(pair)) for pair in pairs]
         for bucket, lane in zip(iteration.buckets, self._lanes_of(iteration.buckets), strict=True):
             args = {"bucket": bucket.index, "size_bytes": bucket.size_bytes, "launched_s": bucket.launched_s}
             stream, end = communication_stream(lane), max(bucket.started_s, bucket.finished_s)
@@ -220,9 +213,13 @@ class Records:
         return [pair for pair in waits if not any(self._is_within(pair, each) for each in held)]
 
     def _is_within(self, pair: Pair, phase: Pair | None) -> bool:
-        return phase is not None and self._convert_moment(phase[0]) <= self._convert_moment(
-            pair[0]
-        ) <= self._convert_moment(phase[1])
+        if phase is None:
+            return False
+        begin, end = self._convert_pair(phase)
+        return begin <= self._convert_moment(pair[0]) <= end
+
+    def _convert_pair(self, pair: Pair) -> tuple[float, float]:
+        return self._convert_moment(pair[0]), self._convert_moment(pair[1])
 
     def _convert_moment(self, moment: Moment) -> float:
         return self._clock.device_s(moment) + self._offset_s

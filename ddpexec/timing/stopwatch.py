@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.distributed as dist
 
 from ddpexec.groups.lost import name_lost_ranks
-from ddpexec.groups.process_groups import Communicator
+from ddpexec.groups.process_groups import Communicator, wait
 from ddpexec.timing.clock import offset_to_rank_zero, settle
-from ddpexec.timing.waiting import spinner
+from ddpexec.timing.waiting import spinner, time_between_events
 
 CHILL_BYTES = 48 << 20
 """More than the part of a last-level cache that a core gets."""
@@ -34,20 +33,19 @@ def span_of(work: Callable[[], object], device: torch.device) -> Span:
     settle(device)
     start = time.perf_counter()
     if device.type == "cuda":
-        return start, start + _time_between_events(work, device)
+        return start, start + time_between_events(work, device)
     work()
     return start, time.perf_counter()
 
 
-def _time_between_events(work: Callable[[], object], device: torch.device) -> float:
-    """Return the seconds of `work` on the device; a host that has waited for it may have to wait for the GIL too."""
-    stream = torch.cuda.current_stream(device)
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    start.record(stream)
-    work()
-    end.record(stream)
-    end.synchronize()
-    return float(start.elapsed_time(end)) / 1e3
+def allreduces_span(communicator: Communicator, *tensors: torch.Tensor) -> Span:
+    """Return when allreduces of `tensors`, launched at once, began and when all had ended, on this host's clock."""
+
+    def all_at_once() -> None:
+        for work in [communicator.all_reduce(tensor, 0) for tensor in tensors]:
+            wait(work, communicator, "an allreduce")
+
+    return span_of(all_at_once, tensors[0].device)
 
 
 def time_on_device(work: Callable[[], object], device: torch.device) -> Callable[[], float]:
@@ -63,7 +61,7 @@ def time_on_device(work: Callable[[], object], device: torch.device) -> Callable
 
     def seconds() -> float:
         spin(2 * queued_s + _HEAD_START_S)
-        return _time_between_events(work, device)
+        return time_between_events(work, device)
 
     return seconds
 
@@ -110,10 +108,8 @@ def gather(values: Sequence[float], communicator: Communicator) -> list[list[flo
     """Return every rank's `values`, which are equally many on each."""
     device = communicator.device_for(torch.device("cuda" if communicator.backend == "nccl" else "cpu"))
     mine = torch.tensor(values, dtype=torch.float64, device=device)
-    theirs = [torch.empty_like(mine) for _ in range(communicator.world_size)]
     with name_lost_ranks(communicator, "the exchange of measured times"):
-        dist.all_gather(theirs, mine, group=communicator.main)
-    return [[float(value) for value in each] for each in theirs]
+        return [each.tolist() for each in communicator.gather(mine)]
 
 
 def agree_on_median(value: float, communicator: Communicator) -> float:

@@ -68,14 +68,24 @@ def spinner(device: torch.device) -> Callable[[float], float]:
 
 def _kernel_s(device: torch.device, cycles: int, count: int) -> float:
     """Return the seconds of one spin of `cycles` among `count` queued behind a long one, the best of five rounds."""
-    stream, best_s = torch.cuda.current_stream(device), float("inf")
-    for _ in range(5):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        torch.cuda._sleep(_LONG_CYCLES)  # type: ignore[no-untyped-call]
-        start.record(stream)
+
+    def sleep() -> None:
         for _ in range(count):
             torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
-        end.record(stream)
-        end.synchronize()
-        best_s = min(best_s, start.elapsed_time(end) * 1e-3)
+
+    best_s = float("inf")
+    for _ in range(5):
+        torch.cuda._sleep(_LONG_CYCLES)  # type: ignore[no-untyped-call]
+        best_s = min(best_s, time_between_events(sleep, device))
     return best_s / count
+
+
+def time_between_events(work: Callable[[], object], device: torch.device) -> float:
+    """Return the seconds of `work` on the device; a host that has waited for it may have to wait for the GIL too."""
+    stream = torch.cuda.current_stream(device)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record(stream)
+    work()
+    end.record(stream)
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3

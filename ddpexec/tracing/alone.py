@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddpexec.ddp.compiling import disable_compile
-from ddpexec.ddp.parameters import ModelParameters, collect
-from ddpexec.timing.observe import Note, Observer
-from ddpsim.bucketing import BucketPlan
+from ddpexec.ddp.parameters import collect
+from ddpexec.schedules.watching import make_stamp_hook
+from ddpexec.timing.observe import Observer
+from ddpexec.tracing.traced import TracedModule
 
 
 class GradientStamps:
@@ -24,7 +23,7 @@ class GradientStamps:
         """Put a hook on each of the numbered parameters, where none is."""
         if not self._handles:
             for index, parameter in parameters:
-                hook = self._stamp(index)
+                hook = make_stamp_hook(self._observer, index)
                 handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
                 self._handles.append(handle.remove)
 
@@ -33,26 +32,12 @@ class GradientStamps:
         while self._handles:
             self._handles.pop()()
 
-    def _stamp(self, index: int) -> Callable[[Tensor], None]:
-        observer = self._observer
 
-        @disable_compile
-        def stamp(_: Tensor) -> None:
-            begin = observer.now()
-            observer.hooks[index] = begin, observer.now()
-
-        return stamp
-
-
-class AloneSubject:
+class AloneSubject(TracedModule):
     """A module that is trained without a wrapper that this package knows."""
 
-    implementation, scheme = "none", "ddp"
-    group: dist.ProcessGroup | None = None
-
     def __init__(self, module: nn.Module, observer: Observer) -> None:
-        self.module = module
-        self.model: ModelParameters = collect(module)
+        super().__init__(module, collect(module), observer)
         self._stamps = GradientStamps(observer)
 
     def attach(self) -> None:
@@ -63,19 +48,9 @@ class AloneSubject:
         """Take the hooks away."""
         self._stamps.detach()
 
-    def begin(self) -> None:
-        """Do nothing."""
-
     def is_synced(self) -> bool:
         """Return that nothing is reduced."""
         return False
-
-    def name_buckets(self, note: Note) -> None:
-        """Do nothing: there are none."""
-
-    def plan(self) -> BucketPlan | None:
-        """Return that there are no buckets."""
-        return None
 
     def options(self) -> dict[str, object]:
         """Return nothing."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from ddpexec.timing.clock import Moment
-from ddpexec.timing.observe import Note, Observer, note_backward
+from ddpexec.timing.observe import Note, Observer
+from ddpexec.tracing.loop import LoopStamps
 from ddpexec.tracing.settings import TraceSettings
-from ddpexec.tracing.subjects import TracedModule
+from ddpexec.tracing.traced import TracedModule
 
 
 @dataclass(slots=True)
@@ -21,7 +22,7 @@ class _Open:
     optimizer_end_s: float | None = None
 
 
-class Iterations:
+class Iterations(LoopStamps):
     """Stamps the iterations of one subject, those of the steps that settings name.
 
     An iteration is from one start of forward to the next; several forwards before one backward are one. A step ends
@@ -31,6 +32,7 @@ class Iterations:
         subject: whose hooks stamp.
         observer: takes the moments.
         settings: which steps are stamped.
+        told: called at each forward: is it the first of a step?
 
     Attributes:
         closed: notes of stamped iterations that are over.
@@ -40,8 +42,11 @@ class Iterations:
         stamping: whether the present step is stamped.
     """
 
-    def __init__(self, subject: TracedModule, observer: Observer, settings: TraceSettings) -> None:
-        self._subject, self._observer, self._settings = subject, observer, settings
+    def __init__(
+        self, subject: TracedModule, observer: Observer, settings: TraceSettings, told: Callable[[bool], None]
+    ) -> None:
+        super().__init__(observer)
+        self._subject, self._settings, self._told = subject, settings, told
         self.closed: list[Note] = observer.notes
         self.step, self.index = -1, -1
         self.step_s = 0.0
@@ -49,10 +54,13 @@ class Iterations:
         self._open = _Open(backward=True, stepped=True)
         self._optimizer_seen = self._synced = False
         self._step_began_s = 0.0
-        self._began: Moment | None = None
 
-    def forward(self) -> bool:
-        """Forward begins; return whether it is the first of a step."""
+    def on_forward(self) -> None:
+        """Forward begins."""
+        self._told(self._begin())
+
+    def _begin(self) -> bool:
+        """Begin an iteration where one is over; return whether it is the first of a step."""
         if not self._open.backward:
             return False
         begin_s, former = time.perf_counter(), self._open
@@ -71,42 +79,20 @@ class Iterations:
             self._subject.detach()
         return first
 
-    def forward_end(self) -> None:
-        """Forward has returned."""
-        note = self._observer.note
-        if note is not None:
-            note.returned = self._observer.now()
-            if note.module is None:
-                note.module = note.start, note.returned
-
-    def backward(self) -> None:
-        """Backward begins."""
-        if self._observer.note is not None:
-            self._began = self._observer.now()
-
-    def backward_end(self) -> None:
-        """Backward is over; of several in one iteration, from the first's beginning to the last's end."""
-        note = self._observer.note
+    def on_backward_end(self) -> None:
+        """Backward is over."""
         self._open.backward = True
-        if note is not None and self._began is not None:
-            note_backward(note, self._began if note.backward is None else note.backward[0], self._observer.now())
+        super().on_backward_end()
 
-    def optimizer(self) -> None:
-        """An optimizer's step begins."""
-        if self._observer.note is not None:
-            self._began = self._observer.now()
-
-    def optimizer_end(self, *, inside: bool) -> None:
-        """An optimizer's step is over; of several, from the first's beginning to the last's end."""
+    def on_optimizer_end(self, inside: bool) -> None:
+        """An optimizer's step is over."""
         self._optimizer_seen = self._open.stepped = True
         self._open.optimizer_end_s = time.perf_counter()
-        note = self._observer.note
-        if note is not None:
-            note.stepped = True
-            if not inside and self._began is not None:
-                note.optimizer = self._began if note.optimizer is None else note.optimizer[0], self._observer.now()
+        if self._observer.note is not None:
+            self._observer.note.stepped = True
+        super().on_optimizer_end(inside)
 
-    def input(self, begin_s: float, end_s: float) -> None:
+    def on_input(self, begin_s: float, end_s: float) -> None:
         """A batch was waited for."""
         self._open.loaded = True
         if self._observer.note is not None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,44 +18,69 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import dataloader
 
 from ddpexec.ddp.compiling import disable_compile
+from ddpexec.timing.clock import Moment
+from ddpexec.timing.observe import Observer, note_backward
 
 
-class LoopListener(Protocol):
-    """What is told of a loop."""
+class LoopStamps:
+    """Stamps the open iteration of an observer as hooks tell of the loop; what opens one derives from it.
 
-    def on_root(self, module: nn.Module, inputs: tuple[Any, ...]) -> nn.Module | None:
-        """A module with parameters to train is called for the first time; return the one to watch, None for none."""
+    Of several backwards or optimizers in one iteration it is from the first's beginning to the last's end.
+    """
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._began: Moment | None = None
 
     def on_forward(self) -> None:
         """The watched module is called, with gradients, outside backward."""
+        raise NotImplementedError
 
     def on_forward_end(self) -> None:
         """It has returned."""
+        if (note := self._observer.note) is not None:
+            note.returned = self._observer.now()
+            if note.module is None:
+                note.module = note.start, note.returned
 
     def on_backward(self) -> None:
-        """Backward begins."""
+        """Backward begins, or an optimizer's step outside it."""
+        if self._observer.note is not None:
+            self._began = self._observer.now()
+
+    on_optimizer = on_backward
 
     def on_backward_end(self) -> None:
         """Backward is over."""
-
-    def on_optimizer(self) -> None:
-        """An optimizer's step begins, outside backward."""
+        if (note := self._observer.note) is not None and self._began is not None:
+            note_backward(note, self._began if note.backward is None else note.backward[0], self._observer.now())
 
     def on_optimizer_end(self, inside: bool) -> None:
         """An optimizer's step is over; `inside` backward, where steps follow each gradient."""
+        if (note := self._observer.note) is not None and not inside and self._began is not None:
+            note.optimizer = self._began if note.optimizer is None else note.optimizer[0], self._observer.now()
 
     def on_input(self, begin_s: float, end_s: float) -> None:
         """A DataLoader was asked for a batch at `begin_s` and had it at `end_s`, on `time.perf_counter`."""
+
+
+Find = Callable[[nn.Module, tuple[Any, ...]], "tuple[nn.Module, LoopStamps] | None"]
+"""Is given the first module with parameters to train that is called, and its inputs; returns what to watch, by what."""
 
 
 class LoopHooks:
     """Watches the loops of this process from `install` to `remove`.
 
     A forward without gradients, of a module in evaluation, or within backward (a checkpoint's), is none.
+
+    Args:
+        find: called once.
+        guard: stands around the beginning of each forward.
     """
 
-    def __init__(self, listener: LoopListener) -> None:
-        self._listener = listener
+    def __init__(self, find: Find, guard: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        self._find_watched, self._guard = find, guard
+        self._listener: LoopStamps | None = None
         self._undo: list[Callable[[], object]] = []
         self._backward = self._forward = False
         self._find: Any = None
@@ -87,9 +113,9 @@ class LoopHooks:
         if not self._counts(module) or not any(each.requires_grad for each in module.parameters()):
             return
         self._find.remove()
-        watched = self._listener.on_root(module, inputs)
-        if watched is None:
+        if (found := self._find_watched(module, inputs)) is None:
             return
+        watched, self._listener = found
         self._undo.append(watched.register_forward_pre_hook(self._forward_begins, prepend=True).remove)
         self._undo.append(watched.register_forward_hook(self._forward_ended).remove)
         if watched is module:
@@ -101,38 +127,43 @@ class LoopHooks:
     @disable_compile
     def _forward_begins(self, module: nn.Module, _: Any) -> None:
         self._forward = self._counts(module)
-        if self._forward:
-            self._listener.on_forward()
+        if self._forward and self._listener is not None:
+            with self._guard():
+                self._listener.on_forward()
 
     @disable_compile
     def _forward_ended(self, module: nn.Module, *_: Any) -> None:
         if self._forward:
             self._forward = False
-            self._listener.on_forward_end()
+            self._tell("on_forward_end")
 
     def _run_backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._backward:
             return original(*args, **kwargs)
         self._backward = True
-        self._listener.on_backward()
+        self._tell("on_backward")
         try:
             done = original(*args, **kwargs)
         finally:
             self._backward = False
-        self._listener.on_backward_end()
+        self._tell("on_backward_end")
         return done
 
     @disable_compile
     def _step_begins(self, *_: Any) -> None:
         if not self._backward:
-            self._listener.on_optimizer()
+            self._tell("on_optimizer")
 
     @disable_compile
     def _step_ended(self, *_: Any) -> None:
-        self._listener.on_optimizer_end(self._backward)
+        self._tell("on_optimizer_end", self._backward)
 
     def _time_next_batch(self, original: Callable[..., Any], iterator: Any) -> Any:
         begin = time.perf_counter()
         batch = original(iterator)
-        self._listener.on_input(begin, time.perf_counter())
+        self._tell("on_input", begin, time.perf_counter())
         return batch
+
+    def _tell(self, what: str, *told: Any) -> None:
+        if self._listener is not None:
+            getattr(self._listener, what)(*told)

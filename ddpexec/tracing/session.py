@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddpexec.describe import device_model
 from ddpexec.groups.process_groups import backend_for
+from ddpexec.running.provenance import describe_training, utc
 from ddpexec.timing.clock import clock_of, drain
 from ddpexec.timing.observe import Note, Observer
 from ddpexec.timing.records import Records
@@ -23,8 +22,8 @@ from ddpexec.tracing.exchange import Exchange, Words
 from ddpexec.tracing.iterations import Iterations
 from ddpexec.tracing.rotation import SUMMARY, BufferedIterations, Rotation
 from ddpexec.tracing.settings import TraceSettings
-from ddpexec.tracing.subjects import TracedModule, subject_of
-from ddpexec.tracing.summary import RankInterval, Watcher
+from ddpexec.tracing.subjects import subject_of
+from ddpexec.tracing.summary import Watcher, describe_interval
 from ddpsim.trace.records import Iteration
 
 
@@ -38,8 +37,8 @@ class Session:
         self.device = next(root.parameters()).device
         self._backend = backend_for(dist.group.WORLD if known else None, self.device)
         self.observer = Observer(clock_of([self.device], self._backend, 1))
-        self.subject: TracedModule = subject_of(root, self.observer)
-        self.iterations = Iterations(self.subject, self.observer, settings)
+        self.subject = subject_of(root, self.observer)
+        self.iterations = Iterations(self.subject, self.observer, settings, self._forward)
         self._rotation = Rotation(folder, self.rank, self.world_size, self._backend, settings.files)
         self._recorded, self._pending = BufferedIterations(), list[Note]()
         self._in_interval, self._step_s = list[Iteration](), list[float]()
@@ -53,9 +52,8 @@ class Session:
         self._aligned = offset_s is not None
         self._began = time.time()
 
-    def forward(self) -> None:
-        """An iteration begins: stamp it, and make records of earlier ones where this one is not stamped, or must."""
-        first = self.iterations.forward()
+    def _forward(self, first: bool) -> None:
+        """Make records of earlier iterations where the one that has begun is not stamped, or must."""
         if first and self.iterations.step > 0:
             self._step_s.append(self.iterations.step_s)
             self._step_over()
@@ -106,8 +104,8 @@ class Session:
         """Tell of the interval that ends before the iteration `index`, the first of `step`."""
         number, first = self._first_step // self._settings.interval, self._first_step
         mine = [it for it in self._in_interval if it.index < index]
-        told = RankInterval(number, first, max(1, step - first), self._step_s[: step - first], mine).words()
-        self.exchange.tell(number, {**told, "time": _moment(time.time())})
+        told = describe_interval(number, first, max(1, step - first), self._step_s[: step - first], mine)
+        self.exchange.tell(number, {**told, "time": utc(time.time())})
         self._first_step, self._due = step, None
         del self._step_s[: step - first]
         del self._in_interval[: len(mine)]
@@ -124,18 +122,12 @@ class Session:
             file.write(json.dumps(line) + "\n")
 
     def _provenance(self) -> dict[str, object]:
-        plan, threads = self.subject.plan(), torch.get_num_threads() if self.device.type == "cpu" else None
+        plan, subject = self.subject.plan(), self.subject
+        model = type(getattr(subject.module, "module", subject.module)).__name__
         return {
             "made_by": "ddpexec.trace",
             "command": list(sys.argv),
-            "began": _moment(self._began),
-            "time": _moment(time.time()),
-            "torch": torch.__version__,
-            "implementation": self.subject.implementation,
-            "model": type(getattr(self.subject.module, "module", self.subject.module)).__name__,
-            "batch_size": self._batch_size,
-            "compute_device": device_model(self.device),
-            "threads": threads,
+            **describe_training(self._began, subject.implementation, model, self._batch_size, self.device),
             "local_world_size": int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or None,
             "clock_aligned": self._aligned,
             "every": self._settings.every,
@@ -143,7 +135,3 @@ class Session:
             **({} if plan is None else {"plan": plan.document(), "plan_fingerprint": plan.fingerprint()}),
             "options": {"scheme": self.subject.scheme, **self.subject.options()},
         }
-
-
-def _moment(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -5,59 +5,19 @@ Each subject puts its stamps in place for a step that is to be stamped, and take
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from ddpexec.ddp.parameters import ModelParameters, collect
+from ddpexec.ddp.parameters import collect
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.running.stock import StockWatch, buckets_of, reducer_order
+from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.observe import Note, Observer
 from ddpexec.tracing.alone import AloneSubject
+from ddpexec.tracing.traced import TracedModule
 from ddpexec.tracing.units import ShardedSubject
 from ddpsim.bucketing import BucketPlan
 from ddpsim.bucketing.plan import custom_plan
-
-
-class TracedModule(Protocol):
-    """A module whose steps are traced.
-
-    Attributes:
-        implementation: as `run.json` tells it: `torch`, `ddpexec`, `fsdp2` or `none`.
-        scheme: what carries gradients, by the name of a schedule.
-        module: whose forward begins an iteration.
-        model: its parameters, in registration order.
-        group: of the ranks that train it together; None where it is trained alone.
-    """
-
-    implementation: str
-    scheme: str
-    module: nn.Module
-    model: ModelParameters
-    group: dist.ProcessGroup | None
-
-    def attach(self) -> None:
-        """Put the stamps in place, where they are not."""
-
-    def detach(self) -> None:
-        """Take the stamps away; the module is as it was."""
-
-    def begin(self) -> None:
-        """A forward of a stamped iteration begins, which the observer has opened."""
-
-    def is_synced(self) -> bool:
-        """Return whether the forward that begins will have its gradients reduced."""
-
-    def name_buckets(self, note: Note) -> None:
-        """Write down which parameters the buckets of a closed iteration hold, where that is not known yet."""
-
-    def plan(self) -> BucketPlan | None:
-        """Return the buckets in force; None where there are none."""
-
-    def options(self) -> dict[str, object]:
-        """Return what is known of how the job was asked for, by the names of a job's options."""
 
 
 def subject_of(root: nn.Module, observer: Observer) -> TracedModule:
@@ -72,35 +32,14 @@ def subject_of(root: nn.Module, observer: Observer) -> TracedModule:
     return AloneSubject(root, observer)
 
 
-class _Wrapped:
-    """What torch's DDP and ours have in common."""
-
-    scheme = "ddp"
-    module: Any
-    model: ModelParameters
-
-    def begin(self) -> None:
-        """Do nothing: the wrapped module has hooks of its own."""
-
-    def is_synced(self) -> bool:
-        """Return that it will, except under `no_sync`."""
-        return bool(self.module.require_backward_grad_sync)
-
-    def _options(self) -> dict[str, object]:
-        ddp = self.module
-        names = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph", "broadcast_buffers")
-        return {name: bool(getattr(ddp, name)) for name in names if hasattr(ddp, name)}
-
-
-class StockSubject(_Wrapped):
+class StockSubject(TracedModule):
     """torch's own DDP: its reducer, hooks and collectives stay as they are."""
 
     implementation = "torch"
 
     def __init__(self, module: nn.parallel.DistributedDataParallel, observer: Observer) -> None:
-        self.module, self._observer = module, observer
-        self.model = collect(module.module, set(getattr(module, "parameters_to_ignore", ())))
-        self.group: dist.ProcessGroup | None = module.process_group
+        model = collect(module.module, set(getattr(module, "parameters_to_ignore", ())))
+        super().__init__(module, model, observer)
         self._watch: StockWatch | None = None
         self._groups: list[tuple[int, ...]] = []
         self._sizes: tuple[int, ...] = ()
@@ -132,18 +71,18 @@ class StockSubject(_Wrapped):
     def options(self) -> dict[str, object]:
         """Return the flags, and the cap, of torch's constructor; None is its default, which is not 25."""
         cap = None if self.module.bucket_bytes_cap_default else self.module.bucket_bytes_cap / 2**20
-        return {**self._options(), "bucket_cap_mb": cap}
+        return {**super().options(), "bucket_cap_mb": cap}
 
 
-class OwnSubject(_Wrapped):
-    """Our DDP, whose reducer tells an observer by itself."""
+class OwnSubject(TracedModule):
+    """A wrapper of ours, whose reducer tells an observer by itself, and has named the buckets."""
 
     implementation = "ddpexec"
 
-    def __init__(self, module: DistributedDataParallel, observer: Observer) -> None:
-        self.module, self._observer, self._before = module, observer, module.observer
-        self.model: ModelParameters = module.reducer.model
-        self.group: dist.ProcessGroup | None = module.process_group
+    def __init__(self, module: DistributedDataParallel | ScheduledDataParallel, observer: Observer) -> None:
+        super().__init__(module, module.reducer.model, observer)
+        self._before = module.observer
+        self.scheme = module.schedule.scheme if isinstance(module, ScheduledDataParallel) else "ddp"
 
     def attach(self) -> None:
         """Let the reducer tell our observer."""
@@ -155,17 +94,10 @@ class OwnSubject(_Wrapped):
         if self.module.observer is not self._before:
             self.module.observe(self._before)
 
-    def name_buckets(self, note: Note) -> None:
-        """Do nothing: the reducer has named them."""
-
     def plan(self) -> BucketPlan | None:
         """Return the reducer's buckets."""
-        plan: BucketPlan = self.module.reducer.plan
+        plan: BucketPlan = self.module.plan
         return plan
-
-    def options(self) -> dict[str, object]:
-        """Return the flags of the constructor."""
-        return self._options()
 
 
 def list_rebuilt_buckets(ddp: nn.parallel.DistributedDataParallel) -> list[tuple[int, ...]]:

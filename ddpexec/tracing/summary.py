@@ -6,7 +6,6 @@ What is told of the whole interval comes from the start of every step; its parts
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import sqrt
 from statistics import median
 from typing import Any
@@ -24,40 +23,32 @@ what the others differ by, or its own steps leave open; the first is what is wor
 PHASES = ("forward_s", "backward_compute_s", "optimizer_s", "input_s")
 
 
-@dataclass(frozen=True, slots=True)
-class RankInterval:
-    """What one rank knows of an interval.
+def describe_interval(
+    number: int, first_step: int, steps: int, step_s: Sequence[float], iterations: Sequence[Iteration]
+) -> dict[str, Any]:
+    """Return what one rank tells of an interval; keys of what was not stamped are None.
 
-    Attributes:
+    Args:
         number: from 0 on.
         first_step, steps: its first step and how many it has.
         step_s: seconds of each step, on the host's clock.
         iterations: those that were stamped.
     """
-
-    number: int
-    first_step: int
-    steps: int
-    step_s: Sequence[float]
-    iterations: Sequence[Iteration]
-
-    def words(self) -> dict[str, Any]:
-        """Return what this rank tells of the interval; keys of what was not stamped are None."""
-        told: dict[str, Any] = {
-            "interval": self.number,
-            "first_step": self.first_step,
-            "steps": self.steps,
-            "stamped": len(self.iterations),
-            "step_s": median(self.step_s) if self.step_s else None,
-            "step_p90_s": quantile(self.step_s, 0.9) if self.step_s else None,
-        }
-        for phase in (*PHASES, "exposed_comm_s"):
-            told[phase] = _median([getattr(it, phase) or 0.0 for it in self.iterations])
-        own = [it.iteration_s - it.exposed_comm_s for it in self.iterations if it.synced]
-        told["own_s"] = _median(own)
-        told["own_error_s"] = (quantile(own, 0.75) - quantile(own, 0.25)) / sqrt(len(own)) if own else None
-        told["overlap_ratio"] = _median([r for it in self.iterations if (r := overlap(it)) is not None])
-        return told
+    told: dict[str, Any] = {
+        "interval": number,
+        "first_step": first_step,
+        "steps": steps,
+        "stamped": len(iterations),
+        "step_s": _median(step_s),
+        "step_p90_s": quantile(step_s, 0.9) if step_s else None,
+    }
+    for phase in (*PHASES, "exposed_comm_s"):
+        told[phase] = _median([getattr(it, phase) or 0.0 for it in iterations])
+    own = [it.iteration_s - it.exposed_comm_s for it in iterations if it.synced]
+    told["own_s"] = _median(own)
+    told["own_error_s"] = (quantile(own, 0.75) - quantile(own, 0.25)) / sqrt(len(own)) if own else None
+    told["overlap_ratio"] = _median([r for it in iterations if (r := overlap(it)) is not None])
+    return told
 
 
 def overlap(iteration: Iteration) -> float | None:

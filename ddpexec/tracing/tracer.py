@@ -20,14 +20,13 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from torch import nn
 
 from ddpexec.errors import OptionError
 from ddpexec.schedules.wrapper import ScheduledDataParallel
-from ddpexec.tracing.loop import LoopHooks
+from ddpexec.tracing.loop import LoopHooks, LoopStamps
 from ddpexec.tracing.session import Session
 from ddpexec.tracing.settings import TraceSettings
 from ddpsim.files import check_writable_folder
@@ -62,7 +61,7 @@ class Tracer:
 
     def __init__(self, folder: Path, settings: TraceSettings) -> None:
         self._folder, self._settings = folder, settings
-        self._hooks = LoopHooks(self)
+        self._hooks = LoopHooks(self._find, self._guard)
         self._session: Session | None = None
         self._failed = False
 
@@ -75,9 +74,7 @@ class Tracer:
         self._hooks.install()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._hooks.remove()
         _tracing.clear()
         with self._guard():
@@ -89,54 +86,17 @@ class Tracer:
                     stacklevel=2,
                 )
 
-    # ---- what the loop's hooks tell
-
-    def on_root(self, module: nn.Module, inputs: tuple[Any, ...]) -> nn.Module | None:
+    def _find(self, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[nn.Module, LoopStamps] | None:
         """Take the module for the one that is traced."""
         if isinstance(module, ScheduledDataParallel):
             self._give_up("a module under a schedule of ddpexec is traced by `ddpexec run` alone")
             return None
         with self._guard():
-            self._session = Session(self._folder, self._settings, module, inputs)
+            session = self._session = Session(self._folder, self._settings, module, inputs)
             # Hooks on what is compiled would be compiled with it.
-            return module if isinstance(getattr(module, "_orig_mod", None), nn.Module) else self._session.subject.module
+            compiled = isinstance(getattr(module, "_orig_mod", None), nn.Module)
+            return module if compiled else session.subject.module, session.iterations
         return None
-
-    def on_forward(self) -> None:
-        """An iteration begins."""
-        with self._guard():
-            if self._session is not None:
-                self._session.forward()
-
-    def on_forward_end(self) -> None:
-        """Forward has returned."""
-        if self._session is not None:
-            self._session.iterations.forward_end()
-
-    def on_backward(self) -> None:
-        """Backward begins."""
-        if self._session is not None:
-            self._session.iterations.backward()
-
-    def on_backward_end(self) -> None:
-        """Backward is over."""
-        if self._session is not None:
-            self._session.iterations.backward_end()
-
-    def on_optimizer(self) -> None:
-        """An optimizer's step begins."""
-        if self._session is not None:
-            self._session.iterations.optimizer()
-
-    def on_optimizer_end(self, inside: bool) -> None:
-        """An optimizer's step is over."""
-        if self._session is not None:
-            self._session.iterations.optimizer_end(inside=inside)
-
-    def on_input(self, begin_s: float, end_s: float) -> None:
-        """A batch was waited for."""
-        if self._session is not None:
-            self._session.iterations.input(begin_s, end_s)
 
     @contextlib.contextmanager
     def _guard(self) -> Iterator[None]:

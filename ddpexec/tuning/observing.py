@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.groups.process_groups import backend_for
 from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.clock import Clock, Moment, clock_of, drain
-from ddpexec.timing.observe import Note, Observer, Pair, note_backward
-from ddpexec.timing.records import IN_FLIGHT, collective_starts
-from ddpexec.tracing.loop import LoopHooks
-from ddpexec.tracing.subjects import TracedModule, subject_of
+from ddpexec.timing.observe import Note, Observer, Pair
+from ddpexec.timing.records import Records
+from ddpexec.tracing.loop import LoopHooks, LoopStamps
+from ddpexec.tracing.subjects import OwnSubject, subject_of
+from ddpexec.tracing.traced import TracedModule
 from ddpexec.tuning.observed import ObservedJob, RankSteps, Seconds, Sent
 from ddpexec.tuning.rewrapping import Wrapped, device_name
-from ddpexec.tuning.scheduled import ForwardUseStamps, ScheduledSubject
+from ddpexec.tuning.scheduled import ForwardUseStamps
 from ddpsim.schedules.schemes import SAME_SUMS
 
 
-class Watch:
+class Watch(LoopStamps):
     """Stamps the steps of one wrapped module from `begin` to `end`, both called between two steps.
 
     Args:
@@ -40,15 +40,13 @@ class Watch:
         group: dist.ProcessGroup = wrapped.process_group
         self._device: torch.device = wrapped.device
         backend = backend_for(group, self._device)
-        self._observer = Observer(clock_of([self._device], backend, 1))
+        super().__init__(Observer(clock_of([self._device], backend, 1)))
         if isinstance(wrapped, ScheduledDataParallel):
-            self._subject: TracedModule = ScheduledSubject(wrapped, self._observer)
+            self._subject: TracedModule = OwnSubject(wrapped, self._observer)
         else:
             self._subject = subject_of(wrapped, self._observer)
         self._uses: ForwardUseStamps | None = None
-        self._lanes = IN_FLIGHT[backend]
         self._hooks: LoopHooks | None = None
-        self._began: Moment | None = None
         self._over = True
         self._accumulates = False
         options = self._subject.options()
@@ -76,7 +74,7 @@ class Watch:
         self._subject.attach()
         if isinstance(self._wrapped, ScheduledDataParallel):
             self._uses = ForwardUseStamps(self._wrapped.module, self._subject.model, self._observer.now)
-        self._hooks, self._over = LoopHooks(self), True
+        self._hooks, self._over = LoopHooks(lambda *_: (self._wrapped, self)), True
         self._hooks.install()
 
     def step(self) -> None:
@@ -103,16 +101,12 @@ class Watch:
         if not notes:
             return None
         sizes, clock = [each.size_bytes for each in self.job.parameters], self._observer.clock
-        seen = _Stamps(clock, sizes, self._lanes).steps(notes)
+        seen = _Stamps(clock, sizes, self.job.backend).steps(notes)
         if uses is None:
             return seen
         return replace(seen, use_s=uses.rows(notes, clock.host_s), use_device_s=uses.rows(notes, clock.device_s))
 
     # ---- what the loop's hooks tell
-
-    def on_root(self, module: nn.Module, inputs: tuple[Any, ...]) -> nn.Module:
-        """Watch the wrapped module, whatever is called first."""
-        return self._wrapped
 
     def on_forward(self) -> None:
         """An iteration begins; several forwards before one backward are one."""
@@ -126,43 +120,20 @@ class Watch:
         """Forward has returned."""
         if self._uses is not None:
             self._uses.end_forward()
-        if (note := self._observer.note) is not None:
-            note.returned = self._observer.now()
-            if note.module is None:
-                note.module = note.start, note.returned
-
-    def on_backward(self) -> None:
-        """Backward begins."""
-        if self._observer.note is not None:
-            self._began = self._observer.now()
+        super().on_forward_end()
 
     def on_backward_end(self) -> None:
         """Backward is over."""
         self._over = True
-        if (note := self._observer.note) is not None and self._began is not None:
-            now = self._observer.now()
-            note_backward(note, self._began if note.backward is None else note.backward[0], now)
-            self._began = now  # an optimizer that was given a closure has begun, but updates only now
-
-    def on_optimizer(self) -> None:
-        """An optimizer's step begins."""
-        if self._observer.note is not None:
-            self._began = self._observer.now()
-
-    def on_optimizer_end(self, inside: bool) -> None:
-        """An optimizer's step is over."""
-        if (note := self._observer.note) is not None and not inside and self._began is not None:
-            note.optimizer = self._began if note.optimizer is None else note.optimizer[0], self._observer.now()
-
-    def on_input(self, begin_s: float, end_s: float) -> None:
-        """Do nothing: what a batch is waited for, buckets do not change."""
+        super().on_backward_end()
+        self.on_optimizer()  # one that was given a closure has begun, but updates only now
 
 
 class _Stamps:
     """Notes made into numbers: hooks of DDP are taken out of backward, and told by themselves."""
 
-    def __init__(self, clock: Clock, sizes: Sequence[int], lanes: int) -> None:
-        self._clock, self._sizes, self._lanes = clock, sizes, lanes
+    def __init__(self, clock: Clock, sizes: Sequence[int], backend: str) -> None:
+        self._clock, self._sizes, self._records = clock, sizes, Records(0, clock, backend)
 
     def steps(self, notes: Sequence[Note]) -> RankSteps:
         """Return the steps."""
@@ -179,7 +150,9 @@ class _Stamps:
             ready_s=np.stack([each[1] for each in told]),
             plain_hook_s=plain,
             launching_hook_s=launching,
-            sent=[self._list_sent(note) for note in notes],
+            sent=[
+                [Sent(b.size_bytes, b.started_s, b.finished_s) for b in self._records.buckets(note)] for note in notes
+            ],
             groups=[bucket.indices for bucket in notes[-1].buckets],
         )
 
@@ -229,20 +202,6 @@ class _Stamps:
         added = [each - least - per_byte * size for each, size in launching]
         return usual, usual + (max(0.0, float(np.median(added))) if added else 0.0)
 
-    def _list_sent(self, note: Note) -> list[Sent]:
-        latest = _find_end(note, self._device)
-        launched = [max(self._host(bucket.launched), self._device(bucket.launched)) for bucket in note.buckets]
-        ends = []
-        for bucket in note.buckets:
-            told = bucket.finished()
-            moments = [self._device(each) for each in (told, bucket.waited and bucket.waited[1]) if each is not None]
-            ends.append(min([*moments, latest]))
-        started = collective_starts(launched, ends, self._lanes)
-        return [
-            Sent(bucket.size_bytes, min(start, end), end)
-            for bucket, start, end in zip(note.buckets, started, ends, strict=True)
-        ]
-
     def _host(self, moment: Moment) -> float:
         return self._clock.host_s(moment)
 
@@ -252,10 +211,3 @@ class _Stamps:
 
 def _length(pair: Pair | None, at: Any) -> float:
     return 0.0 if pair is None else max(0.0, at(pair[1]) - at(pair[0]))
-
-
-def _find_end(note: Note, at: Any) -> float:
-    """Return when backward was over, before which every bucket was there."""
-    pair = note.finish if note.finish is not None and note.finish[1] is not None else note.backward
-    assert pair is not None
-    return float(at(pair[1]))

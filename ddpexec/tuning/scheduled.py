@@ -1,4 +1,4 @@
-"""What a tuner stamps of a module under a schedule: its steps as any wrapper's, and when forward uses parameters."""
+"""When forward uses parameters of a module under a schedule, as a tuner stamps it."""
 
 from __future__ import annotations
 
@@ -6,55 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch.distributed as dist
 
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.schedules.forward_points import ForwardPoints
-from ddpexec.schedules.wrapper import ScheduledDataParallel
 from ddpexec.timing.clock import Moment
-from ddpexec.timing.observe import Note, Observer
+from ddpexec.timing.observe import Note
 from ddpexec.tuning.observed import Seconds
-from ddpsim.bucketing import BucketPlan
-
-
-class ScheduledSubject:
-    """Our wrapper that carries out schemes, which tells an observer by itself; a `TracedModule`."""
-
-    implementation = "ddpexec"
-
-    def __init__(self, module: ScheduledDataParallel, observer: Observer) -> None:
-        self.module: Any = module
-        self._observer, self._before = observer, module.observer
-        self.model: ModelParameters = module.model
-        self.group: dist.ProcessGroup | None = module.process_group
-        self.scheme: str = module.schedule.scheme
-
-    def attach(self) -> None:
-        """Let the wrapper tell our observer."""
-        self.module.observe(self._observer)
-
-    def detach(self) -> None:
-        """Let the wrapper tell whom it told before."""
-        self.module.observe(self._before)
-
-    def begin(self) -> None:
-        """Do nothing: the wrapper has hooks of its own."""
-
-    def is_synced(self) -> bool:
-        """Return that its gradients will be reduced, except under `no_sync`."""
-        return bool(self.module.require_backward_grad_sync)
-
-    def name_buckets(self, note: Note) -> None:
-        """Do nothing: the launcher has named them."""
-
-    def plan(self) -> BucketPlan | None:
-        """Return the buckets in force."""
-        plan: BucketPlan = self.module.plan
-        return plan
-
-    def options(self) -> dict[str, object]:
-        """Return the flags of the constructor."""
-        return self.module.flags()  # type: ignore[no-any-return]
 
 
 class ForwardUseStamps:

@@ -46,17 +46,17 @@ class PlanSwitch:
     Args:
         wrapped: torch's DDP or ours, or ours under a schedule.
         present: the plan in force.
-        waits: whether a plan that is left waits for its next turn; by default where that takes little of the host's
+
+    Attributes:
+        waits: whether a plan of torch's that is left waits for its next turn: where that takes little of the host's
             memory.
     """
 
-    def __init__(self, wrapped: Wrapped, present: TrialPlan, waits: bool | None = None) -> None:
+    def __init__(self, wrapped: Wrapped, present: TrialPlan) -> None:
         self._wrapped, self._now = wrapped, present
         self._waiting: dict[tuple[str, Groups], dict[str, Any]] = {}
-        if waits is None:
-            size = sum(each.numel() * each.element_size() for each in wrapped.parameters() if each.requires_grad)
-            waits = wrapped.device.type == "cpu" and size <= WAITING_BYTES
-        self.waits = waits and isinstance(wrapped, Stock)
+        size = sum(each.nbytes for each in wrapped.parameters() if each.requires_grad)
+        self.waits = wrapped.device.type == "cpu" and size <= WAITING_BYTES and isinstance(wrapped, Stock)
 
     def use(self, plan: TrialPlan) -> int:
         """Reduce by `plan` from the next forward on; return the steps from then on that do not count."""

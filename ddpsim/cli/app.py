@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Annotated, Any
@@ -168,33 +168,43 @@ def run(arguments: Sequence[str]) -> int:
     return carry_out(command_for(command_name(arguments)), arguments, "ddpsim")
 
 
-def carry_out(command: Any, arguments: Sequence[str], program: str) -> int:
+def print_error(message: str, error: InputError | None) -> None:
+    """Write `message` to standard error; `error` is what it is made of, where it is not of the usage."""
+    print(message, file=sys.stderr)
+
+
+Say = Callable[[str, InputError | None], None]
+"""How a program tells of bad input: `print_error`, or what lets one of several processes speak."""
+
+
+def carry_out(command: Any, arguments: Sequence[str], program: str, say: Say = print_error) -> int:
     """Run click's `command` and return its exit code; bad input is one message on standard error, and 2."""
     interrupts = Interrupts()
     try:
         with interrupts.note_interrupts():
-            return _carry_out(command, arguments, program)
+            return _carry_out(command, arguments, program, say)
     except BaseException:
         if not interrupts.came:
             raise
-        return _fail("interrupted", INTERRUPTED)
+        return _interrupted()
 
 
-def _carry_out(command: Any, arguments: Sequence[str], program: str) -> int:
+def _carry_out(command: Any, arguments: Sequence[str], program: str, say: Say) -> int:
     try:
         with guard_streams():
             refuse_repeated(command, arguments)
             code = command(args=list(arguments), prog_name=program, standalone_mode=False, obj=tuple(arguments))
     except InputError as error:
-        return _fail(error_in_flags(error, flags_of(find_command(command, arguments))))
+        say(f"error: {error_in_flags(error, flags_of(find_command(command, arguments)))}", error)
+        return 2
     except (typer.Abort, KeyboardInterrupt):
-        return _fail("interrupted", INTERRUPTED)
+        return _interrupted()
     except USAGE_ERROR as error:
-        print(usage_message(error, arguments, program), file=sys.stderr)
+        say(usage_message(error, arguments, program), None)
         return 2
     return code if isinstance(code, int) else 0
 
 
-def _fail(message: str, code: int = 2) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    return code
+def _interrupted() -> int:
+    print("error: interrupted", file=sys.stderr)
+    return INTERRUPTED

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal, get_args
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.bucketing.plan import Assignment
 from ddpsim.compression import CompressionScheme, scheme
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.options.option import Option, Section
+from ddpsim.options.option import Option, Section, default_of
 from ddpsim.options.text import factors, probabilities
 from ddpsim.order.consensus import Consensus
 
@@ -221,7 +221,7 @@ class JobOptions:
     def __repr__(self) -> str:
         """Return the options that are not as they are where nobody asks."""
         asked = ", ".join(
-            f"{each.name}={value!r}" for each in fields(self) if (value := getattr(self, each.name)) != _default(each)
+            f"{each.name}={value!r}" for each in fields(self) if (value := getattr(self, each.name)) != default_of(each)
         )
         return f"{type(self).__name__}({asked})"
 
@@ -237,7 +237,3 @@ class JobOptions:
     def scheduled(self) -> bool:
         """Whether a schedule takes the place of DDP as torch has it."""
         return self.scheme != "ddp" or self.overlap == "off"
-
-
-def _default(field_: Field[Any]) -> Any:
-    return field_.default if field_.default_factory is MISSING else field_.default_factory()

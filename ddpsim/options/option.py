@@ -168,7 +168,7 @@ def _list_declared(kind: Any) -> Iterator[Declared]:
         for option in getattr(hint, "__metadata__", ()):
             if isinstance(option, Option):
                 value, nullable = _without_none(get_args(hint)[0])
-                yield Declared(field.name, value, nullable, _default(field), option, section_of(hint))
+                yield Declared(field.name, value, nullable, default_of(field), option, section_of(hint))
 
 
 def section_of(annotation: Any) -> Section | None:
@@ -194,7 +194,8 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     return kind, True
 
 
-def _default(field: Field[Any]) -> Any:
+def default_of(field: Field[Any]) -> Any:
+    """Return the value of a dataclass's field where none is given."""
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 

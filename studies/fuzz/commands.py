@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path
 from random import Random
 
-from ddpexec.__main__ import _exit_code as ddpexec
+from ddpexec.__main__ import run as ddpexec
 from ddpsim.cli.app import run as ddpsim
 from ddpsim.workload.files import save_workload
 from studies.fuzz import loaders, seeds

@@ -20,7 +20,6 @@ from ddpexec.compression import (
     adaptive_hook,
     feedback_hook,
     hook_for,
-    measure,
 )
 from ddpexec.compression.adaptive import CODECS as ADAPTIVE_CODECS
 from ddpexec.compression.measure import fit
@@ -229,21 +228,6 @@ def test_a_fit_finds_no_cost_below_nothing():
     assert 1e-4 < 20 * by_kernels.launch_s < 2e-4
     assert Constant("gloo.ddp.fp16_Bps", 1e9, "B/s", "").allows(by_kernels.memory_bandwidth)
     assert Constant("gloo.ddp.fp16_kernel_s", 1e-6, "s", "").allows(by_bytes.launch_s)
-
-
-@pytest.mark.parametrize("name", ["fp16", "onebit", "topk:0.01"])
-def test_costs_are_measured(name):
-    processor = measure(name, elements=(1 << 10, 1 << 16), repeats=3)
-    assert processor.launch_s >= 0
-    assert processor.memory_bandwidth > 0
-
-
-@pytest.mark.parametrize(
-    ("name", "elements", "message"), [("onebit", (4,), "two sizes"), ("powersgd:1", (1, 2), "not m")]
-)
-def test_what_cannot_be_measured(name, elements, message):
-    with pytest.raises(InputError, match=message):
-        measure(name, elements=elements)
 
 
 def opposed(state, hook, steps=200):

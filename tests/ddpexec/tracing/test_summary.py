@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ddpexec.tracing.summary import RankInterval, Watcher, find_late_ranks, overlap
+from ddpexec.tracing.summary import Watcher, describe_interval, find_late_ranks, overlap
 from ddpsim.trace.records import BucketTimes, Iteration
 
 
@@ -27,7 +27,7 @@ def iteration(own_s: float = 0.09, exposed_s: float = 0.01, forward_s: float = 0
 
 
 def words(step_s: float = 0.1, **iterations: float) -> dict[str, Any]:
-    return RankInterval(0, 0, 4, [step_s] * 4, [iteration(**iterations)] * 4).words()
+    return describe_interval(0, 0, 4, [step_s] * 4, [iteration(**iterations)] * 4)
 
 
 def test_overlap_is_the_share_of_communication_that_is_not_waited_for() -> None:
@@ -81,6 +81,6 @@ def test_a_late_rank_is_told_of_by_who_has_heard_it() -> None:
 
 
 def test_an_interval_without_stamped_steps_tells_of_the_step_alone() -> None:
-    told = RankInterval(1, 4, 4, [0.1, 0.2, 0.3], []).words()
+    told = describe_interval(1, 4, 4, [0.1, 0.2, 0.3], [])
     assert (told["step_s"], told["own_s"], told["overlap_ratio"]) == (0.2, None, None)
     assert find_late_ranks({0: told, 1: words()}) == {}

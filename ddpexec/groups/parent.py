@@ -1,4 +1,4 @@
-"""Children of a lab die with it."""
+"""Processes that die with their parent."""
 
 from __future__ import annotations
 
