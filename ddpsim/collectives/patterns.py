@@ -8,17 +8,18 @@ longest chain of steps.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
 
 from ddpsim.collectives import level_schedules, schedules
-from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.levels import level_sizes
 from ddpsim.collectives.packing import pack_trees
-from ddpsim.collectives.rank_ways import RankPaths
+from ddpsim.collectives.rank_ways import RankPaths, TransportOverPaths
 from ddpsim.collectives.schedules import TransferSchedule
-from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, ChannelSchedule, Connection, Steps
+from ddpsim.collectives.totals import total_by_key
+from ddpsim.collectives.transport import AlgorithmChoice, ChannelSchedule, Connection, Steps
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.errors import InputError, TopologyError
 from ddpsim.network.fairness import Demand, LinkId
@@ -81,11 +82,10 @@ def _blink(placement: Placement) -> TransferSchedule:
         raise TopologyError("blink on nodes of several kinds", place="algorithm", remedy="use nodes of one kind")
     gpus = placement.gpus(placement.classes[0])
     places = {gpu: number for number, gpu in enumerate(gpus)}
-    links: dict[tuple[int, int], int] = {}
+    links = Counter[tuple[int, int]]()
     for link in placement.classes[0].template.links:
         if link.kind in GPU_LINKS and link.source in places and link.target in places:
-            ends = places[link.source], places[link.target]
-            links[ends] = links.get(ends, 0) + link.count
+            links[places[link.source], places[link.target]] += link.count
     if per_node == 1:
         return level_schedules.build_along_trees(nodes, 1, 0, [[None]], nodes)
     root, trees = pack_trees(per_node, links)
@@ -163,7 +163,7 @@ _PROBE_BYTES = 1 << 30
 """The message by which a schedule's rate is found, so large that latency is nothing beside it."""
 
 
-class PatternTransport(ByOperation):
+class PatternTransport(TransportOverPaths):
     """Predicts an allreduce that follows one schedule on a placement.
 
     Args:
@@ -181,38 +181,14 @@ class PatternTransport(ByOperation):
         ranks = placement.world_size
         if ranks > _MOST_RANKS:
             raise TopologyError(f"{algorithm} on {ranks} ranks", place="algorithm", remedy=f"{_MOST_RANKS} at most")
-        self._ways, self._algorithm = ways, algorithm
+        super().__init__(ways)
+        self._algorithm = algorithm
         given = schedule if schedule is not None or ranks == 1 else _schedule_of(placement, algorithm)
         self._schedule = TransferSchedule(1, 1, ()) if given is None or ranks == 1 else given
         self._connections = {
             pair: ways.connection(*pair)
             for pair in dict.fromkeys((t.source, t.target) for t in self._schedule.transfers)
         }
-
-    @property
-    def backend(self) -> str:
-        """`nccl` or `gloo`."""
-        return self._ways.backend
-
-    @property
-    def calibration(self) -> Calibration:
-        """The constants in force."""
-        return self._ways.calibration
-
-    @property
-    def streams_per_group(self) -> int:
-        """Collectives in flight a process group."""
-        return self._ways.streams_per_group
-
-    @property
-    def hops(self) -> Mapping[str, float]:
-        """No kinds of hops: the pattern is not NCCL's."""
-        return {}
-
-    @property
-    def capacities(self) -> Mapping[LinkId, float]:
-        """Bytes per second of every link on the way of some transfer."""
-        return self._ways.capacities
 
     def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:
         """Return the pattern."""
@@ -267,12 +243,11 @@ class PatternTransport(ByOperation):
 
     def _loads(self, schedule: TransferSchedule) -> dict[LinkId, float]:
         """Return bytes on each link for a byte of the message."""
-        loads: dict[LinkId, float] = {}
-        for transfer in schedule.transfers:
-            part = (transfer.stop - transfer.start) / schedule.chunks
-            for link, load in self._connection(transfer.source, transfer.target).loads.items():
-                loads[link] = loads.get(link, 0.0) + load * part
-        return loads
+        return total_by_key(
+            (link, load * ((transfer.stop - transfer.start) / schedule.chunks))
+            for transfer in schedule.transfers
+            for link, load in self._connection(transfer.source, transfer.target).loads.items()
+        )
 
     @cached_property
     def _rate(self) -> float:

@@ -23,7 +23,7 @@ from ddpsim.collectives.host_paths import Hop
 from ddpsim.collectives.patterns import refuse_unknown_algorithm
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.schedules import TransferSchedule
-from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, ChannelSchedule, Connection, Steps
+from ddpsim.collectives.transport import AlgorithmChoice, ChannelSchedule, Connection, Steps, Transport
 from ddpsim.jobs.job_options import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId, alone_s
 from ddpsim.operations import Operation
@@ -33,7 +33,7 @@ from ddpsim.units import MIB
 _MAX_SEGMENT_BYTES = MIB
 
 
-class GlooTransport(ByOperation):
+class GlooTransport(Transport):
     """Predicts gloo's collectives on a placement.
 
     Args:

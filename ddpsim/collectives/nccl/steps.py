@@ -13,8 +13,8 @@ from ddpsim.collectives.nccl.versions import SIMPLE
 from ddpsim.collectives.operation_schedules import build_ring
 from ddpsim.collectives.routes import PlacedLink
 from ddpsim.collectives.schedules import refuse_too_many
+from ddpsim.collectives.totals import total_by_key
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
-from ddpsim.network.fairness import LinkId
 from ddpsim.operations import Operation
 
 
@@ -83,9 +83,7 @@ def _lane(
 
 def connection(timing: Timing, latency_s: float, way: list[tuple[PlacedLink, str, float]], rate: float) -> Connection:
     """Return what a transfer over the links of `way` asks of them."""
-    loads: dict[LinkId, float] = {}
-    for placed, group, load in way:
-        loads[placed.name] = loads.get(placed.name, 0.0) + load * timing.load_factors[group]
+    loads = total_by_key((placed.name, load * timing.load_factors[group]) for placed, group, load in way)
     return Connection(latency_s, loads, rate)
 
 
