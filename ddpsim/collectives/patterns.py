@@ -33,7 +33,7 @@ from ddpsim.topology.node import GPU_LINKS
 
 def _two_level(placement: Placement) -> TransferSchedule:
     _check_levels(placement, "two-level")
-    return level_schedules.two_level(placement.nodes, placement.gpus_per_node)
+    return level_schedules.decomposed((placement.gpus_per_node, placement.nodes))
 
 
 def _two_level_tree(placement: Placement) -> TransferSchedule:
@@ -49,12 +49,7 @@ def _check_levels(placement: Placement, name: str) -> None:
 
 def _parameter_server(placement: Placement) -> TransferSchedule:
     hosts = [placement.rank_of(node, 0) for node in range(placement.nodes)]
-    return schedules.parameter_server_beside(placement.world_size, hosts)
-
-
-def _blueconnect(placement: Placement) -> TransferSchedule:
-    """Return a ring of each group of each level of the network, all groups of a level at once (Cho et al. 2019)."""
-    return level_schedules.decomposed(level_sizes(placement))
+    return schedules.parameter_server(placement.world_size, hosts)
 
 
 def _parse_levels(placement: Placement, text: str) -> TransferSchedule:
@@ -94,7 +89,7 @@ def _blink(placement: Placement) -> TransferSchedule:
     if nodes > 1:
         what, remedy = "blink on several nodes without NVLinks from GPU to GPU", "use one node, or two-level"
         raise TopologyError(what, place="algorithm", remedy=remedy)
-    return schedules.parameter_server_beside(per_node, range(per_node))
+    return schedules.parameter_server(per_node, range(per_node))
 
 
 _PIECES = 8
@@ -104,9 +99,9 @@ _SCHEDULES: Mapping[str, Callable[[Placement], TransferSchedule]] = {
     "two-level": _two_level,
     "two-level-tree": _two_level_tree,
     "halving-doubling": lambda placement: schedules.halving_doubling(placement.world_size),
-    "gather-broadcast": lambda placement: schedules.gather_and_broadcast(placement.world_size),
+    "gather-broadcast": lambda placement: schedules.parameter_server(placement.world_size, [0]),
     "parameter-server": _parameter_server,
-    "blueconnect": _blueconnect,
+    "blueconnect": lambda placement: level_schedules.decomposed(level_sizes(placement)),
     "blink": _blink,
 }
 PATTERNS = tuple(_SCHEDULES)
@@ -152,7 +147,7 @@ def _schedule_of(placement: Placement, algorithm: str) -> TransferSchedule:
         what, remedy = f"{places.servers} servers of {ranks} ranks", "leave a rank that is no server"
         raise TopologyError(what, place="algorithm", remedy=remedy)
     places.check(ranks, per_node, "parameter-server")
-    return schedules.parameter_server_at(ranks, places.trainers(ranks, per_node), places.hosts(ranks, per_node))
+    return schedules.parameter_server(ranks, places.hosts(ranks, per_node), places.trainers(ranks, per_node))
 
 
 _MOST_RANKS = 256
