@@ -65,7 +65,7 @@ class AllToAll:
         if not self._connections or size_bytes == 0:
             return Steps(start_s, ())
         chunk_bytes = size_bytes / self._schedule.chunks
-        lane = ChannelSchedule(self._schedule, chunk_bytes, lambda source, target: self._connections[source, target])
+        lane = ChannelSchedule(self._schedule, chunk_bytes, self._connections)
         return Steps(start_s, (lane,), self._ways.capacities)
 
     @cached_property

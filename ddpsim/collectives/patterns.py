@@ -218,7 +218,7 @@ class PatternTransport(TransportOverPaths):
         schedule = self._schedule if whole else self._halves[operation.reduces]
         start_s = self._ways.start_s(size_bytes)
         sent = size_bytes and schedule.transfers
-        return Steps(start_s, (self._lane(schedule, size_bytes, self._connection),) if sent else ())
+        return Steps(start_s, (self._lane(schedule, size_bytes, self._connections),) if sent else ())
 
     def _check(self, operation: Operation) -> None:
         if operation in (Operation.SENDRECV, Operation.ALL_TO_ALL):
@@ -241,7 +241,7 @@ class PatternTransport(TransportOverPaths):
         return total_by_key(
             (link, load * ((transfer.stop - transfer.start) / schedule.chunks))
             for transfer in schedule.transfers
-            for link, load in self._connection(transfer.source, transfer.target).loads.items()
+            for link, load in self._connections[transfer.source, transfer.target].loads.items()
         )
 
     @cached_property
@@ -252,25 +252,21 @@ class PatternTransport(TransportOverPaths):
         from ddpsim.collectives.steps import carry_out
         from ddpsim.network.fluid import Network
 
-        def no_latency(source: int, target: int) -> Connection:
-            return replace(self._connection(source, target), latency_s=0.0)
-
         env = simpy.Environment()
+        no_latency = {pair: replace(each, latency_s=0.0) for pair, each in self._connections.items()}
         lane = self._lane(self._schedule, _PROBE_BYTES, no_latency)
         env.run(carry_out(Network(env, self.capacities), Steps(0.0, (lane,))))
         return float(_PROBE_BYTES / env.now)
 
     def _lane(
-        self, schedule: TransferSchedule, size_bytes: int, connection: Callable[[int, int], Connection]
+        self, schedule: TransferSchedule, size_bytes: int, connections: Mapping[tuple[int, int], Connection]
     ) -> ChannelSchedule:
-        return ChannelSchedule(schedule, size_bytes / schedule.chunks, connection, _WINDOW)
+        return ChannelSchedule(schedule, size_bytes / schedule.chunks, connections, _WINDOW)
 
     def _latency_s(self) -> float:
+        """Return the latency of the longest chain of transfers, each of which waits for those before it."""
         ends: list[float] = []
         for transfer in self._schedule.transfers:
             before = max((ends[number] for number in transfer.after), default=0.0)
-            ends.append(before + self._connection(transfer.source, transfer.target).latency_s)
+            ends.append(before + self._connections[transfer.source, transfer.target].latency_s)
         return max(ends)
-
-    def _connection(self, source: int, target: int) -> Connection:
-        return self._connections[source, target]

@@ -45,5 +45,5 @@ class PointToPoint(TransportOverPaths):
     def steps(self, operation: Operation, size_bytes: int) -> Steps:
         """Return the message as one transfer."""
         schedule = TransferSchedule(2, 1, (Transfer(0, 1, 0, 1, False, ()),))
-        lane = ChannelSchedule(schedule, size_bytes, lambda source, target: self._connection)
+        lane = ChannelSchedule(schedule, size_bytes, {(0, 1): self._connection})
         return Steps(self._ways.start_s(size_bytes), (lane,) if size_bytes else ())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ddpsim.collectives.transport import AlgorithmChoice, ChannelSchedule, Connection, Steps, Transport
+from ddpsim.collectives.transport import AlgorithmChoice, Connection, Steps, Transport
 from ddpsim.network.fairness import Demand
 from ddpsim.operations import Operation
 
@@ -45,18 +45,13 @@ def fit_steps(steps: Steps, demand: Demand, corrected: Demand) -> Steps:
 
 
 def _scale_transfers(steps: Steps, latency: float, size: float) -> Steps:
-    lanes = (replace(lane, connection=_scale_connection(lane, latency, size)) for lane in steps.lanes)
-    return replace(steps, lanes=tuple(lanes))
-
-
-def _scale_connection(lane: ChannelSchedule, latency: float, size: float) -> Callable[[int, int], Connection]:
-    def connection(source: int, target: int) -> Connection:
-        found = lane.connection(source, target)
+    def scaled(found: Connection) -> Connection:
         loads = {link: load * size for link, load in found.loads.items()}
         limits = found.rate_limit / size, found.host_limit / size
         return Connection(found.latency_s * latency, loads, *limits, found.weight)
 
-    return connection
+    lanes = (replace(lane, connections={k: scaled(c) for k, c in lane.connections.items()}) for lane in steps.lanes)
+    return replace(steps, lanes=tuple(lanes))
 
 
 @dataclass(frozen=True, slots=True)

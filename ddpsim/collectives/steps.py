@@ -75,7 +75,7 @@ class _LaneRun:
         transfer = self._transfers[number]
         key = (transfer.source, transfer.target)
         if key not in self._pairs:
-            self._pairs[key] = _Connection(self._lane.connection(*key))
+            self._pairs[key] = _Connection(self._lane.connections[key])
         return self._pairs[key]
 
     def _advance(self, pair: _Connection) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ddpsim.collectives.calibration import Calibration
@@ -53,14 +53,14 @@ class ChannelSchedule:
 
     Attributes:
         chunk_bytes: bytes of one chunk.
-        connection: source and target participant to the way between.
+        connections: the way from source to target participant.
         window: transfers a pair may have under way, the ones still in their latency included.
         weight: share of a link against other traffic.
     """
 
     schedule: TransferSchedule
     chunk_bytes: float
-    connection: Callable[[int, int], Connection]
+    connections: Mapping[tuple[int, int], Connection]
     window: int = 1
     weight: float = 1.0
 

@@ -175,10 +175,11 @@ class GlooTransport(Transport):
         chunk_bytes = size_bytes / parts
         step_bytes = size_bytes / around.parts(self._ranks)
         summed = self._reduced_rate() if around.reduces else math.inf
-        ways = [self._segment_connection(hop, chunk_bytes, step_bytes, summed) for hop in self._hops]
-        return Steps(
-            start_s, (ChannelSchedule(schedule, chunk_bytes, lambda source, _: ways[source]),), self.capacities
-        )
+        ways = {
+            (rank, (rank + 1) % len(self._hops)): self._segment_connection(hop, chunk_bytes, step_bytes, summed)
+            for rank, hop in enumerate(self._hops)
+        }
+        return Steps(start_s, (ChannelSchedule(schedule, chunk_bytes, ways),), self.capacities)
 
     def _build_ring(self, operation: Operation, size_bytes: int) -> TransferSchedule:
         segments = self._segments(size_bytes) // self._ranks if operation is Operation.ALLREDUCE else 2
@@ -208,7 +209,7 @@ class GlooTransport(Transport):
                 ways[pair] = replace(self._ways.connection(*pair), weight=weights.get(pair, 1.0))
         return Steps(
             self._ways.start_s(size_bytes),
-            (ChannelSchedule(schedule, chunk_bytes, lambda source, target: ways[source, target]),),
+            (ChannelSchedule(schedule, chunk_bytes, ways),),
             {**self.capacities, **self._ways.capacities},
         )
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ddpsim.collectives import schedules
-from ddpsim.collectives.channels import Channel
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.pieces import window_of
 from ddpsim.collectives.nccl.versions import SIMPLE
@@ -65,20 +64,17 @@ def _lane(
     timing: Timing, layout: Layout, size_bytes: int, operation: Operation, ways: list[_Way], rings: int
 ) -> ChannelSchedule:
     share, ranks = rings / layout.rings, layout.ranks
-    connections = [connection(timing, latency_s, way, timing.rate * share) for latency_s, way in ways]
+    connections = {
+        (place, (place + 1) % len(ways)): connection(timing, latency_s, way, timing.rate * share)
+        for place, (latency_s, way) in enumerate(ways)
+    }
     if len(ways) == ranks:
         whole = operation is Operation.ALLREDUCE
         schedule = schedules.ring(ranks) if whole else build_ring(operation, ranks, timing.pieces)
     else:
         schedule = schedules.periodic_ring(len(ways), operation.steps(ranks))
     parts = timing.pieces if operation.rooted else operation.parts(ranks)
-    return ChannelSchedule(
-        schedule,
-        size_bytes * share / parts,
-        lambda source, _: connections[source],
-        timing.window,
-        weight=rings,
-    )
+    return ChannelSchedule(schedule, size_bytes * share / parts, connections, timing.window, weight=rings)
 
 
 def connection(timing: Timing, latency_s: float, way: list[tuple[PlacedLink, str, float]], rate: float) -> Connection:
@@ -96,8 +92,5 @@ def _list_hops(timing: Timing, layout: Layout, index: int) -> Iterator[_Way]:
             yield timing.hop_s, list(layout.inside(node, route))
         if layout.nodes > 1:
             after = boundaries[node]
-            yield timing.net_s, list(layout.between(node, here, after, _ring_of(layout, after, index)))
-
-
-def _ring_of(layout: Layout, node: int, index: int) -> Channel:
-    return layout.channels_of(node).rings[index]
+            there = layout.channels_of(after).rings[index]
+            yield timing.net_s, list(layout.between(node, here, after, there))
