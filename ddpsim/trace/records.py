@@ -87,6 +87,10 @@ class Gradient:
     ready_s: float
 
 
+MOMENTS = ("ready_s", "launched_s", "started_s", "wire_s", "finished_s", "written_s")
+"""Fields of `BucketTimes` that are times, one after another."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketTimes:
     """These moments are the life of one bucket in one iteration of one rank.
@@ -141,15 +145,8 @@ class BucketTimes:
 
     def after(self, start_s: float) -> BucketTimes:
         """Return the bucket with its moments from `start_s` on."""
-        return replace(
-            self,
-            ready_s=self.ready_s - start_s,
-            launched_s=self.launched_s - start_s,
-            started_s=self.started_s - start_s,
-            wire_s=None if self.wire_s is None else self.wire_s - start_s,
-            finished_s=self.finished_s - start_s,
-            written_s=self.written_s - start_s,
-        )
+        moments = {name: getattr(self, name) for name in MOMENTS}
+        return replace(self, **{name: None if at is None else at - start_s for name, at in moments.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
