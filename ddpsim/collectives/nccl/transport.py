@@ -184,7 +184,9 @@ class NcclTransport(Transport):
         if operation.rooted:
             return self._chain(operation, cost, factor, size_bytes)
         if cost.entry.algorithm in (RING, ALL_PAIRS):
-            return nccl_steps.ring(self._timing(cost, factor, operation), self._choose_stepped(), size_bytes, operation)
+            # A ring is stepped on one node for all where all are alike, else on every node.
+            layout = self.layout if self.layout.wiring.uniform else self._expanded
+            return nccl_steps.ring(self._timing(cost, factor, operation), layout, size_bytes, operation)
         timing, cut, window = self._timing(cost, factor), cost.pieces, window_of(cost.entry.protocol)
         if cost.entry.algorithm != TREE:
             return nccl_switch_steps.in_switch(timing, self._expanded, size_bytes, cut, window)
@@ -218,10 +220,6 @@ class NcclTransport(Transport):
             hop_s, net_s = max(timing.hop_s - piece_s, 0.0), max(timing.net_s - piece_s, 0.0)
             timing = replace(timing, pieces=cut, window=cut, hop_s=hop_s, net_s=net_s)
         return nccl_steps.ring(timing, self.layout if self.layout.nodes == 1 else self._expanded, size_bytes, operation)
-
-    def _choose_stepped(self) -> Layout:
-        """Return a layout whose ring can be stepped: one node for all where all are alike, else every node."""
-        return self.layout if self.layout.wiring.uniform else self._expanded
 
     @cached_property
     def _expanded(self) -> Layout:
