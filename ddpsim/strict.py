@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
-from typing import NoReturn
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NoReturn
 
 from ddpsim.errors import InputError
 
@@ -123,3 +123,8 @@ _MOST_DIGITS = 18
 def parse_whole_number(text: str) -> int | None:
     """Return the number that `text` says in ASCII digits; None where it says none, or one of more than 18 digits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
+
+
+def list_mappings(value: object) -> list[Mapping[str, Any]]:
+    """Return the mappings of a list that a file should have; none where it is no list."""
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []

@@ -39,8 +39,9 @@ def closing_order(seen: Iterable[Key]) -> list[Key]:
     order: list[Key] = []
     for key in seen:
         if len(order) == count:
-            count = next(slots)
-            order = _insert_keys(order, count)
+            count, kept, order = next(slots), order, []
+            for each in kept:
+                _insert(order, each, count)
         _insert(order, key, count)
     return order
 
@@ -53,13 +54,6 @@ def key_hash(key: Key) -> int:
     seed = _DEVICE_TYPE.get(kind, 20 + len(kind)) << 16 | number
     value = _SCALAR_TYPE.get(dtype, 50 + len(dtype))
     return (seed ^ (value + 0x9E3779B9 + (seed << 6) + (seed >> 2))) & _MASK
-
-
-def _insert_keys(keys: Iterable[Key], slots: int) -> list[Key]:
-    order: list[Key] = []
-    for key in keys:
-        _insert(order, key, slots)
-    return order
 
 
 def _insert(order: list[Key], key: Key, slots: int) -> None:

@@ -126,7 +126,7 @@ def calibrate(
     folds: list[list[list[int]]] = []
     if len(measured) > 1:
         folds = _split_folds(samples)
-        calibration = _with_residuals(calibration, measured, _predict_by_constants(samples, start))
+        calibration = with_residuals(samples, start, calibration)
     held_out = _predict_held_out(samples, start, folds)
     calibration = replace(
         _with_host_costs(calibration, tables),
@@ -238,14 +238,9 @@ def fit_samples(samples: Sequence[Sample], start: Calibration) -> tuple[Fit, Cal
 
 
 def with_residuals(samples: Sequence[Sample], start: Calibration, calibration: Calibration) -> Calibration:
-    """Return `calibration` of `samples` with the residuals of rows that took no part in a fit from `start`."""
+    """Return `calibration` with the residuals of rows that were held out of fits of the constants alone."""
     measured = np.concatenate([sample.measured for sample in samples])
-    return _with_residuals(calibration, measured, _predict_by_constants(samples, start))
-
-
-def _with_residuals(calibration: Calibration, measured: Vector, held_out: Vector) -> Calibration:
-    """Return `calibration` with the residuals of `held_out`: of the constants alone, for machines without rows."""
-    low, high = np.percentile(np.log(measured / held_out), [10, 90])
+    low, high = np.percentile(np.log(measured / _predict_by_constants(samples, start)), [10, 90])
     return replace(calibration, residual_low=float(low), residual_high=float(high))
 
 

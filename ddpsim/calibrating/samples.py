@@ -125,30 +125,22 @@ class Sample:
         return replace(self, version=version, _layouts={})
 
     def transport(self, calibration: Calibration) -> Transport:
-        """Return what the rows were measured on, as `calibration` has it."""
-        if calibration.backend == "gloo":
-            return self._correct(GlooTransport(self.placement, calibration), calibration, 0.0)
-        if calibration.backend == "mpi":
-            options = CollectiveOptions(algorithm=self.algorithm)
-            return self._correct(MpiTransport(self.placement, calibration, options), calibration, 0.0)
+        """Return the transport whose constants are those of `calibration`, corrected by its rows where it has some."""
         curves = find_curves(calibration, self.placement, self.algorithm)
-        transport = NcclTransport(
-            self.layout(),
-            calibration,
-            options=CollectiveOptions(
+        transport: Transport
+        start_s = 0.0
+        if calibration.backend == "gloo":
+            transport = GlooTransport(self.placement, calibration)
+        elif calibration.backend == "mpi":
+            transport = MpiTransport(self.placement, calibration, CollectiveOptions(algorithm=self.algorithm))
+        else:
+            options = CollectiveOptions(
                 algorithm=self.algorithm,
                 isolated=self.isolated and not curves,
                 gpus_per_process=self.gpus_per_process,
-            ),
-        )
-        return self._correct(transport, calibration, self._isolated_s(calibration))
-
-    def _isolated_s(self, calibration: Calibration) -> float:
-        return calibration[f"{calibration.backend}.isolated_s"] if self.isolated else 0.0
-
-    def _correct(self, transport: Transport, calibration: Calibration, start_s: float) -> Transport:
-        """Return `transport` corrected by the rows of this machine, which took `start_s` less, where there are any."""
-        curves = find_curves(calibration, self.placement, self.algorithm)
+            )
+            transport = NcclTransport(self.layout(), calibration, options)
+            start_s = calibration[f"{calibration.backend}.isolated_s"] if self.isolated else 0.0
         corrections = tuple(Correction.of(curve, transport) for curve in curves)
         return CurveTransport(transport, corrections, start_s) if corrections else transport
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -49,14 +49,7 @@ class TracedCollective:
 
     def record(self) -> dict[str, object]:
         """Return it as a row of JSON."""
-        return {
-            "name": self.name,
-            "operation": self.operation,
-            "size_bytes": self.size_bytes,
-            "group": self.group,
-            "ranks": self.ranks,
-            "duration_s": self.duration_s,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

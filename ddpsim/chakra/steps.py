@@ -32,6 +32,9 @@ PARAMETERS, MODULE_BUFFERS = "parameters", "buffers"
 FORWARD, BACKWARD, OPTIMIZER, INPUT, DDP = "forward", "backward", "optimizer", "input", "ddp"
 """Values of a compute node's attribute `phase`; `ddp` is work that is there for communication's sake."""
 
+GROUP, OPERATION = "group", "op"
+"""Attributes of a node that communicates, until it is one rank's: its group of the schedule, and its operation."""
+
 _COLLECTIVES = {
     Operation.ALLREDUCE: CollectiveType.ALL_REDUCE,
     Operation.REDUCE_SCATTER: CollectiveType.REDUCE_SCATTER,
@@ -48,14 +51,6 @@ Before = tuple[int, ...]
 """Ids of nodes that must have ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommunicationNode:
-    """A node of a trace that communicates, and in which of a schedule's groups; ranks differ in nothing else."""
-
-    node: TraceNode
-    group: str
-
-
 def tensors_of(listed: Iterable[Parameter | Buffer]) -> Tensors:
     """Return names, shapes and types of tensors as JSON lists."""
     found = list(listed)
@@ -63,7 +58,7 @@ def tensors_of(listed: Iterable[Parameter | Buffer]) -> Tensors:
     return Tensors(json.dumps(names), json.dumps([list(shape) for shape in shapes]), json.dumps(types))
 
 
-def step_nodes(run: JobRun, rank: RankGraph, setting: RankConfiguration) -> list[TraceNode | CommunicationNode]:
+def step_nodes(run: JobRun, rank: RankGraph, setting: RankConfiguration) -> list[TraceNode]:
     """Return the nodes of those iterations of a simulated rank that count, in the order of its program."""
     counted = rank.iterations[run.extent.begin : run.extent.end]
     writer = _Writer(run, rank, setting)
@@ -107,7 +102,7 @@ class _Writer:
     """
 
     def __init__(self, run: JobRun, rank: RankGraph, setting: RankConfiguration) -> None:
-        self.nodes: list[TraceNode | CommunicationNode] = []
+        self.nodes: list[TraceNode] = []
         self._run, self._graph, self._rank, self._setting = run, run.graph, rank, setting
         self._zero_s = run.times.begin[rank.iterations[run.extent.begin].start]
         self._host, self._device, self._copies = _Resource(), _Resource(), _Resource()
@@ -219,7 +214,6 @@ class _Writer:
     def _collective(self, node: int, step: _Step) -> None:
         collective, times = self._graph.collectives[node], self._run.times
         lane = self._lanes[collective.lane]
-        group = self._group(collective.lane)
         queued = self._ends.get(self._graph.queued[node], ())
         data = {each for before in self._graph.after[node] for each in self._ends.get(before, ())}
         operation = Operation.BROADCAST if collective.operation == BUFFERS else Operation(collective.operation)
@@ -229,21 +223,20 @@ class _Writer:
             0, step.messages.get(node, str(collective.operation)), NodeType.COMM_COLL,
             control=_sort_ids((*queued, *lane.before)), data=_sort_ids(data), start_us=self._since_us(node),
             duration_us=round(lasted_s * 1e6),
-            attributes={"is_cpu_op": False, "iteration": self._index, "op": str(operation),
-                        "comm_size": collective.size_bytes},
+            attributes={"is_cpu_op": False, "iteration": self._index, OPERATION: str(operation),
+                        "comm_size": collective.size_bytes, GROUP: self._setting.scheduled.lanes[collective.lane][0]},
             inputs=step.sent.get(node, Tensors()),
         )  # fmt: skip
         if operation in _COLLECTIVES:
             made.attributes = {**made.attributes, "comm_type": int(_COLLECTIVES[operation])}
         else:
             made.type = NodeType.COMM_RECV
-        identity = self._add(made, group)
-        self._ends[node] = lane.before = (identity,)
+        self._ends[node] = lane.before = (self._add(made),)
 
-    def _add(self, node: TraceNode, group: str | None = None) -> int:
+    def _add(self, node: TraceNode) -> int:
         self._id += 1
         node.id = self._id
-        self.nodes.append(node if group is None else CommunicationNode(node, group))
+        self.nodes.append(node)
         return self._id
 
     def _join_dependencies(self, before: Before, node: int) -> Before:
@@ -252,9 +245,6 @@ class _Writer:
         for each in self._graph.after[node]:
             found.update(self._ends.get(each, ()))
         return _sort_ids(found)
-
-    def _group(self, lane: int) -> str:
-        return self._setting.scheduled.lanes[lane][0]
 
     def _since_us(self, node: int) -> int:
         begun_s = self._run.times.begin[node]

@@ -27,7 +27,11 @@ def annotate_nodes(nodes: Sequence[TraceNode], place: str) -> tuple[list[TraceNo
         TraceError: nodes that wait for each other, or for one that is not there.
     """
     ordered = _sort_nodes(nodes, place)
-    reducing = [node for node in ordered if _reduces(node)]
+    reducing = [
+        node
+        for node in ordered
+        if node.type == NodeType.COMM_COLL and node.attributes.get("comm_type") in map(int, _REDUCING)
+    ]
     last_before = {node.id: _find_last_computed(node, ordered) for node in reducing}
     gradients: dict[int, list[TraceNode]] = {}
     for node in reducing:
@@ -35,7 +39,7 @@ def annotate_nodes(nodes: Sequence[TraceNode], place: str) -> tuple[list[TraceNo
     computed = [node for node in ordered if node.type == NodeType.COMP]
     places = [number for number, node in enumerate(computed) if node.id in gradients]
     first, last = (places[0], places[-1]) if places else (len(computed), len(computed))
-    found: list[TraceNode] = [_list(reducing)]
+    found: list[TraceNode] = [TraceNode(0, PARAMETERS, NodeType.METADATA, outputs=_tensor(reducing[::-1]))]
     for number, node in enumerate(computed):
         phase = FORWARD if number < first else BACKWARD if number <= last else OPTIMIZER
         on_host = bool(node.attributes.get("is_cpu_op", False))
@@ -63,34 +67,23 @@ def _sort_nodes(nodes: Sequence[TraceNode], place: str) -> list[TraceNode]:
     Raises:
         TraceError: nodes that wait for each other, or for one that is not there.
     """
-    import heapq
+    import networkx as nx
 
     known = {node.id: node for node in nodes}
-    after: dict[int, list[int]] = {}
-    missing: dict[int, int] = {}
+    graph = nx.DiGraph()
+    graph.add_nodes_from(known)
     for node in nodes:
         before = {*node.control, *node.data}
         if unknown := before - known.keys():
             what = f"comes after node {min(unknown)}, which the trace has not"
             raise TraceError(what, place=f"{place}: node {node.id}", remedy="give a whole trace")
-        missing[node.id] = len(before)
-        for each in before:
-            after.setdefault(each, []).append(node.id)
-    ready = [number for number, count in missing.items() if not count]
-    heapq.heapify(ready)
-    ordered = []
-    while ready:
-        number = heapq.heappop(ready)
-        ordered.append(known[number])
-        for each in after.get(number, ()):
-            missing[each] -= 1
-            if not missing[each]:
-                heapq.heappush(ready, each)
-    if len(ordered) < len(known):
-        stuck = min(number for number, count in missing.items() if count)
+        graph.add_edges_from((each, node.id) for each in before)
+    try:
+        return [known[number] for number in nx.lexicographical_topological_sort(graph)]
+    except nx.NetworkXUnfeasible as error:
+        stuck = min(number for ends in nx.find_cycle(graph) for number in ends)
         what = "waits for itself, by what it comes after"
-        raise TraceError(what, place=f"{place}: node {stuck}", remedy="give a trace without circles")
-    return ordered
+        raise TraceError(what, place=f"{place}: node {stuck}", remedy="give a trace without circles") from error
 
 
 def _find_last_computed(node: TraceNode, ordered: Sequence[TraceNode]) -> int:
@@ -109,19 +102,7 @@ def _find_last_computed(node: TraceNode, ordered: Sequence[TraceNode]) -> int:
     return best
 
 
-def _reduces(node: TraceNode) -> bool:
-    return node.type == NodeType.COMM_COLL and node.attributes.get("comm_type") in [int(each) for each in _REDUCING]
-
-
-def _name(node: TraceNode) -> str:
-    return f"{node.name} {node.id}"
-
-
 def _tensor(nodes: Sequence[TraceNode]) -> Tensors:
     sizes = [[max(1, int(node.attributes.get("comm_size", 0)) // _ELEMENT_BYTES)] for node in nodes]
-    return Tensors(json.dumps([*map(_name, nodes)]), json.dumps(sizes), json.dumps(["float32"] * len(nodes)))
-
-
-def _list(nodes: Sequence[TraceNode]) -> TraceNode:
-    """Return the node that lists the gradients as parameters: the last gradient's first, as a model registers them."""
-    return TraceNode(0, PARAMETERS, NodeType.METADATA, outputs=_tensor(nodes[::-1]))
+    names = [f"{node.name} {node.id}" for node in nodes]
+    return Tensors(json.dumps(names), json.dumps(sizes), json.dumps(["float32"] * len(nodes)))

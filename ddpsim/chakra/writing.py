@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ddpsim.chakra.groups import ProcessGroup, format_groups, groups_of
 from ddpsim.chakra.schema import Attribute, NodeType, Tensors, TraceNode, encode
-from ddpsim.chakra.steps import MODULE_BUFFERS, PARAMETERS, CommunicationNode, step_nodes, tensors_of
+from ddpsim.chakra.steps import GROUP, MODULE_BUFFERS, OPERATION, PARAMETERS, step_nodes, tensors_of
 from ddpsim.errors import InputError
 from ddpsim.files import write_whole
 from ddpsim.operations import Operation
@@ -91,19 +91,20 @@ def _lists(setting: RankConfiguration, groups: dict[str, ProcessGroup]) -> list[
     ]
 
 
-def _select_rank_nodes(
-    nodes: Sequence[TraceNode | CommunicationNode], groups: dict[str, ProcessGroup], rank: int
-) -> list[TraceNode]:
+def _select_rank_nodes(nodes: Sequence[TraceNode], groups: dict[str, ProcessGroup], rank: int) -> list[TraceNode]:
     """Return the nodes of one rank: with its process groups, and its neighbours where ranks send to each other."""
     found = []
-    last = max((_plain(each).id for each in nodes), default=0)
-    for each in nodes:
-        if isinstance(each, TraceNode):
-            found.append(each)
+    last = max((node.id for node in nodes), default=0)
+    for node in nodes:
+        if not node.communicates:
+            found.append(node)
             continue
-        group, node = groups[each.group], each.node
-        attributes: dict[str, Attribute] = {**node.attributes, "pg_name": str(group.number)}
-        attributes["comm_size"] = _input_bytes(str(attributes.pop("op")), int(attributes["comm_size"]), group)
+        attributes = dict(node.attributes)
+        group, operation = groups[str(attributes.pop(GROUP))], attributes.pop(OPERATION)
+        attributes["pg_name"] = str(group.number)
+        # What a rank puts in, which is what ASTRA-sim takes `comm_size` for: a part of a gather.
+        if operation == Operation.ALL_GATHER:
+            attributes["comm_size"] = int(attributes["comm_size"]) // len(group.ranks)
         if node.type != NodeType.COMM_RECV:
             found.append(replace(node, attributes=attributes))
             continue
@@ -115,12 +116,3 @@ def _select_rank_nodes(
         found.append(replace(node, id=last, type=NodeType.COMM_SEND, attributes={**attributes, **to}))
         found.append(replace(node, attributes={**attributes, **since}))
     return found
-
-
-def _input_bytes(operation: str, size_bytes: int, group: ProcessGroup) -> int:
-    """Return what a rank puts into an operation, which is what ASTRA-sim takes `comm_size` for: a part of a gather."""
-    return size_bytes // len(group.ranks) if operation == Operation.ALL_GATHER else size_bytes
-
-
-def _plain(node: TraceNode | CommunicationNode) -> TraceNode:
-    return node if isinstance(node, TraceNode) else node.node

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -224,7 +224,11 @@ class Chart:
             "y": self.y.label,
             "ticks": [label for _, label in self.x.ticks],
             "lines": [
-                {"label": line.label, "columns": ["x", "y", "low", "high"], "points": [_four(p) for p in line.points]}
+                {
+                    "label": line.label,
+                    "columns": ["x", "y", "low", "high"],
+                    "points": [[p.x, p.y, p.low, p.high] for p in line.points],
+                }
                 for line in self.lines
             ],
         }
@@ -233,7 +237,3 @@ class Chart:
 def _list_given(axis: Axis) -> Iterator[float]:
     yield from (value for value in (axis.level, axis.low, axis.high) if value is not None)
     yield from (value for value, _ in axis.ticks)
-
-
-def _four(point: ChartPoint) -> Sequence[float | None]:
-    return [point.x, point.y, point.low, point.high]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ddpsim.charts.timeline import TimelineStep
+from ddpsim.strict import list_mappings
 from ddpsim.trace.metrics import arrivals
 from ddpsim.trace.records import BACKWARD, FORWARD, OPTIMIZER, WAIT, BucketTimes, Iteration, PathSpan, Trace, spans_of
 
@@ -32,19 +33,19 @@ def timeline_from_trace(trace: Trace, iteration_s: float, label: str, rank: int 
 
 def timeline_from_document(document: Mapping[str, object], label: str, path: Sequence[PathSpan] = ()) -> TimelineStep:
     """Return the step that a predict document describes: its parts one after another, its buckets' times, its path."""
-    broadcast, total = _number(document, "buffer_broadcast_s"), _number(document, "iteration_s")
-    forward = broadcast + _number(document, "forward_s")
-    buckets = _get_buckets(document.get("buckets"))
+    broadcast, total = number(document, "buffer_broadcast_s"), number(document, "iteration_s")
+    forward = broadcast + number(document, "forward_s")
+    buckets = list_mappings(document.get("buckets"))
     lives = tuple(_read_bucket(each) for each in buckets)
     counts = tuple(len(names) if isinstance(names := each.get("parameters"), list) else None for each in buckets)
     # On one clock hooks and copies lie between the gradients, so that backward ends with the last of them.
-    backward = max([forward + _number(document, "backward_compute_s"), *(life.ready_s for life in lives)])
+    backward = max([forward + number(document, "backward_compute_s"), *(life.ready_s for life in lives)])
     phases = (
         (BROADCAST, 0.0, broadcast),
         (FORWARD, broadcast, forward),
         (BACKWARD, forward, backward),
-        (WAIT, backward, backward + _number(document, "exposed_comm_s")),
-        (OPTIMIZER, total - _number(document, "optimizer_s"), total),
+        (WAIT, backward, backward + number(document, "exposed_comm_s")),
+        (OPTIMIZER, total - number(document, "optimizer_s"), total),
     )
     drawn = tuple(phase for phase in phases if phase[2] > phase[1])
     return TimelineStep(label, total, drawn, lives, counts, path=_path(path))
@@ -54,21 +55,17 @@ def _path(spans: Sequence[PathSpan]) -> tuple[tuple[str, str, float, float], ...
     return tuple((span.cause, span.stream, span.start_s, span.end_s) for span in spans)
 
 
-def _get_buckets(buckets: object) -> list[Mapping[str, object]]:
-    return [each for each in buckets if isinstance(each, Mapping)] if isinstance(buckets, list) else []
-
-
 def _read_bucket(bucket: Mapping[str, object]) -> BucketTimes:
     return BucketTimes(
-        index=int(_number(bucket, "index")),
-        size_bytes=int(_number(bucket, "size_bytes")),
+        index=int(number(bucket, "index")),
+        size_bytes=int(number(bucket, "size_bytes")),
         parameters=(),
-        ready_s=_number(bucket, "ready_s"),
-        launched_s=_number(bucket, "launched_s"),
-        started_s=_number(bucket, "started_s"),
-        wire_s=None if bucket.get("wire_s") is None else _number(bucket, "wire_s"),
-        finished_s=_number(bucket, "finished_s"),
-        written_s=max(_number(bucket, "written_s"), _number(bucket, "finished_s")),
+        ready_s=number(bucket, "ready_s"),
+        launched_s=number(bucket, "launched_s"),
+        started_s=number(bucket, "started_s"),
+        wire_s=None if bucket.get("wire_s") is None else number(bucket, "wire_s"),
+        finished_s=number(bucket, "finished_s"),
+        written_s=max(number(bucket, "written_s"), number(bucket, "finished_s")),
     )
 
 
@@ -84,7 +81,7 @@ def _life(bucket: BucketTimes, start_s: float, arrived_s: float | None) -> Bucke
     return replace(bucket, wire_s=wire).after(start_s)
 
 
-def _number(document: Mapping[str, object], key: str) -> float:
+def number(document: Mapping[str, object], key: str) -> float:
     """Return a number of a document; 0 where it has none of that name."""
     value = document.get(key)
     return float(value) if isinstance(value, int | float) else 0.0

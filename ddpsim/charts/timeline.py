@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddpsim.trace.records import BucketTimes
+from ddpsim.trace.records import MOMENTS, BucketTimes
 
 COLUMNS = (
     "bucket", "size_bytes", "parameters", "ready_us", "launched_us", "started_us", "wire_us", "finished_us",
@@ -53,6 +53,6 @@ def microseconds(seconds: float) -> float:
 
 
 def _life(life: BucketTimes, count: int | None) -> list[object]:
-    moments = (life.ready_s, life.launched_s, life.started_s, life.wire_s, life.finished_s, life.written_s)
+    moments = [getattr(life, name) for name in MOMENTS]
     told = [None if seconds is None else microseconds(seconds) for seconds in moments]
     return [life.index, life.size_bytes, count, *told]

@@ -17,6 +17,7 @@ from functools import cached_property
 
 from ddpsim.collectives.operation_schedules import exchange_pairs
 from ddpsim.collectives.rank_ways import RankPaths
+from ddpsim.collectives.totals import total_by_key
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
 from ddpsim.errors import TopologyError
 from ddpsim.network.fairness import Demand, LinkId
@@ -64,7 +65,7 @@ class AllToAll:
         if not self._connections or size_bytes == 0:
             return Steps(start_s, ())
         chunk_bytes = size_bytes / self._schedule.chunks
-        lane = ChannelSchedule(self._schedule, chunk_bytes, lambda source, target: self._connections[source, target])
+        lane = ChannelSchedule(self._schedule, chunk_bytes, self._connections)
         return Steps(start_s, (lane,), self._ways.capacities)
 
     @cached_property
@@ -74,13 +75,14 @@ class AllToAll:
     @cached_property
     def _loads(self) -> tuple[dict[LinkId, float], dict[LinkId, float]]:
         """Bytes on each link for a byte of the message: of what is sent at once, and of what waits for its turn."""
-        first: dict[LinkId, float] = {}
-        second: dict[LinkId, float] = {}
-        for transfer in self._schedule.transfers:
-            loads = second if transfer.after else first
-            for link, load in self._connections[transfer.source, transfer.target].loads.items():
-                loads[link] = loads.get(link, 0.0) + load / self._schedule.chunks
-        return first, second
+        schedule = self._schedule
+
+        def loads(*, waits: bool) -> dict[LinkId, float]:
+            sent = (transfer for transfer in schedule.transfers if bool(transfer.after) is waits)
+            ways = (self._connections[transfer.source, transfer.target] for transfer in sent)
+            return total_by_key((link, load / schedule.chunks) for way in ways for link, load in way.loads.items())
+
+        return loads(waits=False), loads(waits=True)
 
     def _byte_s(self, loads: Mapping[LinkId, float]) -> float:
         """Return seconds for a byte of the message on the fullest link, where nothing else is sent."""

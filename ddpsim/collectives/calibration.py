@@ -7,7 +7,7 @@ documented priors; fitting (`ddpsim.calibrating.calibrate`) replaces some. The t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from ddpsim.collectives.constant import Constant
 from ddpsim.collectives.priors import PRIORS
@@ -15,6 +15,7 @@ from ddpsim.errors import UnknownNameError
 from ddpsim.operations import Operation
 
 SCHEMA = "ddpsim.calibration/1"
+_TOLD_OF_CONSTANTS = ("name", "value", "unit", "source", "fitted", "log_std")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,33 +104,12 @@ class Calibration:
         return {
             "schema": SCHEMA,
             "backend": self.backend,
-            "constants": [
-                {
-                    "name": c.name,
-                    "value": c.value,
-                    "unit": c.unit,
-                    "source": c.source,
-                    "fitted": c.fitted,
-                    "log_std": c.log_std,
-                }
-                for c in self.constants.values()
-            ],
+            "constants": [{name: getattr(c, name) for name in _TOLD_OF_CONSTANTS} for c in self.constants.values()],
             "fitted_names": list(self.fitted_names),
             "covariance": [list(row) for row in self.covariance],
             "residual_low": self.residual_low,
             "residual_high": self.residual_high,
-            "curves": [
-                {
-                    "topology": c.topology,
-                    "nodes": c.nodes,
-                    "gpus_per_node": c.gpus_per_node,
-                    "algorithm": c.algorithm,
-                    "gpus_per_process": c.gpus_per_process,
-                    "operation": str(c.operation),
-                    "points": [[p.size_bytes, p.time_s] for p in c.points],
-                }
-                for c in self.curves
-            ],
+            "curves": [{**asdict(c), "points": [[p.size_bytes, p.time_s] for p in c.points]} for c in self.curves],
             "provenance": dict(self.provenance),
         }
 

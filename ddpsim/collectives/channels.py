@@ -14,6 +14,7 @@ from itertools import pairwise
 from ddpsim.collectives.channel_search import best_rings, count_fewest_rings, double_rings, nic_echo, speeds_of
 from ddpsim.collectives.mesh_rings import mesh_rings
 from ddpsim.collectives.ring_search import Ring, RingSearch
+from ddpsim.collectives.totals import total_by_key
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.topology.hardware import gcn_of, xgmi_bandwidth
 from ddpsim.topology.node import NETWORK, Link, NodeTemplate
@@ -56,18 +57,18 @@ class Channel:
     @property
     def nic_kind(self) -> str:
         """The farthest kind of route between a GPU and a NIC; LOC on one node."""
-        return _farthest([route for route in (self.entry, self.exit) if route is not None])
+        return _farthest(self._ends)
+
+    @property
+    def _ends(self) -> list[Route]:
+        return [route for route in (self.entry, self.exit) if route is not None]
 
     def loads(self) -> dict[str, float]:
         """Return bytes on each link, network ports included, for each byte that goes round the ring."""
-        loads: dict[str, float] = {}
-        ends = [route for route in (self.entry, self.exit) if route is not None]
-        for route in (*self.routes, *ends):
-            for link, load in route.loads():
-                loads[link.name] = loads.get(link.name, 0.0) + load
-        for port in (f"{NETWORK}>{self.nic_in}", f"{self.nic_out}>{NETWORK}") if self.nic_in else ():
-            loads[port] = loads.get(port, 0.0) + 1.0
-        return loads
+        routes = (*self.routes, *self._ends)
+        ports = (f"{NETWORK}>{self.nic_in}", f"{self.nic_out}>{NETWORK}") if self.nic_in else ()
+        inside = [(link.name, load) for route in routes for link, load in route.loads()]
+        return total_by_key([*inside, *((port, 1.0) for port in ports)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,11 +251,7 @@ def _even_speed(rings: Sequence[Ring], paths: Paths, capacities: Mapping[str, fl
 
 def shared_loads(channels: Sequence[Channel]) -> dict[str, float]:
     """Return bytes on each link for each byte of a message that `channels` share evenly."""
-    total: dict[str, float] = {}
-    for channel in channels:
-        for link, load in channel.loads().items():
-            total[link] = total.get(link, 0.0) + load / len(channels)
-    return total
+    return total_by_key((link, load / len(channels)) for each in channels for link, load in each.loads().items())
 
 
 def _find_sustained_speed(loads: Mapping[str, float], capacities: Mapping[str, float]) -> float:
@@ -268,14 +265,9 @@ def _raise_speed(chains: Sequence[Channel], capacities: Mapping[str, float], spe
     the second pass of `ncclTopoCompute` in NCCL's `src/graph/search.cc`.
     """
     speed = chains[0].bandwidth
-    outside: dict[str, float] = {}
-    inside: dict[str, float] = {}
-    for chain in chains:
-        for route in chain.routes:
-            for link, load in route.loads():
-                inside[link.name] = inside.get(link.name, 0.0) + load
-        for link, load in chain.entry.loads() if chain.entry else ():
-            outside[link.name] = outside.get(link.name, 0.0) + load * speed
+    inside = total_by_key((link.name, load) for each in chains for route in each.routes for link, load in route.loads())
+    entries = [chain.entry for chain in chains if chain.entry]
+    outside = total_by_key((link.name, load * speed) for entry in entries for link, load in entry.loads())
     left = ((capacities[name] - outside.get(name, 0.0)) / load for name, load in inside.items())
     free = min(left, default=float("inf"))
     raised = speed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _RANGES = {"s": (1e-12, 1e6), "B/s": (1.0, 1e18), "B": (1.0, 1e18), "1": (1e-6, 1e6), "spread": (1e-12, 10.0)}
 """Least and most of constants by unit, far beyond what any machine has; a spread is one of logarithms."""
@@ -56,3 +56,12 @@ class Constant:
     def least(self) -> float:
         """The least that its meaning makes sense of: 1 of a slow-down."""
         return 1.0 if self.name.endswith("_slowdown") else 0.0
+
+
+def constant_as(known: str, other: str, constant: Constant) -> Constant:
+    """Return a constant of the library `known` as one of `other`, which nobody measured."""
+    name = constant.name.replace(f"{known}.", f"{other}.", 1)
+    return replace(constant, name=name, source=f"as {_NAMES[known]}'s: {constant.source}")
+
+
+_NAMES = {"nccl": "NCCL", "gloo": "gloo"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddpsim.collectives.routes import PlacementLinks
+from ddpsim.collectives.totals import total_by_key
 from ddpsim.network.fairness import Demand, LinkId, alone_s
 from ddpsim.options.input_stage import InputStage
 from ddpsim.topology.graph import Placement
@@ -60,10 +61,6 @@ def _load(
 ) -> tuple[dict[LinkId, float], dict[LinkId, float]]:
     """Return the sums of loads by link of a node, and the capacities of those links."""
     wiring = PlacementLinks(placement)
-    loads: dict[LinkId, float] = {}
-    capacities: dict[LinkId, float] = {}
-    for link, load in links:
-        [placed] = wiring.at(node, [link])
-        loads[placed.name] = loads.get(placed.name, 0.0) + load
-        capacities[placed.name] = placed.link.bandwidth
-    return loads, capacities
+    placed = [(wiring.at(node, [link])[0], load) for link, load in links]
+    loads = total_by_key((each.name, load) for each, load in placed)
+    return loads, {each.name: each.link.bandwidth for each, _ in placed}

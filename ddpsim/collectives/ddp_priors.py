@@ -5,10 +5,10 @@ The microbenchmark of ddpexec measures each of them; `ddpsim.collectives.ddp_cos
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from functools import partial
 
-from ddpsim.collectives.constant import Constant
+from ddpsim.collectives.constant import Constant, constant_as
 
 _MEASURED = "measured on a 2-core machine, torch 2.13, gloo"
 _GRAPH = (
@@ -123,24 +123,12 @@ _OF_LIBRARIES: Mapping[str, tuple[Constant, ...]] = {
 }
 
 
-def _list_rccl() -> Iterator[Constant]:
-    """Yield what DDP costs on AMD's GPUs: NCCL's priors, as nothing of AMD's is measured; xGMI counts as NVLink."""
-    for constant in _OF_LIBRARIES["nccl"]:
-        name = constant.name.replace("nccl.", "rccl.", 1)
-        yield replace(constant, name=name, source=f"as NCCL's: {constant.source}")
-
-
-def _list_mpi() -> Iterator[Constant]:
-    """Yield what DDP costs over MPI: gloo's priors, as both run on the host beside it; a call is of Python."""
-    for constant in _OF_LIBRARIES["gloo"]:
-        name = constant.name.replace("gloo.", "mpi.", 1)
-        yield replace(constant, name=name, source=f"as gloo's: {constant.source}")
-
-
 DDP_PRIORS: Mapping[str, tuple[Constant, ...]] = {
     **_OF_LIBRARIES,
-    "rccl": tuple(_list_rccl()),
-    "mpi": tuple(_list_mpi()),
+    # Nothing of AMD's is measured; xGMI counts as NVLink.
+    "rccl": tuple(map(partial(constant_as, "nccl", "rccl"), _OF_LIBRARIES["nccl"])),
+    # Both run on the host; a call is of Python.
+    "mpi": tuple(map(partial(constant_as, "gloo", "mpi"), _OF_LIBRARIES["gloo"])),
 }
 
 _DOMAINS = {"staged_slowdown": 1.2}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.routes import PlacedLink, PlacementLinks
+from ddpsim.collectives.rank_ways import RankPaths
+from ddpsim.collectives.routes import PlacedLink
 from ddpsim.collectives.transport import Connection
 from ddpsim.network.fairness import LinkId
 from ddpsim.topology.graph import Link
@@ -17,20 +17,14 @@ _HOST = Link.between(HOST_OUT, HOST_IN, "loopback", math.nan)
 Hop = tuple[PlacedLink, ...]
 
 
-class HostPaths:
+class HostPaths(RankPaths):
     """Finds the ways that messages of tensors in host memory take between ranks of a placement.
 
     A backend is a subclass, whose constants are called by its name: `launch_s`, `step_s`, `round_trips`,
     `efficiency.network`, `efficiency.loopback`, `host.bandwidth`, `staging.efficiency`.
     """
 
-    backend: str
     protocol = "tcp"
-    streams_per_group: int
-
-    def __init__(self, wiring: PlacementLinks, calibration: Calibration) -> None:
-        self.wiring, self.calibration = wiring, calibration
-        self.capacities: dict[LinkId, float] = {}
 
     def start_s(self, size_bytes: int) -> float:
         """Return the cost of the call, and of staging the tensor in host memory and back where it is a GPU's."""
@@ -49,7 +43,7 @@ class HostPaths:
 
     def hop(self, source: int, target: int) -> Hop:
         """Return the links from one rank to another."""
-        (here, first), (there, second) = map(self._place, (source, target))
+        (here, first), (there, second) = map(self.place, (source, target))
         return self.inside(here, first, second) if here == there else self.across(here, there)
 
     def hop_s(self, hop: Hop) -> float:
@@ -62,7 +56,8 @@ class HostPaths:
 
     def loads(self, hop: Hop) -> dict[LinkId, float]:
         """Return bytes on each link of `hop` for a byte sent, headers included."""
-        return {each.name: 1 / self._efficiency(each.link) for each in hop}
+        kinds = {each.name: "loopback" if each.link.kind == "loopback" else "network" for each in hop}
+        return {name: 1 / self.constant(f"efficiency.{kind}") for name, kind in kinds.items()}
 
     def inside(self, node: int, source: str, target: str) -> Hop:
         """Return the hop between two ranks of a node."""
@@ -75,14 +70,3 @@ class HostPaths:
         """Return the hop from a node to another, by the first NIC of each."""
         nics = [self.wiring.template(node).nics[0].name for node in (source, target)]
         return self.wiring.between(source, nics[0], target, nics[1])
-
-    def constant(self, name: str) -> float:
-        """Return the backend's constant of that name."""
-        return self.calibration[f"{self.backend}.{name}"]
-
-    def _efficiency(self, link: Link) -> float:
-        return self.constant(f"efficiency.{'loopback' if link.kind == 'loopback' else 'network'}")
-
-    def _place(self, rank: int) -> tuple[int, str]:
-        node, index, kind = self.wiring.placement.node_of(rank)
-        return node, self.wiring.placement.gpus(kind)[index]

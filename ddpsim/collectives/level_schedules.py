@@ -8,28 +8,11 @@ from collections.abc import Iterator, Sequence
 from ddpsim.collectives.schedules import Builder, TransferSchedule, from_root
 
 
-def two_level(nodes: int, per_node: int) -> TransferSchedule:
-    """Return reduce-scatter inside each node, a ring across nodes for each part, all-gather inside.
-
-    Rank r is GPU r mod m of node r // m.
-    """
-    builder = Builder(nodes * per_node, nodes * per_node)
-    _scatter_inside(builder, nodes, per_node)
-    for step in range(2 * (nodes - 1)):
-        for node in range(nodes):
-            for gpu in range(per_node):
-                part = (gpu + 1) % per_node * nodes + (node - step) % nodes
-                target = (node + 1) % nodes * per_node + gpu
-                builder.send(node * per_node + gpu, target, part, part + 1, reduce=step < nodes - 1)
-    _gather_inside(builder, nodes, per_node)
-    return builder.build()
-
-
 def decomposed(sizes: Sequence[int]) -> TransferSchedule:
     """Return reduce-scatters level by level, then all-gathers back: ranks are digits, the first level's the fastest.
 
-    With the sizes GPUs in a node and nodes it is `two_level` (BlueConnect, Cho et al. 2019, of which any number of
-    levels may be).
+    With the sizes GPUs in a node and nodes it is reduce-scatter inside each node, a ring across nodes for each part and
+    all-gather inside, rank r being GPU r mod m of node r // m (BlueConnect, Cho et al. 2019, of any number of levels).
     """
     ranks = math.prod(sizes)
     builder = Builder(ranks, ranks)

@@ -8,17 +8,18 @@ longest chain of steps.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
 
 from ddpsim.collectives import level_schedules, schedules
-from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.levels import level_sizes
 from ddpsim.collectives.packing import pack_trees
-from ddpsim.collectives.rank_ways import RankPaths
+from ddpsim.collectives.rank_ways import RankPaths, TransportOverPaths
 from ddpsim.collectives.schedules import TransferSchedule
-from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, ChannelSchedule, Connection, Steps
+from ddpsim.collectives.totals import total_by_key
+from ddpsim.collectives.transport import AlgorithmChoice, ChannelSchedule, Connection, Steps
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.errors import InputError, TopologyError
 from ddpsim.network.fairness import Demand, LinkId
@@ -32,7 +33,7 @@ from ddpsim.topology.node import GPU_LINKS
 
 def _two_level(placement: Placement) -> TransferSchedule:
     _check_levels(placement, "two-level")
-    return level_schedules.two_level(placement.nodes, placement.gpus_per_node)
+    return level_schedules.decomposed((placement.gpus_per_node, placement.nodes))
 
 
 def _two_level_tree(placement: Placement) -> TransferSchedule:
@@ -48,12 +49,7 @@ def _check_levels(placement: Placement, name: str) -> None:
 
 def _parameter_server(placement: Placement) -> TransferSchedule:
     hosts = [placement.rank_of(node, 0) for node in range(placement.nodes)]
-    return schedules.parameter_server_beside(placement.world_size, hosts)
-
-
-def _blueconnect(placement: Placement) -> TransferSchedule:
-    """Return a ring of each group of each level of the network, all groups of a level at once (Cho et al. 2019)."""
-    return level_schedules.decomposed(level_sizes(placement))
+    return schedules.parameter_server(placement.world_size, hosts)
 
 
 def _parse_levels(placement: Placement, text: str) -> TransferSchedule:
@@ -81,11 +77,10 @@ def _blink(placement: Placement) -> TransferSchedule:
         raise TopologyError("blink on nodes of several kinds", place="algorithm", remedy="use nodes of one kind")
     gpus = placement.gpus(placement.classes[0])
     places = {gpu: number for number, gpu in enumerate(gpus)}
-    links: dict[tuple[int, int], int] = {}
+    links = Counter[tuple[int, int]]()
     for link in placement.classes[0].template.links:
         if link.kind in GPU_LINKS and link.source in places and link.target in places:
-            ends = places[link.source], places[link.target]
-            links[ends] = links.get(ends, 0) + link.count
+            links[places[link.source], places[link.target]] += link.count
     if per_node == 1:
         return level_schedules.build_along_trees(nodes, 1, 0, [[None]], nodes)
     root, trees = pack_trees(per_node, links)
@@ -94,7 +89,7 @@ def _blink(placement: Placement) -> TransferSchedule:
     if nodes > 1:
         what, remedy = "blink on several nodes without NVLinks from GPU to GPU", "use one node, or two-level"
         raise TopologyError(what, place="algorithm", remedy=remedy)
-    return schedules.parameter_server_beside(per_node, range(per_node))
+    return schedules.parameter_server(per_node, range(per_node))
 
 
 _PIECES = 8
@@ -104,9 +99,9 @@ _SCHEDULES: Mapping[str, Callable[[Placement], TransferSchedule]] = {
     "two-level": _two_level,
     "two-level-tree": _two_level_tree,
     "halving-doubling": lambda placement: schedules.halving_doubling(placement.world_size),
-    "gather-broadcast": lambda placement: schedules.gather_and_broadcast(placement.world_size),
+    "gather-broadcast": lambda placement: schedules.parameter_server(placement.world_size, [0]),
     "parameter-server": _parameter_server,
-    "blueconnect": _blueconnect,
+    "blueconnect": lambda placement: level_schedules.decomposed(level_sizes(placement)),
     "blink": _blink,
 }
 PATTERNS = tuple(_SCHEDULES)
@@ -152,7 +147,7 @@ def _schedule_of(placement: Placement, algorithm: str) -> TransferSchedule:
         what, remedy = f"{places.servers} servers of {ranks} ranks", "leave a rank that is no server"
         raise TopologyError(what, place="algorithm", remedy=remedy)
     places.check(ranks, per_node, "parameter-server")
-    return schedules.parameter_server_at(ranks, places.trainers(ranks, per_node), places.hosts(ranks, per_node))
+    return schedules.parameter_server(ranks, places.hosts(ranks, per_node), places.trainers(ranks, per_node))
 
 
 _MOST_RANKS = 256
@@ -163,7 +158,7 @@ _PROBE_BYTES = 1 << 30
 """The message by which a schedule's rate is found, so large that latency is nothing beside it."""
 
 
-class PatternTransport(ByOperation):
+class PatternTransport(TransportOverPaths):
     """Predicts an allreduce that follows one schedule on a placement.
 
     Args:
@@ -181,38 +176,14 @@ class PatternTransport(ByOperation):
         ranks = placement.world_size
         if ranks > _MOST_RANKS:
             raise TopologyError(f"{algorithm} on {ranks} ranks", place="algorithm", remedy=f"{_MOST_RANKS} at most")
-        self._ways, self._algorithm = ways, algorithm
+        super().__init__(ways)
+        self._algorithm = algorithm
         given = schedule if schedule is not None or ranks == 1 else _schedule_of(placement, algorithm)
         self._schedule = TransferSchedule(1, 1, ()) if given is None or ranks == 1 else given
         self._connections = {
             pair: ways.connection(*pair)
             for pair in dict.fromkeys((t.source, t.target) for t in self._schedule.transfers)
         }
-
-    @property
-    def backend(self) -> str:
-        """`nccl` or `gloo`."""
-        return self._ways.backend
-
-    @property
-    def calibration(self) -> Calibration:
-        """The constants in force."""
-        return self._ways.calibration
-
-    @property
-    def streams_per_group(self) -> int:
-        """Collectives in flight a process group."""
-        return self._ways.streams_per_group
-
-    @property
-    def hops(self) -> Mapping[str, float]:
-        """No kinds of hops: the pattern is not NCCL's."""
-        return {}
-
-    @property
-    def capacities(self) -> Mapping[LinkId, float]:
-        """Bytes per second of every link on the way of some transfer."""
-        return self._ways.capacities
 
     def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:
         """Return the pattern."""
@@ -247,7 +218,7 @@ class PatternTransport(ByOperation):
         schedule = self._schedule if whole else self._halves[operation.reduces]
         start_s = self._ways.start_s(size_bytes)
         sent = size_bytes and schedule.transfers
-        return Steps(start_s, (self._lane(schedule, size_bytes, self._connection),) if sent else ())
+        return Steps(start_s, (self._lane(schedule, size_bytes, self._connections),) if sent else ())
 
     def _check(self, operation: Operation) -> None:
         if operation in (Operation.SENDRECV, Operation.ALL_TO_ALL):
@@ -267,12 +238,11 @@ class PatternTransport(ByOperation):
 
     def _loads(self, schedule: TransferSchedule) -> dict[LinkId, float]:
         """Return bytes on each link for a byte of the message."""
-        loads: dict[LinkId, float] = {}
-        for transfer in schedule.transfers:
-            part = (transfer.stop - transfer.start) / schedule.chunks
-            for link, load in self._connection(transfer.source, transfer.target).loads.items():
-                loads[link] = loads.get(link, 0.0) + load * part
-        return loads
+        return total_by_key(
+            (link, load * ((transfer.stop - transfer.start) / schedule.chunks))
+            for transfer in schedule.transfers
+            for link, load in self._connections[transfer.source, transfer.target].loads.items()
+        )
 
     @cached_property
     def _rate(self) -> float:
@@ -282,25 +252,21 @@ class PatternTransport(ByOperation):
         from ddpsim.collectives.steps import carry_out
         from ddpsim.network.fluid import Network
 
-        def no_latency(source: int, target: int) -> Connection:
-            return replace(self._connection(source, target), latency_s=0.0)
-
         env = simpy.Environment()
+        no_latency = {pair: replace(each, latency_s=0.0) for pair, each in self._connections.items()}
         lane = self._lane(self._schedule, _PROBE_BYTES, no_latency)
         env.run(carry_out(Network(env, self.capacities), Steps(0.0, (lane,))))
         return float(_PROBE_BYTES / env.now)
 
     def _lane(
-        self, schedule: TransferSchedule, size_bytes: int, connection: Callable[[int, int], Connection]
+        self, schedule: TransferSchedule, size_bytes: int, connections: Mapping[tuple[int, int], Connection]
     ) -> ChannelSchedule:
-        return ChannelSchedule(schedule, size_bytes / schedule.chunks, connection, _WINDOW)
+        return ChannelSchedule(schedule, size_bytes / schedule.chunks, connections, _WINDOW)
 
     def _latency_s(self) -> float:
+        """Return the latency of the longest chain of transfers, each of which waits for those before it."""
         ends: list[float] = []
         for transfer in self._schedule.transfers:
             before = max((ends[number] for number in transfer.after), default=0.0)
-            ends.append(before + self._connection(transfer.source, transfer.target).latency_s)
+            ends.append(before + self._connections[transfer.source, transfer.target].latency_s)
         return max(ends)
-
-    def _connection(self, source: int, target: int) -> Connection:
-        return self._connections[source, target]

@@ -2,39 +2,58 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Protocol
+from types import MappingProxyType
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.transport import Connection
+from ddpsim.collectives.routes import PlacementLinks
+from ddpsim.collectives.transport import Connection, Transport
 from ddpsim.network.fairness import LinkId
 
 
-class RankPaths(Protocol):
-    """Finds the ways between ranks of a placement in which every node has links of its own."""
+class RankPaths(ABC):
+    """Finds the ways between ranks of a placement in which every node has links of its own.
 
-    @property
-    def backend(self) -> str:
-        """`nccl` or `gloo`."""
+    Attributes:
+        backend: `nccl` or `gloo`, by whose name its constants are called.
+        protocol: how the bytes are sent.
+        streams_per_group: collectives in flight a process group.
+        calibration: the constants in force.
+        capacities: bytes per second of every link on a way asked for so far.
+    """
 
-    @property
-    def protocol(self) -> str:
-        """How the bytes are sent."""
+    backend: str
+    protocol: str
+    streams_per_group: int
 
-    @property
-    def streams_per_group(self) -> int:
-        """Collectives in flight a process group."""
+    def __init__(self, wiring: PlacementLinks, calibration: Calibration) -> None:
+        self.wiring, self.calibration = wiring, calibration
+        self.capacities: dict[LinkId, float] = {}
 
-    @property
-    def calibration(self) -> Calibration:
-        """The constants in force."""
-
-    @property
-    def capacities(self) -> Mapping[LinkId, float]:
-        """Bytes per second of every link on a way asked for so far."""
-
+    @abstractmethod
     def start_s(self, size_bytes: int) -> float:
         """Return the time before the first transfer of a message of `size_bytes`."""
 
+    @abstractmethod
     def connection(self, source: int, target: int) -> Connection:
         """Return the way from one rank to another."""
+
+    def constant(self, name: str) -> float:
+        """Return the backend's constant of that name."""
+        return self.calibration[f"{self.backend}.{name}"]
+
+    def place(self, rank: int) -> tuple[int, str]:
+        """Return the node of a rank, and its GPU there."""
+        node, index, kind = self.wiring.placement.node_of(rank)
+        return node, self.wiring.placement.gpus(kind)[index]
+
+
+class TransportOverPaths(Transport):
+    """A transport over the ways between ranks of a backend, whose constants and links it has."""
+
+    hops: Mapping[str, float] = MappingProxyType({})
+
+    def __init__(self, ways: RankPaths) -> None:
+        self._ways, self.backend, self.calibration = ways, ways.backend, ways.calibration
+        self.streams_per_group, self.capacities = ways.streams_per_group, ways.capacities

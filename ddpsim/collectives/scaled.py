@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
-from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, ChannelSchedule, Connection, Steps, Transport
-from ddpsim.network.fairness import Demand, LinkId
+from ddpsim.collectives.transport import AlgorithmChoice, Connection, Steps, Transport
+from ddpsim.network.fairness import Demand
 from ddpsim.operations import Operation
 
 
@@ -45,50 +45,24 @@ def fit_steps(steps: Steps, demand: Demand, corrected: Demand) -> Steps:
 
 
 def _scale_transfers(steps: Steps, latency: float, size: float) -> Steps:
-    lanes = (replace(lane, connection=_scale_connection(lane, latency, size)) for lane in steps.lanes)
-    return replace(steps, lanes=tuple(lanes))
-
-
-def _scale_connection(lane: ChannelSchedule, latency: float, size: float) -> Callable[[int, int], Connection]:
-    def connection(source: int, target: int) -> Connection:
-        found = lane.connection(source, target)
+    def scaled(found: Connection) -> Connection:
         loads = {link: load * size for link, load in found.loads.items()}
         limits = found.rate_limit / size, found.host_limit / size
         return Connection(found.latency_s * latency, loads, *limits, found.weight)
 
-    return connection
+    lanes = (replace(lane, connections={k: scaled(c) for k, c in lane.connections.items()}) for lane in steps.lanes)
+    return replace(steps, lanes=tuple(lanes))
 
 
 @dataclass(frozen=True, slots=True)
-class TransportAround(ByOperation):
+class TransportAround(Transport):
     """A transport around `inner` that keeps its choices, links and constants; a subclass changes times."""
 
     inner: Transport
 
-    @property
-    def backend(self) -> str:
-        """As of the transport inside."""
-        return self.inner.backend
-
-    @property
-    def calibration(self) -> Calibration:
-        """As of the transport inside."""
-        return self.inner.calibration
-
-    @property
-    def capacities(self) -> Mapping[LinkId, float]:
-        """As of the transport inside."""
-        return self.inner.capacities
-
-    @property
-    def streams_per_group(self) -> int:
-        """As of the transport inside."""
-        return self.inner.streams_per_group
-
-    @property
-    def hops(self) -> Mapping[str, float]:
-        """Kinds of hops of NCCL's ring, and how slow each is."""
-        return self.inner.hops
+    def __getattr__(self, name: str) -> Any:
+        """Return backend, constants and links as of the transport inside."""
+        return getattr(self.inner, name)
 
     def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:
         """Return how an operation of `size_bytes` is carried out."""

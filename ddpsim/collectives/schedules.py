@@ -1,7 +1,7 @@
 """Allreduce schedules as data: which rank sends which chunks to which, after what; closed forms beside them.
 
 Chunks are equal parts of the message, numbered from 0. A closed form takes p ranks, S bytes, and costs: alpha seconds a
-message, beta seconds a byte sent, gamma seconds a byte reduced (Thakur, Rabenseifner, Gropp 2005).
+message, beta seconds a byte sent (Thakur, Rabenseifner, Gropp 2005).
 """
 
 from __future__ import annotations
@@ -144,10 +144,9 @@ def periodic_ring(positions: int, steps: int, segments: int = 1) -> TransferSche
     return TransferSchedule(positions, segments, tuple(transfers))
 
 
-def ring_s(ranks: int, size_bytes: float, alpha_s: float, beta: float, gamma: float = 0.0) -> float:
-    """Return 2(p-1) alpha + 2(p-1)/p S beta + (p-1)/p S gamma."""
-    share = (ranks - 1) / ranks * size_bytes
-    return 2 * (ranks - 1) * alpha_s + 2 * share * beta + share * gamma
+def ring_s(ranks: int, size_bytes: float, alpha_s: float, beta: float) -> float:
+    """Return 2(p-1) alpha + 2(p-1)/p S beta."""
+    return 2 * (ranks - 1) * (alpha_s + size_bytes / ranks * beta)
 
 
 def halving_doubling(ranks: int) -> TransferSchedule:
@@ -169,19 +168,18 @@ def halving_doubling(ranks: int) -> TransferSchedule:
     for distance in reversed(distances):
         for rank in range(core):
             builder.send(rank, rank ^ distance, *spans[rank], reduce=False)
-        spans = [_join_range(spans[rank], spans[rank ^ distance]) for rank in range(core)]
+        pairs = [(spans[rank], spans[rank ^ distance]) for rank in range(core)]
+        spans = [(min(one[0], other[0]), max(one[1], other[1])) for one, other in pairs]
     for rank in range(core, ranks):
         builder.send(rank - core, rank, 0, core, reduce=False)
     return builder.build()
 
 
-def halving_doubling_s(ranks: int, size_bytes: float, alpha_s: float, beta: float, gamma: float = 0.0) -> float:
-    """Return 2 log2(p) alpha + 2(p-1)/p S beta + (p-1)/p S gamma for p a power of two; folding adds a whole message
-    each way."""
+def halving_doubling_s(ranks: int, size_bytes: float, alpha_s: float, beta: float) -> float:
+    """Return 2 log2(p) alpha + 2(p-1)/p S beta for p a power of two; folding adds a whole message each way."""
     core = 1 << (ranks.bit_length() - 1)
-    share = (core - 1) / core * size_bytes
-    time_s = 2 * (core.bit_length() - 1) * alpha_s + 2 * share * beta + share * gamma
-    return time_s + (2 * (alpha_s + size_bytes * beta) + size_bytes * gamma if core < ranks else 0.0)
+    time_s = 2 * (core.bit_length() - 1) * alpha_s + 2 * (core - 1) / core * size_bytes * beta
+    return time_s + (2 * (alpha_s + size_bytes * beta) if core < ranks else 0.0)
 
 
 def recursive_doubling(ranks: int) -> TransferSchedule:
@@ -205,64 +203,33 @@ def recursive_doubling(ranks: int) -> TransferSchedule:
     return builder.build()
 
 
-def recursive_doubling_s(ranks: int, size_bytes: float, alpha_s: float, beta: float, gamma: float = 0.0) -> float:
-    """Return log2(p) (alpha + S beta + S gamma) for p a power of two; folding adds a whole message each way."""
-    core = 1 << (ranks.bit_length() - 1)
-    each_s = alpha_s + size_bytes * (beta + gamma)
-    return (core.bit_length() - 1) * each_s + (each_s + alpha_s + size_bytes * beta if core < ranks else 0.0)
+def recursive_doubling_s(ranks: int, size_bytes: float, alpha_s: float, beta: float) -> float:
+    """Return log2(p) (alpha + S beta) for p a power of two; folding adds a whole message each way."""
+    exchanges = ranks.bit_length() - 1
+    return (exchanges + (2 if 1 << exchanges < ranks else 0)) * (alpha_s + size_bytes * beta)
 
 
-def gather_and_broadcast(ranks: int) -> TransferSchedule:
-    """Return the naive pattern: all send the whole message to rank 0, which sends the sum back to each."""
-    return parameter_server_beside(ranks, [0])
+def parameter_server(ranks: int, hosts: Sequence[int], workers: int | None = None) -> TransferSchedule:
+    """Return push and pull of the first `workers` ranks, or of all, against servers that each hold one part.
 
+    With rank 0 as the only host it is the naive pattern: all send it the whole message, and it sends the sum back.
 
-def gather_and_broadcast_s(ranks: int, size_bytes: float, alpha_s: float, beta: float, gamma: float = 0.0) -> float:
-    """Return 2 alpha + 2(p-1) S beta + (p-1) S gamma: the root's link carries every message both ways."""
-    return parameter_server_beside_s(ranks, 1, size_bytes, alpha_s, beta, gamma)
-
-
-def parameter_server_beside(ranks: int, hosts: Sequence[int]) -> TransferSchedule:
-    """Return push and pull against servers that each hold one part and stand beside the ranks `hosts`."""
-    return parameter_server_at(ranks, ranks, hosts)
-
-
-def parameter_server_at(ranks: int, workers: int, hosts: Sequence[int]) -> TransferSchedule:
-    """Return push and pull of the first `workers` ranks against servers that each hold one part, at the ranks `hosts`.
-
-    What a server has in common with a rank beside it is not sent.
+    Args:
+        hosts: the rank at which each server is; what it has in common with that rank is not sent.
     """
     builder = Builder(ranks, len(hosts))
     for reduce in (True, False):
         for part, server in enumerate(hosts):
-            for worker in range(workers):
+            for worker in range(ranks if workers is None else workers):
                 if worker != server:
                     source, target = (worker, server) if reduce else (server, worker)
                     builder.send(source, target, part, part + 1, reduce=reduce)
     return builder.build()
 
 
-def parameter_server_beside_s(
-    ranks: int, servers: int, size_bytes: float, alpha_s: float, beta: float, gamma: float = 0.0
-) -> float:
-    """Return 2 alpha + 2 (p-1)/s S beta + (p-1)/s S gamma: a server hears from every rank but its own."""
-    pushed = (ranks - 1) / servers * size_bytes
-    return 2 * alpha_s + 2 * pushed * beta + pushed * gamma
-
-
-def parameter_server_apart(ranks: int, servers: int) -> TransferSchedule:
-    """Return push and pull against servers that each hold one part, and are the last `servers` ranks."""
-    return parameter_server_at(ranks, ranks - servers, range(ranks - servers, ranks))
-
-
-def parameter_server_apart_s(
-    ranks: int, servers: int, size_bytes: float, alpha_s: float, beta: float, gamma: float = 0.0
-) -> float:
-    """Return 2 alpha + 2 w/s S beta + w/s S gamma: a server's link carries its part of all w = p - s others' messages,
-    or a worker's its whole message, where that is more."""
-    workers = ranks - servers
-    pushed = max(workers / servers, 1.0) * size_bytes
-    return 2 * alpha_s + 2 * pushed * beta + workers / servers * size_bytes * gamma
+def parameter_server_s(ranks: int, servers: int, size_bytes: float, alpha_s: float, beta: float) -> float:
+    """Return 2 alpha + 2 (p-1)/s S beta of servers beside ranks: one hears from every rank but its own."""
+    return 2 * alpha_s + 2 * (ranks - 1) / servers * size_bytes * beta
 
 
 def from_root(parents: Sequence[int | None]) -> list[int]:
@@ -282,7 +249,3 @@ def _halves(span: tuple[int, int], *, keep_upper: bool) -> tuple[tuple[int, int]
     middle = (span[0] + span[1]) // 2
     lower, upper = (span[0], middle), (middle, span[1])
     return (upper, lower) if keep_upper else (lower, upper)
-
-
-def _join_range(first: tuple[int, int], second: tuple[int, int]) -> tuple[int, int]:
-    return min(first[0], second[0]), max(first[1], second[1])

@@ -27,20 +27,14 @@ def carry_out(network: Network, steps: Steps) -> simpy.Event:
         if left == 0:
             done.succeed()
 
-    def launch() -> None:
+    def launch(_: simpy.Event) -> None:
         for lane in steps.lanes:
             _LaneRun(network, lane, lane_done).start()
+        if not steps.lanes:
+            done.succeed()
 
-    _schedule_call(env, steps.launch_s, launch if steps.lanes else lambda: _succeed(done))
+    simpy.Timeout(env, steps.launch_s).callbacks.append(launch)
     return done
-
-
-def _schedule_call(env: simpy.Environment, delay_s: float, call: Callable[[], None]) -> None:
-    simpy.Timeout(env, delay_s).callbacks.append(lambda _: call())
-
-
-def _succeed(event: simpy.Event) -> None:
-    event.succeed()
 
 
 @dataclass(slots=True)
@@ -75,7 +69,7 @@ class _LaneRun:
         transfer = self._transfers[number]
         key = (transfer.source, transfer.target)
         if key not in self._pairs:
-            self._pairs[key] = _Connection(self._lane.connection(*key))
+            self._pairs[key] = _Connection(self._lane.connections[key])
         return self._pairs[key]
 
     def _advance(self, pair: _Connection) -> None:

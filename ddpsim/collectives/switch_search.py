@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpsim.collectives.channel_search import speeds_of
+from ddpsim.collectives.totals import total_by_key
 from ddpsim.topology.node import NETWORK, NodeTemplate, VertexKind
 from ddpsim.topology.paths import Paths, find_paths
 
@@ -76,12 +77,8 @@ def _find_nearest_nics(template: NodeTemplate, gpus: Sequence[str], paths: Paths
 
 def _find_nic_rate(template: NodeTemplate, nics: Mapping[str, str], paths: Paths) -> float:
     """Return bytes per second that all heads can exchange with their NICs at once, each."""
-    loads: dict[str, float] = {}
-    for gpu, nic in nics.items():
-        for route in (paths[nic, gpu], paths[gpu, nic]):
-            for link, load in route.loads():
-                loads[link.name] = loads.get(link.name, 0.0) + load
-        for port in (f"{NETWORK}>{nic}", f"{nic}>{NETWORK}"):
-            loads[port] = loads.get(port, 0.0) + 1.0
+    routes = [route for gpu, nic in nics.items() for route in (paths[nic, gpu], paths[gpu, nic])]
+    ports = [(port, 1.0) for nic in nics.values() for port in (f"{NETWORK}>{nic}", f"{nic}>{NETWORK}")]
+    loads = total_by_key([*((link.name, load) for route in routes for link, load in route.loads()), *ports])
     capacities = {link.name: link.bandwidth for link in template.links}
     return min((capacities[link] / load for link, load in loads.items()), default=float("inf"))

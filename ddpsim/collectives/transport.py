@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.schedules import TransferSchedule
@@ -54,14 +53,14 @@ class ChannelSchedule:
 
     Attributes:
         chunk_bytes: bytes of one chunk.
-        connection: source and target participant to the way between.
+        connections: the way from source to target participant.
         window: transfers a pair may have under way, the ones still in their latency included.
         weight: share of a link against other traffic.
     """
 
     schedule: TransferSchedule
     chunk_bytes: float
-    connection: Callable[[int, int], Connection]
+    connections: Mapping[tuple[int, int], Connection]
     window: int = 1
     weight: float = 1.0
 
@@ -85,63 +84,41 @@ class Steps:
         return sum(len(lane.schedule.transfers) for lane in self.lanes)
 
 
-class Transport(Protocol):
-    """A backend on one placement: what a collective costs there."""
+class Transport(ABC):
+    """A backend on one placement: what a collective costs there.
 
-    @property
-    def backend(self) -> str:
-        """`nccl` or `gloo`."""
-
-    @property
-    def calibration(self) -> Calibration:
-        """The constants in force."""
-
-    @property
-    def capacities(self) -> Mapping[LinkId, float]:
-        """Bytes per second of each link that the demands load."""
-
-    @property
-    def streams_per_group(self) -> int:
-        """Collectives in flight a process group."""
-
-    @property
-    def hops(self) -> Mapping[str, float]:
-        """Kinds of hops of NCCL's ring, of `ddpsim.collectives.nccl.loads.GROUPS`; empty of other transports.
-
-        With what a byte takes on each, over what it takes on the slowest.
-        """
-
-    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:
-        """Return how an operation of `size_bytes` is carried out."""
-
-    def demand(self, operation: Operation, size_bytes: int) -> Demand:
-        """Return the demand of an operation of `size_bytes` on every rank, of a rooted one from or to rank 0."""
-
-    def time_s(self, operation: Operation, size_bytes: int) -> float:
-        """Return the time of that demand with nothing else in flight."""
-
-    def steps(self, operation: Operation, size_bytes: int) -> Steps:
-        """Return the operation as its single transfers."""
-
-    def allreduce(self, size_bytes: int) -> Demand:
-        """Return the demand of an allreduce."""
-
-    def allreduce_s(self, size_bytes: int) -> float:
-        """Return the time of an allreduce with nothing else in flight."""
-
-
-class ByOperation(ABC):
-    """What a transport carries out by operation, with the one that DDP asks for by its own name."""
+    Attributes:
+        backend: `nccl` or `gloo`.
+        calibration: the constants in force.
+        capacities: bytes per second of each link that the demands load.
+        streams_per_group: collectives in flight a process group.
+        hops: kinds of hops of NCCL's ring, of `ddpsim.collectives.nccl.loads.GROUPS`, with what a byte takes on each,
+            over what it takes on the slowest; empty of other transports.
+    """
 
     __slots__ = ()
 
+    backend: str
+    calibration: Calibration
+    capacities: Mapping[LinkId, float]
+    streams_per_group: int
+    hops: Mapping[str, float]
+
+    @abstractmethod
+    def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:
+        """Return how an operation of `size_bytes` is carried out."""
+
     @abstractmethod
     def demand(self, operation: Operation, size_bytes: int) -> Demand:
-        """Return the demand of an operation."""
+        """Return the demand of an operation of `size_bytes` on every rank, of a rooted one from or to rank 0."""
 
     @abstractmethod
     def time_s(self, operation: Operation, size_bytes: int) -> float:
         """Return the time of that demand with nothing else in flight."""
+
+    @abstractmethod
+    def steps(self, operation: Operation, size_bytes: int) -> Steps:
+        """Return the operation as its single transfers."""
 
     def allreduce(self, size_bytes: int) -> Demand:
         """Return the demand of an allreduce."""

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+)
 from pydantic_core import CoreSchema
 
 from ddpsim.documents.errors import document_error, format_value, join_errors, problems
-from ddpsim.errors import InputError
+from ddpsim.errors import InputError, UnitError
 
 MOST_ITEMS = 200_000
 """Items of a list or mapping at most: parameters, buckets, operators; chosen by hand, no model has as many."""
@@ -94,6 +103,18 @@ def _amount(value: float) -> float:
     if value < -_ROUNDING:
         raise document_error(f"{format_value(value)} is not a number from 0 on")
     return value
+
+
+def quantity(parse: Callable[[object], float]) -> BeforeValidator:
+    """Return what reads a number with its unit, as `ddpsim.units` has them."""
+
+    def validate(value: object) -> object:
+        try:
+            return parse(value)
+        except UnitError as error:
+            raise document_error(str(error)) from error
+
+    return BeforeValidator(validate)
 
 
 Text = Annotated[str, Field(min_length=1)]

@@ -73,8 +73,7 @@ def doubts_of(
     backend = options.backend_for(workload)
     if placement.world_size > 1 and options.comm == "real":
         found.append(_collective(placement, backend, calibration, options.algorithm, sizes))
-        found += _far_gpus(placement, backend, calibration, options.algorithm, sizes)
-        found += _collisions(placement, backend, calibration, options.algorithm, sizes)
+        found += _list_longer(placement, backend, calibration, options.algorithm, sizes)
     constants = _constants(backend, calibration)
     found += _list_measured_costs(constants)
     found += _list_encoding_doubts(constants, workload, options)
@@ -175,30 +174,19 @@ def _collective(
     return Doubt(f"allreduce over {collectives.family(placement, backend)}", f"{tests} on {where}", low, high, left)
 
 
-def _far_gpus(
+def _list_longer(
     placement: Placement, backend: str, calibration: Calibration | None, algorithm: str, sizes: Sequence[int]
-) -> list[Doubt]:
-    """Return the doubt of which GPUs of its nodes a job gets, where some are farther from the NIC than others."""
+) -> Iterator[Doubt]:
+    """Yield what may make collectives longer: which GPUs of its nodes a job gets, flows that hash onto one trunk."""
     if backend not in GPU_BACKENDS or collectives.covers(calibration, placement, backend, algorithm):
-        return []
-    wire = far_from_nics(placement, calibration, sizes, algorithm)
-    if wire is None:
-        return []
-    high = Assumptions(calibration, wire_factor=wire.high)
-    return [Doubt("GPUs far from the NIC", "`visible_devices` of the job in the machine's file", None, high)]
-
-
-def _collisions(
-    placement: Placement, backend: str, calibration: Calibration | None, algorithm: str, sizes: Sequence[int]
-) -> list[Doubt]:
-    """Return the doubt of flows that switches put onto one way to the spine; calibrated tables have them in them."""
-    if backend not in GPU_BACKENDS or collectives.covers(calibration, placement, backend, algorithm):
-        return []
-    wire = collisions(placement, sizes)
-    if wire is None:
-        return []
-    high = Assumptions(calibration, wire_factor=wire.high)
-    return [Doubt("ECMP collisions", "`routing: adaptive` in the machine's file, where switches do", None, high)]
+        return
+    far, hashed = far_from_nics(placement, calibration, sizes, algorithm), collisions(placement, sizes)
+    for name, remedy, wire in (
+        ("GPUs far from the NIC", "`visible_devices` of the job in the machine's file", far),
+        ("ECMP collisions", "`routing: adaptive` in the machine's file, where switches do", hashed),
+    ):
+        if wire is not None:
+            yield Doubt(name, remedy, None, Assumptions(calibration, wire_factor=wire.high))
 
 
 def _list_measured_costs(constants: Calibration) -> list[Doubt]:

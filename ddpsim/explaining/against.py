@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import hypot
 from statistics import median
 
@@ -61,7 +61,7 @@ class OperationTotals:
 
     def document(self) -> dict[str, object]:
         """Return it as JSON values."""
-        return {"count": self.count, "size_bytes": self.size_bytes, "wait_s": self.wait_s, "wire_s": self.wire_s}
+        return asdict(self)
 
     def text(self) -> str:
         """Return how many, and of what size in all, in words."""

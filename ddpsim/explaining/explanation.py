@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from ddpsim.explaining.bound import Bound, StepShares
 from ddpsim.explaining.clocks import Alignment
@@ -112,11 +112,7 @@ class Explanation:
             "late_untold": self.late_untold,
             "slow_link": None if self.link is None else self.link.document(),
             "bound": self.bound,
-            "shares": {
-                "device_s": self.shares.device_s,
-                "communication_s": self.shares.communication_s,
-                "host_s": self.shares.host_s,
-            },
+            "shares": asdict(self.shares),
             "collectives": [split.document() for split in self.splits],
             "excess_s": {str(rank): dict(phases) for rank, phases in self.excess_s.items()},
             "ranks": [rank.rank for rank in self.ranks.ranks],

@@ -9,7 +9,7 @@ and the one whose excess that is, is the cause.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 
 from ddpsim.explaining.seen import PHASES, SeenRank, SeenStep
@@ -58,14 +58,7 @@ class LateRank:
 
     def document(self) -> dict[str, object]:
         """Return it as JSON values."""
-        return {
-            "rank": self.rank,
-            "phase": self.phase,
-            "cause": self.cause,
-            "seconds": self.seconds,
-            "behind_s": self.behind_s,
-            "steps": self.steps,
-        }
+        return asdict(self)
 
 
 def late_rank(ranks: Sequence[SeenRank]) -> LateRank | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean, median
 
 from ddpsim.explaining.seen import SeenCollective, SeenRank
@@ -40,20 +40,7 @@ class MedianSplit:
 
     def document(self) -> dict[str, object]:
         """Return the split as JSON values."""
-        return {
-            "index": self.index,
-            "operation": self.operation,
-            "size_bytes": self.size_bytes,
-            "parameters": self.parameters,
-            "wait_s": self.wait_s,
-            "wire_s": self.wire_s,
-            "waits_s": {str(rank): seconds for rank, seconds in self.waits_s.items()},
-            "last_rank": self.last_rank,
-            "bound": self.bound,
-            "ready_s": self.ready_s,
-            "started_s": self.started_s,
-            "finished_s": self.finished_s,
-        }
+        return {**asdict(self), "waits_s": {str(rank): seconds for rank, seconds in self.waits_s.items()}}
 
 
 def splits_of(ranks: Sequence[SeenRank], world_size: int) -> tuple[MedianSplit, ...]:

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ddpsim.documents import join_errors, problems, quantity
 from ddpsim.documents.yaml_reading import line_of
-from ddpsim.errors import InputError, UnitError, UnknownNameError, join_problems
+from ddpsim.errors import InputError
 from ddpsim.units import parse_arithmetic, parse_bandwidth, parse_size
 
-
-def _quantity(parse: Callable[[object], float]) -> BeforeValidator:
-    def validate(value: object) -> object:
-        try:
-            return parse(value)
-        except UnitError as error:
-            raise PydanticCustomError("quantity", "{text}", {"text": str(error)}) from error
-
-    return BeforeValidator(validate)
-
-
-Bandwidth = Annotated[float, _quantity(parse_bandwidth)]
-Size = Annotated[float, _quantity(parse_size)]
-Peak = Annotated[float, _quantity(parse_arithmetic)]
+Bandwidth = Annotated[float, quantity(parse_bandwidth)]
+Size = Annotated[float, quantity(parse_size)]
+Peak = Annotated[float, quantity(parse_arithmetic)]
 
 
 class GpuFile(BaseModel):
@@ -65,19 +54,5 @@ def check_gpu(document: Mapping[str, object], place: str, text: str, example: st
     try:
         return dict(GpuFile.model_validate(document))
     except ValidationError as error:
-        problems = [_problem(entry, text) for entry in error.errors(include_url=False)]
-        raise InputError(join_problems(problems), place=place, remedy="write " + example) from None
-
-
-def _problem(entry: Any, text: str) -> str:
-    path = [part for part in entry["loc"] if part != "[key]"]
-    line = line_of(text, path) if text else None
-    where = f"{'.'.join(map(str, path))}{f' (line {line})' if line else ''}"
-    if entry["type"] == "extra_forbidden":
-        return f"{where}: {UnknownNameError.among('key', str(path[-1]), GpuFile.model_fields)}"
-    if entry["type"] == "missing":
-        return f"{'.'.join(map(str, path))}: the key is missing"
-    message = entry["msg"]
-    if entry["type"] == "quantity":
-        return f"{where}: {message}"
-    return f"{where}: {entry['input']!r}: {message[0].lower()}{message[1:]}"
+        found = problems(error, GpuFile, line=(lambda path: line_of(text, path)) if text else None)
+        raise join_errors(found, place, InputError, "write " + example) from None

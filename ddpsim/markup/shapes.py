@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddpsim.markup.templates import Markup, call_macro
 
@@ -34,11 +34,8 @@ def svg(shapes: Iterable[SvgShape], label: str, **attributes: object) -> Markup:
         attributes: of the `svg` element.
     """
     given = {**attributes, "role": "img", "aria-label": label}
-    return call_macro("parts.html", "svg", [_write_texts(shape) for shape in shapes], _texts(given))
-
-
-def _write_texts(shape: SvgShape) -> SvgShape:
-    return SvgShape(shape.tag, _texts(shape.attributes), shape.text, shape.title)
+    drawn = [replace(shape, attributes=_texts(shape.attributes)) for shape in shapes]
+    return call_macro("parts.html", "svg", drawn, _texts(given))
 
 
 def _texts(attributes: Mapping[str, object]) -> dict[str, str]:

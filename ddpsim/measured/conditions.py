@@ -31,7 +31,8 @@ class Conditions:
     def of(cls, table: MeasuredTable) -> Conditions:
         """Return the conditions of `table`."""
         header = table.header
-        forced = _parse_forced(header.get("algorithm", ""))
+        stated = header.get("algorithm", "").lower()
+        forced = next((name for name in ("ring", "tree", "nvls") if stated.startswith(name)), "auto")
         simple = header.get("proto", "").lower().startswith("simple")
         return cls(_version(header.get("nccl", "")), forced, _gpus_per_process(header), table.isolated, simple)
 
@@ -39,10 +40,6 @@ class Conditions:
 def _version(text: str) -> int | None:
     match = re.match(r"(\d{1,9})\.(\d{1,9})(?!\d)", text)
     return int(match[1]) * 1000 + int(match[2]) if match else None
-
-
-def _parse_forced(text: str) -> str:
-    return next((name for name in ("ring", "tree", "nvls") if text.lower().startswith(name)), "auto")
 
 
 def _gpus_per_process(header: Mapping[str, str]) -> int:

@@ -58,8 +58,10 @@ def parse(lines: Sequence[str], place: str) -> list[MeasuredTable]:
             refused = _make_operation_error(match[1], where) if stated is None else refused
         elif names := _names(line):
             columns = names
-            _refuse_processor_time(names, where)
-        elif _is_units(line):
+            if "time" not in names:
+                place = f"{where}, column cputime"
+                raise CalibrationError("a processor's time", place=place, remedy="measure without -C")
+        elif line.lstrip("#").split()[:1] == ["(B)"]:
             if "(us)" not in line:
                 raise CalibrationError(f"units {line.strip('# ')}", place=where, remedy="times are wanted in (us)")
         elif not line.startswith("#") and _is_row(line.split()) and (stated is not None or refused is None):
@@ -136,17 +138,8 @@ def _names(line: str) -> list[str] | None:
     return names if {"size", "bytes"} & set(names[:1]) and {"time", "cputime"} & set(names) else None
 
 
-def _is_units(line: str) -> bool:
-    return line.lstrip("#").split()[:1] == ["(B)"]
-
-
 def _is_row(words: Sequence[str]) -> bool:
     return bool(words and _ROW.fullmatch(words[0]) and (len(words) == 1 or _ROW.fullmatch(words[1])))
-
-
-def _refuse_processor_time(names: Sequence[str], place: str) -> None:
-    if "time" not in names:
-        raise CalibrationError("a processor's time", place=f"{place}, column cputime", remedy="measure without -C")
 
 
 def _cells(

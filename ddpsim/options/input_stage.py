@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ddpsim.errors import InputError
@@ -91,15 +91,7 @@ class InputStage:
 
     def document(self) -> dict[str, Any]:
         """Return it as a workload file has it."""
-        return {
-            "load_s": self.load_s,
-            "workers": self.workers,
-            "copy_bytes": self.copy_bytes,
-            "rate_Bps": self.rate_Bps,
-            "pinned": self.pinned,
-            "queued": self.queued,
-            "pipelined": self.pipelined,
-        }
+        return {name: told for name, told in asdict(self).items() if name != "in_turn"}
 
 
 def input_stage(text: str) -> InputStage:

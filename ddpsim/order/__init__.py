@@ -9,58 +9,36 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ddpsim.order.agreement import OrderReport as OrderReport
-    from ddpsim.order.agreement import kendall_tau as kendall_tau
-    from ddpsim.order.agreement import order_report as order_report
-    from ddpsim.order.agreement import plan_tau as plan_tau
-    from ddpsim.order.agreement import ready_tau as ready_tau
-    from ddpsim.order.arrivals import Arrivals as Arrivals
-    from ddpsim.order.arrivals import arrivals_of as arrivals_of
-    from ddpsim.order.arrivals import from_times as from_times
-    from ddpsim.order.consensus import CONSENSUS as CONSENSUS
-    from ddpsim.order.consensus import arrange as arrange
-    from ddpsim.order.policy import OrderPolicy as OrderPolicy
-    from ddpsim.order.predictors import ByBranch as ByBranch
-    from ddpsim.order.predictors import ByContext as ByContext
-    from ddpsim.order.predictors import ExponentialMean as ExponentialMean
-    from ddpsim.order.predictors import LastArrival as LastArrival
-    from ddpsim.order.predictors import MeanReady as MeanReady
-    from ddpsim.order.predictors import Predictor as Predictor
-    from ddpsim.order.predictors import predictor as predictor
-    from ddpsim.order.rebuild import Never as Never
-    from ddpsim.order.rebuild import Once as Once
-    from ddpsim.order.rebuild import OnDrift as OnDrift
-    from ddpsim.order.rebuild import Rebuild as Rebuild
-    from ddpsim.order.replay import OrderExchange as OrderExchange
-    from ddpsim.order.replay import Rebuilt as Rebuilt
-    from ddpsim.order.replay import conferences as conferences
+    from ddpsim.order.agreement import OrderReport, kendall_tau, order_report, plan_tau, ready_tau
+    from ddpsim.order.arrivals import Arrivals, arrivals_of, from_times
+    from ddpsim.order.consensus import CONSENSUS, arrange
+    from ddpsim.order.policy import OrderPolicy
+    from ddpsim.order.predictors import (
+        ByBranch,
+        ByContext,
+        ExponentialMean,
+        LastArrival,
+        MeanReady,
+        Predictor,
+        predictor,
+    )
+    from ddpsim.order.rebuild import Never, Once, OnDrift, Rebuild
+    from ddpsim.order.replay import OrderExchange, Rebuilt, conferences
+
+__all__ = [
+    "CONSENSUS", "Arrivals", "ByBranch", "ByContext", "ExponentialMean", "LastArrival", "MeanReady", "Never", "OnDrift",
+    "Once", "OrderExchange", "OrderPolicy", "OrderReport", "Predictor", "Rebuild", "Rebuilt", "arrange", "arrivals_of",
+    "conferences", "from_times", "kendall_tau", "order_report", "plan_tau", "predictor", "ready_tau",
+]  # fmt: skip
 
 _MODULES = {
-    "CONSENSUS": "consensus",
-    "Arrivals": "arrivals",
-    "ByBranch": "predictors",
-    "ByContext": "predictors",
-    "ExponentialMean": "predictors",
-    "LastArrival": "predictors",
-    "MeanReady": "predictors",
-    "Never": "rebuild",
-    "OnDrift": "rebuild",
-    "Once": "rebuild",
-    "OrderExchange": "replay",
-    "OrderPolicy": "policy",
-    "OrderReport": "agreement",
-    "Predictor": "predictors",
-    "Rebuild": "rebuild",
-    "Rebuilt": "replay",
-    "arrange": "consensus",
-    "arrivals_of": "arrivals",
-    "conferences": "replay",
-    "from_times": "arrivals",
-    "kendall_tau": "agreement",
-    "order_report": "agreement",
-    "plan_tau": "agreement",
-    "predictor": "predictors",
-    "ready_tau": "agreement",
+    "agreement": ("OrderReport", "kendall_tau", "order_report", "plan_tau", "ready_tau"),
+    "arrivals": ("Arrivals", "arrivals_of", "from_times"),
+    "consensus": ("CONSENSUS", "arrange"),
+    "policy": ("OrderPolicy",),
+    "predictors": ("ByBranch", "ByContext", "ExponentialMean", "LastArrival", "MeanReady", "Predictor", "predictor"),
+    "rebuild": ("Never", "OnDrift", "Once", "Rebuild"),
+    "replay": ("OrderExchange", "Rebuilt", "conferences"),
 }
 """Where each name stands: a plain prediction, which has no order policy, reads none of these modules."""
 
@@ -69,11 +47,12 @@ def __getattr__(name: str) -> "Any":
     """Import what `name` needs and return it."""
     import importlib
 
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     """Return the public names, without the modules that this one needs itself."""
-    return sorted({*(name for name in globals() if name.startswith("__")), *_MODULES})
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})

@@ -98,7 +98,7 @@ def generate_trace(statistics: Statistics) -> OrderTrace:
     """Return a trace drawn with `statistics`; the same ones give the same trace."""
     rng = np.random.default_rng(statistics.seed)
     kept = [_Rank(statistics, np.random.default_rng([statistics.seed, 1, rank])) for rank in range(statistics.ranks)]
-    kinds = _kinds(statistics, rng)
+    kinds = [_draw_left_out(statistics, rng) for _ in range(statistics.contexts)]
     for _ in range(statistics.steps):
         common = rng.random() < statistics.shared
         together = _Draw.of(statistics, rng, kinds) if common else None
@@ -123,10 +123,6 @@ class _Draw:
             number = int(rng.integers(len(kinds)))
             return cls(kinds[number], number)
         return cls(_draw_left_out(statistics, rng), None)
-
-
-def _kinds(statistics: Statistics, rng: np.random.Generator) -> list[Blocks]:
-    return [_draw_left_out(statistics, rng) for _ in range(statistics.contexts)]
 
 
 def _draw_left_out(statistics: Statistics, rng: np.random.Generator) -> Blocks:

@@ -24,7 +24,7 @@ from ddpsim.simulation import simulate
 from ddpsim.simulation.job_run import WARM_UP
 from ddpsim.simulation.representatives import LATEST, SimulatedRank
 from ddpsim.topology.graph import Placement
-from ddpsim.workload.iteration_profile import IterationProfile, merge_latest, paces
+from ddpsim.workload.iteration_profile import merge_latest, paces
 from ddpsim.workload.order_trace import OrderTrace
 
 if TYPE_CHECKING:
@@ -165,11 +165,8 @@ def replayed(trace: OrderTrace, world_size: int, options: Options) -> list[Simul
     first = trace.workloads[0]
     draws = [SimulatedRank(0, range(1), first, seen(0).pace, recorded[0], (seen(0),))]
     if trace.ranks > 1:
-        others = [_latest([recorded[rank][k] for rank in range(1, trace.ranks)]) for k in range(count)]
+        late_s = [0.0] * (trace.ranks - 1)
+        others = [merge_latest([paced[k] for paced in recorded[1:]], late_s) for k in range(count)]
         known = [seen(rank) for rank in range(1, trace.ranks)]
         draws.append(SimulatedRank(LATEST, range(1, trace.ranks), first, lambda k: others[k % count], others, known))
     return draws
-
-
-def _latest(found: list[IterationProfile]) -> IterationProfile:
-    return merge_latest(found, [0.0] * len(found))

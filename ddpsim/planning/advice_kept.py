@@ -19,21 +19,11 @@ from ddpsim.workers.kept import Task
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTwoNodeCost:
-    """What is kept of `TwoNodeCost`: all but its row."""
-
-    ranks: int
-    together_s: float
-    apart_s: float
-    cost: Band
-
-
-@dataclass(frozen=True, slots=True)
 class KeptAdvice:
     """What is kept of advice: all but its row."""
 
     break_even: tuple[tuple[What, float | None, float | None, float | None, str], ...]
-    apart: KeptTwoNodeCost | None
+    apart: tuple[int, float, float, Band] | None
     accumulating: tuple[tuple[int, Band], ...]
 
     @classmethod
@@ -42,7 +32,7 @@ class KeptAdvice:
         apart = advice.apart
         return cls(
             tuple((found.what, found.value, found.low, found.high, found.why) for found in advice.break_even),
-            None if apart is None else KeptTwoNodeCost(apart.ranks, apart.together_s, apart.apart_s, apart.cost),
+            None if apart is None else (apart.ranks, apart.together_s, apart.apart_s, apart.cost),
             tuple((each.every, each.saving) for each in advice.accumulating),
         )
 
@@ -58,7 +48,7 @@ def advice_task(
         efficiency: as that of `advise`.
     """
     keys = Keys("advice", efficiency)
-    known = [keys.of(*point.parts()) for point in points]
+    known = [keys.of(*point.parts) for point in points]
     return Task(partial(_entry, efficiency), rows, known, _name_row, restore_advice)
 
 
@@ -69,11 +59,10 @@ def restore_advice(row: ComparisonRow, entry: JournalEntry) -> Advice:
         ValueError: as `read_entry`.
     """
     kept = read_entry(KeptAdvice, entry)
-    apart = kept.apart
     return Advice(
         row,
         tuple(BreakEven(row, *found) for found in kept.break_even),
-        None if apart is None else TwoNodeCost(row, apart.ranks, apart.together_s, apart.apart_s, apart.cost),
+        None if kept.apart is None else TwoNodeCost(row, *kept.apart),
         tuple(AccumulationAdvice(row, every, saving) for every, saving in kept.accumulating),
     )
 

@@ -165,7 +165,7 @@ class ComparisonRequest:
                     list(_list_wired(topology, rates)), self.precisions, self.batch_sizes, self.nodes, each
                 ):
                     yield ComparisonPoint(
-                        model.on(wired, batch, precision, base), wired, count, asked, self.gpus_per_node,
+                        model.on(wired, batch, precision, base), wired, count, self.gpus_per_node, asked,
                         self.calibration, model.name, machine, rate,
                     )  # fmt: skip
 

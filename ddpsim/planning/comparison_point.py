@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.bound import Bound, bound_of
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.efficiency import efficiency_of, local_s
@@ -15,13 +14,10 @@ from ddpsim.planning.lost import without_each
 from ddpsim.prediction.kept import KeptPrediction, restore_prediction
 from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
-from ddpsim.topology.cluster import Topology
 from ddpsim.units import format_count
 from ddpsim.workers.journal import JournalEntry
 from ddpsim.workers.kept import Task
-from ddpsim.workload import Workload
 
 LinkRate = tuple[str, float]
 """A link, as `with_link_rate` takes it, and its rate in bytes per second."""
@@ -37,7 +33,7 @@ class KeptPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class ComparisonPoint:
+class ComparisonPoint(PlacedJob):
     """One row to be predicted.
 
     Attributes:
@@ -47,12 +43,6 @@ class ComparisonPoint:
         rate: the link whose rate was set.
     """
 
-    workload: Workload
-    topology: Topology
-    nodes: int | None
-    options: Options
-    gpus_per_node: int | None
-    calibration: Calibration | None
     model: str
     machine: str
     rate: LinkRate | None
@@ -92,10 +82,7 @@ class ComparisonPoint:
         kept = read_entry(KeptPoint, entry)
         link, rate = self.rate or (None, None)
         return ComparisonRow(
-            prediction=restore_prediction(
-                kept.prediction,
-                PlacedJob(self.workload, self.topology, self.nodes, self.gpus_per_node, self.options, self.calibration),
-            ),
+            prediction=restore_prediction(kept.prediction, self),
             machine=self.machine,
             model=self.model,
             efficiency=kept.efficiency,
@@ -104,13 +91,9 @@ class ComparisonPoint:
             link_rate=rate,
         )
 
-    def parts(self) -> tuple[object, ...]:
-        """Return all that its row rests on."""
-        return self.workload, self.topology, self.nodes, self.options, self.gpus_per_node, self.calibration
-
 
 def rows_task(points: Sequence[ComparisonPoint]) -> Task[ComparisonPoint]:
     """Return the rows of points as a task."""
     keys = Keys("compare")
-    known = [keys.of(*point.parts()) for point in points]
+    known = [keys.of(*point.parts) for point in points]
     return Task(ComparisonPoint.entry, points, known, recall=ComparisonPoint.row)

@@ -20,7 +20,6 @@ from ddpsim.prediction.kept import KeptPrediction, restore_prediction
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import take_names
 from ddpsim.prediction.placed_job import PlacedJob
-from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
@@ -50,17 +49,15 @@ class KeptRow:
     def of(cls, row: PlanRow) -> KeptRow:
         """Return what is kept of `row`."""
         return cls(
-            KeptPrediction.of(row.default),
-            None if row.best is row.default else KeptPrediction.of(row.best),
-            row.sweep,
-            row.fastest_s,
-            row.bound,
-            tuple(constant.name for constant in row.priors),
-            row.gain_low,
-            row.gain_high,
-            row.savings,
-            row.others,
+            default=KeptPrediction.of(row.default),
+            best=None if row.best is row.default else KeptPrediction.of(row.best),
+            priors=tuple(constant.name for constant in row.priors),
+            **{name: getattr(row, name) for name in _AS_THEY_ARE},
         )
+
+
+_AS_THEY_ARE = ("sweep", "fastest_s", "bound", "gain_low", "gain_high", "savings", "others")
+"""Fields of a row that are kept as they are."""
 
 
 @take_names
@@ -96,24 +93,13 @@ def plan(
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(PlacedJob):
     """One machine and node count of a plan, and all that its row rests on."""
 
-    workload: Workload
-    topology: Topology
-    nodes: int | None
     caps: Sequence[BucketCaps] | None
-    options: Options
-    gpus_per_node: int | None
-    calibration: Calibration | None
 
     def __str__(self) -> str:
         return self.topology.name if self.nodes is None else f"{self.topology.name}, {format_count(self.nodes, 'node')}"
-
-    @property
-    def job(self) -> PlacedJob:
-        """The job whose buckets are looked for."""
-        return PlacedJob(self.workload, self.topology, self.nodes, self.gpus_per_node, self.options, self.calibration)
 
     def entry(self, progress: Progress | None = None) -> JournalEntry:
         """Return what is kept of its row.
@@ -121,7 +107,7 @@ class Cell:
         Raises:
             InputError: as `predict`; and a figure that JSON lacks.
         """
-        row = best_buckets(self.job, self.caps, progress)
+        row = best_buckets(self, self.caps, progress)
         return entry_of(KeptRow.of(row), row.best, str(self))
 
     def row(self, entry: JournalEntry) -> PlanRow:
@@ -131,23 +117,14 @@ class Cell:
             ValueError: as `read_entry`.
         """
         kept = read_entry(KeptRow, entry)
-        default = self._restore(kept.default)
+        default = restore_prediction(kept.default, self)
         constants = constants_in_force(self.options.backend_for(default.workload), self.calibration)
         return PlanRow(
-            best=default if kept.best is None else self._restore(kept.best),
+            best=default if kept.best is None else restore_prediction(kept.best, self),
             default=default,
-            sweep=kept.sweep,
-            fastest_s=kept.fastest_s,
-            bound=kept.bound,
             priors=tuple(constants[name] for name in kept.priors),
-            gain_low=kept.gain_low,
-            gain_high=kept.gain_high,
-            savings=kept.savings,
-            others=kept.others,
+            **{name: getattr(kept, name) for name in _AS_THEY_ARE},
         )
-
-    def _restore(self, kept: KeptPrediction) -> Prediction:
-        return restore_prediction(kept, self.job)
 
 
 def places_of(topologies: Sequence[Topology], nodes: Sequence[int | None]) -> list[tuple[Topology, int | None]]:
@@ -177,7 +154,7 @@ def cells_of(
     if caps is not None:
         check_given("caps", caps)
     return [
-        Cell(model.on(topology, options=options), topology, count, caps, options, gpus_per_node, calibration)
+        Cell(model.on(topology, options=options), topology, count, gpus_per_node, options, calibration, caps)
         for topology, count in places
     ]
 
@@ -185,8 +162,7 @@ def cells_of(
 def task_of(cells: Sequence[Cell]) -> Task[Cell]:
     """Return the rows of cells as a task."""
     keys = Keys("plan")
-    told = [(c.workload, c.topology, c.nodes, c.caps, c.options, c.gpus_per_node, c.calibration) for c in cells]
-    return Task(Cell.entry, cells, [keys.of(*parts) for parts in told], recall=Cell.row)
+    return Task(Cell.entry, cells, [keys.of(*cell.parts, cell.caps) for cell in cells], recall=Cell.row)
 
 
 def report_of(name: str, cells: Sequence[Cell], entries: Sequence[JournalEntry]) -> PlanReport:

@@ -196,7 +196,7 @@ class SearchQuestion:
 
     def _cell(self, run: CandidateRun, quick: QuickStep) -> Cell:
         caps = () if quick.caps is None else (quick.caps,)
-        return Cell(run.workload, self.topology, self.nodes, caps, run.options, self.gpus_per_node, self.calibration)
+        return Cell(run.workload, self.topology, self.nodes, self.gpus_per_node, run.options, self.calibration, caps)
 
 
 @dataclass(slots=True)

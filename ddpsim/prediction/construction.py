@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 import simpy
 
@@ -53,12 +53,7 @@ class ConstructionMessage:
 
     def document(self) -> dict[str, object]:
         """Return the message as JSON values."""
-        return {
-            "operation": self.operation.value,
-            "size_bytes": self.size_bytes,
-            "tensors": self.tensors,
-            "finished_s": self.finished_s,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +106,7 @@ def construct(job: ResolvedJob) -> Construction:
 
 def _finish_message(message: ConstructionMessage, nodes: list[int], times: NodeTimes) -> ConstructionMessage:
     last_s = max(times.end[node] for node in nodes)
-    return ConstructionMessage(message.operation, message.size_bytes, message.tensors, last_s)
+    return replace(message, finished_s=last_s)
 
 
 class _Constructor:

@@ -41,6 +41,12 @@ SLACK = (0.02, 0.12)
 `max_memory_reserved` over `max_memory_allocated` of training steps without changing shapes."""
 
 
+_PARTS = (
+    "parameters_bytes", "gradients_bytes", "optimizer_bytes", "buckets_bytes", "activations_bytes", "gathered_bytes",
+    "resident_bytes", "host_bytes",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Device memory of one rank.
@@ -165,14 +171,7 @@ class Memory:
     def document(self) -> dict[str, object]:
         """Return the `memory` document of a prediction."""
         return {
-            "parameters_bytes": self.parameters_bytes,
-            "gradients_bytes": self.gradients_bytes,
-            "optimizer_bytes": self.optimizer_bytes,
-            "buckets_bytes": self.buckets_bytes,
-            "activations_bytes": self.activations_bytes,
-            "gathered_bytes": self.gathered_bytes,
-            "resident_bytes": self.resident_bytes,
-            "host_bytes": self.host_bytes,
+            **{name: getattr(self, name) for name in _PARTS},
             "alive_bytes": self.step_bytes,
             "total_bytes": int(self._needed(1 + sum(SLACK) / 2)),
             "capacity_bytes": self.capacity_bytes,

@@ -60,22 +60,19 @@ def _is_name(value: object) -> bool:
     return isinstance(value, (str, os.PathLike))
 
 
-def _workload(name: str, value: Any, wanted: str) -> Any:
-    if _is_name(value):
-        return os.fspath(value) if "str" in wanted else load_workload(os.fspath(value))
-    if not isinstance(value, Workload) and type(value).__name__ not in wanted:
-        remedy = "give a name that `ddpsim workload list` shows, a file's path, or a `Workload`"
-        raise InputError(f"{_format_value(value)} is no workload", place=name, remedy=remedy)
-    return value
+def _of_kind(
+    kinds: tuple[type, ...], what: str, remedy: str, load: Callable[[str], object] | None = None
+) -> Callable[[str, Any, str], Any]:
+    """Return what takes values of `kinds` alone, and where they are read from files also names and paths of those."""
 
+    def check(name: str, value: Any, wanted: str) -> Any:
+        if load is not None and _is_name(value):
+            return os.fspath(value) if "str" in wanted else load(os.fspath(value))
+        if not isinstance(value, kinds) and type(value).__name__ not in wanted:
+            raise InputError(f"{_format_value(value)} is no {what}", place=name, remedy=remedy)
+        return value
 
-def _topology(name: str, value: Any, wanted: str) -> Any:
-    if _is_name(value):
-        return os.fspath(value) if "str" in wanted else load_topology(os.fspath(value))
-    if not isinstance(value, Cluster):
-        remedy = "give a name that `ddpsim topo list` shows, a file's path, or a `Topology`"
-        raise InputError(f"{_format_value(value)} is no machine", place=name, remedy=remedy)
-    return value
+    return check
 
 
 def _count(name: str, value: Any, wanted: str) -> Any:
@@ -116,14 +113,6 @@ def _link_rates(name: str, value: Any, wanted: str) -> Any:
     return value
 
 
-def _prices(name: str, value: Any, wanted: str) -> Any:
-    del wanted
-    if not isinstance(value, Mapping):
-        remedy = "give them by machine, e.g. {'dgx-a100': '32.77USD/h'}"
-        raise InputError(f"{_format_value(value)} is no prices by machine", place=name, remedy=remedy)
-    return value
-
-
 def _cap(name: str, value: Any, wanted: str) -> Any:
     del wanted
     if isinstance(value, BucketCaps):
@@ -135,31 +124,10 @@ def _cap(name: str, value: Any, wanted: str) -> Any:
     )
 
 
-def _text(name: str, value: Any, wanted: str) -> Any:
-    del wanted
-    if value is not None and not isinstance(value, str):
-        raise InputError(f"{_format_value(value)} is no text", place=name, remedy="give a text")
-    return value
+def _load_calibration(path: str) -> Calibration:
+    from ddpsim.collectives.calibration_file import load_calibration
 
-
-def _options(name: str, value: Any, wanted: str) -> Any:
-    del wanted
-    if value is not None and not isinstance(value, Options):
-        remedy = "give e.g. `Options(caps=BucketCaps(bucket_cap_mb=25))`"
-        raise InputError(f"{_format_value(value)} is no `Options`", place=name, remedy=remedy)
-    return value
-
-
-def _calibration(name: str, value: Any, wanted: str) -> Any:
-    del wanted
-    if _is_name(value):
-        from ddpsim.collectives.calibration_file import load_calibration
-
-        return load_calibration(os.fspath(value))
-    if value is not None and not isinstance(value, Calibration):
-        what, remedy = f"{_format_value(value)} is no calibration", "give a file's path, or a `Calibration`"
-        raise InputError(what, place=name, remedy=remedy)
-    return value
+    return load_calibration(path)
 
 
 def _accept_several(one: Callable[[str, Any, str], Any]) -> Callable[[str, Any, str], Any]:
@@ -182,6 +150,12 @@ def _format_value(value: object) -> str:
     return f"{value!r}" if isinstance(value, (str, int, float, bool, type(None))) else f"a `{type(value).__name__}`"
 
 
+_MODEL = "give a name that `ddpsim workload list` shows, a file's path, or a `Workload`"
+_workload = _of_kind((Workload,), "workload", _MODEL, load_workload)
+_MACHINE = "give a name that `ddpsim topo list` shows, a file's path, or a `Topology`"
+_topology = _of_kind((Cluster,), "machine", _MACHINE, load_topology)
+_text = _of_kind((str, type(None)), "text", "give a text")
+
 _TAKEN: Mapping[str, Callable[[str, Any, str], Any]] = {
     "workload": _workload,
     "workloads": _accept_several(_workload),
@@ -194,11 +168,13 @@ _TAKEN: Mapping[str, Callable[[str, Any, str], Any]] = {
     "schemes": _accept_several(_text),
     "caps": _accept_several(_cap),
     "link_rates": _link_rates,
-    "prices": _prices,
+    "prices": _of_kind((Mapping,), "prices by machine", "give them by machine, e.g. {'dgx-a100': '32.77USD/h'}"),
     "samples_per_epoch": _number,
     "efficiency": _number,
-    "options": _options,
-    "calibration": _calibration,
+    "options": _of_kind((Options, type(None)), "`Options`", "give e.g. `Options(caps=BucketCaps(bucket_cap_mb=25))`"),
+    "calibration": _of_kind(
+        (Calibration, type(None)), "calibration", "give a file's path, or a `Calibration`", _load_calibration
+    ),
 }
 """By the name of a parameter, what makes the argument of what was given."""
 

@@ -17,7 +17,6 @@ from ddpsim.doubts.spreads import SLOW_HOST, SLOW_HOST_MEDIAN
 from ddpsim.prediction.predict import periods_under, predict
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation.communication import Assumptions
-from ddpsim.topology.declared import Cluster
 
 _MATTERS = 0.01
 """Share of a step from which on the other case is worth a word."""
@@ -50,15 +49,21 @@ def predict_other_reach(prediction: Prediction) -> ConditionalStep | None:
     It is known where NVLinks join them, where their driver or the machine's file says, and where a calibration measured
     the machine.
     """
-    options, placement = prediction.options, prediction.placement
-    backend = options.backend_for(prediction.workload)
-    if backend != "nccl" or options.comm != "real" or covers(prediction.calibration, placement, backend):
-        return None
-    found = find_other_reach(placement)
+    placement = prediction.placement
+    found = None if _is_known(prediction) else find_other_reach(placement)
     if found is None:
         return None
     condition, setting, changed = found
-    step_s = _predict_changed(prediction, changed).step_s
+    step_s = predict(
+        prediction.workload,
+        changed,
+        nodes=prediction.nodes,
+        gpus_per_node=placement.all_gpus_per_node,
+        options=prediction.options,
+        calibration=prediction.calibration,
+        local_s=prediction.local_s,
+        brief=True,
+    ).step_s
     moved = abs(step_s[0] / prediction.step_s[0] - 1)
     return ConditionalStep(condition, setting, step_s) if moved >= _MATTERS else None
 
@@ -68,15 +73,14 @@ def predict_slow_host(prediction: Prediction) -> ConditionalStep | None:
 
     A calibration that measured the machine knows it.
     """
-    options, placement = prediction.options, prediction.placement
-    backend = options.backend_for(prediction.workload)
-    if backend != "nccl" or options.comm != "real" or covers(prediction.calibration, placement, backend):
+    placement = prediction.placement
+    if _is_known(prediction) or placement.world_size == 1 or placement.nodes > 1:
         return None
-    if placement.world_size == 1 or placement.nodes > 1 or family(placement, backend) != THROUGH_HOST:
+    if family(placement, "nccl") != THROUGH_HOST:
         return None
     factors = [math.exp(end) for end in (SLOW_HOST_MEDIAN, SLOW_HOST.low, SLOW_HOST.high)]
     assumed = [Assumptions(prediction.calibration, wire_factor=partial(_constant, factor)) for factor in factors]
-    micro_batches = options.accumulate
+    micro_batches = prediction.options.accumulate
     middle, low, high = (each.iteration_s * micro_batches for each in periods_under(prediction, assumed, None))
     condition = "if allreduces take 4 to 7 times as long, as in one site's containers"
     return ConditionalStep(condition, "GPUs in containers (Docker, Kubernetes)", (middle, low, high))
@@ -86,14 +90,8 @@ def _constant(factor: float, size_bytes: int) -> float:
     return factor
 
 
-def _predict_changed(prediction: Prediction, changed: Cluster) -> Prediction:
-    return predict(
-        prediction.workload,
-        changed,
-        nodes=prediction.nodes,
-        gpus_per_node=prediction.placement.all_gpus_per_node,
-        options=prediction.options,
-        calibration=prediction.calibration,
-        local_s=prediction.local_s,
-        brief=True,
-    )
+def _is_known(prediction: Prediction) -> bool:
+    """Whether nothing of how NCCL gets between its GPUs is in doubt: it is not NCCL, or was measured there."""
+    options = prediction.options
+    backend = options.backend_for(prediction.workload)
+    return backend != "nccl" or options.comm != "real" or covers(prediction.calibration, prediction.placement, backend)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from ddpsim.strict import list_mappings
 from ddpsim.tables import Column, ResultTable, break_line
 from ddpsim.trace.records import PathSpan, Trace
 from ddpsim.units import format_time
@@ -31,7 +31,7 @@ class Sensitivity:
     @classmethod
     def read(cls, document: Mapping[str, object]) -> tuple[Sensitivity, ...]:
         """Return those that a checked predict document tells, the most first."""
-        told = _get_list(document, "sensitivities")
+        told = list_mappings(document.get("sensitivities"))
         return tuple(cls(each["resource"], each["saved_s"], each.get("retimed", False)) for each in told)
 
     def document(self) -> dict[str, object]:
@@ -69,11 +69,10 @@ class CriticalPath:
     @classmethod
     def read(cls, document: Mapping[str, object]) -> CriticalPath | None:
         """Return the path that a checked predict document tells; None where it tells none."""
-        found = {str(each["cause"]): float(each["seconds"]) for each in _get_list(document, "critical_path")}
+        causes, listed = (list_mappings(document.get(key)) for key in ("critical_path", "critical_path_spans"))
+        found = {str(each["cause"]): float(each["seconds"]) for each in causes}
         names = ("stream", "cause", "start_s", "end_s")
-        spans = [
-            PathSpan(**{name: each[name] for name in names}) for each in _get_list(document, "critical_path_spans")
-        ]
+        spans = [PathSpan(**{name: each[name] for name in names}) for each in listed]
         return cls(found, spans) if found else None
 
     def entries(self) -> dict[str, object]:
@@ -121,8 +120,3 @@ def sensitivity_table(found: Sequence[Sensitivity], iteration_s: float, steps: i
         Column("of the step", lambda each: f"{100 * each.saved_s / iteration_s:.2f} %"),
     )
     return ResultTable.of(columns, [each for each in found if each.saved_s >= _MATTERS * iteration_s])
-
-
-def _get_list(document: Mapping[str, object], key: str) -> list[Mapping[str, Any]]:
-    found = document.get(key)
-    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []

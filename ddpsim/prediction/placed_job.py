@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.simulation import Options
@@ -26,3 +26,8 @@ class PlacedJob:
     gpus_per_node: int | None
     options: Options
     calibration: Calibration | None
+
+    @property
+    def parts(self) -> tuple[object, ...]:
+        """All that its prediction rests on."""
+        return tuple(getattr(self, each.name) for each in fields(PlacedJob))

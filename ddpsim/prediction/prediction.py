@@ -24,6 +24,7 @@ from ddpsim.simulation.engine import Simulated
 from ddpsim.tables import ResultTable
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.trace.metrics import Summary, summarise
+from ddpsim.trace.records import MOMENTS
 from ddpsim.trace.tables import PREDICTED_BUCKETS, bucket_table, parts_table
 from ddpsim.units import format_count, format_time
 from ddpsim.version import __version__
@@ -371,12 +372,7 @@ class Prediction:
                     "size_bytes": b.size_bytes,
                     "wire_bytes": b.size_bytes if self.options.by_schedule else self.wire_bytes(b.parameters),
                     "parameters": list(b.parameters),
-                    "ready_s": b.ready_s,
-                    "launched_s": b.launched_s,
-                    "started_s": b.started_s,
-                    "wire_s": b.wire_s,
-                    "finished_s": b.finished_s,
-                    "written_s": b.written_s,
+                    **{moment: getattr(b, moment) for moment in MOMENTS},
                 }
                 for b in self.summary.buckets
             ],

@@ -10,7 +10,7 @@ from ddpsim.charts.steps import Step, step_charts
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.comparison import Comparison
 from ddpsim.planning.comparison_row import ComparisonRow
-from ddpsim.planning.ranking import describe_overlap, list_unranked
+from ddpsim.planning.ranking import describe_overlap
 from ddpsim.prediction.document import micro_batches, scale_to_step
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
@@ -24,7 +24,7 @@ from ddpsim.report.rows import (
     number,
     step_of,
 )
-from ddpsim.report.wording import format_number_band, format_one_step, format_where, step
+from ddpsim.report.wording import format_number_band, format_one_step, format_unranked, step
 from ddpsim.tables import GBPS
 from ddpsim.units import format_count
 
@@ -132,9 +132,7 @@ def _verdict(comparison: Comparison, bests: Mapping[str, ComparisonRow | None]) 
             first.append(f"{f'{model}: {near}' if len(bests) > 1 else near[0].upper() + near[1:]}.")
     best = next((row for row in bests.values() if row is not None), None)
     second = [] if best is None else [_bound(best, comparison)]
-    for why, kept in list_unranked(row.prediction for row in comparison.rows):
-        second.append(f"Not ranked: {', '.join(dict.fromkeys(map(format_where, kept)))}: {why}.")
-    return " ".join(first), " ".join(second)
+    return " ".join(first), " ".join([*second, *format_unranked(row.prediction for row in comparison.rows)])
 
 
 def _best(row: ComparisonRow) -> str:

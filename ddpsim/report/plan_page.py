@@ -9,16 +9,14 @@ from ddpsim.charts.model import StackedBar
 from ddpsim.charts.one_step import timeline_from_trace
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.cap_curves import charts_of
-from ddpsim.planning.ranking import list_unranked
 from ddpsim.planning.rows import PlanReport, PlanRow
 from ddpsim.planning.savings import WHERE
 from ddpsim.prediction.document import scale_to_step
-from ddpsim.prediction.prediction import Prediction
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart
 from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, chart_over_nodes
-from ddpsim.report.wording import format_one_step, format_share_band, format_where, rate, step
+from ddpsim.report.wording import format_one_step, format_share_band, format_unranked, format_where, rate, step
 from ddpsim.tables import ResultTable
 from ddpsim.tables.cells import ms
 from ddpsim.units import format_count
@@ -58,7 +56,7 @@ def plan_report(
     bands = "In brackets the 80 % band: from the 10th to the 90th percentile."
     return Report(
         title=f"Plan for {', '.join(report.name for report in reports)}",
-        verdict=("; ".join(map(_fastest, reports)) + ".", " ".join((_advice(rows), *_format_unranked(chosen)))),
+        verdict=("; ".join(map(_fastest, reports)) + ".", " ".join((_advice(rows), *format_unranked(chosen)))),
         paste=_paste(rows, named),
         notes=tuple(notes),
         command=command,
@@ -122,30 +120,17 @@ def _fastest(report: PlanReport) -> str:
     return f"{best.workload.name} trains fastest on {format_where(best)}{unfit}: {rate(best)}, a step of {step(best)}"
 
 
-def _format_unranked(predictions: Sequence[Prediction]) -> list[str]:
-    """Return which rows no verdict ranks, a sentence a reason."""
-    return [
-        f"Not ranked: {', '.join(dict.fromkeys(map(format_where, found)))}: {why}."
-        for why, found in list_unranked(predictions)
-    ]
-
-
 def _advice(rows: Sequence[PlanRow]) -> str:
     """Return what to do with the buckets, in one sentence."""
     changed = sorted((row for row in rows if not row.keep_default), key=lambda row: row.gain, reverse=True)
     if not changed:
         most = max(row.most for row in rows)
-        return (
-            f"Keep torch's default buckets{_format_everywhere(rows)}: of those tried the best saves {100 * most:.1f} %."
-        )
+        everywhere = "" if len(rows) == 1 else f" in all {len(rows)} rows"
+        return f"Keep torch's default buckets{everywhere}: of those tried the best saves {100 * most:.1f} %."
     gain = format_share_band(changed[0].gain, changed[0].gain_low, changed[0].gain_high)
     kept = "; elsewhere torch's default stays" if len(rows) > len(changed) else ""
     more = f", and pay in {format_count(len(changed) - 1, 'more row')} below" if len(changed) > 1 else ""
     return f"Other buckets than torch's save {gain} of a step on {format_where(changed[0].chosen)}{more}{kept}."
-
-
-def _format_everywhere(rows: Sequence[PlanRow]) -> str:
-    return "" if len(rows) == 1 else f" in all {len(rows)} rows"
 
 
 def _paste(rows: Sequence[PlanRow], named: _Places) -> tuple[tuple[str, str], ...]:

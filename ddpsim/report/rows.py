@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ddpsim.charts.model import Axis, Chart, StackedBar
+from ddpsim.charts.one_step import number
 from ddpsim.charts.steps import Step, step_charts
 from ddpsim.trace import tables as trace_tables
 from ddpsim.trace.metrics import INPUT, LAYERS
@@ -19,12 +20,6 @@ MOST_TIMELINES = 24
 
 PART_NAMES = {**trace_tables.PART_NAMES, "ddp_overhead_s": "DDP"}
 """How the parts of a step are called, in the order in which they are drawn."""
-
-
-def number(row: Row, key: str) -> float:
-    """Return a number of a row; 0 where it has none of that name."""
-    value = row.get(key)
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def bar(row: Row, label: str) -> StackedBar:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from ddpsim.planning.ranking import list_unranked
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.units import format_count, format_time
 
@@ -61,3 +64,11 @@ def format_number_band(middle: float, low: float, high: float) -> str:
 
 def _digits(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def format_unranked(predictions: Iterable[Prediction]) -> list[str]:
+    """Return which predictions no verdict ranks, a sentence a reason."""
+    return [
+        f"Not ranked: {', '.join(dict.fromkeys(map(format_where, found)))}: {why}."
+        for why, found in list_unranked(predictions)
+    ]

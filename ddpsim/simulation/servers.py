@@ -155,7 +155,7 @@ class StageLinks:
         # Copies on other nodes put as much on links of their own.
         near = [pair for pair in pairs if not nodes.isdisjoint(rank // each for rank in pair)]
         network = self._network(0 if self._is_in_node else _BETWEEN)
-        return LaneGroup(self.over(PointToPoint.of(self.ways, near), SharedNetwork(network, (SENDS, stage, kind))), 2)
+        return LaneGroup(self.over(PointToPoint(self.ways, near), SharedNetwork(network, (SENDS, stage, kind))), 2)
 
     @property
     def _is_in_node(self) -> bool:

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
 
-from ddpsim.documents import document_error
-from ddpsim.errors import UnitError, UnknownNameError
+from ddpsim.documents import document_error, quantity
+from ddpsim.errors import UnknownNameError
 from ddpsim.topology.bounds import MOST_GPUS, MOST_LINKS, MOST_NODES, MOST_SOCKETS
 from ddpsim.topology.hardware import NIC_KINDS
 from ddpsim.units import parse_bandwidth, parse_time
-
-
-def _quantity(parse: Callable[[object], float]) -> BeforeValidator:
-    def validate(value: object) -> object:
-        try:
-            return parse(value)
-        except UnitError as error:
-            raise document_error(str(error)) from error
-
-    return BeforeValidator(validate)
 
 
 def _adapters(value: object) -> list[list[int]]:
@@ -51,8 +40,8 @@ def _nic_kind(value: str) -> str:
     return value
 
 
-Bandwidth = Annotated[float, _quantity(parse_bandwidth)]
-Time = Annotated[float, _quantity(parse_time)]
+Bandwidth = Annotated[float, quantity(parse_bandwidth)]
+Time = Annotated[float, quantity(parse_time)]
 Index = Annotated[int, Field(ge=0)]
 Links = Annotated[int, Field(ge=1, le=MOST_LINKS)]
 Nodes = Annotated[int, Field(ge=1, le=MOST_NODES)]

@@ -17,32 +17,32 @@ Iterated = TypeVar("Iterated", bound=_Stepping)
 """What tells of one iteration, and whether a step of the optimizer ends it."""
 
 
+def _options(trace: Trace) -> Mapping[str, object]:
+    """Return the options that the provenance of `trace` has; none where it has none."""
+    found = trace.provenance.get("options")
+    return found if isinstance(found, Mapping) else {}
+
+
 def leaves_layers_out(trace: Trace) -> bool:
     """Return whether iterations of `trace` leave layers out, as its provenance says."""
-    options = trace.provenance.get("options")
-    drop = options.get("drop") if isinstance(options, Mapping) else None
+    drop = _options(trace).get("drop")
     return isinstance(drop, Mapping) and any(drop.values())
 
 
 def follows_schedule(trace: Trace) -> bool:
     """Return whether a schedule took DDP's place, as the provenance of `trace` says: ranks then wait in its order."""
-    options = trace.provenance.get("options")
-    if not isinstance(options, Mapping):
-        return False
-    return bool(options.get("scheme", "ddp") != "ddp" or options.get("overlap", "on") != "on")
+    options = _options(trace)
+    return options.get("scheme", "ddp") != "ddp" or options.get("overlap", "on") != "on"
 
 
 def fused_by_times(trace: Trace) -> bool:
     """Return whether which gradients share a message went by when they came, as in Horovod's cycles."""
-    options = trace.provenance.get("options")
-    scheme = options.get("scheme") if isinstance(options, Mapping) else None
-    return isinstance(scheme, str) and scheme.partition(":")[0] == "horovod"
+    return str(_options(trace).get("scheme")).partition(":")[0] == "horovod"
 
 
 def period_steps(trace: Trace) -> int:
     """Return the optimizer's steps after which what `trace` sends repeats, as its provenance says: 1 of most."""
-    options = trace.provenance.get("options")
-    found = options.get("steps", 1) if isinstance(options, Mapping) else 1
+    found = _options(trace).get("steps", 1)
     return found if isinstance(found, int) and found > 0 else 1
 
 
@@ -69,11 +69,6 @@ def cycles(iterations: Sequence[Iterated], steps: int = 1) -> list[list[Iterated
     whole = groups[:-1]
     longest = max(len(group) for group in whole)
     return [group for group in whole if len(group) == longest]
-
-
-def cycle_length(trace: Trace) -> int:
-    """Return how many iterations a step of the optimizer has: 1 where gradients are not accumulated."""
-    return len(cycles(trace.of_rank(trace.ranks[0]))[0])
 
 
 def sync_length(trace: Trace) -> int:

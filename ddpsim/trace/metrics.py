@@ -116,9 +116,7 @@ class BucketSummary(BucketTimes):
 
     def document(self) -> dict[str, object]:
         """Return the bucket as JSON values."""
-        told = asdict(self)
-        operation = told.pop("operation")
-        return {**told, "parameters": list(self.parameters), "operation": operation}
+        return {**asdict(self), "parameters": list(self.parameters)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,6 +87,10 @@ class Gradient:
     ready_s: float
 
 
+MOMENTS = ("ready_s", "launched_s", "started_s", "wire_s", "finished_s", "written_s")
+"""Fields of `BucketTimes` that are times, one after another."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketTimes:
     """These moments are the life of one bucket in one iteration of one rank.
@@ -141,15 +145,8 @@ class BucketTimes:
 
     def after(self, start_s: float) -> BucketTimes:
         """Return the bucket with its moments from `start_s` on."""
-        return replace(
-            self,
-            ready_s=self.ready_s - start_s,
-            launched_s=self.launched_s - start_s,
-            started_s=self.started_s - start_s,
-            wire_s=None if self.wire_s is None else self.wire_s - start_s,
-            finished_s=self.finished_s - start_s,
-            written_s=self.written_s - start_s,
-        )
+        moments = {name: getattr(self, name) for name in MOMENTS}
+        return replace(self, **{name: None if at is None else at - start_s for name, at in moments.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,30 +345,18 @@ def _collectives(it: Iteration, backend: str) -> Iterator[Span]:
         free[stream : stream + 1] = [bucket.finished_s]
         # Each device has a communicator of its own, and with NCCL a stream.
         stream = bucket.device if it.parts else stream
-        yield Span(
-            rank=it.rank,
-            stream=communication_stream(stream),
-            name=COLLECTIVES[bucket.operation],
-            start_s=bucket.started_s,
-            duration_s=bucket.finished_s - bucket.started_s,
-            kernel=True,
-            args={"backend": backend, "iteration": it.index, **args},
-        )
+        where, name = communication_stream(stream), COLLECTIVES[bucket.operation]
+        yield _span(it, where, name, bucket.started_s, bucket.finished_s, backend=backend, **args)
         if bucket.written_s > bucket.finished_s:
             yield _span(it, compute_stream(bucket.device), COPY_OUT, bucket.finished_s, bucket.written_s, kernel=False)
     for layer in it.layers:
-        yield Span(
-            rank=it.rank,
-            stream=LAYERS,
-            name=COLLECTIVES[layer.operation],
-            start_s=layer.started_s,
-            duration_s=layer.finished_s - layer.started_s,
-            kernel=True,
-            args={"backend": backend, "iteration": it.index, "size_bytes": layer.size_bytes},
-        )
+        name, size_bytes = COLLECTIVES[layer.operation], layer.size_bytes
+        yield _span(it, LAYERS, name, layer.started_s, layer.finished_s, backend=backend, size_bytes=size_bytes)
 
 
-def _span(it: Iteration, stream: str, name: str, start_s: float, end_s: float, *, kernel: bool = True) -> Span:
+def _span(
+    it: Iteration, stream: str, name: str, start_s: float, end_s: float, *, kernel: bool = True, **args: object
+) -> Span:
     return Span(
         rank=it.rank,
         stream=stream,
@@ -379,5 +364,5 @@ def _span(it: Iteration, stream: str, name: str, start_s: float, end_s: float, *
         start_s=start_s,
         duration_s=max(0.0, end_s - start_s),
         kernel=kernel,
-        args={"iteration": it.index},
+        args={"iteration": it.index, **args},
     )

@@ -97,7 +97,11 @@ class Validation:
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the step's error, the overhead's, and where most of it is."""
         pairs = {"step": self.iterations, "overhead over one process": self.overhead}
-        told = {name: f"{_format_sides(pair)}{_share(pair.error)}" for name, pair in pairs.items()}
+        told = {
+            name: f"{format_time(pair.predicted_s)} predicted, {format_time(pair.measured_s)} measured"
+            f"{_share(pair.error)}"
+            for name, pair in pairs.items()
+        }
         largest = self.largest_term
         most = f"{largest.name}{_share(largest.share_of_step)} of the step"
         return summary_card("Validation", {**told, "errs most": most})
@@ -166,10 +170,6 @@ class Validation:
 
 def _pair(quantity: ComparedQuantity) -> tuple[float, float]:
     return quantity.measured_s, quantity.predicted_s
-
-
-def _format_sides(pair: ComparedQuantity) -> str:
-    return f"{format_time(pair.predicted_s)} predicted, {format_time(pair.measured_s)} measured"
 
 
 def _share(share: float | None) -> str:

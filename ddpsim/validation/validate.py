@@ -11,6 +11,7 @@ from ddpsim.doctor.other_work import OtherWork
 from ddpsim.errors import InputError, TraceError
 from ddpsim.prediction.document import BUCKET_TIMES
 from ddpsim.prediction.path import CriticalPath, Sensitivity
+from ddpsim.strict import list_mappings
 from ddpsim.trace.cycles import follows_schedule, fused_by_times, sync_length
 from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, length, summarise, union
 from ddpsim.trace.records import Trace
@@ -30,7 +31,7 @@ def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:
         TraceError: a trace without iterations, or of another world size, or a bucket of another size than predicted.
     """
     summary = summarise(measured)
-    predicted = _dicts(prediction["buckets"])
+    predicted = list_mappings(prediction["buckets"])
     alike = _pair_like_content(predicted, summary.buckets) if follows_schedule(measured) else []
     # Where cycles fused other gradients on either side, what carries the same is compared, and the step.
     apart = len(alike) < max(len(predicted), len(summary.buckets)) and not fused_by_times(measured)
@@ -65,7 +66,7 @@ def _compare_first(predicted: object, measured: object) -> dict[str, ComparedQua
         ours, theirs = (_float(each.get("construction_s")) for each in (construction, measured))
         found["construction"] = ComparedQuantity.of(theirs, ours)
     iterations = measured.get("iterations_s")
-    for row, theirs_s in zip(_dicts(predicted.get("iterations")), iterations or (), strict=False):
+    for row, theirs_s in zip(list_mappings(predicted.get("iterations")), iterations or (), strict=False):
         pair = ComparedQuantity.of(_float(theirs_s), _float(row.get("iteration_s")))
         found[f"iteration {row.get('index')}"] = pair
     return found
@@ -100,7 +101,7 @@ def _check_same(prediction: Mapping[str, object], pairs: Sequence[Pair], summary
         raise TraceError(what, remedy="predict with the run's `nodes` and `gpus_per_node`")
     differing = next((theirs.index for ours, theirs in pairs if ours["size_bytes"] != theirs.size_bytes), None)
     if differing is not None:
-        counts = len(summary.buckets), len(_dicts(prediction["buckets"]))
+        counts = len(summary.buckets), len(list_mappings(prediction["buckets"]))
         what = f"the run has {counts[0]} buckets, the prediction {counts[1]}; they differ from bucket {differing} on"
         raise TraceError(what, remedy="predict with the run's bucket options and `assignment`")
 
@@ -172,7 +173,9 @@ def _baselines(
 ) -> dict[str, Mapping[str, float | None]]:
     """Return what trivial predictors say of the step, fed with the prediction's own times, not with measured ones."""
     local_s = _float(prediction["local_s"])
-    ways = [(_float(b["ready_s"]), _Way.of(b).wire_s, _float(b["finished_s"])) for b in _dicts(prediction["buckets"])]
+    ways = [
+        (_float(b["ready_s"]), _Way.of(b).wire_s, _float(b["finished_s"])) for b in list_mappings(prediction["buckets"])
+    ]
     said = baselines(
         ((ready, wire) for ready, wire, _ in ways),
         local_s=local_s,
@@ -196,10 +199,6 @@ def _baselines(
         }
         for name, seconds in predictors.items()
     }
-
-
-def _dicts(value: object) -> list[Mapping[str, object]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _float(value: object) -> float:

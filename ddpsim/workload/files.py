@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 _TIMED = "timed "
 """How the file marks a device whose pace layers that sleep keep."""
 _REMEDY = "make the file again with `python -m ddpexec capture` or `ddpsim workload import`"
+_PHASES = ("forward", "backward", "optimizer")
+_OPTIONAL = ("activations_bytes", "optimizer_kind")
+_AS_THEY_ARE = (
+    "name", "precision", "batch_size", "threads", "estimated", "gradient_hook_s", "gradient_ready_s", "provenance",
+    "arithmetic_share", "ranks", "sequence_length", *_OPTIONAL,
+)  # fmt: skip
+"""Fields of a workload that its file has as they are."""
 
 
 RECORDED = "recorded"
@@ -142,7 +149,7 @@ def workload_document(workload: Workload) -> dict[str, object]:
                 "host_s": getattr(workload, phase).host_s.tolist(),
                 "device_s": getattr(workload, phase).device_s.tolist(),
             }
-            for phase in ("forward", "backward", "optimizer")
+            for phase in _PHASES
         },
         "gradient_hook_s": _nullable(workload.gradient_hook_s),
         "gradient_ready_s": _nullable(workload.gradient_ready_s),
@@ -162,10 +169,7 @@ def _optional_fields(workload: Workload) -> dict[str, object]:
     if (use := workload.forward_use_s) is not None:
         host, device = _nullable(np.array([use.host_s, use.device_s]))
         known["forward_use_s"] = {"host": host, "device": device}
-    if workload.activations_bytes is not None:
-        known["activations_bytes"] = workload.activations_bytes
-    if workload.optimizer_kind is not None:
-        known["optimizer_kind"] = workload.optimizer_kind
+    known |= {key: told for key in _OPTIONAL if (told := getattr(workload, key)) is not None}
     if workload.input_stage is not None:
         known["input_stage"] = workload.input_stage.document()
     if workload.sequence_length is not None:
@@ -203,31 +207,18 @@ def workload_from(document: object, place: str) -> Workload:
 def _workload(read: WorkloadFile) -> Workload:
     from ddpsim.workload.schema import operators_from
 
+    phases = {phase: getattr(read, phase) for phase in _PHASES}
     return Workload(
-        name=read.name,
         device=read.device.removeprefix(_TIMED),
         timed=read.device.startswith(_TIMED),
-        precision=read.precision,
-        batch_size=read.batch_size,
-        threads=read.threads,
-        estimated=read.estimated,
+        **{key: getattr(read, key) for key in _AS_THEY_ARE},
+        **{phase: Phase(found.host_s, found.device_s) for phase, found in phases.items()},
         parameters=tuple(Parameter(p.name, tuple(p.shape), p.dtype, p.device, p.sparse) for p in read.parameters),
         buffers=tuple(Buffer(b.name, tuple(b.shape), b.dtype, b.device) for b in read.buffers),
-        forward=Phase(read.forward.host_s, read.forward.device_s),
-        backward=Phase(read.backward.host_s, read.backward.device_s),
-        optimizer=Phase(read.optimizer.host_s, read.optimizer.device_s),
-        gradient_hook_s=read.gradient_hook_s,
-        gradient_ready_s=read.gradient_ready_s,
         synchronises=tuple(read.synchronises),
-        provenance=read.provenance,
-        arithmetic_share=read.arithmetic_share,
-        ranks=read.ranks,
         forward_use_s=None if (use := read.forward_use_s) is None else ForwardUse(use.host, use.device),
-        activations_bytes=read.activations_bytes,
-        optimizer_kind=read.optimizer_kind,
         input_stage=None if read.input_stage is None else InputStage(**dict(read.input_stage)),
         operators=operators_from(read.operators, len(read.parameters)),
-        sequence_length=read.sequence_length,
         devices=tuple(
             DevicePart(each.device, each.forward_until_s.host, each.forward_until_s.device, each.sent_bytes)
             for each in read.devices

@@ -85,7 +85,7 @@ def test_a_file_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name: Mine\npeaks: {fp32: 126T}\n", "memory_bandwidth: the key is missing"),
+        ("name: Mine\npeaks: {fp32: 126T}\n", r"memory_bandwidth \(line 1\): the key is missing"),
         ("name: Mine\nmemory_bandwidth: 1792\npeaks: {fp32: 126T}\n", r"memory_bandwidth \(line 2\): .*has no unit"),
         ("name: Mine\nmemory_bandwidth: 1GB/s\npeaks: {}\n", "peaks"),
         ("name: Mine\nmemory_bandwidth: 1GB/s\npeaks: {fp32: 0T}\n", "out of range"),

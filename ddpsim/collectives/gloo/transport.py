@@ -23,7 +23,7 @@ from ddpsim.collectives.host_paths import Hop
 from ddpsim.collectives.patterns import refuse_unknown_algorithm
 from ddpsim.collectives.routes import PlacementLinks
 from ddpsim.collectives.schedules import TransferSchedule
-from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, ChannelSchedule, Connection, Steps
+from ddpsim.collectives.transport import AlgorithmChoice, ChannelSchedule, Connection, Steps, Transport
 from ddpsim.jobs.job_options import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId, alone_s
 from ddpsim.operations import Operation
@@ -33,7 +33,7 @@ from ddpsim.units import MIB
 _MAX_SEGMENT_BYTES = MIB
 
 
-class GlooTransport(ByOperation):
+class GlooTransport(Transport):
     """Predicts gloo's collectives on a placement.
 
     Args:
@@ -175,10 +175,11 @@ class GlooTransport(ByOperation):
         chunk_bytes = size_bytes / parts
         step_bytes = size_bytes / around.parts(self._ranks)
         summed = self._reduced_rate() if around.reduces else math.inf
-        ways = [self._segment_connection(hop, chunk_bytes, step_bytes, summed) for hop in self._hops]
-        return Steps(
-            start_s, (ChannelSchedule(schedule, chunk_bytes, lambda source, _: ways[source]),), self.capacities
-        )
+        ways = {
+            (rank, (rank + 1) % len(self._hops)): self._segment_connection(hop, chunk_bytes, step_bytes, summed)
+            for rank, hop in enumerate(self._hops)
+        }
+        return Steps(start_s, (ChannelSchedule(schedule, chunk_bytes, ways),), self.capacities)
 
     def _build_ring(self, operation: Operation, size_bytes: int) -> TransferSchedule:
         segments = self._segments(size_bytes) // self._ranks if operation is Operation.ALLREDUCE else 2
@@ -208,7 +209,7 @@ class GlooTransport(ByOperation):
                 ways[pair] = replace(self._ways.connection(*pair), weight=weights.get(pair, 1.0))
         return Steps(
             self._ways.start_s(size_bytes),
-            (ChannelSchedule(schedule, chunk_bytes, lambda source, target: ways[source, target]),),
+            (ChannelSchedule(schedule, chunk_bytes, ways),),
             {**self.capacities, **self._ways.capacities},
         )
 

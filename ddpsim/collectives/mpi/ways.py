@@ -35,14 +35,9 @@ class MpiPaths(HostPaths):
     def connection(self, source: int, target: int) -> Connection:
         """Return the way from one rank to another: a message's own, after the receiver's answer where it is long."""
         hop = self.hop(source, target)
-        self.capacities |= {each.name: each.link.bandwidth for each in hop}
-        inside = source // self._per_node == target // self._per_node
-        there_s = self.round_trip_s(hop) / 2
-        latency_s = self.constant("step_s") + there_s
+        per_node = self.wiring.placement.gpus_per_node
+        inside = source // per_node == target // per_node
+        latency_s = self.constant("step_s") + self.round_trip_s(hop) / 2
         if self._message_bytes > EAGER_BYTES[inside]:
             latency_s += self.round_trip_s(hop)
         return replace(HostPaths.connection(self, source, target), latency_s=latency_s, rate_limit=self._rate)
-
-    @property
-    def _per_node(self) -> int:
-        return self.wiring.placement.gpus_per_node

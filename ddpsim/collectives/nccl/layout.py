@@ -263,6 +263,10 @@ class Layout:
         nic_near = KINDS.index(slowest.nic_kind) <= KINDS.index("PXN" if sm >= 90 else "PXB")
         gcn = gcn_of(templates[0].gpus[0].model)
         vendors = {template.cpu.vendor for template in templates}
+        # RCCL runs LL128 between nodes of meshed boards (`ll128Enabled` of its models).
+        ll128 = self.nodes > 1 and gcn.startswith(("gfx94", "gfx95")) if gcn else sm >= 70 and version >= 2005
+        # A NIC may write GPU memory in no certain order: aws-ofi-nccl then sets NCCL_PROTO=simple.
+        unordered = any(nic.gpudirect and not nic.in_order for template in templates for nic in template.nics)
         return Shape(
             ranks=self.ranks,
             nodes=self.nodes,
@@ -274,18 +278,14 @@ class Layout:
             nic_latency_us=self.nic_latency_s * 1e6 if version >= _LATENCY_KNOWN_FROM else 0.0,
             amd=vendors == {"amd"},
             mixed=len(vendors) > 1,
-            ll128=self._ll128(gcn, near and nic_near) if gcn else sm >= 70 and near and nic_near and version >= 2005,
-            simple_only=self._simple_only or (self.nodes > 1 and any(map(_keeps_no_order, templates))),
+            ll128=near and nic_near and ll128,
+            simple_only=self._simple_only or (self.nodes > 1 and unordered),
             nvls=self._find_in_switch(sm, version),
             x86=all(template.cpu.arch == "x86_64" for template in templates),
             version=version,
             gcn=gcn,
             mesh=all(map(is_mesh, templates)) and self.per_node == MESHED,
         )
-
-    def _ll128(self, gcn: str, near: bool) -> bool:
-        """Return whether RCCL runs LL128: between nodes of meshed boards (`ll128Enabled` of its models)."""
-        return near and self.nodes > 1 and gcn.startswith(("gfx94", "gfx95"))
 
     def _find_in_switch(self, sm: int, version: int) -> InSwitch | None:
         """Return the in-switch reduction of the node whose is slowest; None where some node has none."""
@@ -298,11 +298,6 @@ class Layout:
         ]
         found = [InSwitch(len(g.heads), g.inside / 1e9, g.across / 1e9) for g in graphs if g is not None]
         return min(found, key=lambda graph: graph.channels * graph.inside) if len(found) == len(graphs) else None
-
-
-def _keeps_no_order(template: NodeTemplate) -> bool:
-    """Whether a NIC writes GPU memory in no certain order: aws-ofi-nccl then sets NCCL_PROTO=simple."""
-    return any(nic.gpudirect and not nic.in_order for nic in template.nics)
 
 
 def _edges(nodes: int) -> Iterator[tuple[int, int]]:

@@ -8,7 +8,7 @@ Sources: ROCm/rccl src/graph/tuning.cc @9e22c79d (tuning_model_0, 3, 5 and 6, `n
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import floor, log2
 
@@ -24,14 +24,13 @@ class BoardConstants:
     """The constants of RCCL's model for a kind of board.
 
     Attributes:
-        xgmi, pci, net: latency of a hop by xGMI, by PCIe, between nodes.
+        xgmi, net: latency of a hop by xGMI, between nodes.
         shares: of the rings' bandwidth, on up to two nodes and on more.
         tenths: of that again, by floor(log2(bytes / 64)), of trees, and between nodes of rings.
         ll_bytes, ll128_bytes: up to which an allreduce between nodes runs LL, then LL128; 0 leaves it to the model.
     """
 
     xgmi: Table
-    pci: Table
     net: Table
     shares: tuple[Table, Table]
     tenths: Mapping[tuple[str, str], tuple[int, ...]]
@@ -50,7 +49,6 @@ def _of(tree: _Row, ring: _Row) -> Table:
 # fmt: off
 ANY = BoardConstants(
     xgmi=_of(tree=(0.8, 1.4, 2.5), ring=(0.8, 2.2, 3.6)),
-    pci=_of(tree=(2.2, 2.2, 5.7), ring=(2.2, 2.2, 5.7)),
     net=_of(tree=(11.8, 18.2, 20.8), ring=(9.5, 19.8, 15.1)),
     shares=(_of(tree=(0.04, 0.22, 0.91), ring=(0.04, 0.34, 1.0)), _of(tree=(0.04, 0.22, 0.95), ring=(0.04, 0.34, 1.0))),
     tenths={
@@ -67,7 +65,6 @@ ANY = BoardConstants(
 )
 BOARDS = BoardConstants(
     xgmi=_of(tree=(0.8, 0.0, 2.5), ring=(0.8, 0.0, 3.6)),
-    pci=_of(tree=(2.2, 2.2, 5.7), ring=(2.2, 2.2, 5.7)),
     net=_of(tree=(12.5, 0.0, 22.4), ring=(9.5, 0.0, 19.8)),
     shares=(_of(tree=(0.2, 0.0, 1.75), ring=(0.2, 0.0, 1.0)), _of(tree=(0.2, 0.0, 0.96), ring=(0.2, 0.0, 1.0))),
     tenths={
@@ -82,7 +79,6 @@ BOARDS = BoardConstants(
 )
 CDNA3 = BoardConstants(
     xgmi=_of(tree=(0.9, 0.9, 2.3), ring=(0.8, 0.8, 2.1)),
-    pci=_of(tree=(2.2, 2.2, 5.7), ring=(2.2, 2.2, 5.7)),
     net=_of(tree=(10.5, 10.5, 25.0), ring=(9.5, 9.5, 320.0)),
     shares=(_of(tree=(0.06, 0.06, 0.11), ring=(0.08, 0.08, 1.0)), _of(tree=(0.06, 0.06, 0.59), ring=(0.08, 0.08, 1.0))),
     tenths={
@@ -96,16 +92,12 @@ CDNA3 = BoardConstants(
     ll_bytes=1_048_576,
     ll128_bytes=9_437_184,
 )
-CDNA4 = BoardConstants(
-    xgmi=_of(tree=(0.9, 0.9, 2.3), ring=(0.8, 0.8, 2.1)),
-    pci=_of(tree=(2.2, 2.2, 5.7), ring=(2.2, 2.2, 5.7)),
-    net=_of(tree=(10.5, 10.5, 25.0), ring=(9.5, 9.5, 320.0)),
-    shares=(_of(tree=(0.06, 0.06, 0.11), ring=(0.08, 0.08, 1.0)), _of(tree=(0.06, 0.06, 0.59), ring=(0.08, 0.08, 1.0))),
+CDNA4 = replace(
+    CDNA3,
     tenths={
-        (TREE, LL): (1, 1, 1, 1, 1, 1, 10, 10, 10, 10, 10, 6, 10, 9, 10, 10, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1),
+        **CDNA3.tenths,
         (TREE, LL128): (1, 1, 1, 1, 1, 1, 10, 10, 10, 10, 10, 6, 10, 9, 10, 10, 10, 10, 10, 20, 1, 1, 1, 1, 1, 1, 1),
         (TREE, SIMPLE): (1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 7, 10, 1, 1, 1, 9, 9, 7, 8, 6, 6, 6),
-        (RING, LL): (1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 10, 2, 10, 4, 4, 1, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1),
         (RING, LL128): (1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 10, 2, 10, 4, 4, 1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1),
         (RING, SIMPLE): (1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 10, 8, 8, 10, 10),
     },
@@ -114,6 +106,7 @@ CDNA4 = BoardConstants(
 )
 # fmt: on
 
+_PCI_US = {LL: 2.2, LL128: 2.2, SIMPLE: 5.7}
 BASE_US = {LL: 12.0, LL128: 12.0, SIMPLE: 17.0}
 _SEVERAL = 3.8
 """By what LL128 goes farther on more than two nodes."""
@@ -158,7 +151,7 @@ def entries(shape: Shape) -> Iterator[TuningEntry]:
 
 
 def _latency_us(known: BoardConstants, shape: Shape, algorithm: str, protocol: str) -> float:
-    inner_us = (known.xgmi if shape.nvlink else known.pci)[algorithm, protocol]
+    inner_us = known.xgmi[algorithm, protocol] if shape.nvlink else _PCI_US[protocol]
     outer_us = known.net[TREE if shape.per_node == 1 else algorithm, protocol]
     outer_us += shape.nic_latency_us * (2 if protocol == SIMPLE else 1)
     base_us = BASE_US[protocol]
@@ -174,7 +167,9 @@ def _latency_us(known: BoardConstants, shape: Shape, algorithm: str, protocol: s
 def hop_us(shape: Shape, protocol: str) -> float:
     """Return the latency of a ring's hop: between nodes where there are several."""
     known = model(shape)
-    return (known.net if shape.nodes > 1 else known.xgmi if shape.nvlink else known.pci)[RING, protocol]
+    if shape.nodes == 1 and not shape.nvlink:
+        return _PCI_US[protocol]
+    return (known.net if shape.nodes > 1 else known.xgmi)[RING, protocol]
 
 
 @lru_cache(maxsize=256)

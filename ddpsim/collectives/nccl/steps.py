@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ddpsim.collectives import schedules
-from ddpsim.collectives.channels import Channel
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.pieces import window_of
 from ddpsim.collectives.nccl.versions import SIMPLE
 from ddpsim.collectives.operation_schedules import build_ring
 from ddpsim.collectives.routes import PlacedLink
 from ddpsim.collectives.schedules import refuse_too_many
+from ddpsim.collectives.totals import total_by_key
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
-from ddpsim.network.fairness import LinkId
 from ddpsim.operations import Operation
 
 
@@ -65,27 +64,22 @@ def _lane(
     timing: Timing, layout: Layout, size_bytes: int, operation: Operation, ways: list[_Way], rings: int
 ) -> ChannelSchedule:
     share, ranks = rings / layout.rings, layout.ranks
-    connections = [connection(timing, latency_s, way, timing.rate * share) for latency_s, way in ways]
+    connections = {
+        (place, (place + 1) % len(ways)): connection(timing, latency_s, way, timing.rate * share)
+        for place, (latency_s, way) in enumerate(ways)
+    }
     if len(ways) == ranks:
         whole = operation is Operation.ALLREDUCE
         schedule = schedules.ring(ranks) if whole else build_ring(operation, ranks, timing.pieces)
     else:
         schedule = schedules.periodic_ring(len(ways), operation.steps(ranks))
     parts = timing.pieces if operation.rooted else operation.parts(ranks)
-    return ChannelSchedule(
-        schedule,
-        size_bytes * share / parts,
-        lambda source, _: connections[source],
-        timing.window,
-        weight=rings,
-    )
+    return ChannelSchedule(schedule, size_bytes * share / parts, connections, timing.window, weight=rings)
 
 
 def connection(timing: Timing, latency_s: float, way: list[tuple[PlacedLink, str, float]], rate: float) -> Connection:
     """Return what a transfer over the links of `way` asks of them."""
-    loads: dict[LinkId, float] = {}
-    for placed, group, load in way:
-        loads[placed.name] = loads.get(placed.name, 0.0) + load * timing.load_factors[group]
+    loads = total_by_key((placed.name, load * timing.load_factors[group]) for placed, group, load in way)
     return Connection(latency_s, loads, rate)
 
 
@@ -98,8 +92,5 @@ def _list_hops(timing: Timing, layout: Layout, index: int) -> Iterator[_Way]:
             yield timing.hop_s, list(layout.inside(node, route))
         if layout.nodes > 1:
             after = boundaries[node]
-            yield timing.net_s, list(layout.between(node, here, after, _ring_of(layout, after, index)))
-
-
-def _ring_of(layout: Layout, node: int, index: int) -> Channel:
-    return layout.channels_of(node).rings[index]
+            there = layout.channels_of(after).rings[index]
+            yield timing.net_s, list(layout.between(node, here, after, there))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ddpsim.collectives import tree_schedules
 from ddpsim.collectives.nccl.layout import Layout
@@ -10,7 +10,7 @@ from ddpsim.collectives.nccl.loads import NVSWITCH
 from ddpsim.collectives.nccl.steps import Timing, connection
 from ddpsim.collectives.nccl.tree_steps import Way, list_chain_links
 from ddpsim.collectives.schedules import refuse_too_many
-from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
+from ddpsim.collectives.transport import ChannelSchedule, Steps
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.topology.node import VertexKind
 
@@ -31,20 +31,13 @@ def in_switch(timing: Timing, layout: Layout, size_bytes: int, pieces: int, wind
     for parents in trees:
         between = dict(_list_head_links(layout, parents, heads))
         every |= between
-        connections: dict[tuple[int, int], Connection] = {
-            pair: connection(timing, 0.0, way, timing.rate) for pair, way in inside.items()
-        }
+        connections = {pair: connection(timing, 0.0, way, timing.rate) for pair, way in inside.items()}
         connections |= {pair: connection(timing, timing.net_s, way, timing.rate) for pair, way in between.items()}
         schedule = tree_schedules.in_switch(parents, layout.per_node, list(heads), pieces)
         chunk_bytes = size_bytes / len(trees) / schedule.chunks
-        lanes.append(ChannelSchedule(schedule, chunk_bytes, _index_connections(connections), window))
+        lanes.append(ChannelSchedule(schedule, chunk_bytes, connections, window))
     capacities = {placed.name: placed.link.bandwidth for way in every.values() for placed, _, _ in way}
     return Steps(timing.start_s, tuple(lanes), capacities)
-
-
-def _index_connections(connections: dict[tuple[int, int], Connection]) -> Callable[[int, int], Connection]:
-    """Return what finds the connection from one end to another; bound here, for a loop makes one for each tree."""
-    return lambda source, target: connections[source, target]
 
 
 def _heads(layout: Layout) -> dict[int, int]:

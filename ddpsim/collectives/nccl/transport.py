@@ -21,7 +21,8 @@ from ddpsim.collectives.nccl.shape import TuningEntry
 from ddpsim.collectives.nccl.versions import ALL_PAIRS, LL, NVLS, NVLS_TREE, RING, SIMPLE, TREE
 from ddpsim.collectives.nccl.ways import NcclPaths
 from ddpsim.collectives.patterns import PATTERNS
-from ddpsim.collectives.transport import AlgorithmChoice, ByOperation, Steps
+from ddpsim.collectives.totals import total_by_key
+from ddpsim.collectives.transport import AlgorithmChoice, Steps, Transport
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.jobs.job_options import DEFAULT, CollectiveOptions
 from ddpsim.network.fairness import Demand, LinkId, alone_s
@@ -48,7 +49,7 @@ _P2P_LL_BYTES = 16384
 """Of a channel's part of a message to another GPU, up to which it is sent by LL: NCCL_P2P_LL_THRESHOLD."""
 
 
-class NcclTransport(ByOperation):
+class NcclTransport(Transport):
     """Predicts NCCL's collectives on a placement, on AMD's GPUs RCCL's.
 
     Args:
@@ -90,7 +91,7 @@ class NcclTransport(ByOperation):
         self._costs_of: dict[tuple[Operation, int], list[tuple[Cost, float]]] = {}
 
     @property
-    def hops(self) -> Mapping[str, float]:
+    def hops(self) -> Mapping[str, float]:  # type: ignore[override]  # nobody sets it
         """Kinds of hops of the ring, and what each takes for a byte, over what the slowest takes.
 
         Host memory on the way to a NIC alone is a kind of its own.
@@ -135,12 +136,9 @@ class NcclTransport(ByOperation):
         cost, time_s = costs[0][0], self._average_s(costs, size_bytes)
         factor = time_s / cost.time_s(size_bytes)
         pattern, share = self._cost.pattern(cost.entry), self._cost.share(operation)
-        loads: dict[LinkId, float] = {}
         groups = dict.fromkeys(load.group for load in pattern.loads)
         reached = {group: self._cost.share_of_rate(cost.entry, group) for group in groups}
-        for load in pattern.loads:
-            value = load.bytes * share * factor / reached[load.group]
-            loads[load.link.name] = loads.get(load.link.name, 0.0) + value
+        put = ((load.link.name, load.bytes * share * factor / reached[load.group]) for load in pattern.loads)
         # A ring's latencies lie between its steps. Trees and chains are one message, their latency before it.
         stepwise = cost.entry.algorithm == RING and operation.steps(self.layout.ranks) > 1 and not operation.rooted
         ahead_s = self._cost.start_s(cost.entry.protocol) + cost.before_s
@@ -148,7 +146,7 @@ class NcclTransport(ByOperation):
         return Demand(
             cost.latency_s * factor - stall_s,
             size_bytes,
-            loads,
+            total_by_key(put),
             cost.rate / factor,
             stall_s=stall_s,
             hops=self._hops(cost.entry.protocol),
@@ -186,7 +184,9 @@ class NcclTransport(ByOperation):
         if operation.rooted:
             return self._chain(operation, cost, factor, size_bytes)
         if cost.entry.algorithm in (RING, ALL_PAIRS):
-            return nccl_steps.ring(self._timing(cost, factor, operation), self._choose_stepped(), size_bytes, operation)
+            # A ring is stepped on one node for all where all are alike, else on every node.
+            layout = self.layout if self.layout.wiring.uniform else self._expanded
+            return nccl_steps.ring(self._timing(cost, factor, operation), layout, size_bytes, operation)
         timing, cut, window = self._timing(cost, factor), cost.pieces, window_of(cost.entry.protocol)
         if cost.entry.algorithm != TREE:
             return nccl_switch_steps.in_switch(timing, self._expanded, size_bytes, cut, window)
@@ -220,10 +220,6 @@ class NcclTransport(ByOperation):
             hop_s, net_s = max(timing.hop_s - piece_s, 0.0), max(timing.net_s - piece_s, 0.0)
             timing = replace(timing, pieces=cut, window=cut, hop_s=hop_s, net_s=net_s)
         return nccl_steps.ring(timing, self.layout if self.layout.nodes == 1 else self._expanded, size_bytes, operation)
-
-    def _choose_stepped(self) -> Layout:
-        """Return a layout whose ring can be stepped: one node for all where all are alike, else every node."""
-        return self.layout if self.layout.wiring.uniform else self._expanded
 
     @cached_property
     def _expanded(self) -> Layout:

@@ -10,7 +10,7 @@ from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.loads import HOST, NET, reverse_route
 from ddpsim.collectives.nccl.steps import Timing, connection
 from ddpsim.collectives.routes import PlacedLink
-from ddpsim.collectives.schedules import TransferSchedule, refuse_too_many
+from ddpsim.collectives.schedules import refuse_too_many
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
 from ddpsim.collectives.trees import double_binary_tree
 from ddpsim.network.fairness import LinkId
@@ -41,34 +41,21 @@ def tree(timing: Timing, layout: Layout, size_bytes: int, pieces: int, window: i
             share = len(same) / layout.rings / len(trees)
             ways = dict(_list_parent_links(layout, same[0], parents))
             capacities |= {placed.name: placed.link.bandwidth for way in ways.values() for placed, _, _ in way}
-            lanes.append(
-                _lane(
-                    tree_schedules.tree(parents, pieces),
-                    _connections(timing, layout, ways, share),
-                    size_bytes * share,
-                    share,
-                    window,
-                )
-            )
+            connections = _connections(timing, layout, ways, share)
+            schedule, chunk_bytes = tree_schedules.tree(parents, pieces), size_bytes * share / pieces
+            lanes.append(ChannelSchedule(schedule, chunk_bytes, connections, window, weight=share))
     return Steps(timing.start_s, tuple(lanes), capacities)
 
 
-Connections = dict[tuple[int, int], Connection]
-
-
-def _lane(
-    schedule: TransferSchedule, connections: Connections, lane_bytes: float, share: float, window: int
-) -> ChannelSchedule:
-    return ChannelSchedule(schedule, lane_bytes / schedule.chunks, lambda a, b: connections[a, b], window, weight=share)
-
-
-def _connections(timing: Timing, layout: Layout, ways: dict[tuple[int, int], Way], share: float) -> Connections:
+def _connections(
+    timing: Timing, layout: Layout, ways: dict[tuple[int, int], Way], share: float
+) -> dict[tuple[int, int], Connection]:
     """Return what a lane of this share has between two ranks that its tree joins."""
-    per_node, found = layout.per_node, Connections()
+    near, far = (timing.hop_s, timing.rate * share), (timing.net_s, timing.net_rate * share)
+    found = {}
     for pair, way in ways.items():
-        near = pair[0] // per_node == pair[1] // per_node
-        latency_s, rate = (timing.hop_s, timing.rate) if near else (timing.net_s, timing.net_rate)
-        found[pair] = connection(timing, latency_s, way, rate * share)
+        latency_s, rate = near if pair[0] // layout.per_node == pair[1] // layout.per_node else far
+        found[pair] = connection(timing, latency_s, way, rate)
     return found
 
 

@@ -17,7 +17,7 @@ from ddpsim.errors import TraceError
 from ddpsim.files import compress, write_whole
 from ddpsim.trace.cycles import cycles
 from ddpsim.trace.json.writing import Event, path_events, span_events, stream_names, stream_numbers
-from ddpsim.trace.records import HOST, ITERATION, Iteration, PathSpan, Span, Trace
+from ddpsim.trace.records import HOST, ITERATION, Span, Trace
 
 SIDES = ("measured", "predicted")
 
@@ -46,7 +46,9 @@ def _events(trace: Trace, side: str, numbers: Iterator[int]) -> Iterator[Event]:
             continue
         begin, end = mine[0].start_s, mine[-1].end_s
         spans = [span for span in trace.spans if span.rank == rank and begin <= span.start_s < end]
-        spans += [_build_span(rank, f"{ITERATION} {it.index}", it.start_s, it.end_s) for it in mine]
+        for it in mine:
+            named = f"{ITERATION} {it.index}"
+            spans.append(Span(rank=rank, stream=HOST, name=named, start_s=it.start_s, duration_s=it.iteration_s))
         process = 2 * rank + SIDES.index(side)
         shifted = sorted((_shift_span(span, begin, process) for span in spans), key=lambda span: span.start_s)
         tids = stream_numbers(shifted)
@@ -54,9 +56,9 @@ def _events(trace: Trace, side: str, numbers: Iterator[int]) -> Iterator[Event]:
         for span in shifted:
             yield from span_events(span, tids[span.stream], next(numbers), tids[HOST], trace.backend)
         if rank == trace.ranks[0]:
-            yield from path_events(
-                [each for it in mine for each in _shift_path(trace, it, it.start_s - begin)], process
-            )
+            found = ((span, it.start_s - begin) for it in mine for span in trace.path_of(it))
+            moved = [replace(span, start_s=span.start_s + by_s, end_s=span.end_s + by_s) for span, by_s in found]
+            yield from path_events(moved, process)
 
 
 def _step(trace: Trace) -> tuple[int, int]:
@@ -68,14 +70,6 @@ def _step(trace: Trace) -> tuple[int, int]:
     middle = median(periods)
     chosen = found[min(range(len(found)), key=lambda place: abs(periods[place] - middle))]
     return chosen[0].index, chosen[-1].index
-
-
-def _shift_path(trace: Trace, it: Iteration, by_s: float) -> list[PathSpan]:
-    return [replace(span, start_s=span.start_s + by_s, end_s=span.end_s + by_s) for span in trace.path_of(it)]
-
-
-def _build_span(rank: int, name: str, begin: float, end: float) -> Span:
-    return Span(rank=rank, stream=HOST, name=name, start_s=begin, duration_s=end - begin)
 
 
 def _shift_span(span: Span, begin_s: float, process: int) -> Span:

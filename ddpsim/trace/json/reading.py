@@ -144,17 +144,13 @@ def _parse_event(
         spans.append(_span(event, rank, streams, {k: v for k, v in args.items() if k != "duration_s"}, False))
     elif phase == "X" and RECORD in args:
         iterations.append(iteration_from(args[RECORD], f"{place}.args.{RECORD}", TraceError, _REMEDY))
-    elif phase == "X" and not _is_derived(event):
+    # Others were added for the tools' sake: a launch, or the kernel under an annotation.
+    elif phase == "X" and event["cat"] != "cuda_runtime" and not str(event["name"]).startswith(KERNEL):
         category = event["cat"]
         kernel = category in ("kernel", "gpu_user_annotation")
         added = ("device", "stream", "correlation") if category == "kernel" else ("backend",)
         dropped = added if kernel or str(event["name"]).startswith(COLLECTIVE) else ()
         spans.append(_span(event, rank, streams, {k: v for k, v in args.items() if k not in dropped}, kernel))
-
-
-def _is_derived(event: Mapping[str, object]) -> bool:
-    """Return whether the event was added for the tools' sake: a launch, or the kernel under an annotation."""
-    return event["cat"] == "cuda_runtime" or str(event["name"]).startswith(KERNEL)
 
 
 def _span(

@@ -6,7 +6,7 @@ import networkx as nx
 import pytest
 
 from ddpsim.collectives.execute import Collectives, make_transport
-from ddpsim.collectives.level_schedules import decomposed, decomposed_s, two_level
+from ddpsim.collectives.level_schedules import decomposed, decomposed_s
 from ddpsim.collectives.levels import level_sizes
 from ddpsim.collectives.packing import pack_trees
 from ddpsim.errors import TopologyError
@@ -38,10 +38,6 @@ def test_levels_sum_every_chunk_on_every_rank(sizes: tuple[int, ...]) -> None:
             else:
                 held[transfer.target][chunk] = set(coming)
     assert all(chunk == set(range(schedule.ranks)) for rank in held for chunk in rank)
-
-
-def test_two_levels_send_what_two_level_does() -> None:
-    assert sorted(decomposed((4, 3)).count_sent_chunks()) == sorted(two_level(3, 4).count_sent_chunks())
 
 
 def test_blueconnect_takes_the_closed_form_of_a_switch_in_the_node_and_cards_between() -> None:

@@ -7,7 +7,7 @@ import pytest
 from ddpsim.collectives.calibration import Curve, CurvePoint
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.patterns import PATTERNS
-from ddpsim.collectives.schedules import gather_and_broadcast_s, halving_doubling_s, parameter_server_beside_s
+from ddpsim.collectives.schedules import halving_doubling_s, parameter_server_s
 from ddpsim.errors import TopologyError
 from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.graph import Placement
@@ -40,7 +40,7 @@ def test_large_messages_take_the_closed_forms_on_a_switch() -> None:
     size = 4096 * MIB
     assert doubling.simulate_s(size) == pytest.approx(halving_doubling_s(8, size, 0.0, beta), rel=0.01)
     naive = collectives(placement, "gather-broadcast").simulate_s(size)
-    assert naive == pytest.approx(gather_and_broadcast_s(8, size, 0.0, beta), rel=0.01)
+    assert naive == pytest.approx(parameter_server_s(8, 1, size, 0.0, beta), rel=0.01)
     # One server beside rank 0 is the naive pattern.
     assert collectives(placement, "parameter-server").simulate_s(size) == pytest.approx(naive)
 
@@ -52,9 +52,9 @@ def test_servers_on_every_node_take_the_closed_forms(fidelity: str) -> None:
     served = collectives(single, "parameter-server", fidelity)
     # An 80 Gb/s card moves 10 GB/s, each node holds an eighth.
     beta = 1 / (10e9 * served.calibration["nccl.efficiency.net.simple"])
-    assert served.simulate_s(size) == pytest.approx(parameter_server_beside_s(8, 8, size, 0.0, beta), rel=0.01)
+    assert served.simulate_s(size) == pytest.approx(parameter_server_s(8, 8, size, 0.0, beta), rel=0.01)
     naive = collectives(single, "gather-broadcast", fidelity).simulate_s(size)
-    assert naive == pytest.approx(parameter_server_beside_s(8, 1, size, 0.0, beta), rel=0.01)
+    assert naive == pytest.approx(parameter_server_s(8, 1, size, 0.0, beta), rel=0.01)
     # Two nodes of eight: each server hears from the other node's eight workers, half the message each.
     pair = collectives(parse_topology(SWITCHED, "switched").place(2), "parameter-server", fidelity)
     assert pair.simulate_s(size) == pytest.approx(2 * 8 * size / 2 * beta, rel=0.01)
@@ -68,10 +68,10 @@ def test_gloo_patterns_take_the_closed_forms(fidelity: str, size: int) -> None:
     get = naive.calibration
     beta = 1 / (1.25e8 * get["gloo.efficiency.network"])
     alpha = get["gloo.step_s"] + get["gloo.round_trips"] * 4 * 0.1e-3
-    expected = get["gloo.launch_s"] + gather_and_broadcast_s(4, size, alpha, beta)
+    expected = get["gloo.launch_s"] + parameter_server_s(4, 1, size, alpha, beta)
     assert naive.simulate_s(size) == pytest.approx(expected, rel=0.01)
     served = collectives(placement, "parameter-server", fidelity, "gloo").simulate_s(size)
-    assert served == pytest.approx(get["gloo.launch_s"] + parameter_server_beside_s(4, 4, size, alpha, beta), rel=0.01)
+    assert served == pytest.approx(get["gloo.launch_s"] + parameter_server_s(4, 4, size, alpha, beta), rel=0.01)
 
 
 def test_measured_rows_of_the_backends_own_choice_do_not_correct_a_forced_pattern() -> None:

@@ -60,12 +60,10 @@ BUILDERS = {
     "segmented ring": lambda p: schedules.ring(p, 3),
     "halving-doubling": schedules.halving_doubling,
     "tree": lambda p: tree_schedules.tree(random_tree(p, p), 3),
-    "gather and broadcast": schedules.gather_and_broadcast,
-    "parameter servers": lambda p: schedules.parameter_server_beside(p, range(0, p, 3)),
+    "gather and broadcast": lambda p: schedules.parameter_server(p, [0]),
+    "parameter servers": lambda p: schedules.parameter_server(p, range(0, p, 3)),
     "two-level tree": lambda p: two_level_tree(p // 2, 2) if p % 2 == 0 and p > 2 else two_level_tree(p, 1),
-    "two-level": lambda p: (
-        level_schedules.two_level(p // 2, 2) if p % 2 == 0 and p > 2 else level_schedules.two_level(p, 1)
-    ),
+    "two-level": lambda p: level_schedules.decomposed((2, p // 2) if p % 2 == 0 and p > 2 else (1, p)),
 }
 
 
@@ -128,18 +126,18 @@ def test_closed_forms_count_the_steps_and_bytes_of_their_schedules(ranks: int) -
     assert schedules.halving_doubling_s(ranks, ranks, alpha, beta) == pytest.approx(
         depth(doubling) * alpha + max(doubling.count_sent_chunks()) * beta
     )
-    naive = schedules.gather_and_broadcast(ranks)
+    naive = schedules.parameter_server(ranks, [0])
     received = ranks - 1
-    assert schedules.gather_and_broadcast_s(ranks, 1, alpha, beta) == pytest.approx(
+    assert schedules.parameter_server_s(ranks, 1, 1, alpha, beta) == pytest.approx(
         depth(naive) * alpha + (received + naive.count_sent_chunks()[0]) * beta
     )
 
 
 @pytest.mark.parametrize(("ranks", "servers"), [(4, 1), (8, 2), (8, 8)])
 def test_the_servers_links_carry_what_the_closed_form_says(ranks: int, servers: int) -> None:
-    schedule = schedules.parameter_server_beside(ranks, range(servers))
+    schedule = schedules.parameter_server(ranks, range(servers))
     pushed = sum(t.stop - t.start for t in schedule.transfers if t.target == 0 and t.reduce)
-    closed = schedules.parameter_server_beside_s(ranks, servers, schedule.chunks, 1.0, 1e-3)
+    closed = schedules.parameter_server_s(ranks, servers, schedule.chunks, 1.0, 1e-3)
     assert closed == pytest.approx(depth(schedule) + 2e-3 * pushed)
 
 
@@ -147,7 +145,7 @@ def test_the_servers_links_carry_what_the_closed_form_says(ranks: int, servers: 
 def test_two_levels_with_a_tree_across_take_a_trees_hops_between_nodes(nodes: int, per_node: int) -> None:
     deepest = max(tree.depth() for tree in double_binary_tree(nodes))
     assert depth(two_level_tree(nodes, per_node, pieces=1)) == 2 * (per_node - 1) + 2 * deepest
-    assert depth(level_schedules.two_level(nodes, per_node)) == 2 * (per_node - 1) + 2 * (nodes - 1)
+    assert depth(level_schedules.decomposed((per_node, nodes))) == 2 * (per_node - 1) + 2 * (nodes - 1)
 
 
 def depth(schedule: TransferSchedule) -> int:

@@ -28,8 +28,8 @@ def timed(lanes: list[ChannelSchedule], links: list[str]) -> float:
     return float(env.now)
 
 
-def cards(source: int, target: int) -> Connection:
-    return Connection(ALPHA, {f"out{source}": 1.0, f"in{target}": 1.0})
+def cards(ranks: int) -> dict[tuple[int, int], Connection]:
+    return {(a, b): Connection(ALPHA, {f"out{a}": 1.0, f"in{b}": 1.0}) for a in range(ranks) for b in range(ranks)}
 
 
 def ports(ranks: int) -> list[str]:
@@ -40,9 +40,12 @@ def ports(ranks: int) -> list[str]:
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_a_chain_with_links_of_its_own_takes_the_closed_form(ranks: int, pieces: int) -> None:
     schedule = tree([None, *range(ranks - 1)], pieces)
-    links = [f"{a}>{b}" for a in range(ranks) for b in range(ranks)]
-    lane = ChannelSchedule(schedule, SIZE / pieces, lambda a, b: Connection(ALPHA, {f"{a}>{b}": 1.0}), window=64)
-    assert timed([lane], links) == pytest.approx(tree_s(2 * (ranks - 1), pieces, SIZE, ALPHA, BETA), rel=1e-9)
+    links = {(a, b): f"{a}>{b}" for a in range(ranks) for b in range(ranks)}
+    ways = {pair: Connection(ALPHA, {link: 1.0}) for pair, link in links.items()}
+    lane = ChannelSchedule(schedule, SIZE / pieces, ways, window=64)
+    assert timed([lane], [*links.values()]) == pytest.approx(
+        tree_s(2 * (ranks - 1), pieces, SIZE, ALPHA, BETA), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,13 +54,13 @@ def test_a_chain_with_links_of_its_own_takes_the_closed_form(ranks: int, pieces:
 )
 def test_two_pipelined_trees_use_a_card_in_full_and_one_does_not(ranks: int, pieces: int) -> None:
     both = double_binary_tree(ranks)
-    halves = [ChannelSchedule(tree(each.parents, pieces), SIZE / 2 / pieces, cards, window=64) for each in both]
+    halves = [ChannelSchedule(tree(each.parents, pieces), SIZE / 2 / pieces, cards(ranks), window=64) for each in both]
     found = timed(halves, ports(ranks))
     # A card sends half a message to a parent and two children in one tree, half a message to a parent in the other.
     hops = 2 * both[0].depth()
     assert found == pytest.approx(tree_s(hops, pieces, SIZE / 2, ALPHA, BETA, fan=4), rel=0.06)
     assert found > 2 * SIZE * BETA
-    one = timed([ChannelSchedule(tree(both[0].parents, pieces), SIZE / pieces, cards, window=64)], ports(ranks))
+    one = timed([ChannelSchedule(tree(both[0].parents, pieces), SIZE / pieces, cards(ranks), window=64)], ports(ranks))
     assert one == pytest.approx(tree_s(hops, pieces, SIZE, ALPHA, BETA, fan=3), rel=0.06)
 
 
@@ -113,7 +116,7 @@ def test_the_transfers_put_on_links_what_the_fluid_form_does(machine: str, algor
     sent: dict[object, float] = {}
     for lane in steps.lanes:
         for transfer in lane.schedule.transfers:
-            for link, load in lane.connection(transfer.source, transfer.target).loads.items():
+            for link, load in lane.connections[transfer.source, transfer.target].loads.items():
                 sent[link] = sent.get(link, 0.0) + load * lane.chunk_bytes * (transfer.stop - transfer.start)
 
     def busiest_s(loads: dict[object, float], capacities: dict[object, float]) -> float:
