@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 from pathlib import Path
 
 from ddpsim.errors import UnknownNameError
@@ -21,7 +23,10 @@ _SUFFIXES = {
     "order trace": (".json.gz",),
 }
 _ENDINGS = {"topology": (".yaml", ".yml"), "workload": (".json", ".gz")}
+"""Of files that people give as one, where that is more than the shipped ones have."""
 _COMMANDS = {"topology": "topo", "workload": "workload"}
+_FILE_ENDING = re.compile(r".*\.[a-z]\w*", re.IGNORECASE | re.DOTALL)
+"""As no shipped name ends: `p3.8xlarge` has a digit behind its point."""
 
 
 def names(kind: str) -> list[str]:
@@ -33,17 +38,40 @@ def find(kind: str, name: str) -> Path:
     """Return the path of `name`: a file or pipe that exists, `-` as it is, else a shipped name.
 
     Raises:
-        UnknownNameError: where it is neither; the nearest shipped names are given, unless it is written as a path.
+        UnknownNameError: where it is neither; the nearest shipped names are given, and where it is written as a path
+            the nearest files beside it.
     """
     if name == "-" or (os.path.exists(name) and not os.path.isdir(name)):
         return Path(name)
     index = _index(kind)
     if name not in index:
-        if Path(name).name != name or name.endswith(_ENDINGS[kind]):
-            what = "is a folder, not a file" if os.path.isdir(name) else "no such file"
-            raise UnknownNameError(what, place=name, remedy=f"shipped names: `ddpsim {_COMMANDS[kind]} list`")
-        raise UnknownNameError.among(kind, name, index)
+        raise _missing_file(kind, name) if is_path(name) else UnknownNameError.among(kind, name, index)
     return index[name]
+
+
+def is_path(name: str) -> bool:
+    """Return whether `name` is written as a file's: with a folder, or an ending."""
+    return Path(name).name != name or _FILE_ENDING.fullmatch(name) is not None
+
+
+def _missing_file(kind: str, name: str) -> UnknownNameError:
+    what = "is a folder, not a file" if os.path.isdir(name) else "no such file"
+    near = [*_files_near(kind, name), *difflib.get_close_matches(name, names(kind), n=1, cutoff=0.7)]
+    listed = f"`ddpsim {_COMMANDS[kind]} list`" if kind in _COMMANDS else ", ".join(names(kind))
+    remedy = f"did you mean {', '.join(near)}?" if near else f"shipped names: {listed}"
+    return UnknownNameError(what, place=name, remedy=remedy)
+
+
+def _files_near(kind: str, name: str) -> list[str]:
+    """Return the files in the folder of `name` that are called about as it is, as it is written."""
+    folder, own = os.path.split(name)
+    try:
+        there = os.listdir(folder or os.curdir)
+    except (OSError, ValueError):  # no such folder, or a name that none can have
+        return []
+    endings = _ENDINGS.get(kind, _SUFFIXES[kind])
+    files = [each for each in there if each.endswith(endings)]
+    return [os.path.join(folder, each) for each in difflib.get_close_matches(own, files, n=2, cutoff=0.6)]
 
 
 def path(kind: str, name: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from ddpsim.workload import Workload
     from ddpsim.workload.gpus import AchievedGpu
 
-_SHIPPED_GPU, _SHIPPED_PRECISION = "V100", "fp32"
+_SHIPPED_PRECISION = "fp32"
+_DATA_CENTRE = re.compile(r"[A-Z]{1,2}\d+[A-Z]?")
+"""Names that are listed where none is given: `GB200`, not `RTX4090` or `A100-PCIe-80GB`, or there were a hundred."""
 _OF_A_JOB = ("accumulate", "optimizer", "clip_gradients", "jitter")
 _BESIDE_A_MODEL = (
     "optimizer", "one_gpu_step", "pace_of", "batch_size", "clip_gradients", "sequence_length", "without",
@@ -51,7 +54,7 @@ class EstimateArguments:
         Section.JOB,
     ] = None
     gpu: Annotated[
-        str | None, typer.Option(help="V100, A100, H100, B200, ... [V100]; a wrong name lists them."), Section.MACHINE
+        str | None, typer.Option(help="V100, A100, H100, B200, ...; without, a list of them."), Section.MACHINE
     ] = None
     gpu_file: Annotated[
         Path | None, typer.Option(metavar="G.yaml", help="Describes a GPU that is not in the table."), Section.MACHINE
@@ -212,14 +215,18 @@ def _check_alone(option: str, others: Sequence[str], arguments: EstimateArgument
 
 def _gpu(asked: EstimateArguments) -> AchievedGpu:
     from ddpsim.workload.gpu_options import gpu_with
-    from ddpsim.workload.gpus import AchievedGpu, gpu_named
+    from ddpsim.workload.gpus import GPUS, AchievedGpu, gpu_named
 
     name, file = asked.gpu, asked.gpu_file
     if name is not None and file is not None:
         raise InputError("--gpu and --gpu-file are both given", place="estimate", remedy="keep one")
     own = asked.memory_bandwidth, asked.peak or [], asked.memory, asked.multiprocessors
     if file is None and own == (None, [], None, None):
-        return gpu_named(name or _SHIPPED_GPU).with_fitted()
+        if name is None:
+            known = ", ".join(filter(_DATA_CENTRE.fullmatch, GPUS))
+            remedy = f"give one: {known}, RTX4090, ...; or describe it: `gpu_file`, or `memory_bandwidth` with `peak`"
+            raise InputError("for which GPU is not said", place="gpu", remedy=remedy)
+        return gpu_named(name).with_fitted()
     return AchievedGpu.of(gpu_with(name, file, *own)).with_fitted()
 
 

@@ -18,6 +18,7 @@ from ddpsim.explaining.given import RunFacts
 from ddpsim.explaining.late import excess_s, explain_unknown, late_rank
 from ddpsim.explaining.links import find_slow_link
 from ddpsim.explaining.machine import TracedMachine, machine_of
+from ddpsim.explaining.machine_check import count_node_gpus
 from ddpsim.explaining.recorder import read_recorder
 from ddpsim.explaining.seen import PARTS, UNPREDICTED, SeenRank
 from ddpsim.explaining.splits import MedianSplit, splits_of
@@ -131,7 +132,8 @@ def _machine(
 ) -> TracedMachine | None:
     backend = backend_of(lead)
     try:
-        machine = machine_of(ranks.world_size, lead.device, splits, backend, given)
+        seen = count_node_gpus(ranks.ranks)
+        machine = machine_of(ranks.world_size, lead.device, splits, backend, given, seen)
     except InputError as error:
         if any((given.topology, given.topo, given.nccl_tests)):
             raise
@@ -139,6 +141,7 @@ def _machine(
         return None
     if machine.assumed:
         notes.append(machine.assumed)
+    notes += machine.notes
     return machine
 
 

@@ -76,6 +76,7 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
         notes=tuple(notes),
         clock=file.host,
         made_by=basis,
+        gpus=file.gpus,
     ).shift(file.events.origin_s)
 
 

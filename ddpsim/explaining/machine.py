@@ -10,6 +10,7 @@ from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.errors import TopologyError, TraceError
 from ddpsim.explaining.given import RunFacts
+from ddpsim.explaining.machine_check import check_machine, seats_of
 from ddpsim.explaining.splits import MedianSplit
 from ddpsim.files import display_name, read_text
 from ddpsim.measured import read_tables
@@ -17,6 +18,7 @@ from ddpsim.topology.graph import Topology
 from ddpsim.topology.importers import import_topology
 from ddpsim.topology.placement import place
 from ddpsim.topology.spec import load_topology
+from ddpsim.units import format_count
 from ddpsim.workload.gpus import kind_of
 
 _ASSUMED = {
@@ -39,6 +41,7 @@ class TracedMachine:
     Attributes:
         calibration: of its collectives; None is the priors.
         assumed: why it is this machine, where nobody named it.
+        notes: what else was assumed of it.
         one_size: the size and time of the collectives that its times rest on, where all are about as large: those do
             not tell what of it grows with bytes. None elsewhere.
     """
@@ -49,6 +52,7 @@ class TracedMachine:
     calibration: Calibration | None
     assumed: str = ""
     one_size: CurvePoint | None = None
+    notes: tuple[str, ...] = ()
 
     def library(self, backend: str) -> str:
         """Return the library that a backend is on this machine: `nccl` is RCCL on AMD's GPUs, as torch's traces say."""
@@ -65,6 +69,7 @@ def machine_of(
     splits: Sequence[MedianSplit],
     backend: str,
     given: RunFacts | None = None,
+    node_gpus: int = 0,
 ) -> TracedMachine:
     """Return the machine of a run.
 
@@ -74,9 +79,11 @@ def machine_of(
         splits: traced collectives.
         backend: of the run.
         given: what is known of the machine; None is nothing.
+        node_gpus: GPUs that one of its nodes has at least, as the trace shows.
 
     Raises:
-        InputError: a machine that cannot hold the ranks, a file that cannot be read, a GPU that no shipped machine has.
+        InputError: a machine on which the run cannot have been, a file that cannot be read, a GPU that no shipped
+            machine has.
     """
     topology, topo, nccl_tests = (None,) * 3 if given is None else (given.topology, given.topo, given.nccl_tests)
     if topology is not None and topo is not None:
@@ -84,11 +91,12 @@ def machine_of(
     if topology is None and topo is None:
         return _assume_machine(world_size, device, splits, backend)
     known = load_topology(topology) if topology is not None else _import_machine(str(topo), device)
-    nodes, per_node = _place_ranks(known, world_size)
+    check_machine(known, world_size, device, node_gpus, "topo" if topology is None else "topology")
+    nodes, per_node, notes = _place_ranks(known, world_size)
     calibration = None
     if nccl_tests is not None:
         calibration = calibrate(read_tables(nccl_tests), known, backend=backend, accept_misfit=True).calibration
-    return TracedMachine(known, nodes, per_node, calibration)
+    return TracedMachine(known, nodes, per_node, calibration, notes=notes)
 
 
 def _import_machine(path: str, device: str) -> Topology:
@@ -99,19 +107,24 @@ def _import_machine(path: str, device: str) -> Topology:
     return import_topology(text, display_name(path), gpu=gpu, name=Path(path).name.partition(".")[0] or "imported")
 
 
-def _place_ranks(topology: Topology, world_size: int) -> tuple[int, int]:
-    """Return nodes, and GPUs of each, that hold so many ranks.
+def _place_ranks(topology: Topology, world_size: int) -> tuple[int, int, tuple[str, ...]]:
+    """Return nodes, and GPUs of each, that hold so many ranks, and what is to be said of them.
 
     Raises:
         TopologyError: no node count of this machine does.
     """
     whole = place(topology, 1, None).gpus_per_node
+    if not topology.elastic and topology.nodes == 1:
+        whole = max(whole, seats_of(topology))  # a machine may run more processes than it does where none are counted
     per_node = min(whole, world_size)
     while world_size % per_node:
         per_node -= 1
     nodes = world_size // per_node
     place(topology, nodes, per_node)
-    return nodes, per_node
+    if nodes == 1 or per_node == whole:
+        return nodes, per_node, ()
+    taken = f"{format_count(nodes, 'node')} of {format_count(per_node, 'rank')} each"
+    return nodes, per_node, (f"{world_size} ranks do not fill nodes of {whole} of {topology.name}: {taken} are taken",)
 
 
 def _assume_machine(world_size: int, device: str, splits: Sequence[MedianSplit], backend: str) -> TracedMachine:
@@ -121,17 +134,18 @@ def _assume_machine(world_size: int, device: str, splits: Sequence[MedianSplit],
         what = f"no shipped machine has {device}s: nothing says what its collectives should take"
         raise TraceError(what, place="topology", remedy="give --topology, or --topo with `nvidia-smi topo -m`")
     known = load_topology(name)
-    nodes, per_node = _place_ranks(known, world_size)
+    nodes, per_node, notes = _place_ranks(known, world_size)
     priors = Calibration.priors(_library(known, backend))
     points = _points(splits)
     assumed = f"no machine is given: {name} is assumed"
     if not points:
-        return TracedMachine(known, nodes, per_node, None, assumed)
+        return TracedMachine(known, nodes, per_node, None, assumed, notes=notes)
     curve = Curve(known.fingerprint(), nodes, per_node, points)
     largest = points[-1]
     alike = largest.size_bytes < APART * points[0].size_bytes
     assumed = f"{assumed}, its allreduces as long as traced"
-    return TracedMachine(known, nodes, per_node, replace(priors, curves=(curve,)), assumed, largest if alike else None)
+    calibration, one_size = replace(priors, curves=(curve,)), largest if alike else None
+    return TracedMachine(known, nodes, per_node, calibration, assumed, one_size, notes)
 
 
 def _points(splits: Sequence[MedianSplit]) -> tuple[CurvePoint, ...]:

@@ -105,14 +105,21 @@ def rank_from_trace(trace: Trace, rank: int, place: str) -> SeenRank:
         rank=rank,
         world_size=trace.world_size,
         backend=trace.backend,
-        device="cpu" if trace.backend in ("gloo", "mpi") else "GPU",
+        device=_device(trace),
         place=place,
         kind="ddpsim",
         scheme="ddp",
         steps=tuple(_step(iteration, updates) for iteration in iterations),
         clock="rank 0's",
         options=_options(trace.provenance),
+        gpus=count if isinstance(count := trace.provenance.get("local_world_size"), int) else 0,
     )
+
+
+def _device(trace: Trace) -> str:
+    """Return the GPU that the run says to have computed on, or `cpu`; without its word, what its backend is for."""
+    said = trace.provenance.get("compute_device")
+    return said if isinstance(said, str) else "cpu" if trace.backend in ("gloo", "mpi") else "GPU"
 
 
 def _step(it: Iteration, updates: Sequence[Span]) -> SeenStep:

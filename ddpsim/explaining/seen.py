@@ -115,6 +115,7 @@ class SeenRank:
         clock: which clock its times are of: ranks with the same share it; None where nobody says.
         made_by: workload, plan and costs for a prediction, of the rank that was asked for them.
         options: of the run, where its trace records them.
+        gpus: of its node, as many as its process saw; 0 where the trace does not say.
     """
 
     rank: int | None
@@ -129,6 +130,7 @@ class SeenRank:
     clock: str | None = None
     made_by: Any = None
     options: Mapping[str, object] = field(default_factory=dict)
+    gpus: int = 0
 
     def shift(self, offset_s: float) -> SeenRank:
         """Return the rank on a clock that is `offset_s` ahead."""

@@ -247,6 +247,7 @@ def _provenance(
         "plan_fingerprint": plan.fingerprint(),
         "topology": placement.topology.name,
         "topology_fingerprint": placement.topology.fingerprint(),
+        "compute_device": placement.topology.compute_device,
         "workload": workload.name,
         **({} if staleness is None else {"servers": staleness.document()}),
         "options": {

@@ -56,7 +56,7 @@ def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str])
     "words",
     [
         ["capture", "--model", "mlp", "-o", "file/below.json"],
-        ["estimate", "--model", "mlp", "-o", "file/below.json"],
+        ["estimate", "--model", "mlp", "--gpu", "V100", "-o", "file/below.json"],
         ["microbench", "-o", "file/below.json"],
         ["run", "--model", "mlp", "--out", "file/below"],
     ],

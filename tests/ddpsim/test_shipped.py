@@ -41,10 +41,33 @@ def test_an_unknown_name_gets_the_nearest(folders):
         shipped.find("topology", "dgx-1")
 
 
-@pytest.mark.parametrize("name", ["capture.json", "capture.json.gz", "runs/capture"])
+@pytest.mark.parametrize("name", ["capture.json", "capture.json.gz", "capture.jsn", "runs/capture"])
 def test_a_path_without_a_file_is_said_to_be_missing(folders, name):
     with pytest.raises(UnknownNameError, match=rf"^{name}: no such file; shipped names: `ddpsim workload list`$"):
         shipped.find("workload", name)
+
+
+@pytest.mark.parametrize("name", ["mine.jsn", "./mine.json.gs", "mein.json"])
+def test_a_path_without_a_file_gets_the_nearest_file_beside_it(folders, name, tmp_path, monkeypatch):
+    for there in ("mine.json", "notes.txt", "mine.yaml"):
+        (tmp_path / there).touch()
+    monkeypatch.chdir(tmp_path)
+    near = "./mine.json" if name.startswith("./") else "mine.json"
+    with pytest.raises(UnknownNameError, match=rf"^{name}: no such file; did you mean {near}\?$"):
+        shipped.find("workload", name)
+
+
+def test_a_shipped_name_that_looks_like_a_file_gets_the_nearest_name(folders):
+    with pytest.raises(UnknownNameError, match=r"^p3.xlarge: no such file; did you mean p3.8xlarge\?$"):
+        shipped.find("topology", "p3.xlarge")
+    with pytest.raises(UnknownNameError, match=r"^unknown topology 'p3.8xlrge'; did you mean p3.8xlarge"):
+        shipped.find("topology", "p3.8xlrge")
+
+
+@pytest.mark.parametrize("name", ["runs/tasks", "tasks.json", "taks"])
+def test_an_order_trace_is_looked_for_alike(name):
+    with pytest.raises(UnknownNameError, match=r"no such file; |did you mean tasks"):
+        shipped.find("order trace", name)
 
 
 def test_a_folder_is_said_to_be_one(folders, tmp_path):

@@ -59,6 +59,7 @@ class TraceFile:
     world_size: int | None
     backend: str | None
     host: str | None = None
+    gpus: int = 0
 
 
 def read_kineto(path: str | Path) -> TraceFile:
@@ -93,6 +94,7 @@ def read_kineto(path: str | Path) -> TraceFile:
         number("world_size"),
         backend if isinstance(backend, str) else None,
         host if isinstance(host, str) else None,
+        len(properties) if isinstance(properties, list) else 0,
     )
 
 

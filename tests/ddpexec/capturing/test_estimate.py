@@ -168,11 +168,11 @@ def test_an_anchor_is_the_whole_steps_time_and_leaves_a_named_optimizer_alone(tm
     (tmp_path / "w.json").unlink()
     assert estimated(tmp_path, *options, "--one-gpu-step", "10us") is None
     assert "below the roofline's floor" in capsys.readouterr().err
-    assert estimated(tmp_path, "--clip-gradients") is None
+    assert estimated(tmp_path, "--gpu", "V100", "--clip-gradients") is None
 
 
 def test_a_cpus_capture_lends_its_operators_and_a_gpus_its_times(tmp_path, capsys):
-    recorded = estimated(tmp_path, "--batch-size", "16")
+    recorded = estimated(tmp_path, "--gpu", "V100", "--batch-size", "16")
     source = tmp_path / "capture.json"
     save_workload(replace(recorded, device="cpu", name="mlp@cpu-fp32-b16"), source)
     made = carry_model(load_workload(source), gpu_named("B200").with_fitted(), precision="amp").workload
@@ -208,8 +208,16 @@ def test_an_estimate_goes_to_standard_output_whole(tmp_path, monkeypatch, capsys
 
 def test_a_folder_that_an_estimate_makes_is_announced(tmp_path, capsys):
     with pytest.raises(SystemExit, match="0"):
-        main(["estimate", "--model", "mlp", "-o", str(tmp_path / "new" / "mlp.json")])
+        main(["estimate", "--model", "mlp", "--gpu", "V100", "-o", str(tmp_path / "new" / "mlp.json")])
     assert "is no folder yet" in capsys.readouterr().err
+
+
+def test_for_which_gpu_is_asked_for(tmp_path, capsys):
+    assert estimated(tmp_path) is None
+    told = capsys.readouterr().err
+    assert told.startswith("error: --gpu: for which GPU is not said; give one: A10, A100, ")
+    assert " H100, " in told
+    assert told.endswith("or describe it: --gpu-file, or --memory-bandwidth with --peak\n")
 
 
 def test_a_gpu_that_nobody_knows_may_be_described(tmp_path, capsys):

@@ -322,7 +322,8 @@ def test_bad_steps_are_one_message(name, message, tmp_path, capsys):
 @pytest.mark.needs("wait")
 def test_the_command_says_where_it_took_a_real_step(tmp_path):
     path = tmp_path / "w.json"
-    command = [sys.executable, "-m", "ddpexec", "estimate", "--step", f"{STEPS}:conditional", "-o", str(path)]
+    asked = ["estimate", "--step", f"{STEPS}:conditional", "--gpu", "V100", "-o", str(path)]
+    command = [sys.executable, "-m", "ddpexec", *asked]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr.startswith(
         "note: the step needs real tensors (aten._local_scalar_dense.default): counted in one"

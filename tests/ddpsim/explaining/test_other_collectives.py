@@ -35,7 +35,7 @@ def device_job(tmp_path, **options):
     job = Job([100.0] * 4, ddp=True, recorded=True, exchange=EXCHANGE_US, wire=60.0, **options)
     path = tmp_path / "rank0.json"
     path.write_text(json.dumps(job.document(steps=5)))
-    return explain(path, RunFacts(topology="dgx-a100"))
+    return explain(path, RunFacts(topology="mi300x-8" if job.rocm else "dgx-a100"))
 
 
 @pytest.mark.parametrize("folder", [EXPERTS, NAIVE])
