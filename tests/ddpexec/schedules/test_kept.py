@@ -10,7 +10,7 @@ import torch
 
 from ddpexec.errors import OptionError
 from tests.ddpexec.groups import ranks
-from tests.ddpexec.schedules.training import loss_of, mine, wrapped
+from tests.ddpexec.schedules.training import train, wrapped
 
 BEFORE, AFTER = 3, 6
 SCHEMES = [
@@ -25,10 +25,7 @@ def trained(made: Any, rank: int, first: int, steps: int) -> None:
     if made.serves:
         made.serve()
         return
-    for step in range(first, first + steps):
-        loss_of(made, *mine(step, rank)).backward()
-        made.optimizer.step()
-        made.optimizer.zero_grad()
+    train(made, rank, first, steps)
     made.end()
 
 
