@@ -1,7 +1,8 @@
-"""`_get_ddp_logging_data()` beside torch's, and torch's other methods with an underscore."""
+"""The names of arguments, `_get_ddp_logging_data()`, and torch's other methods with an underscore, beside torch's."""
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import Any
 
@@ -113,3 +114,19 @@ def test_a_static_graph_may_be_asked_for_after_construction(rank: int) -> None:
         found.append({key: value for key, value in data.items() if "bucket" in key or key == "static_graph"})
     assert found[0] == found[1]
     assert found[0]["has_rebuilt_buckets"] == 1
+
+
+SHARED = sorted(
+    name
+    for name in set(dir(STOCK)) - set(dir(torch.nn.Module)) | {"__init__"}
+    if callable(getattr(STOCK, name)) and callable(getattr(DistributedDataParallel, name, None))
+)
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_arguments_are_named_as_torchs(name: str) -> None:
+    ours, theirs = (
+        list(inspect.signature(getattr(kind, name)).parameters) for kind in (DistributedDataParallel, STOCK)
+    )
+    ours = ["self" if argument == "ddp" else argument for argument in ours]  # functions of a wrapper, as methods of it
+    assert ours[: len(theirs)] == theirs

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections import Counter
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -25,9 +26,9 @@ from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.simulation import Options, simulate
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology
-from ddpsim.workload import Phase, Workload
 from tests.ddpexec.ddp.random_models import DTYPES, WIDTH, loss_of, random_case
 from tests.ddpexec.groups import ranks
+from tests.ddpexec.small import small_workload
 from tests.profile import examples
 
 STOCK = nn.parallel.DistributedDataParallel
@@ -45,12 +46,8 @@ def simulated_order(ddp: DistributedDataParallel) -> list[int]:
     parameters = reducer.model.policy
     arrives_s = np.full((1, len(parameters)), np.nan)
     arrives_s[0, reducer.arrival] = 1e-3 * (1 + np.arange(len(reducer.arrival)))
-    phase = Phase(np.array([1.0]), np.array([1.0]))
-    workload = Workload(
-        name="random", device="cpu", precision="fp32", batch_size=1, threads=1, estimated=True, parameters=parameters,
-        buffers=(), forward=phase, backward=phase, optimizer=phase, gradient_hook_s=arrives_s,
-        gradient_ready_s=arrives_s,
-    )  # fmt: skip
+    source = replace(small_workload(step_s=1.0), buffers=())
+    workload = replace(source, parameters=parameters, gradient_hook_s=arrives_s, gradient_ready_s=arrives_s)
     options = Options(backend="gloo", plan=reducer.plan, find_unused_parameters=True, fidelity="closed", iterations=1)
     iteration = simulate(workload, two_here(), options).iterations[0]
     return [bucket.index for bucket in sorted(iteration.buckets, key=lambda bucket: bucket.launched_s)]
