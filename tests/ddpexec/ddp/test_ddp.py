@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from typing import Any
 
 import pytest
@@ -103,7 +102,6 @@ def train(
 @pytest.mark.parametrize(("world_size", "names"), [(2, list(OPTIONS)), (4, ["default", "find unused, view, small"])])
 @ranks.on("world_size")
 def test_steps_equal_one_process_and_torch(rank: int, names: list[str]) -> None:
-    warnings.simplefilter("ignore")
     expected = {steps: joined_steps(torch.distributed.get_world_size(), steps) for steps in (STEPS, FEWER_STEPS)}
     for name in names:
         options = OPTIONS[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from typing import Any
 
 import pytest
@@ -34,7 +33,6 @@ def data_of(kind: Any, options: dict[str, Any], steps: int, rate: int = 2) -> li
 
 @ranks.on(2)
 def test_logging_data_are_torchs_but_for_the_times(rank: int) -> None:
-    warnings.simplefilter("ignore")
     cases: list[dict[str, Any]] = [
         {}, {"bucket_cap_mb": 0.0005}, {"find_unused_parameters": True}, {"static_graph": True},
         {"gradient_as_bucket_view": True, "forward_sync_buffers": False},
@@ -103,9 +101,7 @@ def test_a_static_graph_may_be_asked_for_after_construction(rank: int) -> None:
     found = []
     for kind in (DistributedDataParallel, STOCK):
         ddp = kind(model(), find_unused_parameters=True, bucket_cap_mb=0.0005)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ddp._set_static_graph()
+        ddp._set_static_graph()
         with pytest.warns(UserWarning, match="no need to set it again"):
             ddp._set_static_graph()
         for _ in range(5):

@@ -6,7 +6,6 @@ import copy
 import io
 import itertools
 import pickle
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -115,7 +114,6 @@ class Scaled(nn.Module):
 
 @ranks.on(2)
 def test_hooks_checkpointing_shared_parameters_and_nested_outputs_equal_torch(rank: int) -> None:
-    warnings.simplefilter("ignore")
     small = {"bucket_cap_mb": 0.0003}
     for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook):
         for view in (False, True):
@@ -153,7 +151,6 @@ def test_hooks_checkpointing_shared_parameters_and_nested_outputs_equal_torch(ra
 @ranks.on(2)
 def test_a_static_graph_is_reduced_whatever_forward_returns(rank: int) -> None:
     """torch's static graph never reduces where forward returns a dataclass; ours opens it, and refuses what is shut."""
-    warnings.simplefilter("ignore")
     options = {"bucket_cap_mb": 0.0003, "static_graph": True}
     expected = train(nn.parallel.DistributedDataParallel, options, form=Pair)
     alone = train(nn.parallel.DistributedDataParallel, options, form=Output)
@@ -215,7 +212,6 @@ def test_state_dicts_pickles_and_copies(rank: int) -> None:
 
 @ranks.on(2)
 def test_uneven_inputs_equal_torch(rank: int) -> None:
-    warnings.simplefilter("ignore")
     cases: tuple[dict[str, Any], ...] = (
         {}, {"bucket_cap_mb": 0}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True},
         {"forward_sync_buffers": False}, {"static_graph": True}, {"batched_grad_copy": True},

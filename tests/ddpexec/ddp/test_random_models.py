@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import functools
 import sys
-import warnings
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
@@ -88,7 +87,6 @@ def one_case(rank: int, seed: int) -> None:
 
 
 def cases(rank: int, first: int, count: int) -> None:
-    warnings.simplefilter("ignore")
     for seed in range(first, first + count):
         try:
             eager = 90 if seed % 2 else flat.EAGER_BYTES
@@ -133,7 +131,6 @@ def test_there_are_200_models_with_everything_in_many_of_them() -> None:
 @ranks.on(2)
 def test_a_skipped_gradient_is_kept_where_torch_divides_it_by_the_world_size(rank: int) -> None:
     """Accumulate over two synced iterations of which the second leaves the second layer unused, on every rank."""
-    warnings.simplefilter("ignore")
     grads = []
     for kind, skip in ((STOCK, False), (DistributedDataParallel, True), (STOCK, True)):
         net = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import pytest
@@ -47,7 +46,6 @@ def trained(kind: Any, rank: int, options: dict[str, Any], hooked: bool) -> list
 
 @ranks.on(3)
 def test_gradients_follow_the_process_group_as_torchs_do(rank: int) -> None:
-    warnings.simplefilter("ignore")
     for options in ({}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}):
         for hooked in (False, True):
             ours, theirs = (trained(kind, rank, options, hooked) for kind in (DistributedDataParallel, STOCK))
@@ -69,7 +67,6 @@ def test_groups_in_turn_must_have_the_same_ranks(rank: int) -> None:
 @ranks.on(2)
 def test_what_was_registered_stays_with_another_process_group(rank: int) -> None:
     """A buffer hook, the rate of logging and that nothing is sent stay as they are."""
-    warnings.simplefilter("ignore")
     calls: dict[Any, list[list[str]]] = {DistributedDataParallel: [], STOCK: []}
     for kind, names in calls.items():
         ddp = kind(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
@@ -128,7 +125,6 @@ def trained_over(kind: Any, mesh: Any, options: dict[str, Any]) -> list[Tensor]:
 
 @ranks.on(4)
 def test_a_module_that_is_tensor_parallel_too_trains_as_under_torchs(rank: int) -> None:
-    warnings.simplefilter("ignore")
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
     for options in ({}, {"gradient_as_bucket_view": True}):
         ours, theirs = (trained_over(kind, mesh, options) for kind in (DistributedDataParallel, STOCK))
