@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,11 +32,13 @@ def test_a_rank_on_a_cpu_is_refused() -> None:
 
 
 @pytest.mark.skipif(GPUS > 1, reason="this machine has several GPUs")
-def test_the_command_names_how_many_gpus_it_needs(refusal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_names_how_many_gpus_it_needs(
+    refusal: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     names = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
     for name, value in names.items():
         monkeypatch.setenv(name, value)
-    said = refusal("run", "--model", "mlp", "--devices", 2, "--out", "nowhere")
+    said = refusal("run", "--model", "mlp", "--devices", 2, "--out", tmp_path / "out")
     assert f"--devices: ranks of 2 devices need 2 GPUs on this machine, it has {GPUS}" in " ".join(said.split())
 
 

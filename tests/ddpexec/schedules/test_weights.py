@@ -36,14 +36,14 @@ def trained(rank: int, scheme: str, optimizer: str, clip: float | None = None, *
     return train(wrapped(rank, scheme, optimizer, **options), rank, clip=clip)
 
 
-def distances(rank: int, clipped: dict[str, tuple[float | None, ...]], otherwise: str) -> dict[str, float]:
-    """Return how far each scheme ends from one process.
+def check_weights(clipped: dict[str, tuple[float | None, ...]], otherwise: str) -> None:
+    """Hold each scheme against one process.
 
     Args:
         clipped: by optimizer, what its gradients are clipped to, in turn.
         otherwise: the optimizer of the runs that learn an order, without overlap, and with fusion buffers or packs.
     """
-    world, found = torch.distributed.get_world_size(), {}
+    rank, world, found = torch.distributed.get_rank(), torch.distributed.get_world_size(), {}
     for optimizer, clips in clipped.items():
         for clip in clips:
             expected = alone(optimizer, world, clip)[-1]
@@ -56,22 +56,21 @@ def distances(rank: int, clipped: dict[str, tuple[float | None, ...]], otherwise
     for scheme in FUSED:
         for learn in (0, 3):
             found[f"{scheme} {otherwise} {learn}"] = apart(trained(rank, scheme, otherwise, learn=learn), expected)
-    return found
+    assert len(found) == 2 * (len(SCHEMES) + 3 + len(FUSED))
+    assert {name: far for name, far in found.items() if far > 1e-10} == {}
 
 
 @pytest.mark.parametrize("otherwise", OPTIMIZERS)
-def test_steps_end_with_the_weights_of_one_process(otherwise: str) -> None:
-    for found in ranks.run(2, distances, {otherwise: (None, 0.1)}, otherwise, timeout_s=110):
-        assert len(found) == 2 * (len(SCHEMES) + 3 + len(FUSED))
-        assert {name: far for name, far in found.items() if far > 1e-10} == {}
+@ranks.on(2, timeout_s=110)
+def test_steps_end_with_the_weights_of_one_process(rank: int, otherwise: str) -> None:
+    check_weights({otherwise: (None, 0.1)}, otherwise)
 
 
 @pytest.mark.needs("minutes")
-def test_four_ranks_end_with_the_weights_of_one_process_too() -> None:
+@ranks.on(4, timeout_s=110)
+def test_four_ranks_end_with_the_weights_of_one_process_too(rank: int) -> None:
     """Each scheme with each optimizer, one of which clips: two ranks try every two of them together."""
-    for found in ranks.run(4, distances, {"sgd": (None,), "adamw": (0.1,)}, "sgd", timeout_s=110):
-        assert len(found) == 2 * (len(SCHEMES) + 3 + len(FUSED))
-        assert {name: far for name, far in found.items() if far > 1e-10} == {}
+    check_weights({"sgd": (None,), "adamw": (0.1,)}, "sgd")
 
 
 @pytest.mark.parametrize("world", [2, 3, pytest.param(4, marks=pytest.mark.needs("minutes"))])
