@@ -104,9 +104,8 @@ def lines() -> Iterator[str]:
         "steps, on a machine that was otherwise idle; three runs of the whole model are within 1.7 %. Steps of which "
         f"layers are left out take {min(over):.0%} to {max(over):.0%} longer than predicted, those with a "
         "chance of a quarter most: what leaving out costs a host is not in the model. Only `aligned` "
-        "buckets at a half gain what is predicted. That stochastic depth trains on two ranks as on one process, "
-        "on the text of a module of Python, is a test "
-        "(`tests/ddpexec/ddp/test_stochastic_depth.py`)."
+        "buckets at a half gain what is predicted. That stochastic depth trains on two ranks as on one process is a "
+        "test (`tests/ddpexec/ddp/test_drop.py`)."
     )
     yield ""
     yield "| chance | buckets | predicted gain | measured gain |"

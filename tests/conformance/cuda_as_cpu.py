@@ -18,6 +18,8 @@ def cuda_as_cpu() -> None:
     import torch
     from torch import nn
 
+    from tests.ddpexec.streams import Nothing
+
     ranks = int(os.environ.get("WORLD_SIZE", "2"))
     torch.cuda.device_count = lambda: 2 * ranks
     torch.cuda.current_device = lambda: 0
@@ -30,9 +32,9 @@ def cuda_as_cpu() -> None:
         setattr(torch, name, on_cpu(getattr(torch, name)))
     for module in (nn.Linear, nn.Conv2d, nn.BatchNorm2d, nn.BatchNorm1d, nn.Embedding):
         module.__init__ = on_cpu(module.__init__)  # type: ignore[method-assign]
-    torch.cuda.device = torch.cuda.stream = torch.cuda.Stream = torch.cuda.Event = _Nothing  # type: ignore[misc]
-    torch.Stream = torch.Event = _Nothing  # type: ignore[misc,assignment]
-    torch.cuda.current_stream = torch.accelerator.current_stream = lambda *_, **__: _Nothing()  # type: ignore[assignment]
+    torch.cuda.device = torch.cuda.stream = torch.cuda.Stream = torch.cuda.Event = Nothing  # type: ignore[misc]
+    torch.Stream = torch.Event = Nothing  # type: ignore[misc,assignment]
+    torch.cuda.current_stream = torch.accelerator.current_stream = lambda *_, **__: Nothing()  # type: ignore[assignment]
 
 
 def _cpu(device: Any) -> Any:
@@ -55,23 +57,3 @@ def on_cpu(function: Callable[..., Any], *, positional: bool = False) -> Callabl
         return function(*args, **kwargs)
 
     return mapped
-
-
-class _Nothing:
-    """A device, stream or event of a GPU that is not there."""
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def __enter__(self) -> _Nothing:
-        return self
-
-    def __exit__(self, *_: Any) -> bool:
-        return False
-
-    def wait_stream(self, *_: Any) -> None: ...
-
-    def wait(self, *_: Any, **__: Any) -> None: ...
-
-    def record(self, *_: Any, **__: Any) -> None: ...
-
-    def synchronize(self) -> None: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 from unittest import mock
 
@@ -59,3 +59,20 @@ def cuda_is_cpu() -> Iterator[None]:
     made = {name: on_cpu(getattr(torch, name)) for name in FACTORIES}
     with mock.patch.multiple(torch, Generator=mock.Mock(return_value=torch.Generator()), **made):
         yield
+
+
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command of ddpexec that is refused, with exit code 2, and return what it says on standard error."""
+    from ddpexec.__main__ import main
+
+    def said(*words: object) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main([*map(str, words)])
+        assert end.value.code == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        return captured.err
+
+    return said

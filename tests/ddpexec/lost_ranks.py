@@ -1,12 +1,10 @@
-"""Stop or kill each rank of a real run in turn, with and without torchrun: when do the others end, and what is said?
+"""Stop or kill a rank of a real run, with or without torchrun: when do the others end, and what is said?
 
-`python -m tests.ddpexec.lost_ranks` runs every trial, one after the other, and prints a table; it exits with 1 where a
-rank outlives the process group's timeout by more than `GRACE_S`.
+`python -m tests.ddpexec.lost_ranks RANKS ...` starts so many ranks of a command without torchrun.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import signal
@@ -23,7 +21,7 @@ from pathlib import Path
 from ddpsim.workload.files import save_workload
 from tests.ddpexec.small import small_workload
 
-TIMEOUT_S, GRACE_S = 5.0, 5.0
+TIMEOUT_S = 5.0
 BEGIN_S, LATEST_S = 120.0, 40.0
 """How long to wait for training to begin, and for the survivors to end."""
 UNDER_WAY = "iteration 20 of"
@@ -40,10 +38,6 @@ class Trial:
     signal: signal.Signals
     torchrun: bool
 
-    def __str__(self) -> str:
-        launcher = "torchrun" if self.torchrun else "alone"
-        return f"{self.signal.name}, {self.world_size} ranks, rank {self.lost}, {launcher}"
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -58,18 +52,6 @@ class Outcome:
     ended_s: Mapping[int, float | None]
     errors: Sequence[str]
     text: str
-
-    @property
-    def in_time(self) -> bool:
-        """Whether every survivor ended within the timeout and `GRACE_S`."""
-        return all(seconds is not None and seconds <= TIMEOUT_S + GRACE_S for seconds in self.ended_s.values())
-
-
-def every_trial() -> Iterator[Trial]:
-    """Yield stopped and killed, 2 to 4 ranks, each rank in turn, without torchrun and with it."""
-    for number, torchrun, size in itertools.product((signal.SIGSTOP, signal.SIGKILL), (False, True), (2, 3, 4)):
-        for rank in range(size):
-            yield Trial(world_size=size, lost=rank, signal=number, torchrun=torchrun)
 
 
 def attempt(trial: Trial) -> Outcome:
@@ -103,7 +85,7 @@ def _running(trial: Trial, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(trial.world_size)]
         command = [sys.executable, *launcher, *run]
     else:
-        command = [sys.executable, "-m", "tests.ddpexec.lost_ranks", "--ranks", str(trial.world_size), *run]
+        command = [sys.executable, "-m", "tests.ddpexec.lost_ranks", str(trial.world_size), *run]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with open(folder / "stderr", "wb") as errors, open(os.devnull, "wb") as nowhere:
         process = subprocess.Popen(command, env=environment, stdout=nowhere, stderr=errors, start_new_session=True)
@@ -163,30 +145,5 @@ def _wait_for_training(log: Path) -> None:
         time.sleep(0.05)
 
 
-def main() -> int:
-    """Run every trial and print a line for each."""
-    late = 0
-    for trial in every_trial():
-        try:
-            outcome = attempt(trial)
-        except TimeoutError:  # a busy machine, on which ranks did not even meet
-            outcome = attempt(trial)
-        late += not outcome.in_time
-        ended = ", ".join(
-            f"rank {rank} {'never' if seconds is None else f'{seconds:.1f} s'}"
-            for rank, seconds in outcome.ended_s.items()
-        )
-        print(f"{trial}: {ended}; {'in time' if outcome.in_time else 'TOO LATE'}", flush=True)
-        for line in outcome.errors or ["(no message)"]:
-            print(f"    {line}", flush=True)
-        if "Traceback" in outcome.text:
-            print("    A TRACEBACK", flush=True)
-    print(f"{late} too late", flush=True)
-    return 1 if late else 0
-
-
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--ranks"]:
-        start_ranks(int(sys.argv[2]), sys.argv[3:])
-    else:
-        sys.exit(main())
+    start_ranks(int(sys.argv[1]), sys.argv[2:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -19,20 +20,7 @@ SAID = "note: the machine was busy: other work took 1.3 of its 2 processors mean
 pytestmark = pytest.mark.usefixtures("busy_is_told")
 
 RANKS = (*forked.TORCHRUN, "2", "-m", "ddpexec")
-CAPTURE = (
-    "capture",
-    "--model",
-    "mlp",
-    "--device",
-    "cpu",
-    "--iterations",
-    "1",
-    "--warm-up",
-    "0",
-    "-o",
-    "it.json",
-    "--json",
-)
+CAPTURE = shlex.split("capture --model mlp --device cpu --iterations 1 --warm-up 0 -o it.json --json")
 
 
 @pytest.mark.parametrize(

@@ -72,11 +72,13 @@ def test_a_pattern_that_fits_nothing_ends_with_2_before_anything_runs(
     assert lab.commands == []
 
 
-def test_only_what_fits_a_pattern_runs(file: Path, lab: PretendedLab) -> None:
+def test_only_what_fits_a_pattern_runs_and_what_was_done_before_still_counts(file: Path, lab: PretendedLab) -> None:
     out = file.with_name("out")
     assert code_of(file, "--out", out, "--only", "*-cap5") == 0
     assert [path.parent.name for path in out.glob("runs/*/result.json")] == ["mlp-flat-wire2-cap5"]
     assert lab.commands == ["microbench", "run", "run"]
+    assert code_of(file, "--out", out, "--only", "*-default") == 0
+    assert json.loads((out / "summary.json").read_text())["configurations"] == 2
 
 
 def test_a_packed_campaign_is_there_again_when_unpacked(file: Path, lab: PretendedLab) -> None:

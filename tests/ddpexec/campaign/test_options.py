@@ -26,39 +26,42 @@ def test_every_option_of_a_run_is_a_key_with_its_default_but_what_a_campaign_dec
     assert asked["implementation"] == "torch"
 
 
-def test_what_is_given_reaches_the_run_and_the_prediction() -> None:
+def test_what_is_given_reaches_the_prediction_and_the_run_as_a_user_would_type_it() -> None:
     text = """
 name: c
+iterations: 3
 networks: {flat: {ranks: 2, rate: 1gbit}}
-runs: [{network: flat, model: mlp, batch_size: 3, impl: ddpexec, process_groups: 2, straggler: {1: 1.5},
-        bucket_cap_mb_list: [1, 2.5], broadcast_buffers: false, no_sync_every: 2}]
+runs: [{network: flat, workload: mlp, impl: ddpexec, bucket_cap_mb_list: [1, 25.0390625], no_sync_every: 2,
+        process_groups: 2, straggler: {1: 1.2345678}, gradient_as_bucket_view: true, broadcast_buffers: false, seed: 7}]
 """
     [configuration] = parse_campaign(text, "c").configurations
-    assert configuration.settings().stragglers == {1: 1.5}
+    assert configuration.settings().stragglers == {1: 1.2345678}
     made = options(configuration)
     assert (made.process_groups, made.accumulate, made.broadcast_buffers) == (2, 2, False)
-    assert made.caps.bucket_cap_mb_list == (1, 2.5)
-    said = " ".join(run_arguments(configuration, Path("x")))
-    for part in (
-        *("--model mlp --threads 1", "--batch-size 3", "--process-groups 2", "--straggler 1:1.5", "--seed 1000"),
-        *("--bucket-cap-mb-list 1,2.5", "--no-broadcast-buffers", "--accumulate 2", "--iterations 24"),
-    ):
-        assert part in said
+    assert made.caps.bucket_cap_mb_list == (1, 25.0390625)
+    assert " ".join(run_arguments(configuration, Path("x"))) == (
+        "--workload x/workload.json.gz --bucket-cap-mb-list 1,25.0390625 --backend gloo --accumulate 2 "
+        "--gradient-as-bucket-view --no-broadcast-buffers --process-groups 2 --straggler 1:1.2345678 "
+        "--seed 1007 --iterations 6 --local-iterations 5"
+    )
 
 
 def test_an_option_that_no_campaign_had_reaches_both_too_by_any_of_its_names() -> None:
     text = """
 name: c
 networks: {flat: {ranks: 2, rate: 1gbit}}
-runs: [{network: flat, model: mlp, implementation: ddpexec, compression: fp16, accumulate: 4, sync: every,
-        timeout: 90s, drop: {"1": 0.25}, stragglers: ["1:1.5"]}]
+runs: [{network: flat, model: mlp, implementation: ddpexec, compression: fp16, accumulate: 4,
+        sync: every, timeout: 90s, drop: {"1": 0.25}, stragglers: ["1:1.5"]}]
 """
     [configuration] = parse_campaign(text, "c").configurations
     made = options(configuration)
     assert (made.compression, made.accumulate, made.sync, made.drop) == ("fp16", 4, "every", {"1": 0.25})
     assert made.stragglers == {1: 1.5}
     said = " ".join(run_arguments(configuration, Path("x")))
-    for part in ("--compression fp16", "--accumulate 4", "--sync every", "--timeout 90s", "--drop 1:0.25"):
+    for part in (
+        *("--model mlp --threads 1", "--seed 1000"),
+        *("--compression fp16", "--accumulate 4", "--sync every", "--timeout 90s", "--drop 1:0.25"),
+    ):
         assert part in said
     assert "--local-iterations" not in said, "which layers stay is drawn for synchronised iterations"
     assert configuration.name == (

@@ -12,7 +12,7 @@ import pytest
 
 from ddpexec.campaign import predicting, record, stages
 from ddpexec.campaign.campaign import find_finished
-from ddpexec.campaign.spec import Campaign, parse_campaign
+from ddpexec.campaign.spec import Campaign
 from ddpsim.errors import InputError
 from ddpsim.trace.json import read_trace, write_trace
 from ddpsim.trace.metrics import summarise
@@ -27,10 +27,17 @@ def carried_out(campaign: Campaign, lab: PretendedLab, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_unpacked_it_concludes_as_the_campaign_did(carried_out: Path, campaign: Campaign, lab: PretendedLab) -> None:
-    out, again = carried_out / "out", carried_out / "again"
-    assert record.pack(carried_out / "c.yaml", campaign, out, carried_out / "record") == []
-    assert record.unpack(carried_out / "record", again).configurations == campaign.configurations
+@pytest.fixture
+def packed(carried_out: Path, campaign: Campaign) -> Path:
+    """The record of a campaign that was carried out, beside its folder `out`."""
+    folder = carried_out / "record"
+    assert record.pack(carried_out / "c.yaml", campaign, carried_out / "out", folder) == []
+    return folder
+
+
+def test_unpacked_it_concludes_as_the_campaign_did(packed: Path, campaign: Campaign, lab: PretendedLab) -> None:
+    out, again = packed.with_name("out"), packed.with_name("again")
+    assert record.unpack(packed, again).configurations == campaign.configurations
     lab.commands = []
     before, (after, failures) = go(campaign, out)[0], go(campaign, again)
     assert (lab.commands, failures) == ([], [])
@@ -49,23 +56,13 @@ def test_unpacked_it_concludes_as_the_campaign_did(carried_out: Path, campaign: 
         assert predicting.inputs_fingerprint(each, network, own[1]) == stamp["inputs_fingerprint"]
 
 
-def test_a_record_is_small_and_names_no_path_of_a_machine(carried_out: Path, campaign: Campaign) -> None:
-    folder = carried_out / "record"
-    record.pack(carried_out / "c.yaml", campaign, carried_out / "out", folder)
-    assert len(list((folder / "workloads").iterdir())) == 1, "both configurations replay one workload"
+def test_a_record_is_small_and_names_no_path_of_a_machine(packed: Path, campaign: Campaign) -> None:
+    assert len(list((packed / "workloads").iterdir())) == 1, "both configurations replay one workload"
     for each in campaign.configurations:
-        assert (folder / "runs" / f"{each.name}.json.gz").stat().st_size < 8 << 10
-    unpacked = carried_out / "again"
-    record.unpack(folder, unpacked)
-    assert not any(str(carried_out) in path.read_text() for path in unpacked.rglob("*.json"))
-
-
-def test_what_has_no_result_is_named_and_left_out(carried_out: Path, campaign: Campaign) -> None:
-    more = parse_campaign(FILE.replace("[null, 5]", "[null, 5, 7]"), "c.yaml")
-    (name,) = (each.name for each in more.configurations if each.caps == "cap7")
-    assert record.pack(carried_out / "c.yaml", more, carried_out / "out", carried_out / "record") == [name]
-    with pytest.raises(InputError, match="no finished configuration"):
-        record.pack(carried_out / "c.yaml", more, carried_out / "elsewhere", carried_out / "record")
+        assert (packed / "runs" / f"{each.name}.json.gz").stat().st_size < 8 << 10
+    unpacked = packed.with_name("again")
+    record.unpack(packed, unpacked)
+    assert not any(str(packed.parent) in path.read_text() for path in unpacked.rglob("*.json"))
 
 
 def test_packing_again_leaves_nothing_of_what_was_there(carried_out: Path, campaign: Campaign) -> None:
@@ -85,54 +82,13 @@ def test_a_record_does_not_replace_the_folder_it_is_made_from(carried_out: Path,
     assert all(find_finished(each, out) for each in campaign.configurations)
 
 
-def test_unpacking_leaves_nothing_of_a_configuration_that_was_there(carried_out: Path, campaign: Campaign) -> None:
-    out, folder = carried_out / "out", carried_out / "record"
-    record.pack(carried_out / "c.yaml", campaign, out, folder)
+def test_unpacking_leaves_nothing_of_a_configuration_that_was_there(packed: Path, campaign: Campaign) -> None:
+    out = packed.with_name("out")
     own = out / "runs" / campaign.configurations[0].name
     (own / "run7").mkdir()
-    record.unpack(folder, out)
+    record.unpack(packed, out)
     assert not (own / "run7").exists()
     assert not (own / "result.json").exists()
-
-
-def test_a_damaged_record_names_its_file(carried_out: Path, campaign: Campaign) -> None:
-    folder = carried_out / "record"
-    record.pack(carried_out / "c.yaml", campaign, carried_out / "out", folder)
-    victim = folder / "runs" / f"{campaign.configurations[0].name}.json.gz"
-    victim.write_bytes(record.compress('{"schema": "ddpexec.record/9"}'))
-    with pytest.raises(InputError, match=rf"{victim.name}: .*ddpexec.record/9"):
-        record.unpack(folder, carried_out / "again")
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("configuration", "../../victim"),
-        ("configuration", ".."),
-        ("configuration", ["x"]),
-        ("workload", "../victim"),
-        ("workload", "workloads/../../victim"),
-        ("workload", "workloads/none.json.gz"),
-        ("documents", {"../../../victim/x": {}}),
-        ("documents", {"/tmp/x": {}}),
-        ("runs", [{}]),
-    ],
-)
-def test_a_record_names_nothing_outside_itself(carried_out: Path, campaign: Campaign, key: str, value: object) -> None:
-    folder, again = carried_out / "record", carried_out / "deep" / "again"
-    record.pack(carried_out / "c.yaml", campaign, carried_out / "out", folder)
-    record.unpack(folder, again)
-    (carried_out / "victim").mkdir()
-    (carried_out / "deep" / "victim").mkdir()
-    for place in (carried_out, carried_out / "deep"):
-        (place / "victim" / "kept.txt").write_text("kept")
-    path = folder / "runs" / f"{campaign.configurations[0].name}.json.gz"
-    document = json.loads(gzip.decompress(path.read_bytes()))
-    path.write_bytes(record.compress(json.dumps({**document, key: value})))
-    before = {each: each.read_bytes() for each in carried_out.rglob("*") if each.is_file()}
-    with pytest.raises(InputError, match=path.name):
-        record.unpack(folder, again)
-    assert {each: each.read_bytes() for each in carried_out.rglob("*") if each.is_file()} == before
 
 
 RUN = {"world_size": 2, "backend": "gloo", "provenance": {}}
@@ -141,39 +97,51 @@ RUN = {"world_size": 2, "backend": "gloo", "provenance": {}}
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
+        ("schema", "ddpexec.record/9", "ddpexec.record/9"),
+        ("configuration", "../../victim", ""),
+        ("configuration", "..", ""),
+        ("configuration", ["x"], ""),
+        ("workload", "../victim", ""),
+        ("workload", "workloads/../../victim", ""),
         ("workload", "workloads/none.json.gz", "none.json.gz: No such file"),
         ("workload", "workloads", "cannot name a file"),
+        ("documents", {"../../../victim/x": {}}, ""),
+        ("documents", {"/tmp/x": {}}, ""),
         ("documents", "prediction", "'prediction' is not an object"),
+        ("runs", [{}], ""),
         ("runs", [RUN | {"iterations": ["x"]}], "runs.0.iterations.0: 'x' is not an object"),
         ("runs", [{"iterations": [{"start_s": 10**400}]}], "runs.0.iterations.0.start_s: an integer of 401 digits"),
     ],
 )
-def test_a_record_of_the_wrong_shape_names_its_file(
-    carried_out: Path, campaign: Campaign, key: str, value: object, words: str
+def test_a_damaged_record_names_its_file_and_nothing_outside_itself(
+    packed: Path, campaign: Campaign, key: str, value: object, words: str
 ) -> None:
-    folder = carried_out / "record"
-    record.pack(carried_out / "c.yaml", campaign, carried_out / "out", folder)
-    victim = folder / "runs" / f"{campaign.configurations[0].name}.json.gz"
-    whole = json.loads(gzip.decompress(victim.read_bytes()))
-    victim.write_bytes(gzip.compress(json.dumps(whole | {key: value}).encode()))
-    with pytest.raises(InputError, match=rf"{victim.name}: .*{words}"):
-        record.unpack(folder, carried_out / "again")
+    folder = packed.parent
+    again = folder / "deep" / "again"
+    record.unpack(packed, again)
+    for place in (folder / "victim", folder / "deep" / "victim"):
+        place.mkdir()
+        (place / "kept.txt").write_text("kept")
+    path = packed / "runs" / f"{campaign.configurations[0].name}.json.gz"
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    path.write_bytes(gzip.compress(json.dumps({**document, key: value}).encode()))
+    before = {each: each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+    with pytest.raises(InputError, match=rf"{path.name}.*{words}"):
+        record.unpack(packed, again)
+    assert {each: each.read_bytes() for each in folder.rglob("*") if each.is_file()} == before
 
 
-def test_a_record_without_networks_is_none(carried_out: Path, campaign: Campaign) -> None:
-    folder = carried_out / "record"
-    record.pack(carried_out / "c.yaml", campaign, carried_out / "out", folder)
-    shutil.rmtree(folder / "networks")
+def test_a_record_without_networks_is_none(packed: Path) -> None:
+    shutil.rmtree(packed / "networks")
     with pytest.raises(InputError, match=r"record: cannot be read: .*networks: No such file"):
-        record.unpack(folder, carried_out / "again")
+        record.unpack(packed, packed.with_name("again"))
 
 
-def test_a_record_made_of_another_configuration_does_not_count(carried_out: Path, campaign: Campaign) -> None:
-    folder = carried_out / "record"
-    record.pack(carried_out / "c.yaml", campaign, carried_out / "out", folder)
-    (folder / "campaign.yaml").write_text(FILE.replace("iterations: 3", "iterations: 4"))
-    changed = record.unpack(folder, carried_out / "again")
-    assert [find_finished(each, carried_out / "again") for each in changed.configurations] == [None, None]
+def test_a_record_made_of_another_configuration_does_not_count(packed: Path) -> None:
+    (packed / "campaign.yaml").write_text(FILE.replace("iterations: 3", "iterations: 4"))
+    again = packed.with_name("again")
+    changed = record.unpack(packed, again)
+    assert [find_finished(each, again) for each in changed.configurations] == [None, None]
 
 
 def iteration(rank: int, index: int, late_s: float) -> Iteration:

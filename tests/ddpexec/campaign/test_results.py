@@ -81,12 +81,6 @@ def test_a_result_survives_its_document() -> None:
     assert Result.from_document(json.loads(json.dumps(measured.document()))) == measured
 
 
-def test_a_result_kept_before_runs_timed_one_process_is_as_predicted() -> None:
-    document = result(1.25, 1.20).document()
-    del document["local_source"]
-    assert Result.from_document(document).local_source == "predicted"
-
-
 def test_the_page_says_where_the_time_of_one_process_comes_from() -> None:
     kept, new = result(1.25, 1.20), result(1.3, 1.20, "cap1", local_source="measured")
     pages = [markdown("lab", summarise_results(each), each) for each in ([kept], [new], [kept, new])]

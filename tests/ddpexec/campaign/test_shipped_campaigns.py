@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from ddpexec.campaign.campaign import check_steps
-from ddpexec.campaign.spec import Campaign, load_campaign
+from ddpexec.campaign.spec import Campaign, load_campaign, parse_campaign
 
-TRACES = Path(__file__).parents[3] / "traces"
+ROOT = Path(__file__).parents[3]
+TRACES, PAGE = ROOT / "traces", ROOT / "docs" / "how-to" / "lab.md"
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +23,11 @@ def lab() -> Campaign:
 @pytest.mark.parametrize("name", ["lab", "smoke", "schemes", "table1"])
 def test_no_step_is_longer_than_the_file_allows(name: str) -> None:
     check_steps(load_campaign(TRACES / f"{name}.yaml"))
+
+
+def test_the_campaign_on_the_labs_page_is_one() -> None:
+    (text,) = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(parse_campaign(text, "lab.md").configurations) == 5
 
 
 def test_every_scheme_that_runs_stands_in_four_configurations() -> None:

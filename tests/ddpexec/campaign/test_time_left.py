@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from ddpexec.campaign.campaign import carry_out
 from ddpexec.campaign.spec import Campaign, parse_campaign
 from ddpexec.campaign.time_left import START_S, TimeLeft, format_spoken, least_step_s
 from ddpsim.errors import InputError
 from tests.ddpexec.campaign.pretended import FILE, PretendedLab, go
-
-
-def test_each_line_of_progress_tells_the_time_left(campaign: Campaign, lab: PretendedLab, tmp_path: Path) -> None:
-    lines: list[str] = []
-    carry_out(campaign, tmp_path, lines.append)
-    heads = [line for line in lines if line.startswith("[")]
-    assert [re.sub("about .* left", "about T left", head) for head in heads] == [
-        "[1/2] mlp-flat-wire2-default (about T left)",
-        "[2/2] mlp-flat-wire2-cap5 (about T left)",
-    ]
 
 
 def test_the_time_left_follows_what_was_taken(campaign: Campaign) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,34 @@ from torch.utils.checkpoint import checkpoint
 Made = tuple[nn.Module, Callable[[], object]]
 
 VOCABULARY, WIDTH, HEADS, LAYERS, BATCH, TOKENS = 100, 32, 4, 2, 8, 16
+SLEEPERS, SLEEP_S = 4, 0.01
+
+
+class Slow(torch.autograd.Function):
+    """Sleeps twice for its result, and once for its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        time.sleep(2 * SLEEP_S)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        time.sleep(SLEEP_S)
+        return gradient.clone()
+
+
+class Sleeping(nn.Module):
+    """Weights of different shapes, with a sleep before the gradient of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4 + number, bias=False) for number in range(SLEEPERS))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = Slow.apply(layer(x)[..., :4])
+        return x
 
 
 class Transformer(nn.Module):
@@ -88,6 +117,21 @@ def trained(net: nn.Module, *inputs: Tensor, optimizer: Any = None, clip: bool =
 
 def tokens() -> Tensor:
     return torch.randint(VOCABULARY, (BATCH, TOKENS))
+
+
+def sleeping() -> Made:
+    """Return a step that sleeps between backward and optimizer too; one parameter is frozen, one unused."""
+    net = Sleeping()
+    net.frozen = nn.Parameter(torch.zeros(3), requires_grad=False)
+    net.unused = nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step() -> None:
+        net(torch.ones(7, 4)).sum().backward()
+        time.sleep(SLEEP_S)
+        optimizer.step()
+
+    return net, step
 
 
 def tied() -> Made:
@@ -226,6 +270,16 @@ def nothing() -> None:
 def no_backward() -> Made:
     net = nn.Linear(4, 4)
     return net, lambda: net(torch.ones(1, 4))
+
+
+def twice() -> Made:
+    net = nn.Linear(4, 4)
+
+    def step() -> None:
+        net(torch.ones(1, 4)).sum().backward()
+        net(torch.ones(1, 4)).sum().backward()
+
+    return net, step
 
 
 def elsewhere() -> Made:

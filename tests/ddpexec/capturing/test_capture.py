@@ -1,5 +1,4 @@
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -14,89 +13,16 @@ from ddpsim.errors import InputError, UnknownNameError, WorkloadError
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.kineto.device_use import DeviceUse
 from tests import forked
+from tests.ddpexec.capturing.own_steps import SLEEP_S
 
 QUICK = CaptureSettings(iterations=3, warm_up=1, threads=1)
 
-USER_STEP = """
-import time
-import torch
-
-LAYERS = 4
-SLEEP_S = 0.01
+STEPS = "tests.ddpexec.capturing.own_steps"
 
 
-class Slow(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        time.sleep(2 * SLEEP_S)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        time.sleep(SLEEP_S)
-        return gradient
-
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4, bias=False) for _ in range(LAYERS))
-        self.frozen = torch.nn.Parameter(torch.zeros(3), requires_grad=False)
-        self.unused = torch.nn.Parameter(torch.zeros(3))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = Slow.apply(layer(x))
-        return x
-
-
-def train():
-    net = Net()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-
-    def step():
-        net(torch.ones(7, 4)).sum().backward()
-        time.sleep(SLEEP_S)
-        optimizer.step()
-
-    return net, step
-
-
-def twice():
-    net = Net()
-
-    def step():
-        net(torch.ones(7, 4)).sum().backward()
-        net(torch.ones(7, 4)).sum().backward()
-
-    return net, step
-
-
-def no_backward():
-    net = Net()
-    return net, lambda: net(torch.ones(7, 4))
-
-
-def wrong():
-    return Net()
-
-
-number = 3
-"""
-
-
-@pytest.fixture
-def user_module(tmp_path, monkeypatch):
-    (tmp_path / "user_training.py").write_text(USER_STEP)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    yield "user_training"
-    sys.modules.pop("user_training", None)
-
-
-def test_a_users_step_is_taken_apart_where_its_time_goes(user_module):
-    workload = capture_step(f"{user_module}:train", QUICK)
-    sleep = 0.01
+def test_a_users_step_is_taken_apart_where_its_time_goes():
+    workload = capture_step(f"{STEPS}:sleeping", QUICK)
+    sleep = SLEEP_S
     assert workload.batch_size == 7
     assert workload.device == "cpu"
     assert [p.name for p in workload.parameters] == ["unused", *(f"layers.{i}.weight" for i in range(4))]
@@ -160,14 +86,14 @@ def test_a_shipped_model_in_each_precision(precision):
     [
         ("twice", WorkloadError, "iteration 0: a second forward; give a step with one forward"),
         ("no_backward", WorkloadError, "iteration 0: no backward"),
-        ("wrong", InputError, r"step: .*wrong returned Net; return \(module, step\)"),
-        ("number", InputError, "is a int; name a function"),
+        ("nothing", InputError, r"step: .*nothing returned NoneType; return \(module, step\)"),
+        ("WIDTH", InputError, "is a int; name a function"),
         ("absent", InputError, "cannot be imported: .*absent"),
     ],
 )
-def test_a_step_that_does_not_fit_is_named(user_module, function, error, message):
+def test_a_step_that_does_not_fit_is_named(function, error, message):
     with pytest.raises(error, match=message):
-        capture_step(f"{user_module}:{function}", QUICK)
+        capture_step(f"{STEPS}:{function}", QUICK)
     assert torch.autograd.backward.__module__ == "torch.autograd"
 
 
@@ -225,11 +151,8 @@ def test_ranks_that_torchrun_started_record_at_once_into_one_file(tmp_path):
         (["--model", "mlp", "--iterations", "0"], "Invalid value for '--iterations'"),
     ],
 )
-def test_the_command_ends_with_2_and_one_message(arguments, message, tmp_path, capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["capture", *arguments, "-o", str(tmp_path / "w.json")])
-    assert end.value.code == 2
-    assert message in capsys.readouterr().err
+def test_the_command_ends_with_2_and_one_message(arguments, message, tmp_path, refusal):
+    assert message in refusal("capture", *arguments, "-o", tmp_path / "w.json")
     assert not list(tmp_path.iterdir())
 
 

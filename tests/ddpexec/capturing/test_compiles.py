@@ -11,24 +11,16 @@ import torch
 from torch import nn
 
 from ddpexec.__main__ import main
-from ddpexec.capturing.capture import Capture, CaptureSettings
 from ddpexec.capturing.compiles import is_compiled
 from ddpexec.capturing.estimate import estimate_module, estimate_step
 from ddpsim.workload.fusing import INDUCTOR, INDUCTOR_GRAPHS, CompiledAs
 from ddpsim.workload.gpus import gpu_named
 from tests.ddpexec.capturing.gpt2_steps import SMALL, gelu_in_parts, training
+from tests.ddpexec.capturing.test_forward_calls import captured as workload_of
 
 
 def captured(module: nn.Module, call: Any) -> object:
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    with Capture(module, settings=CaptureSettings(warm_up=1, iterations=2)) as capture:
-        while not capture.done:
-            optimizer.zero_grad()
-            call(torch.ones(4, 3)).square().mean().backward()
-            optimizer.step()
-            capture.step()
-    assert capture.workload is not None
-    return capture.workload.provenance.get("compiled")
+    return workload_of(module, call, torch.ones(4, 3)).provenance.get("compiled")
 
 
 def test_a_compiled_step_is_known_by_its_module_or_by_the_graphs_it_makes() -> None:

@@ -10,36 +10,13 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from ddpexec.capturing.estimate import estimate_module
 from ddpsim.workload.kineto.workload import import_trace
+from tests.ddpexec.capturing.own_steps import SLEEP_S, SLEEPERS, Sleeping
 from tests.ddpexec.groups import ranks
-
-LAYERS, SLEEP_S = 4, 0.01
-
-
-class Slow(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        time.sleep(SLEEP_S)
-        return gradient.clone()
-
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4 + i, bias=False) for i in range(LAYERS))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = Slow.apply(layer(x)[..., :4])
-        return x
 
 
 def traced(path, **options):
     torch.manual_seed(0)
-    net = Net()
+    net = Sleeping()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     with profile(activities=[ProfilerActivity.CPU], **options) as profiler:
         for _ in range(3):
@@ -60,10 +37,10 @@ def test_a_cpu_trace_with_shapes_needs_no_workload(tmp_path):
     assert workload.arrival_order() == [3, 2, 1, 0]
     # A sleep stands before each gradient.
     assert workload.iterations >= 2
-    for layer in range(LAYERS):
-        assert (workload.gradient_hook_s[:, layer] >= (LAYERS - layer) * SLEEP_S).all()
+    for layer in range(SLEEPERS):
+        assert (workload.gradient_hook_s[:, layer] >= (SLEEPERS - layer) * SLEEP_S).all()
     assert (workload.gradient_hook_s == workload.gradient_ready_s).all()
-    assert (workload.backward.host_s >= LAYERS * SLEEP_S).all()
+    assert (workload.backward.host_s >= SLEEPERS * SLEEP_S).all()
     # What the loop does between backward and optimizer is nobody's.
     assert workload.optimizer.host_s.min() < workload.backward.host_s.max()
 
@@ -76,7 +53,7 @@ def test_the_import_command(tmp_path, capsys):
         main(["workload", "import", str(tmp_path / "trace.json"), "-o", str(tmp_path / "w.json"), "--json"])
     assert end.value.code == 0
     captured = capsys.readouterr()
-    assert json.loads(captured.out)["parameters"] == LAYERS
+    assert json.loads(captured.out)["parameters"] == SLEEPERS
     assert "shapes from the trace" in captured.err
     with pytest.raises(SystemExit) as end:
         main(["workload", "import", str(tmp_path / "trace.json")])
@@ -94,7 +71,7 @@ LATE_S = 0.08
 def ddp_trace(rank, folder):
     """Train under torch's DDP; rank 1 comes late to forward, so that rank 0 waits for it in its last bucket."""
     torch.manual_seed(0)
-    net = torch.nn.Sequential(Net(), torch.nn.BatchNorm1d(4))
+    net = torch.nn.Sequential(Sleeping(), torch.nn.BatchNorm1d(4))
     ddp = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1e-4)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
@@ -114,7 +91,7 @@ def test_waiting_for_another_rank_is_not_the_models_time(tmp_path):
     result = import_trace(tmp_path / "trace.json")
     workload = result.workload
     assert any("allreduces" in note for note in result.notes)
-    assert len(workload.parameters) == LAYERS + 2
+    assert len(workload.parameters) == SLEEPERS + 2
     # The trace's own events bound what is the model's: backward ends with its last node, forward begins after the
     # broadcast of buffers; what rank 0 waits for rank 1 comes after the one and in the other.
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
@@ -128,7 +105,9 @@ def test_waiting_for_another_rank_is_not_the_models_time(tmp_path):
         backward_s = min(start for _, start, _ in nodes)
         forward_s = next(start for name, start, _ in inside if name == "DistributedDataParallel.forward")
         broadcasts = [end - start for name, start, end in inside if name == "c10d::broadcast_"]
-        assert LAYERS * SLEEP_S <= workload.backward.host_s[row] <= max(end for _, _, end in nodes) - backward_s + 1e-6
+        assert (
+            SLEEPERS * SLEEP_S <= workload.backward.host_s[row] <= max(end for _, _, end in nodes) - backward_s + 1e-6
+        )
         assert workload.forward.host_s[row] <= backward_s - forward_s - sum(broadcasts) + 1e-6
     assert workload.arrival_order()[:2] in ([5, 4], [4, 5])
 

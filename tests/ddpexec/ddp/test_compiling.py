@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +26,6 @@ class Net(nn.Module):
 
 @ranks.on(2)
 def test_gradients_are_the_same_and_the_module_is_one_graph(rank: int) -> None:
-    warnings.simplefilter("ignore")
     graphs: list[int] = []
 
     def backend(graph: Any, _: Any) -> Callable[..., Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from typing import Any
 
 import pytest
@@ -22,21 +21,12 @@ SAMPLES = 4
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
-    "view": {"gradient_as_bucket_view": True},
-    "cap": {"bucket_cap_mb": 0.001},
-    "a bucket a gradient": {"bucket_cap_mb": 0},
     "caps": {"bucket_cap_mb_list": [0.0005, 0.002]},
-    "find unused": {"find_unused_parameters": True},
     "find unused, view, small": {
         "find_unused_parameters": True,
         "gradient_as_bucket_view": True,
         "bucket_cap_mb": 0.001,
     },
-    "static graph": {"static_graph": True},
-    "batched": {"batched_grad_copy": True, "bucket_cap_mb": 0.001},
-    "no forward sync": {"forward_sync_buffers": False},
-    "no broadcast": {"broadcast_buffers": False},
-    "no init sync": {"init_sync": False},
     "skip unused": {"skip_all_reduce_unused_params": True, "find_unused_parameters": True, "bucket_cap_mb": 0},
     "static graph, view, batched, small": {
         "static_graph": True,
@@ -47,6 +37,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "mesh": {"device_mesh": "cpu"},
     "process group": {"process_group": "all"},
 }
+"""What else there is, and what goes together by chance: `test_random_models` and `test_state`."""
 
 
 class Branching(nn.Module):
@@ -111,7 +102,6 @@ def train(
 @pytest.mark.parametrize(("world_size", "names"), [(2, list(OPTIONS)), (4, ["default", "find unused, view, small"])])
 @ranks.on("world_size")
 def test_steps_equal_one_process_and_torch(rank: int, names: list[str]) -> None:
-    warnings.simplefilter("ignore")
     expected = {steps: joined_steps(torch.distributed.get_world_size(), steps) for steps in (STEPS, FEWER_STEPS)}
     for name in names:
         options = OPTIONS[name]
@@ -159,23 +149,6 @@ def test_unused_parameters_that_vary_by_rank(rank: int, as_view: bool) -> None:
             optimizer.step()
 
 
-def accumulation(rank: int) -> None:
-    for options in ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}):
-        results = []
-        for wrapper in (DistributedDataParallel, nn.parallel.DistributedDataParallel):
-            net = model()
-            ddp = wrapper(net, **options)
-            for step in range(6):
-                x, y = batch(step, rank)
-                if step % 3 == 2:
-                    nn.functional.mse_loss(ddp(x), y).backward()
-                else:
-                    with ddp.no_sync():
-                        nn.functional.mse_loss(ddp(x), y).backward()
-            results.append([parameter.grad for parameter in net.parameters()])
-        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True)), options
-
-
 def plans(rank: int) -> None:
     probe = DistributedDataParallel(model(), bucket_cap_mb=0.001)
     assert len(probe.reducer.plan.buckets) == 1
@@ -204,7 +177,6 @@ def noop(rank: int) -> None:
 
 
 @ranks.on(2)
-def test_accumulation_plans_and_noop(rank: int) -> None:
-    accumulation(rank)
+def test_plans_and_noop(rank: int) -> None:
     plans(rank)
     noop(rank)

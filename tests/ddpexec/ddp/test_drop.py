@@ -1,4 +1,4 @@
-"""Layer dropping in the executor, held against stock torch that searches for what went unused."""
+"""Layer dropping in the executor, held against stock torch that searches for what went unused, and one process."""
 
 from __future__ import annotations
 
@@ -49,6 +49,16 @@ def aligned(model, drop):
     return aligned_plan(parameters, drop.plan.layers, [1 << 20], order)
 
 
+def batch(rank, iteration):
+    return torch.randn(5, 8, generator=torch.Generator().manual_seed(100 * rank + iteration))
+
+
+def agree(mine, theirs):
+    """Return whether gradients are alike bit for bit, and the same ones are None."""
+    pairs = [pair for both in zip(mine, theirs, strict=True) for pair in zip(*both, strict=True)]
+    return all(a is b is None or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
+
+
 def trained(rank, ddp, before=lambda iteration: None, accumulate=False):
     """Train; return gradients by iteration."""
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.005)
@@ -78,13 +88,8 @@ def both(rank, accumulate, options):
     ours.communicator.all_reduce = lambda tensor, number: sent.append(tensor.numel()) or all_reduce(tensor, number)
     mine = trained(rank, ours, accumulate=accumulate)
     theirs = trained(rank, stock, stock_drop.start, accumulate)
-    same = [
-        (a is None and b is None) or (a is not None and b is not None and torch.equal(a, b))
-        for x, y in zip(mine, theirs, strict=True)
-        for a, b in zip(x, y, strict=True)
-    ]
     dropped = [len(drop.plan.layers_dropped(iteration)) for iteration in range(1, 9)]
-    return all(same), sum(sent), dropped
+    return agree(mine, theirs), sum(sent), dropped
 
 
 def cases(rank):
@@ -109,6 +114,25 @@ def test_gradients_equal_those_of_torch_that_searches_and_whole_buckets_are_spar
     assert sent == 8 * (stem + head) + block * (32 - sum(dropped))  # aligned buckets send what is left, no more
 
 
+@pytest.mark.parametrize("options", [{}, {"remap_dropped": True}])
+@ranks.on(2)
+def test_weights_are_those_of_one_process_that_leaves_out_the_same_layers(rank, options):
+    model, alone = Stack(), Stack()
+    ddp = DistributedDataParallel(model, drop=LayerDrop(model, BLOCKS, seed=9), bucket_cap_mb=0.0005, **options)
+    drop = LayerDrop(alone, BLOCKS, seed=9)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.05, momentum=0.9) for each in (model, alone)]
+    for iteration in range(1, 31):
+        drop.start(iteration)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        ddp(batch(rank, iteration)).square().mean().backward()
+        alone(torch.cat([batch(each, iteration) for each in range(2)])).square().mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    torch.testing.assert_close(list(model.parameters()), list(alone.parameters()), rtol=1e-4, atol=1e-5)
+    assert not torch.equal(model.head.weight, Stack().head.weight)
+
+
 @ranks.on(1)
 def test_nothing_is_left_out_in_evaluation(rank):
     model = Stack()
@@ -131,10 +155,7 @@ def test_parameters_that_are_ignored_are_not_counted(rank):
         ours = kind is DistributedDataParallel
         ddp = kind(model, **({"drop": drop, "bucket_cap_mb": 0} if ours else {"find_unused_parameters": True}))
         answers.append(trained(rank, ddp, (lambda iteration: None) if ours else drop.start))
-    for mine, theirs in zip(*answers, strict=True):
-        for a, b in zip(mine, theirs, strict=True):
-            assert (a is None) == (b is None)
-            assert a is None or torch.equal(a, b)
+    assert agree(*answers)
     model = Stack()
     drop = LayerDrop(model, BLOCKS)
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["stem.weight"])
@@ -180,10 +201,7 @@ def searching(rank, remap):
     ours = DistributedDataParallel(model, drop=drop, find_unused_parameters=True, **more)
     stock = nn.parallel.DistributedDataParallel(stock_model, find_unused_parameters=True)
     mine, theirs = trained(rank, ours), trained(rank, stock, stock_drop.start)
-    for x, y in zip(mine, theirs, strict=True):
-        for a, b in zip(x, y, strict=True):
-            assert (a is None) == (b is None)
-            assert a is None or torch.equal(a, b)
+    assert agree(mine, theirs)
     return [sum(g is None for g in gradients) for gradients in mine]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import warnings
 import weakref
 from typing import Any
 
@@ -65,7 +64,6 @@ def gradients(kind: Any, rank: int, options: dict[str, Any], when: str, set_to_n
 
 @ranks.on(2)
 def test_what_is_reduced_is_what_other_hooks_leave(rank: int) -> None:
-    warnings.simplefilter("ignore")
     for options in OPTIONS:
         for when in ("before", "after", "both"):
             for set_to_none in (True, False):
@@ -98,7 +96,6 @@ def again(kind: Any, rank: int, options: dict[str, Any]) -> list[Tensor]:
 
 @ranks.on(2)
 def test_hooks_and_buckets_go_with_the_wrapper(rank: int) -> None:
-    warnings.simplefilter("ignore")
     for options in OPTIONS:
         ours, theirs = (again(kind, rank, options) for kind in BOTH)
         for mine, other in zip(ours, theirs, strict=True):

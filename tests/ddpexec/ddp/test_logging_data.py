@@ -1,8 +1,8 @@
-"""`_get_ddp_logging_data()` beside torch's, and torch's other methods with an underscore."""
+"""The names of arguments, `_get_ddp_logging_data()`, and torch's other methods with an underscore, beside torch's."""
 
 from __future__ import annotations
 
-import warnings
+import inspect
 from typing import Any
 
 import pytest
@@ -33,7 +33,6 @@ def data_of(kind: Any, options: dict[str, Any], steps: int, rate: int = 2) -> li
 
 @ranks.on(2)
 def test_logging_data_are_torchs_but_for_the_times(rank: int) -> None:
-    warnings.simplefilter("ignore")
     cases: list[dict[str, Any]] = [
         {}, {"bucket_cap_mb": 0.0005}, {"find_unused_parameters": True}, {"static_graph": True},
         {"gradient_as_bucket_view": True, "forward_sync_buffers": False},
@@ -102,9 +101,7 @@ def test_a_static_graph_may_be_asked_for_after_construction(rank: int) -> None:
     found = []
     for kind in (DistributedDataParallel, STOCK):
         ddp = kind(model(), find_unused_parameters=True, bucket_cap_mb=0.0005)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ddp._set_static_graph()
+        ddp._set_static_graph()
         with pytest.warns(UserWarning, match="no need to set it again"):
             ddp._set_static_graph()
         for _ in range(5):
@@ -113,3 +110,19 @@ def test_a_static_graph_may_be_asked_for_after_construction(rank: int) -> None:
         found.append({key: value for key, value in data.items() if "bucket" in key or key == "static_graph"})
     assert found[0] == found[1]
     assert found[0]["has_rebuilt_buckets"] == 1
+
+
+SHARED = sorted(
+    name
+    for name in set(dir(STOCK)) - set(dir(torch.nn.Module)) | {"__init__"}
+    if callable(getattr(STOCK, name)) and callable(getattr(DistributedDataParallel, name, None))
+)
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_arguments_are_named_as_torchs(name: str) -> None:
+    ours, theirs = (
+        list(inspect.signature(getattr(kind, name)).parameters) for kind in (DistributedDataParallel, STOCK)
+    )
+    ours = ["self" if argument == "ddp" else argument for argument in ours]  # functions of a wrapper, as methods of it
+    assert ours[: len(theirs)] == theirs

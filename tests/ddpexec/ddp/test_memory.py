@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import warnings
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from tests.ddpexec.groups import ranks
 def live_bytes() -> int:
     """Return the bytes of all storages that a tensor Python knows of lies in, gradients included."""
     gc.collect()
-    warnings.simplefilter("ignore")
     tensors = [o for o in gc.get_objects() if type(o) in (torch.Tensor, nn.Parameter)]  # no fakes of other tests
     tensors += [t.grad for t in tensors if t.is_leaf and t.grad is not None]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
@@ -40,7 +38,6 @@ def kept(kind: Any, options: dict[str, Any]) -> tuple[int, int]:
 @ranks.on(1)
 def test_live_bytes_are_within_two_percent_of_torchs(rank: int) -> None:
     torch.manual_seed(0)
-    warnings.simplefilter("ignore")
     modes: tuple[dict[str, Any], ...] = (
         {}, {"find_unused_parameters": True}, {"static_graph": True}, {"batched_grad_copy": True},
     )  # fmt: skip

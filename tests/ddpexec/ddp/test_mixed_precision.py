@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from typing import Any
 
 import pytest
@@ -68,7 +67,6 @@ def gradients(kind: Any, rank: int, mixed: Any, set_to_none: bool, options: dict
 )
 @ranks.on("world_size")
 def test_gradients_and_parameters_equal_those_of_torch(rank: int, names: list[str]) -> None:
-    warnings.simplefilter("ignore")
     no_streams()
     count = 0
     extras: tuple[dict[str, Any], ...] = ({}, {"bucket_cap_mb": 0.0002}, {"static_graph": True})
@@ -105,7 +103,6 @@ def test_the_first_gradients_are_those_of_the_lower_precision(rank: int) -> None
 @ranks.on(2)
 def test_where_torchs_own_gradients_are_wrong(rank: int) -> None:
     """What `docs/reference/ddp.md` says of torch's own: its first gradients, and those of views, are wrong."""
-    warnings.simplefilter("ignore")
     no_streams()
     found = {}
     for kind, view in ((DistributedDataParallel, True), (STOCK, False), (STOCK, True)):
@@ -158,7 +155,6 @@ def stepped(ddp: Any, x: Any) -> list[Any]:
 @ranks.on(2)
 def test_weights_that_are_exchanged_are_computed_with(rank: int) -> None:
     """Averaged weights put in by `.data` are computed with, kept, and taken out again."""
-    warnings.simplefilter("ignore")
     no_streams()
     x = torch.randn(4, 6, generator=torch.Generator().manual_seed(rank))
     ours, theirs = (kind(Net(), mixed_precision=DTYPES["bf16"]) for kind in (DistributedDataParallel, STOCK))

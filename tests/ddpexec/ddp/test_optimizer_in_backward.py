@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from typing import Any
 
 import pytest
@@ -63,7 +62,6 @@ def in_backward(kind: Any, rank: int, name: str, options: dict[str, Any], before
 @pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.needs("minutes"))])
 @ranks.on("world_size")
 def test_steps_in_backward_equal_torchs_and_those_of_one_process(rank: int, world_size: int) -> None:
-    warnings.simplefilter("ignore")
     no_streams()
     count = 0
     extras: tuple[dict[str, Any], ...] = (
@@ -117,7 +115,6 @@ def test_the_other_parameters_get_averages_and_what_nobody_uses_is_not_stepped(r
 @ranks.on(2)
 def test_what_no_rank_used_is_stepped_by_torch_alone(rank: int) -> None:
     """torch's steps with a gradient of zero what no rank used, here one of weight decay; ours does not."""
-    warnings.simplefilter("ignore")
     no_streams()
     for kind, stepped in ((DistributedDataParallel, False), (STOCK, True)):
         net = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))
@@ -131,7 +128,6 @@ def test_what_no_rank_used_is_stepped_by_torch_alone(rank: int) -> None:
 
 @ranks.on(2)
 def test_a_fused_optimizer_does_what_torchs_does(rank: int) -> None:
-    warnings.simplefilter("ignore")
     for view, subset in itertools.product((False, True), (False, True)):
         results = []
         for kind in (DistributedDataParallel, STOCK):

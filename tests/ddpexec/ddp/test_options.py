@@ -6,7 +6,6 @@ import copy
 import io
 import itertools
 import pickle
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from torch.utils.checkpoint import checkpoint
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import NeverReadyError, OptionError
 from ddpexec.groups.process_groups import round_robin
-from ddpsim.order.rebuild import OnDrift
 from tests.ddpexec.groups import ranks
 
 BOTH = (DistributedDataParallel, nn.parallel.DistributedDataParallel)
@@ -116,7 +114,6 @@ class Scaled(nn.Module):
 
 @ranks.on(2)
 def test_hooks_checkpointing_shared_parameters_and_nested_outputs_equal_torch(rank: int) -> None:
-    warnings.simplefilter("ignore")
     small = {"bucket_cap_mb": 0.0003}
     for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook):
         for view in (False, True):
@@ -139,8 +136,6 @@ def test_hooks_checkpointing_shared_parameters_and_nested_outputs_equal_torch(ra
         same({**small, "gradient_as_bucket_view": view}, prepare=bf16)
     same({**small, "static_graph": True}, checkpointed="reentrant", form=Pair)
     same(small, checkpointed="other")
-    same({**small, "find_unused_parameters": True}, skip=2)
-    same({"forward_sync_buffers": False})
     ddp = DistributedDataParallel(Odd())
     with pytest.raises(TypeError, match="must be callable"):
         ddp.register_comm_hook(None, 3)
@@ -156,7 +151,6 @@ def test_hooks_checkpointing_shared_parameters_and_nested_outputs_equal_torch(ra
 @ranks.on(2)
 def test_a_static_graph_is_reduced_whatever_forward_returns(rank: int) -> None:
     """torch's static graph never reduces where forward returns a dataclass; ours opens it, and refuses what is shut."""
-    warnings.simplefilter("ignore")
     options = {"bucket_cap_mb": 0.0003, "static_graph": True}
     expected = train(nn.parallel.DistributedDataParallel, options, form=Pair)
     alone = train(nn.parallel.DistributedDataParallel, options, form=Output)
@@ -186,25 +180,12 @@ def test_an_output_may_be_a_parameter(rank: int) -> None:
 
 
 @ranks.on(2)
-def test_groups_in_turn_and_order_policies_change_nothing_but_time(rank: int) -> None:
+def test_groups_in_turn_change_nothing_but_time(rank: int) -> None:
     small = {"bucket_cap_mb": 0.0003}
     plain = train(DistributedDataParallel, small)
-    for options in (
-        {"process_group": round_robin(2)},
-        {"rebuild": "never"},
-        {"rebuild": OnDrift(every=1, tau=1.0), "predictor": "mean", "consensus": "mean"},
-        {"find_unused_parameters": True, "rebuild": "once", "gradient_as_bucket_view": True},
-        {"find_unused_parameters": True, "rebuild": "drift", "consensus": "slowest"},
-    ):
-        for mine, expected in zip(train(DistributedDataParallel, {**small, **options}), plain, strict=True):
-            torch.testing.assert_close(mine, expected, rtol=1e-6, atol=1e-6)
-    ddp = DistributedDataParallel(Odd(), find_unused_parameters=True, rebuild="once", bucket_cap_mb=0)
-    for _ in range(2):
-        ddp(torch.ones(1, 8), skip=rank).main.sum().backward()
-    gathered: list[Any] = [None, None]
-    dist.all_gather_object(gathered, ddp.reducer.plan.groups())
-    assert gathered[0] == gathered[1]
-    assert ddp.reducer.order.rebuilds == 1
+    in_turn = train(DistributedDataParallel, {**small, "process_group": round_robin(2)})
+    for mine, expected in zip(in_turn, plain, strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-6, atol=1e-6)
 
 
 @ranks.on(1)
@@ -231,7 +212,6 @@ def test_state_dicts_pickles_and_copies(rank: int) -> None:
 
 @ranks.on(2)
 def test_uneven_inputs_equal_torch(rank: int) -> None:
-    warnings.simplefilter("ignore")
     cases: tuple[dict[str, Any], ...] = (
         {}, {"bucket_cap_mb": 0}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True},
         {"forward_sync_buffers": False}, {"static_graph": True}, {"batched_grad_copy": True},

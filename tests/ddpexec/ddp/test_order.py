@@ -129,12 +129,6 @@ def test_rank_0_or_the_majority_decides_for_all():
         assert max(answer[place][0] for answer in answers) < 1e-6
 
 
-def test_never_keeps_the_first_buckets():
-    answers = ranks.run(1, both, [[FORWARDS] * 3], {"rebuild": "never"}, {})
-    assert answers[0][0] == 0
-    assert {str(groups) for groups in answers[0][1]} == {str(answers[0][1][0])}
-
-
 @ranks.on(2)
 def test_compression_hooks_do_the_same_under_ours_and_under_torchs(rank):
     errors = {}

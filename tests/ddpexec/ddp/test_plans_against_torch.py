@@ -156,10 +156,11 @@ def test_a_custom_plans_constructor_call_gives_stock_torch_the_plan(one_rank, cu
     assert groups_of(ddp) == plan.groups()
 
 
-def caps_of(plan):
-    return eval(
-        plan.torch, {"DistributedDataParallel": lambda model, bucket_cap_mb_list: bucket_cap_mb_list, "model": 0}
-    )
+def assigned(plan, parameters, order):
+    """Return torch's own buckets of parameters in `order`, by the caps of the call that `plan` prints."""
+    caps = eval(plan.torch, {"DistributedDataParallel": lambda _, bucket_cap_mb_list: bucket_cap_mb_list, "model": 0})
+    tensors = [torch.empty(parameters[i].shape, dtype=getattr(torch, parameters[i].dtype)) for i in order]
+    return dist._compute_bucket_assignment_by_size(tensors, [int(cap * (1 << 20)) for cap in caps], [], order)[0]
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -168,12 +169,7 @@ def test_a_custom_plans_caps_give_torchs_assignment(groups, rng):
     order = [index for group in groups for index in group]
     parameters = [Parameter(f"p{i}", (rng.randint(1, 99),)) for i in range(len(order))]
     plan = custom_plan(parameters, groups)
-    caps = eval(
-        plan.torch, {"DistributedDataParallel": lambda model, bucket_cap_mb_list: bucket_cap_mb_list, "model": 0}
-    )
-    tensors = [torch.empty(parameters[i].shape, dtype=getattr(torch, parameters[i].dtype)) for i in order]
-    limits = [int(cap * (1 << 20)) for cap in caps]
-    assert dist._compute_bucket_assignment_by_size(tensors, limits, [], order)[0] == [list(g) for g in groups]
+    assert assigned(plan, parameters, order) == [list(group) for group in groups]
 
 
 def test_a_custom_plan_of_two_dtypes_shares_one_list_of_caps():
@@ -182,10 +178,7 @@ def test_a_custom_plan_of_two_dtypes_shares_one_list_of_caps():
     parameters = [Parameter(f"p{i}", (10 if d == "float32" else 12,), d) for i, d in enumerate(dtypes)]
     groups = [(0,), (1, 3), (2, 5), (4,), (6, 7)]
     order = [0, 1, 2, 3, 5, 4, 6, 7]
-    tensors = [torch.empty(parameters[i].shape, dtype=getattr(torch, parameters[i].dtype)) for i in order]
-    limits = [int(cap * (1 << 20)) for cap in caps_of(custom_plan(parameters, groups))]
-    found = dist._compute_bucket_assignment_by_size(tensors, limits, [], order)[0]
-    assert found == [list(group) for group in groups]
+    assert assigned(custom_plan(parameters, groups), parameters, order) == [list(group) for group in groups]
 
 
 def settled(rank):

@@ -17,6 +17,7 @@ from ddpexec.running.run import Run
 from ddpexec.running.settings import RunSettings
 from ddpsim.bucketing import BucketCaps
 from ddpsim.workload import Workload
+from tests.ddpexec.compression.test_compression import Bucket
 from tests.ddpexec.ddp.pretended_gpu import CUDA, MS, Gpu, busy
 from tests.ddpexec.pretended_backends import Gloo, Nccl
 from tests.ddpexec.small import small_workload
@@ -119,22 +120,6 @@ def test_runtime_statistics_are_of_the_device_and_wait_for_it_only_where_they_ar
     assert data["avg_backward_compute_comm_overlap_time"] == pytest.approx(4.5e6, abs=1e4)
 
 
-class Bucket:
-    """What a compressing hook needs of a GradBucket: one parameter, its first gradients."""
-
-    def __init__(self, gradient: torch.Tensor) -> None:
-        self._gradient = gradient
-
-    def index(self) -> int:
-        return 0
-
-    def buffer(self) -> torch.Tensor:
-        return self._gradient
-
-    def gradients(self) -> list[torch.Tensor]:
-        return [self._gradient]
-
-
 GRADIENTS = {
     1: torch.ones(64).mul_(torch.tensor([1.0, -1.0]).repeat(32)),
     8: torch.linspace(-1, 1, 64),
@@ -146,7 +131,7 @@ GRADIENTS = {
 @pytest.mark.usefixtures("host_time")
 @pytest.mark.parametrize("bits", GRADIENTS)
 def test_precision_on_a_gpu_is_chosen_when_the_bucket_starts_again(gpu: Gpu, bits: int) -> None:
-    bucket = Bucket(GRADIENTS[bits])
+    bucket = Bucket([GRADIENTS[bits]], [GRADIENTS[bits]])
     on_cpu, on_gpu = (AdaptiveState(0.006, every=2) for _ in range(2))
     for state in (on_cpu, on_gpu):
         assert state.start(bucket) == 32
@@ -158,4 +143,4 @@ def test_precision_on_a_gpu_is_chosen_when_the_bucket_starts_again(gpu: Gpu, bit
         assert gpu.waits == []
     assert [state.start(bucket) for state in (on_cpu, on_gpu)] == [bits, bits]
     on_gpu.choose(bucket, bucket.buffer())
-    assert on_gpu.start(Bucket(torch.ones(3))) == 32
+    assert on_gpu.start(Bucket([torch.ones(3)], [torch.ones(3)])) == 32

@@ -8,9 +8,9 @@ from __future__ import annotations
 import copy
 import functools
 import sys
-import warnings
 from collections import Counter
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -25,9 +25,9 @@ from ddpsim.bucketing.drop import skipped_buckets
 from ddpsim.simulation import Options, simulate
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology
-from ddpsim.workload import Phase, Workload
 from tests.ddpexec.ddp.random_models import DTYPES, WIDTH, loss_of, random_case
 from tests.ddpexec.groups import ranks
+from tests.ddpexec.small import small_workload
 from tests.profile import examples
 
 STOCK = nn.parallel.DistributedDataParallel
@@ -45,12 +45,8 @@ def simulated_order(ddp: DistributedDataParallel) -> list[int]:
     parameters = reducer.model.policy
     arrives_s = np.full((1, len(parameters)), np.nan)
     arrives_s[0, reducer.arrival] = 1e-3 * (1 + np.arange(len(reducer.arrival)))
-    phase = Phase(np.array([1.0]), np.array([1.0]))
-    workload = Workload(
-        name="random", device="cpu", precision="fp32", batch_size=1, threads=1, estimated=True, parameters=parameters,
-        buffers=(), forward=phase, backward=phase, optimizer=phase, gradient_hook_s=arrives_s,
-        gradient_ready_s=arrives_s,
-    )  # fmt: skip
+    source = replace(small_workload(step_s=1.0), buffers=())
+    workload = replace(source, parameters=parameters, gradient_hook_s=arrives_s, gradient_ready_s=arrives_s)
     options = Options(backend="gloo", plan=reducer.plan, find_unused_parameters=True, fidelity="closed", iterations=1)
     iteration = simulate(workload, two_here(), options).iterations[0]
     return [bucket.index for bucket in sorted(iteration.buckets, key=lambda bucket: bucket.launched_s)]
@@ -91,7 +87,6 @@ def one_case(rank: int, seed: int) -> None:
 
 
 def cases(rank: int, first: int, count: int) -> None:
-    warnings.simplefilter("ignore")
     for seed in range(first, first + count):
         try:
             eager = 90 if seed % 2 else flat.EAGER_BYTES
@@ -136,7 +131,6 @@ def test_there_are_200_models_with_everything_in_many_of_them() -> None:
 @ranks.on(2)
 def test_a_skipped_gradient_is_kept_where_torch_divides_it_by_the_world_size(rank: int) -> None:
     """Accumulate over two synced iterations of which the second leaves the second layer unused, on every rank."""
-    warnings.simplefilter("ignore")
     grads = []
     for kind, skip in ((STOCK, False), (DistributedDataParallel, True), (STOCK, True)):
         net = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))

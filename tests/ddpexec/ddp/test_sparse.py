@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -75,7 +74,6 @@ def in_place(state, bucket):  # type: ignore[no-untyped-def]
 
 @ranks.on(2)
 def test_what_a_hook_returns_is_the_gradient(rank: int) -> None:
-    warnings.simplefilter("ignore")
     hooks: tuple[Callable[..., Any] | None, ...] = (None, halved, averaged, in_place)
     for hook in hooks:
         results = []
@@ -97,7 +95,6 @@ def local(rank: int, dtype: torch.dtype, add: bool = False) -> list[Tensor]:
 @ranks.on(2)
 def test_mixed_precision_reduces_sparse_gradients_too(rank: int) -> None:
     """torch's own takes no sparse gradients under mixed precision; ours are those of the lower precision."""
-    warnings.simplefilter("ignore")
     for reduced in (torch.bfloat16, torch.float32):
         ddp = DistributedDataParallel(Words(), mixed_precision=_MixedPrecision(torch.bfloat16, reduced, torch.bfloat16))
         ddp(torch.randperm(6, generator=torch.Generator().manual_seed(rank))[:4]).float().square().sum().backward()
@@ -109,7 +106,6 @@ def test_mixed_precision_reduces_sparse_gradients_too(rank: int) -> None:
 @ranks.on(2)
 def test_embeddings_that_are_added_up_have_the_mean_gradient(rank: int) -> None:
     """Gradients that lie in the same memory are divided once each, where torch's own divides them all each time."""
-    warnings.simplefilter("ignore")
     found = []
     for kind in BOTH:
         ddp = kind(Words(add=True))
@@ -138,7 +134,6 @@ def uneven(kind: Any, rank: int, longest: int, hook: Any, options: dict[str, Any
 
 @ranks.on(2)
 def test_ranks_without_input_send_their_part_of_sparse_buckets(rank: int) -> None:
-    warnings.simplefilter("ignore")
     groups = round_robin(2)
     for longest in (0, 1):
         for hook in (None, averaged):

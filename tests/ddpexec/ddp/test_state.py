@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from contextlib import nullcontext
 from typing import Any
 
@@ -69,7 +68,6 @@ def states(kind: Any, rank: int, options: dict[str, Any], accumulate: bool) -> l
 
 @ranks.on(2)
 def test_parameters_and_buffers_are_synchronised_when_torch_does(rank: int) -> None:
-    warnings.simplefilter("ignore")
     for options in OPTIONS:
         for accumulate in (False, True):
             ours, theirs = (states(kind, rank, options, accumulate) for kind in KINDS)

@@ -25,15 +25,9 @@ def called(tmp_path: Path) -> Called:
         return ""
 
     read = (
-        "validate",
-        "validation_row",
-        "load_prediction",
-        "read_trace",
-        "json_text",
-        "table",
-        "draw_comparison",
+        "validate", "validation_row", "load_prediction", "read_trace", "json_text", "table", "draw_comparison",
         "pace_line",
-    )
+    )  # fmt: skip
     with mock.patch.multiple(real, module=noted, **dict.fromkeys(read, mock.DEFAULT)) as unread:
         unread["json_text"].return_value = ""
         real.hold_against_a_real_run(tmp_path)

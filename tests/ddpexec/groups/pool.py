@@ -237,6 +237,7 @@ def _answer(rank: int, received: bytes, store_at: Callable[[int], dist.Store]) -
     threads = set[threading.Thread]()
     value, error = None, None
     with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what torch deprecates, of nothing that a test asks for
         try:
             task: Task = pickle.loads(received)
             dist.init_process_group(

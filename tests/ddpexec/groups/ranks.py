@@ -17,6 +17,7 @@ import pickle
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -151,6 +152,7 @@ def _main(rank: int, group: Group, function: Callable[..., Any], arguments: Any)
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # as a pool does
     value, error = None, None
     try:
         if group.backend == "nccl":

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from unittest import mock
@@ -98,13 +99,9 @@ def test_mpirun_is_heard_as_torchrun_is() -> None:
         mpi_environment.adopt_mpirun()
         added = {name: value for name, value in os.environ.items() if name not in given}
     assert added == {
-        "RANK": "5",
-        "WORLD_SIZE": "8",
-        "LOCAL_RANK": "1",
-        "LOCAL_WORLD_SIZE": "4",
-        "GROUP_RANK": "1",
+        "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",
         "OMP_NUM_THREADS": "1",
-    }
+    }  # fmt: skip
 
 
 def test_what_torchrun_has_said_stays() -> None:
@@ -140,9 +137,19 @@ def abandoned() -> Iterator[mock.Mock]:
         yield called
 
 
-def test_a_call_that_does_not_return_fails_it_and_those_behind_it(abandoned: mock.Mock) -> None:
-    calls, held = MpiCalls(timedelta(seconds=0.3)), threading.Event()
+@contextmanager
+def calling(timeout_s: float) -> Iterator[tuple[MpiCalls, threading.Event]]:
+    """Yield what carries calls out, and what a call may wait for until the end."""
+    calls, held = MpiCalls(timedelta(seconds=timeout_s)), threading.Event()
     try:
+        yield calls, held
+    finally:
+        held.set()
+        calls.close()
+
+
+def test_a_call_that_does_not_return_fails_it_and_those_behind_it(abandoned: mock.Mock) -> None:
+    with calling(0.3) as (calls, held):
         first = calls.carry_out("allreduce", lambda: held.wait(20) and None, [])
         second = calls.carry_out("broadcast", lambda: None, [])
         for work in (first, second):
@@ -151,14 +158,11 @@ def test_a_call_that_does_not_return_fails_it_and_those_behind_it(abandoned: moc
         with pytest.raises(MpiError, match="allreduce timed out"):
             calls.carry_out("barrier", lambda: None, [])
         abandoned.assert_called_once_with()
-    finally:
-        held.set()
-        calls.close()
 
 
 def test_calls_are_carried_out_in_order_and_an_abort_wakes_who_waits(abandoned: mock.Mock) -> None:
-    calls, held, order = MpiCalls(timedelta(seconds=60)), threading.Event(), list[int]()
-    try:
+    order = list[int]()
+    with calling(60) as (calls, held):
         for number in range(3):
             calls.carry_out("allreduce", lambda number=number: order.append(number), [])
         calls.carry_out("barrier", lambda: None, []).wait()
@@ -168,22 +172,15 @@ def test_calls_are_carried_out_in_order_and_an_abort_wakes_who_waits(abandoned: 
         with pytest.raises(MpiError, match="given up"):
             work.wait()
         abandoned.assert_called_once_with()
-    finally:
-        held.set()
-        calls.close()
 
 
 def test_what_follows_a_call_may_make_another_and_wait_for_it() -> None:
-    calls = MpiCalls(timedelta(seconds=20))
-
     def follow(depth: int) -> None:
         if depth:
             calls.carry_out("allreduce", lambda: None, depth).get_future().then(lambda _: follow(depth - 1)).wait()
 
-    try:
+    with calling(20) as (calls, _):
         follow(3)
-    finally:
-        calls.close()
 
 
 def test_a_message_ends_when_its_request_has_and_a_failed_one_by_its_error() -> None:
@@ -197,13 +194,10 @@ def test_a_message_ends_when_its_request_has_and_a_failed_one_by_its_error() -> 
                 raise answer
             return answer
 
-    calls = MpiCalls(timedelta(seconds=60))
-    try:
+    with calling(60) as (calls, _):
         sent = calls.begin("send to 1", lambda: Request([False, False, True]), ["sent"])
         lost = calls.begin("receive from 1", lambda: Request([False, RuntimeError("MPI_ERR_OTHER")]), [])
         assert sent.wait()
         assert sent.result() == ["sent"]
         with pytest.raises(MpiError, match=r"MPI: receive from 1 failed: MPI_ERR_OTHER"):
             lost.wait()
-    finally:
-        calls.close()

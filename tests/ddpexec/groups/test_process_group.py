@@ -1,14 +1,15 @@
-"""Another process group while training goes on: ranks leave and come back."""
+"""Another process group while training goes on, groups in turn, and a mesh with a dimension for tensor parallelism."""
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import OptionError
@@ -45,7 +46,6 @@ def trained(kind: Any, rank: int, options: dict[str, Any], hooked: bool) -> list
 
 @ranks.on(3)
 def test_gradients_follow_the_process_group_as_torchs_do(rank: int) -> None:
-    warnings.simplefilter("ignore")
     for options in ({}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}):
         for hooked in (False, True):
             ours, theirs = (trained(kind, rank, options, hooked) for kind in (DistributedDataParallel, STOCK))
@@ -67,7 +67,6 @@ def test_groups_in_turn_must_have_the_same_ranks(rank: int) -> None:
 @ranks.on(2)
 def test_what_was_registered_stays_with_another_process_group(rank: int) -> None:
     """A buffer hook, the rate of logging and that nothing is sent stay as they are."""
-    warnings.simplefilter("ignore")
     calls: dict[Any, list[list[str]]] = {DistributedDataParallel: [], STOCK: []}
     for kind, names in calls.items():
         ddp = kind(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
@@ -106,3 +105,30 @@ def test_records_name_what_carries_a_device_s_tensors(
     monkeypatch.setattr(dist, "get_backend", lambda group=None: told)
     group: Any = None if told is None else object()
     assert process_groups.backend_for(group, torch.device(device)) == backend
+
+
+def trained_over(kind: Any, mesh: Any, options: dict[str, Any]) -> list[Tensor]:
+    """Return this rank's parts of the parameters, and their gradients, after some steps."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    parallelize_module(net, mesh["model"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    ddp = kind(net, device_mesh=mesh["data"], **options)
+    parameters = list(ddp.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        x = torch.randn(3, 4, generator=torch.Generator().manual_seed(10 * step + mesh["data"].get_local_rank()))
+        ddp(x).square().sum().backward()
+        optimizer.step()
+    return [*(p.detach() for p in parameters), *(p.grad for p in parameters)]
+
+
+@ranks.on(4)
+def test_a_module_that_is_tensor_parallel_too_trains_as_under_torchs(rank: int) -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
+    for options in ({}, {"gradient_as_bucket_view": True}):
+        ours, theirs = (trained_over(kind, mesh, options) for kind in (DistributedDataParallel, STOCK))
+        for mine, other in zip(ours, theirs, strict=True):
+            assert mine.shape == other.shape
+            assert torch.equal(mine, other), options
+    assert ours[0].shape == (4, 4)

@@ -67,7 +67,6 @@ def built_in(ddp: Any) -> None:
 
 @ranks.on(2)
 def test_gradients_are_torchs_over_groups_written_in_python(rank: int) -> None:
-    warnings.simplefilter("ignore")
     elsewhere = OverGloo(dist.new_group()), OverGloo(dist.new_group(), Later)
     in_place = registered(), bare("by hand")
     for options, prepare in (
@@ -103,7 +102,6 @@ class Alone:
 @ranks.on(2)
 def test_a_module_moves_to_a_group_written_in_python(rank: int) -> None:
     """Train over the default group, then over one written in Python, then over both in turn."""
-    warnings.simplefilter("ignore")
     group = OverGloo(dist.new_group())
 
     def move(ddp: Any) -> None:
@@ -134,7 +132,6 @@ def test_errors_are_told_over_a_group_that_torch_does_not_know(rank: int) -> Non
 @ranks.on(2)
 def test_uneven_inputs_over_a_group_written_in_python(rank: int) -> None:
     """Rank 1 has fewer inputs, and those that have some left are divided by."""
-    warnings.simplefilter("ignore")
     states = []
     # torch's reducer, which holds the interpreter's lock while it reads such a work, hangs here.
     for kind, group in ((DistributedDataParallel, registered(Patient)), (STOCK, None)):

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ddpexec.__main__ import main
 from ddpexec.running.batches import Batches
 from ddpexec.running.run import Run
 from ddpexec.running.settings import RunSettings
@@ -16,9 +15,9 @@ from ddpsim.errors import InputError
 from ddpsim.options.input_stage import InputStage, input_stage
 from ddpsim.simulation import Options, simulate_local
 from ddpsim.trace.metrics import summarise
+from tests.ddpexec.running.runs import CPU, trained_run
 from tests.ddpexec.small import small_workload
 
-CPU = torch.device("cpu")
 STEPS = "tests.ddpexec.capturing.own_steps"
 
 
@@ -55,8 +54,7 @@ def test_a_run_waits_for_its_batches_as_simulated() -> None:
     recorded = replace(small_workload(), input_stage=InputStage(load_s=0.1))
     found = {}
     for name in ("none", "recorded", "load=100ms"):
-        run = Run(RunSettings(iterations=5, local_iterations=3, input_stage=name), CPU, workload=recorded)
-        run.train()
+        run = trained_run(RunSettings(iterations=5, local_iterations=3, input_stage=name), workload=recorded)
         found[name] = summarise(run.trace()), run.local_s()
     (plain, alone_s), (loaded, loaded_alone_s), (asked, _) = found.values()
     assert plain.parts.get("input_s") is None
@@ -70,8 +68,7 @@ def test_a_run_waits_for_its_batches_as_simulated() -> None:
 @pytest.mark.usefixtures("one_rank")
 def test_what_a_step_of_ones_own_does_before_forward_counts_where_asked_for() -> None:
     for stage, seen in (("none", False), ("recorded", True)):
-        run = Run(RunSettings(iterations=2, input_stage=stage), CPU, step=f"{STEPS}:looping")
-        run.train()
+        run = trained_run(RunSettings(iterations=2, input_stage=stage), step=f"{STEPS}:looping")
         for iteration in run.trace().iterations:
             assert (iteration.input_s is not None) == seen
             assert not seen or 0 < iteration.input_s < iteration.iteration_s
@@ -89,20 +86,6 @@ def test_what_a_step_of_ones_own_does_before_forward_counts_where_asked_for() ->
 def test_stages_that_nothing_carries_out_are_refused(what: dict, stage: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         Run(RunSettings(input_stage=stage), CPU, **what)
-
-
-@pytest.mark.parametrize(
-    ("stage", "message"),
-    [
-        ("load=3ms,rate=1GB/s", "a real copy goes as fast as the machine lets it"),
-        ("load=3", "load: time '3'"),
-    ],
-)
-def test_the_command_refuses_what_no_run_can_do(stage: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["run", "--model", "mlp", "--input-stage", stage, "--out", "nowhere"])
-    assert end.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="copies need a GPU")

@@ -16,27 +16,18 @@ from ddpsim.workload import Phase, Workload
 from ddpsim.workload.files import save_workload
 from ddpsim.workload.replayed import single_clock
 from tests import forked
+from tests.ddpexec.small import small_workload
 
 COSTS = HookCosts(hook_s=10e-6, copy_Bps=5e9)
 
 
 def workload(backward_s: float) -> Workload:
     whole, ready = Phase(np.array([backward_s]), np.array([backward_s])), np.array([[backward_s, backward_s / 2]])
-    return Workload(
-        name="two",
-        device="V100",
-        precision="fp32",
-        batch_size=1,
-        threads=None,
-        estimated=True,
-        parameters=(Parameter("a", (1 << 20,)), Parameter("b", (1 << 18,))),
-        buffers=(),
-        forward=whole,
-        backward=whole,
-        optimizer=whole,
-        gradient_hook_s=ready,
-        gradient_ready_s=ready,
-    )
+    parameters = Parameter("a", (1 << 20,)), Parameter("b", (1 << 18,))
+    return replace(
+        small_workload(2), device="V100", parameters=parameters, buffers=(), forward=whole, backward=whole,
+        optimizer=whole, gradient_hook_s=ready, gradient_ready_s=ready,
+    )  # fmt: skip
 
 
 def test_demand_is_hooks_and_copies_over_what_the_machine_has() -> None:

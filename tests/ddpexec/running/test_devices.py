@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
-from ddpexec.__main__ import main
 from ddpexec.ddp.parameters import collect
 from ddpexec.models import build
 from ddpexec.models.training import classifier
@@ -15,9 +17,10 @@ from ddpexec.running.run import Run
 from ddpexec.running.settings import IMPLEMENTATIONS, RunSettings
 from ddpsim.errors import InputError
 from ddpsim.trace.metrics import summarise
+from tests.ddpexec.running.runs import CPU, trained_run
 from tests.ddpexec.small import small_workload
 
-CPU, META = torch.device("cpu"), torch.device("meta")
+META = torch.device("meta")
 GPUS = torch.cuda.device_count()
 
 
@@ -30,22 +33,13 @@ def test_a_rank_on_a_cpu_is_refused() -> None:
 
 @pytest.mark.skipif(GPUS > 1, reason="this machine has several GPUs")
 def test_the_command_names_how_many_gpus_it_needs(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: object
+    refusal: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     names = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
     for name, value in names.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit) as end:
-        main(["run", "--model", "mlp", "--devices", "2", "--out", f"{tmp_path}/out"])
-    assert end.value.code == 2
-    said = capsys.readouterr().err
+    said = refusal("run", "--model", "mlp", "--devices", 2, "--out", tmp_path / "out")
     assert f"--devices: ranks of 2 devices need 2 GPUs on this machine, it has {GPUS}" in " ".join(said.split())
-
-
-@pytest.mark.parametrize("given", [{"scheme": "zero1"}, {"process_groups": 2}, {"backend": "gloo"}])
-def test_what_is_not_run_on_several_devices_is_refused(given: dict[str, object]) -> None:
-    with pytest.raises(InputError, match="and `devices=2` are both given"):
-        RunSettings(devices=2, **given)
 
 
 @pytest.mark.usefixtures("one_rank")
@@ -86,11 +80,7 @@ def test_a_run_trains_as_on_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two pretended devices that are one: what is tested is all that stands around the copies."""
     monkeypatch.setattr(run, "rank_devices", lambda count, first: [first] * count)
     monkeypatch.setattr(run, "clock_of", lambda found, *rest: CLOCK(found[:1], *rest))
-    made = []
-    for count in (1, 2):
-        one = Run(RunSettings(iterations=2, batch_size=2, devices=count), CPU, model="mlp")
-        one.train()
-        made.append(one)
+    made = [trained_run(RunSettings(iterations=2, batch_size=2, devices=count), model="mlp") for count in (1, 2)]
     assert all(map(torch.equal, *(each.parameters.tensors for each in made)))
 
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
 
 from ddpexec.models import MODELS
@@ -16,9 +15,9 @@ from ddpsim.errors import InputError
 from ddpsim.operations import Operation
 from ddpsim.trace.metrics import PARTS, summarise
 from tests.ddpexec.groups import ranks
+from tests.ddpexec.running.runs import trained_run
 from tests.ddpexec.small import small_workload
 
-CPU = torch.device("cpu")
 RUNS: list[dict[str, Any]] = [
     {"scheme": "fsdp2"}, {"scheme": "fsdp2:noreshard"}, {"scheme": "hsdp:2"}, {"scheme": "hsdp:1"},
     {"scheme": "fsdp2", "accumulate": 2}, {"scheme": "fsdp2", "implementation": "torch"},
@@ -32,8 +31,7 @@ def tiny() -> TrainingModel:
 
 
 def ran(rank: int, options: dict[str, Any], **subject: Any) -> Run:
-    run = Run(RunSettings(iterations=4, **options), CPU, **(subject or {"model": "tiny"}))
-    run.train()
+    run = trained_run(RunSettings(iterations=4, **options), **(subject or {"model": "tiny"}))
     run.provenance = provenance(run, [])
     return run
 
@@ -71,24 +69,6 @@ def test_a_run_under_fully_shard_leaves_a_trace() -> None:
                     assert bucket.ready_s <= bucket.launched_s
             in_forward = [bucket for bucket in it.buckets if bucket.finished_s < it.gradients[0].hook_s]
             assert in_forward or options["scheme"] == "hsdp:1"
-
-
-REFUSED: list[dict[str, Any]] = [
-    {"overlap": "off"}, {"comm": "noop"}, {"backend": "nccl"}, {"local_iterations": 2},
-    {"gradient_as_bucket_view": True}, {"assignment": "initial"},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("options", REFUSED, ids=str)
-def test_what_fully_shard_cannot_do_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=next(iter(options))):
-        RunSettings(scheme="fsdp2", **options)
-
-
-@pytest.mark.parametrize("scheme", ["zero0", "zero3", "zero1:deepspeed", "zero2:deepspeed,reduce=fp32"])
-def test_what_deepspeed_carries_out_is_simulated_alone(scheme: str) -> None:
-    with pytest.raises(InputError, match=r"DeepSpeed's schemes are simulated, .*run zero1"):
-        RunSettings(scheme=scheme)
 
 
 def refused(rank: int) -> list[str]:

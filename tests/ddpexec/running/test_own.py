@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -9,24 +10,21 @@ from typing import Any
 import pytest
 import torch
 
-from ddpexec.__main__ import main
 from ddpexec.running.provenance import provenance
-from ddpexec.running.run import Run
 from ddpexec.running.settings import IMPLEMENTATIONS, RunSettings
 from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import InputError
 from ddpsim.trace.json import read_trace
 from tests import forked
 from tests.ddpexec.groups import ranks
+from tests.ddpexec.running.runs import trained_run
 
 STEPS = "tests.ddpexec.capturing.own_steps"
-CPU = torch.device("cpu")
 
 
 def trained(rank: int, name: str, implementation: str, **options: Any) -> dict[str, Any]:
     settings = RunSettings(implementation=implementation, iterations=3, caps=BucketCaps(bucket_cap_mb=0.01), **options)
-    run = Run(settings, CPU, step=f"{STEPS}:{name}")
-    run.train()
+    run = trained_run(settings, step=f"{STEPS}:{name}")
     trace = run.trace()
     return {
         "iterations": trace.iterations,
@@ -39,8 +37,7 @@ def trained(rank: int, name: str, implementation: str, **options: Any) -> dict[s
 
 @pytest.mark.parametrize("name", ["two_losses", "checkpointed"])
 def test_both_implementations_train_ones_own_step_alike(name: str) -> None:
-    unused = name == "checkpointed"
-    train = unused_too if unused else trained
+    train = functools.partial(trained, find_unused_parameters=True) if name == "checkpointed" else trained
     both = [ranks.run(2, train, name, implementation, timeout_s=100) for implementation in IMPLEMENTATIONS]
     for first, second in both:
         assert all(map(torch.equal, first["parameters"], second["parameters"]))
@@ -56,15 +53,9 @@ def test_both_implementations_train_ones_own_step_alike(name: str) -> None:
     assert {run[0]["provenance"]["batch_size"] for run in both} == {5 if name == "two_losses" else 8}
 
 
-def unused_too(rank: int, name: str, implementation: str) -> dict[str, Any]:
-    return trained(rank, name, implementation, find_unused_parameters=True)
-
-
 def averaged(rank: int) -> list[Any]:
     """Return the parameters after a run in which each rank draws parameters and a batch of its own."""
-    settings = RunSettings(iterations=1, seed=rank)
-    run = Run(settings, CPU, step=f"{STEPS}:two_losses")
-    run.train()
+    run = trained_run(RunSettings(iterations=1, seed=rank), step=f"{STEPS}:two_losses")
     return [p.detach().clone() for p in run.parameters.tensors]
 
 
@@ -76,8 +67,7 @@ def test_gradients_are_averaged_over_ranks() -> None:
 
 @pytest.mark.usefixtures("one_rank")
 def test_a_slower_rank_trains_ones_own_step_too() -> None:
-    run = Run(RunSettings(iterations=2, scale_compute=2.0), CPU, step=f"{STEPS}:weighted_experts")
-    run.train()
+    run = trained_run(RunSettings(iterations=2, scale_compute=2.0), step=f"{STEPS}:weighted_experts")
     assert len(run.trace().iterations) == 2
 
 
@@ -94,25 +84,8 @@ def test_a_slower_rank_trains_ones_own_step_too() -> None:
 def test_bad_steps_are_refused(name: str, message: str) -> None:
     backward = torch.autograd.backward
     with pytest.raises(InputError, match=message):
-        Run(RunSettings(iterations=1), CPU, step=f"{STEPS}:{name}").train()
+        trained_run(RunSettings(iterations=1), step=f"{STEPS}:{name}")
     assert torch.autograd.backward is backward
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--model", "mlp", "--step", "a:b"], "run: give one of --model, --step and --workload"),
-        (["--step", "a:b", "--batch-size", "3"], "--batch-size and --step are both given"),
-        (["--step", "a:b", "--accumulate", "2"], "--accumulate and --step are both given"),
-    ],
-)
-def test_options_that_a_step_decides_are_refused(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["run", *arguments, "--out", "nowhere"])
-    assert end.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)

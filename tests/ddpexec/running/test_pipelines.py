@@ -1,4 +1,7 @@
-"""Runs of a model in stages: weights as one process's, the pace that is predicted, and what is refused."""
+"""Runs of a model in stages: weights as one process's, torch's orders, the pace predicted, and what is refused.
+
+`torch.distributed.pipelining` loads torch's compiler: it is imported where it is tested, not as tests are collected.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from ddpexec.__main__ import main
 from ddpexec.groups.process_groups import Communicator
 from ddpexec.models import build
 from ddpexec.running.pipeline_options import PipelineOptions
-from ddpexec.running.pipeline_stages import model_stages
-from ddpexec.running.pipelines import PipelineRun
 from ddpexec.running.settings import DISCARDED, RunSettings
 from ddpsim.cli.app import run
 from ddpsim.errors import InputError
@@ -32,7 +32,9 @@ SETTINGS = RunSettings(iterations=1, batch_size=2)
 STEP_S = 0.03
 
 
-def made(given: dict[str, Any], **what: Any) -> PipelineRun:
+def made(given: dict[str, Any], **what: Any) -> Any:
+    from ddpexec.running.pipelines import PipelineRun
+
     world = torch.distributed.group.WORLD
     return PipelineRun(SETTINGS, PipelineOptions(**given), CPU, Communicator([world]), **what)
 
@@ -95,6 +97,22 @@ def test_timed_stages_are_cut_as_the_simulator_cuts_and_no_faster_than_it_says(o
 
 
 @pytest.mark.parametrize(
+    ("world", "micro_batches", "stages"), [(2, 4, 2), (4, 8, 2), (4, 3, 3), (2, 8, 4), (4, 10, 2), (2, 1, 2)]
+)
+def test_interleaved_ranks_compute_in_the_order_of_torch(world: int, micro_batches: int, stages: int) -> None:
+    from torch.distributed.pipelining.schedules import ScheduleInterleaved1F1B
+
+    made = object.__new__(ScheduleInterleaved1F1B)
+    made.pp_group_size, made.n_local_stages, made._n_microbatches = world, stages, micro_batches
+    made.number_of_rounds = max(1, micro_batches // world)
+    made.microbatches_per_round = micro_batches // made.number_of_rounds
+    names = {"FORWARD": "forward", "FULL_BACKWARD": "backward"}
+    for rank, works in enumerate(works_of("interleaved", world, micro_batches, stages)):
+        actions = [action for action in made._calculate_single_rank_operations(rank) if action is not None]
+        assert works == [(names[a.computation_type.name], a.stage_index, a.microbatch_index) for a in actions]
+
+
+@pytest.mark.parametrize(
     ("given", "what", "message"),
     [
         ({"pipeline": "gpipe", "stages": 3}, {"model": "mlp"}, "3 stages do not divide 2 ranks"),
@@ -111,31 +129,12 @@ def test_what_cannot_be_cut_is_refused_on_every_rank(rank: int, given: Any, what
 
 @pytest.mark.usefixtures("one_rank")
 def test_tied_parameters_are_refused() -> None:
+    from ddpexec.running.pipeline_stages import model_stages
+
     model = build("mlp", CPU)
     model.module[2].weight = model.module[4].weight
     with pytest.raises(InputError, match=r"2.weight and 4.weight are one parameter, and may be of two stages"):
         model_stages(model, Pipeline(stages=2, boundary_bytes=0), 0, None, [model.make_batch(2)], None)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--model", "mlp", "--micro-batches", "2"], "--micro-batches is of a pipeline"),
-        (["--model", "mlp", "--pipeline", "gpipe", "--bucket-cap-mb", "5"], "are both given"),
-        (["--model", "mlp", "--pipeline", "gpipe", "--scheme", "zero1"], "--pipeline and --scheme are both given"),
-        (["--step", "a:b", "--pipeline", "gpipe"], "--pipeline and --step are both given"),
-        (["--model", "mlp", "--pipeline", "gpipe", "--boundary", "3MiB"], "a model sends its own activations"),
-        (["--workload", "mlp", "--pipeline", "gpipe"], "how many bytes timed stages send is not said"),
-        (["--model", "mlp", "--pipeline", "pipedream"], "pipedream"),
-    ],
-)
-def test_options_that_go_together_with_none_are_refused(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["run", *arguments, "--out", "nowhere"])
-    assert end.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 def test_the_command_holds_a_run_against_its_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

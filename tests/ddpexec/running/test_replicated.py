@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ddpexec.__main__ import main
 from ddpexec.ddp.parameters import collect
 from ddpexec.models import build
 from ddpexec.running import wrapping
@@ -16,9 +15,9 @@ from ddpexec.running.settings import RunSettings
 from ddpsim.errors import InputError
 from ddpsim.trace.metrics import summarise
 from tests.ddpexec.groups import ranks
+from tests.ddpexec.running.runs import CPU, trained_run
 from tests.ddpexec.small import small_workload
 
-CPU = torch.device("cpu")
 GPUS = torch.cuda.device_count()
 SCHEME = {"scheme": "dataparallel"}
 
@@ -37,22 +36,6 @@ def test_several_processes_are_refused_on_each(rank: int) -> None:
         Run(RunSettings(**SCHEME), CPU, model="mlp")
 
 
-@pytest.mark.parametrize(
-    ("option", "named"),
-    [
-        ("--comm=noop", "--comm noop"),
-        ("--overlap=off", "--overlap off"),
-        ("--local-iterations=2", "--local-iterations"),
-    ],
-)
-def test_what_it_has_not_is_refused(option: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["run", "--model", "mlp", "--scheme", "dataparallel", option, "--out", "nowhere"])
-    assert end.value.code == 2
-    assert "torch.nn.DataParallel has no" in (said := capsys.readouterr().err)
-    assert named in said
-
-
 @pytest.mark.usefixtures("one_rank")
 def test_timed_layers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wrapping, "gpus_of", lambda *_: 2)
@@ -65,12 +48,8 @@ def test_timed_layers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_trains_as_one_process_does_and_tells_its_phases(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a GPU torch calls the module itself: what is tested is all that stands around it."""
     monkeypatch.setattr(wrapping, "gpus_of", lambda *_: 2)
-    made = {}
-    for settings, samples in ((RunSettings(**SCHEME, iterations=2, batch_size=2), 4), (RunSettings(iterations=2), 4)):
-        run = Run(settings if settings.replicated else RunSettings(iterations=2, batch_size=samples), CPU, model="mlp")
-        run.train()
-        made[settings.scheme] = run
-    alone, found = made["ddp"], made["dataparallel"]
+    alone = trained_run(RunSettings(iterations=2, batch_size=4), model="mlp")
+    found = trained_run(RunSettings(**SCHEME, iterations=2, batch_size=2), model="mlp")
     assert all(map(torch.equal, alone.parameters.tensors, found.parameters.tensors))
     assert isinstance(found.ddp, Replicated)
     trace = found.trace()

@@ -7,9 +7,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import torch
 
-from ddpexec.__main__ import main
 from ddpexec.running.provenance import provenance
 from ddpexec.running.run import Run
 from ddpexec.running.settings import IMPLEMENTATIONS, RunSettings
@@ -24,6 +22,7 @@ from ddpsim.trace.records import Trace
 from ddpsim.workload.files import save_workload
 from tests import forked
 from tests.ddpexec.groups import ranks
+from tests.ddpexec.running.runs import CPU, trained_run
 from tests.ddpexec.small import small_workload
 from tests.traces import example_trace
 
@@ -32,8 +31,7 @@ LOOPBACK = load_topology("loopback")
 
 
 def train(settings: RunSettings) -> tuple[Trace, Trace | None, dict[str, object]]:
-    run = Run(settings, torch.device("cpu"), workload=small_workload())
-    run.train()
+    run = trained_run(settings)
     trace = run.trace()
     return trace, run.gather(trace), provenance(run, [])
 
@@ -61,12 +59,11 @@ def both(rank: int) -> list[Any]:
 
 def test_both_implementations_leave_the_same_kind_of_trace() -> None:
     rank_zero, rank_one = ranks.run(2, both)
-    groups = [{"parameters": [5, 4], "size_bytes": 24000, "limit_bytes": 20971}]
     for (trace, gathered, plan), (other, nothing, _) in zip(rank_zero[:2], rank_one[:2], strict=True):
         assert nothing is None
         assert [it.rank for it in gathered.iterations] == [0] * 3 + [1] * 3
         assert [b["parameters"] for b in plan["buckets"]] == [[5, 4], [3, 2], [1, 0]]
-        assert plan["buckets"][0]["size_bytes"] == groups[0]["size_bytes"]
+        assert plan["buckets"][0]["size_bytes"] == 24000
         for it in (*trace.iterations, *other.iterations):
             assert [bucket.parameters for bucket in it.buckets] == [(5, 4), (3, 2), (1, 0)]
             assert sorted(gradient.parameter for gradient in it.gradients) == list(range(6))
@@ -78,20 +75,14 @@ def test_both_implementations_leave_the_same_kind_of_trace() -> None:
         summary = summarise(gathered)
         assert summary.iteration_s > 8e-3
         assert summary.world_size == 2
-
-
-def test_without_synchronisation_no_bucket_is_launched() -> None:
-    trace = ranks.run(2, both)[0][2][0]
-    assert [it.synced for it in trace.iterations] == [False, True, False, True]
-    assert [len(it.buckets) for it in trace.iterations] == [0, 3, 0, 3]
+    accumulated = rank_zero[2][0].iterations
+    assert [it.synced for it in accumulated] == [False, True, False, True]
+    assert [len(it.buckets) for it in accumulated] == [0, 3, 0, 3]
 
 
 def dies(rank: int, folder: str, implementation: str) -> str:
-    run = Run(
-        RunSettings(implementation=implementation, iterations=50, caps=CAPS),
-        torch.device("cpu"),
-        workload=small_workload(),
-    )
+    settings = RunSettings(implementation=implementation, iterations=50, caps=CAPS)
+    run = Run(settings, CPU, workload=small_workload())
     if rank == 1:
         steps = 0
 
@@ -140,66 +131,22 @@ def test_the_command_prints_one_document_and_writes_every_rank(tmp_path: Path) -
     assert summarise(trace).iteration_s == pytest.approx(document["iteration_s"])
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ("--impl nobody", "--impl: unknown value 'nobody'; use one of ddpexec, torch"),
-        (
-            "--impl torch --process-groups 2",
-            "--impl torch has no --process-groups 2; use --impl ddpexec, or leave it out",
-        ),
-        ("--impl torch --assignment initial", "--impl torch has no --assignment initial"),
-        ("--scale-compute 0", "--scale-compute: 0.0 is not a factor"),
-        ("--straggler 1:0.9", "--straggler 1: 0.9 makes no straggler"),
-        ("--iterations 0", "--iterations: 0 is not a count"),
-        ("--timeout 10", "--timeout: time '10' has no unit"),
-        ("--no-stamps --model mlp", "run: give one of --model, --step and --workload; e.g. --model resnet50"),
-    ],
-)
-def test_bad_options_are_named_as_flags(
-    given: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as raised:
-        main(["run", "--model", "mlp", "--out", str(tmp_path), *given.replace("--model mlp", "--workload w").split()])
-    assert raised.value.code == 2
-    assert f"error: {words}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"implementation": "nobody"}, "implementation: unknown value 'nobody'"),
-        ({"implementation": "torch", "process_groups": 2}, "`implementation=torch` has no `process_groups=2`"),
-        ({"stragglers": {1: 0.9}}, "stragglers[1]: 0.9 makes no straggler"),
-        ({"iterations": 0}, "iterations: 0 is not a count"),
-    ],
-)
-def test_bad_settings_are_named_as_python_has_them(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError) as raised:
-        RunSettings(**given)
-    assert words in str(raised.value)
-
-
 def test_a_model_cannot_be_made_faster() -> None:
     with pytest.raises(InputError, match=r"scale_compute: 0\.5 is below 1; .*timed layers"):
-        Run(RunSettings(scale_compute=0.5), torch.device("cpu"), model="mlp")
+        Run(RunSettings(scale_compute=0.5), CPU, model="mlp")
 
 
 @ranks.on(2)
 def test_timed_layers_are_compressed_where_the_machine_can(rank: int) -> None:
     slow = small_workload(step_s=0.05)
-    run = Run(RunSettings(iterations=5, scale_compute=0.25), torch.device("cpu"), workload=slow)
-    run.train()
+    run = trained_run(RunSettings(iterations=5, scale_compute=0.25), workload=slow)
     recorded_s = sum(float(phase.device_s.mean()) for phase in (slow.forward, slow.backward, slow.optimizer))
     assert recorded_s / 4 <= min(it.iteration_s for it in run.trace().iterations) < recorded_s
 
 
 def test_the_hooks_beside_stock_torch_are_counted_as_perturbation() -> None:
     def cost(rank: int, implementation: str) -> float:
-        run = Run(
-            RunSettings(implementation=implementation, iterations=3), torch.device("cpu"), workload=small_workload()
-        )
-        run.train()
+        run = trained_run(RunSettings(implementation=implementation, iterations=3))
         stamping = mock.patch.multiple(
             "ddpexec.timing.stamping", gradient_s=lambda clock: 1e-6, bucket_s=lambda clock: 7e-6
         )
@@ -222,8 +169,7 @@ def alone(rank: int) -> list[tuple[int, float | None, Any]]:
         ("torch", {"local_iterations": 0}),
     ):
         settings = RunSettings(implementation=implementation, **{"iterations": 2, "local_iterations": 3, **options})
-        run = Run(settings, torch.device("cpu"), workload=slow)
-        run.train()
+        run = trained_run(settings, workload=slow)
         gathered = run.gather(run.trace())
         known = None if gathered is None else gathered.provenance.get("local_s")
         found.append((len(run.trace().iterations), run.local_s(), known))
@@ -243,23 +189,13 @@ def test_steps_without_communication_time_one_process_and_do_not_count() -> None
     assert unasked[1:] == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({"local_iterations": -1}, "-1 is not a count"), ({"local_iterations": 2, "drop": {"a": 0.5}}, "`drop` are both")],
-)
-def test_steps_without_communication_that_cannot_be(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        RunSettings(**options)
-
-
 def accumulated(rank: int) -> list[Any]:
     """Return each run's trace, and what it reduced, seen where collectives are handed to the backend."""
     found = []
     for implementation in IMPLEMENTATIONS:
         for sync in ("last", "every"):
             given = RunSettings(implementation=implementation, iterations=6, caps=CAPS, accumulate=3, sync=sync)
-            run = Run(given, torch.device("cpu"), workload=small_workload())
-            run.train()
+            run = trained_run(given)
             found.append((implementation, sync, run.trace(), run.gather(run.trace())))
     return found
 

@@ -3,15 +3,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
 from ddpexec.running.provenance import provenance
 from ddpexec.running.run import Run
 from ddpexec.running.settings import RunSettings
 from ddpsim.bucketing import BucketCaps
+from ddpsim.errors import InputError
 from ddpsim.trace.metrics import PARTS, summarise
 from tests.ddpexec.groups import ranks
-from tests.ddpexec.small import small_workload
+from tests.ddpexec.running.runs import CPU, trained_run
 
 CAPS = BucketCaps(bucket_cap_mb=0.02)
 RUNS: list[dict[str, Any]] = [
@@ -23,12 +23,7 @@ RUNS: list[dict[str, Any]] = [
 def traced(rank: int) -> list[Any]:
     found = []
     for options in RUNS:
-        run = Run(
-            RunSettings(iterations=4, local_iterations=1, caps=CAPS, **options),
-            torch.device("cpu"),
-            workload=small_workload(),
-        )
-        run.train()
+        run = trained_run(RunSettings(iterations=4, local_iterations=1, caps=CAPS, **options))
         run.provenance = provenance(run, [])
         assert run.provenance["probed"]["bytes_per_s"] > 0
         found.append((run.trace(), run.gather(run.trace()), [m.size_bytes for m in run.ddp.schedule]))
@@ -52,9 +47,7 @@ def test_a_scheme_leaves_the_trace_of_a_run() -> None:
 
 
 def served(rank: int) -> Any:
-    settings = RunSettings(iterations=2, local_iterations=1, caps=CAPS, scheme="parameter-server")
-    run = Run(settings, torch.device("cpu"), workload=small_workload())
-    run.train()
+    run = trained_run(RunSettings(iterations=2, local_iterations=1, caps=CAPS, scheme="parameter-server"))
     run.provenance = provenance(run, [])
     return run.local_s(), run.gather(run.trace())
 
@@ -67,12 +60,7 @@ def test_a_server_leaves_no_iterations_and_the_times_of_one_process_are_those_of
     assert gathered.provenance["servers"]["updates"] > 0
 
 
+@pytest.mark.usefixtures("one_rank")
 def test_a_step_of_one_s_own_takes_no_scheme() -> None:
-    def refused(rank: int) -> str:
-        try:
-            Run(RunSettings(scheme="dear"), torch.device("cpu"), step="tests.ddpexec.capturing.own_steps:tied")
-        except Exception as error:
-            return str(error)
-        return "no error"
-
-    assert "drop one" in ranks.run(1, refused)[0]
+    with pytest.raises(InputError, match="drop one"):
+        Run(RunSettings(scheme="dear"), CPU, step="tests.ddpexec.capturing.own_steps:tied")

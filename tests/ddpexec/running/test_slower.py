@@ -19,6 +19,7 @@ from ddpexec.running.run import Run
 from ddpexec.running.settings import RunSettings
 from ddpsim.errors import InputError
 from tests.ddpexec.groups import ranks
+from tests.ddpexec.running.runs import CPU, trained_run
 from tests.ddpexec.small import small_workload
 
 MS = 1e-3
@@ -108,8 +109,7 @@ def sleeping(name: str, device: torch.device) -> TrainingModel:
 def fastest(rank: int) -> list[float]:
     """Return the shortest forward and backward of a model that sleeps, rank 1 three times slower."""
     with mock.patch("ddpexec.running.subject.build", sleeping):
-        run = Run(RunSettings(iterations=8, stragglers={1: 3.0}), torch.device("cpu"), model="sleeping")
-    run.train()
+        run = trained_run(RunSettings(iterations=8, stragglers={1: 3.0}), model="sleeping")
     iterations = run.trace().iterations
     return [min(getattr(it, name) for it in iterations) for name in ("forward_s", "backward_compute_s")]
 
@@ -124,4 +124,4 @@ def test_a_straggler_of_a_run_computes_so_many_times_as_long_and_no_other_rank_d
 @pytest.mark.parametrize("subject", [{"model": "mlp"}, {"workload": small_workload()}])
 def test_a_straggler_that_is_no_rank_is_refused(one_rank: None, subject: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"stragglers: rank 7 is not in a world of 1; give a rank from 0 to 0"):
-        Run(RunSettings(stragglers={7: 2.0}), torch.device("cpu"), **subject)
+        Run(RunSettings(stragglers={7: 2.0}), CPU, **subject)

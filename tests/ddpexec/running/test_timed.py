@@ -19,22 +19,19 @@ from ddpexec.timing.waiting import keep_time
 from ddpsim.bucketing import Parameter
 from ddpsim.errors import WorkloadError
 from ddpsim.workload import Buffer, Phase, Workload
+from tests.ddpexec.small import small_workload
 
 MS = 1e-3
 NAMES = ("stem.weight", "layer.0.weight", "layer.0.bias", "layer.1.weight", "head.weight")
 
 
-def workload(ready_ms: list[list[float]], device: str = "V100") -> Workload:
+def workload(ready_ms: list[list[float]]) -> Workload:
     ready = np.array(ready_ms) * MS
     count = len(ready)
     shapes = [(8, 3), (4, 4), (4,), (5,), ()]
-    return Workload(
-        name="five",
-        device=device,
-        precision="fp32",
-        batch_size=2,
-        threads=None,
-        estimated=True,
+    return replace(
+        small_workload(5),
+        device="V100",
         parameters=tuple(Parameter(name, shape) for name, shape in zip(NAMES, shapes, strict=True)),
         buffers=(Buffer("stem.running", (3,)), Buffer("layer.1.count", (), "int64")),
         forward=Phase(np.full(count, 1 * MS), np.full(count, 2 * MS)),
@@ -151,14 +148,9 @@ def test_a_gradients_memory_is_handed_over_not_copied() -> None:
 def test_a_parameter_without_a_gradient_gets_none() -> None:
     timed = make_timed_model(workload([[5, 4, float("nan"), 2, 1]]))
     backward(timed)
-    assert [parameter.grad is None for parameter in timed.model.module.parameters()] == [
-        False,
-        False,
-        True,
-        False,
-        False,
-    ]
-    assert np.isnan(timed.replay.lateness_s).tolist() == [False, False, True, False, False]
+    missing = [False, False, True, False, False]
+    assert [parameter.grad is None for parameter in timed.model.module.parameters()] == missing
+    assert np.isnan(timed.replay.lateness_s).tolist() == missing
 
 
 def test_one_clock_takes_the_longer_of_the_two_and_keeps_hook_order() -> None:
@@ -166,14 +158,11 @@ def test_one_clock_takes_the_longer_of_the_two_and_keeps_hook_order() -> None:
     hooks = np.array([[0.9, 0.8, 0.1, 0.2, 0.3]]) * MS
     timed = make_timed_model(replace(recorded, gradient_hook_s=hooks), scale_compute=3.0).replay.workload
     assert timed.device_label == "timed V100"
+    assert make_timed_model(replace(recorded, device="cpu")).replay.workload.device_label == "timed cpu"
     assert timed.gradient_ready_s[0] / MS == pytest.approx(np.array([5, 4, 3, 3, 3]) * 3.0)
     assert timed.forward.host_s / MS == pytest.approx(6.0)
     assert timed.backward.device_s / MS == pytest.approx(18.0)
     assert timed.optimizer.device_s / MS == pytest.approx(3.0)
-
-
-def test_a_processors_workload_is_marked_as_timed() -> None:
-    assert make_timed_model(workload([[5, 4, 3, 2, 1]], device="cpu")).replay.workload.device_label == "timed cpu"
 
 
 def test_what_cannot_be_replayed_is_refused() -> None:

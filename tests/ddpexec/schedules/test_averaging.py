@@ -9,22 +9,24 @@ import torch
 from torch import nn
 
 from ddpexec.errors import OptionError
+from ddpexec.schedules.wrapper import ScheduledDataParallel
 from tests.ddpexec.groups import ranks
-from tests.ddpexec.schedules.training import OPTIMIZERS, STEPS, apart, loss_of, mine, model_of, wrapped
-
-
-def weights(model: nn.Module) -> list[Any]:
-    return [parameter.detach().clone() for parameter in model.parameters()]
+from tests.ddpexec.schedules.training import (
+    OPTIMIZERS,
+    STEPS,
+    apart,
+    loss_of,
+    mine,
+    model_of,
+    take_step,
+    train,
+    weights_of,
+    wrapped,
+)
 
 
 def trained(rank: int, scheme: str, optimizer: str = "sgd", **options: Any) -> list[Any]:
-    made = wrapped(rank, scheme, optimizer, **options)
-    for step in range(STEPS):
-        loss_of(made, *mine(step, rank)).backward()
-        made.optimizer.step()
-        made.optimizer.zero_grad()
-    made.complete()
-    return weights(made.module)
+    return train(wrapped(rank, scheme, optimizer, **options), rank)
 
 
 def by_hand(optimizer: str, steps: int, momentum: float | None = None, rate: float = 1.0) -> list[Any]:
@@ -32,7 +34,7 @@ def by_hand(optimizer: str, steps: int, momentum: float | None = None, rate: flo
     world = torch.distributed.get_world_size()
     models = [model_of() for _ in range(world)]
     inner = [OPTIMIZERS[optimizer](model.parameters()) for model in models]
-    last = weights(models[0])
+    last = weights_of(models[0])
     slow = [torch.zeros_like(weight) for weight in last]
     for step in range(STEPS):
         for rank, (model, updating) in enumerate(zip(models, inner, strict=True)):
@@ -41,7 +43,7 @@ def by_hand(optimizer: str, steps: int, momentum: float | None = None, rate: flo
             updating.zero_grad()
         if (step + 1) % steps:
             continue
-        mean = [torch.stack(each).mean(0) for each in zip(*map(weights, models), strict=True)]
+        mean = [torch.stack(each).mean(0) for each in zip(*map(weights_of, models), strict=True)]
         if momentum is not None:
             gamma = inner[0].param_groups[0]["lr"]
             slow = [momentum * u + (x0 - x) / gamma for u, x0, x in zip(slow, last, mean, strict=True)]
@@ -50,7 +52,7 @@ def by_hand(optimizer: str, steps: int, momentum: float | None = None, rate: flo
         for model in models:
             for parameter, value in zip(model.parameters(), mean, strict=True):
                 parameter.data.copy_(value)
-    return weights(models[torch.distributed.get_rank()])
+    return weights_of(models[torch.distributed.get_rank()])
 
 
 @pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.needs("minutes"))])
@@ -85,7 +87,7 @@ def test_local_sgd_ends_where_torch_s_post_local_sgd_does(rank: int) -> None:
         loss_of(model, *mine(step, rank)).backward()
         updating.step()
         updating.zero_grad()
-    assert apart(trained(rank, "local-sgd:4,ranks=2"), weights(model.module)) < 1e-10
+    assert apart(trained(rank, "local-sgd:4,ranks=2"), weights_of(model.module)) < 1e-10
 
 
 @ranks.on(2)
@@ -93,18 +95,16 @@ def test_ranks_differ_between_averages_and_agree_after_them(rank: int) -> None:
     made = wrapped(rank, "averaging:2", "sgd")
     found = []
     for step in range(2):
-        loss_of(made, *mine(step, rank)).backward()
-        made.optimizer.step()
-        made.optimizer.zero_grad()
+        take_step(made, step, rank)
         with torch.no_grad():
             made(mine(step, rank)[0])
-        flat = torch.cat([weight.flatten() for weight in weights(made.module)])
+        flat = torch.cat([weight.flatten() for weight in weights_of(made.module)])
         all_ = [torch.zeros_like(flat) for _ in range(2)]
         torch.distributed.all_gather(all_, flat)
         found.append(float((all_[0] - all_[1]).abs().max()))
     before, after = found
     assert before > 1e-6
-    assert after == apart(made.state_dict().values(), weights(made.module)) == 0
+    assert after == apart(made.state_dict().values(), weights_of(made.module)) == 0
 
 
 @ranks.on(2)
@@ -125,7 +125,7 @@ def test_steps_are_counted_and_not_micro_batches(rank: int) -> None:
             made.optimizer.step()
             made.optimizer.zero_grad()
         made.complete()
-        found[how] = apart(weights(made.module), expected)
+        found[how] = apart(weights_of(made.module), expected)
     assert {name: far for name, far in found.items() if far > 1e-10} == {}
 
 
@@ -140,17 +140,9 @@ class Rateless(torch.optim.SGD):
         """Do nothing."""
 
 
-def without_rate(rank: int) -> str:
-    from ddpexec.schedules.wrapper import ScheduledDataParallel
-
+@ranks.on(2)
+def test_slowmo_without_a_learning_rate_is_refused(rank: int) -> None:
     made = ScheduledDataParallel(model_of(), "slowmo:1", Rateless)
     loss_of(made, *mine(0, rank)).backward()
-    try:
+    with pytest.raises(OptionError, match="no learning rate"):
         made.optimizer.step()
-    except OptionError as error:
-        return str(error)
-    return ""
-
-
-def test_slowmo_without_a_learning_rate_is_refused() -> None:
-    assert all("no learning rate" in found for found in ranks.run(2, without_rate))

@@ -10,21 +10,17 @@ import torch
 
 from ddpexec.errors import OptionError
 from tests.ddpexec.groups import ranks
-from tests.ddpexec.schedules.training import OPTIMIZERS, STEPS, alone, apart, loss_of, mine, model_of, wrapped
+from tests.ddpexec.schedules.training import OPTIMIZERS, STEPS, alone, apart, loss_of, mine, model_of, train, wrapped
 
 PLAIN = {"plain": lambda parameters: torch.optim.SGD(parameters, lr=0.05)}
 
 
-def trained(rank: int, scheme: str, optimizer: str = "sgd") -> tuple[list[Any], Any]:
+def trained(rank: int, scheme: str, optimizer: str) -> tuple[list[Any], Any]:
     made = wrapped(rank, scheme, optimizer)
-    for step in range(STEPS):
-        loss_of(made, *mine(step, rank)).backward()
-        made.optimizer.step()
-        made.optimizer.zero_grad()
-    return [parameter.detach().clone() for parameter in made.module.parameters()], made.schedule
+    return train(made, rank), made.schedule
 
 
-def by_hand(schedule: Any, elements: int, optimizer: str = "sgd", momentum: float = 0.0) -> list[Any]:
+def by_hand(schedule: Any, elements: int, optimizer: str, momentum: float = 0.0) -> list[Any]:
     """Return the weights of all ranks trained here, each bucket's chunks of the largest summed norms averaged."""
     world = torch.distributed.get_world_size()
     model = model_of()
@@ -70,28 +66,16 @@ def by_hand(schedule: Any, elements: int, optimizer: str = "sgd", momentum: floa
 
 @pytest.mark.parametrize("world", [2, 3])
 @ranks.on("world", timeout_s=110)
-def test_chunks_are_those_of_a_hand_computation(rank: int) -> None:
-    found = {}
-    weights, _ = trained(rank, "gradientflow:density=1,chunk=7")
-    found["all chunks"] = apart(weights, alone("sgd", torch.distributed.get_world_size())[-1])
-    for density in (0.1, 0.5):
-        weights, schedule = trained(rank, f"gradientflow:density={density},chunk=16")
-        found[f"density {density}"] = apart(weights, by_hand(schedule, 16))
-    assert {name: far for name, far in found.items() if far > 1e-10} == {}
-
-
-@pytest.mark.parametrize("world", [2, 3])
-@ranks.on("world", timeout_s=110)
-def test_corrected_momentum_is_that_of_a_hand_computation(rank: int) -> None:
+def test_chunks_and_their_corrected_momentum_are_those_of_a_hand_computation(rank: int) -> None:
     found = {}
     with mock.patch.dict(OPTIMIZERS, PLAIN):
-        weights, _ = trained(rank, "gradientflow:density=1,chunk=7,momentum=0.9", "plain")
-        found["all chunks"] = apart(weights, alone("plain", torch.distributed.get_world_size())[-1])
-        for density in (0.1, 0.5):
-            weights, schedule = trained(rank, f"gradientflow:density={density},chunk=16,momentum=0.8", "plain")
-            found[f"density {density}"] = apart(weights, by_hand(schedule, 16, "plain", 0.8))
-            without = by_hand(schedule, 16, "plain")
-            assert apart(weights, without) > 1e-6
+        for optimizer, momentum, said in (("sgd", 0.0, ""), ("plain", 0.8, ",momentum=0.8")):
+            weights, _ = trained(rank, f"gradientflow:density=1,chunk=7{said}", optimizer)
+            found["all chunks" + said] = apart(weights, alone(optimizer, torch.distributed.get_world_size())[-1])
+            for density in (0.1, 0.5):
+                weights, schedule = trained(rank, f"gradientflow:density={density},chunk=16{said}", optimizer)
+                found[f"density {density}{said}"] = apart(weights, by_hand(schedule, 16, optimizer, momentum))
+                assert not momentum or apart(weights, by_hand(schedule, 16, optimizer)) > 1e-6
     assert {name: far for name, far in found.items() if far > 1e-10} == {}
 
 

@@ -1,10 +1,9 @@
-"""Parameter servers carried out: weights of one process, no update lost, and an end when a rank is killed."""
+"""Parameter servers carried out: weights of one process, no update lost, and an end when one rank ends."""
 
 from __future__ import annotations
 
 import functools
 import os
-import time
 import weakref
 from pathlib import Path
 from typing import Any, cast
@@ -13,22 +12,25 @@ from unittest import mock
 import pytest
 import torch
 
-from ddpexec.errors import ExecutionError, LostRankError
+from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import FinishedWork
 from ddpexec.schedules.served import ServerStream
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from tests.ddpexec.groups import ranks
-from tests.ddpexec.schedules.training import BATCH, OPTIMIZERS, STEPS, alone, apart, batch, loss_of, model_of, wrapped
+from tests.ddpexec.schedules.training import (
+    OPTIMIZERS,
+    STEPS,
+    alone,
+    apart,
+    batch,
+    loss_of,
+    model_of,
+    train,
+    weights_of,
+    wrapped,
+)
 from tests.forked import command
-
-
-def step(made: Any, number: int, rank: int, workers: int) -> None:
-    inputs, targets = batch(number, workers)
-    mine = slice(rank * BATCH, (rank + 1) * BATCH)
-    loss_of(made, inputs[mine], targets[mine]).backward()
-    made.optimizer.step()
-    made.optimizer.zero_grad()
 
 
 def trained(rank: int, scheme: str, servers: int, optimizer: str, steps: int = STEPS) -> tuple[Any, Any]:
@@ -37,10 +39,9 @@ def trained(rank: int, scheme: str, servers: int, optimizer: str, steps: int = S
     made = wrapped(rank, scheme, optimizer)
     if made.serves:
         return None, made.serve()
-    for number in range(steps):
-        step(made, number, rank, workers)
+    train(made, rank, steps=steps, workers=workers)
     made.end()
-    return [parameter.detach().clone() for parameter in made.module.parameters()], len(made.schedule) // 2
+    return weights_of(made.module), len(made.schedule) // 2
 
 
 @ranks.on(3)
@@ -63,10 +64,8 @@ def on_nodes(rank: int) -> list[tuple[str, float, int]]:
             served = made.serve()
             found.append(("server" if served.updates else "idle", 0.0, served.updates))
             continue
-        for number in range(STEPS):
-            step(made, number, rank, 2)
+        weights = train(made, rank, workers=2)
         made.end()
-        weights = [parameter.detach() for parameter in made.module.parameters()]
         found.append(("trainer", apart(weights, alone("sgd", 2)[-1]), len(made.schedule) // 2))
     return found
 
@@ -88,10 +87,8 @@ def beside(rank: int) -> list[tuple[float, int, int, int]]:
             with mock.patch.dict(os.environ, {"LOCAL_WORLD_SIZE": "2"}):
                 made = wrapped(rank, f"parameter-server:{options}", optimizer)
             assert not made.serves
-            for number in range(STEPS):
-                step(made, number, rank, 4)
+            weights = train(made, rank)
             served = made.end()
-            weights = [parameter.detach() for parameter in made.module.parameters()]
             sent = made.reducer.messages.pushed_bytes
             far = apart(weights, alone(optimizer, 4)[-1])
             found.append((far, served.updates if served else 0, len(made.schedule) // 2, sent))
@@ -115,8 +112,7 @@ def asynchronous_beside(rank: int) -> tuple[int, int, int, int]:
     with mock.patch.dict(OPTIMIZERS, slowly):
         made = wrapped(rank, "parameter-server:beside=1,async")
     steps = 6 + 3 * rank
-    for number in range(steps):
-        step(made, number, rank, 3)
+    train(made, rank, steps=steps)
     served = made.end()
     return steps, len(made.schedule) // 2, served.updates, sum(served.staleness.values())
 
@@ -131,17 +127,15 @@ def test_asynchronous_servers_beside_trainers_lose_no_update() -> None:
 @ranks.on(2)
 def test_servers_beside_trainers_go_on_where_they_were_saved(rank: int) -> None:
     first = wrapped(rank, "parameter-server:beside=1")
-    for number in range(STEPS // 2):
-        step(first, number, rank, 2)
+    train(first, rank, steps=STEPS // 2)
     first.end()
     weights, kept = first.module.state_dict(), first.scheme_state_dict()
     second = wrapped(rank, "parameter-server:beside=1")
     second.module.load_state_dict(weights)
     second.load_scheme_state_dict(kept)
-    for number in range(STEPS // 2, STEPS):
-        step(second, number, rank, 2)
+    found = train(second, rank, STEPS // 2, STEPS - STEPS // 2)
     second.end()
-    assert apart([parameter.detach() for parameter in second.module.parameters()], alone("sgd", 2)[-1]) < 1e-10
+    assert apart(found, alone("sgd", 2)[-1]) < 1e-10
 
 
 @pytest.mark.parametrize(("world", "servers"), [(3, 1), (4, 2), (2, 1)])
@@ -174,7 +168,7 @@ def several_asynchronous(rank: int) -> tuple[Any, Any, float]:
     if weights is None:
         return weights, served, 0.0
     losses = []
-    for values in ([p.detach() for p in model_of().parameters()], weights):
+    for values in (weights_of(model_of()), weights):
         model = model_of()
         torch.nn.utils.vector_to_parameters(torch.cat([v.flatten() for v in values]), model.parameters())
         losses.append(sum(float(loss_of(model, *batch(number, 3))) for number in range(STEPS)))
@@ -191,35 +185,6 @@ def test_asynchronous_servers_lose_no_update_and_count_staleness() -> None:
     assert all(learned < 1 for *_, learned in workers)
 
 
-def losing(rank: int, scheme: str) -> tuple[str, float]:
-    made = wrapped(rank, scheme)
-    begin = time.monotonic()
-    try:
-        if made.serves:
-            made.serve()
-        for number in range(5000):  # a trainer that waits for no other goes on until its server has gone
-            if rank == 1 and number == 7:
-                os._exit(17)
-            begin = time.monotonic()
-            step(made, number, rank, 2)
-    except ExecutionError as error:
-        return f"{type(error).__name__}: {error}", time.monotonic() - begin
-    return "no error", 0.0
-
-
-@pytest.mark.needs("wait")
-@pytest.mark.shares_clock  # a rank is told by timeouts of seconds that another has gone
-@pytest.mark.parametrize(
-    "scheme",
-    ["parameter-server", "parameter-server:async", "parameter-server:beside=1", "parameter-server:beside=1,async"],
-)
-def test_a_killed_rank_ends_the_others(scheme: str) -> None:
-    survivors = ranks.outcomes(3, losing, scheme, group_timeout_s=3)
-    for rank in (0, 2):
-        said, _ = survivors[rank].value
-        assert said.startswith(LostRankError.__name__), said
-
-
 def ended_early(rank: int) -> str:
     try:
         trained(rank, "parameter-server", 1, "sgd", steps=2 + rank)
@@ -231,8 +196,7 @@ def ended_early(rank: int) -> str:
 def ended_early_beside(rank: int) -> str:
     made = wrapped(rank, "parameter-server:beside=1")
     try:
-        for number in range(2 + rank):
-            step(made, number, rank, 2)
+        train(made, rank, steps=2 + rank)
         made.end()
     except ExecutionError as error:
         return str(error)

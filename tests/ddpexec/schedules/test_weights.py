@@ -18,33 +18,32 @@ from tests.ddpexec.schedules.training import (
     loss_of,
     mine,
     model_of,
+    take_step,
+    train,
+    weights_of,
     wrapped,
 )
 from tests.profile import training_steps
 
 FEWER = training_steps(8)
 """Steps of accumulated gradients, of which each has three iterations."""
+FUSED = (
+    "horovod:fusion=1KiB,cycle=2ms", "horovod", "multiworker-mirrored", "multiworker-mirrored:pack=1KiB",
+)  # fmt: skip
 
 
 def trained(rank: int, scheme: str, optimizer: str, clip: float | None = None, **options: Any) -> list[Any]:
-    made = wrapped(rank, scheme, optimizer, **options)
-    for step in range(STEPS):
-        loss_of(made, *mine(step, rank)).backward()
-        if clip is not None:
-            made.clip_grad_norm_(clip)
-        made.optimizer.step()
-        made.optimizer.zero_grad()
-    return [value.clone() for value in made.module.state_dict().values()]
+    return train(wrapped(rank, scheme, optimizer, **options), rank, clip=clip)
 
 
-def distances(rank: int, clipped: dict[str, tuple[float | None, ...]], otherwise: str) -> dict[str, float]:
-    """Return how far each scheme ends from one process.
+def check_weights(clipped: dict[str, tuple[float | None, ...]], otherwise: str) -> None:
+    """Hold each scheme against one process.
 
     Args:
         clipped: by optimizer, what its gradients are clipped to, in turn.
-        otherwise: the optimizer of the runs that learn an order, and of those without overlap.
+        otherwise: the optimizer of the runs that learn an order, without overlap, and with fusion buffers or packs.
     """
-    world, found = torch.distributed.get_world_size(), {}
+    rank, world, found = torch.distributed.get_rank(), torch.distributed.get_world_size(), {}
     for optimizer, clips in clipped.items():
         for clip in clips:
             expected = alone(optimizer, world, clip)[-1]
@@ -54,22 +53,24 @@ def distances(rank: int, clipped: dict[str, tuple[float | None, ...]], otherwise
     for scheme in ("priority:256B", "dear", "zero1"):
         for how, options in {"learned": {"learn": 3}, "off": {"overlap": False}}.items():
             found[f"{scheme} {otherwise} {how}"] = apart(trained(rank, scheme, otherwise, **options), expected)
-    return found
+    for scheme in FUSED:
+        for learn in (0, 3):
+            found[f"{scheme} {otherwise} {learn}"] = apart(trained(rank, scheme, otherwise, learn=learn), expected)
+    assert len(found) == 2 * (len(SCHEMES) + 3 + len(FUSED))
+    assert {name: far for name, far in found.items() if far > 1e-10} == {}
 
 
 @pytest.mark.parametrize("otherwise", OPTIMIZERS)
-def test_steps_end_with_the_weights_of_one_process(otherwise: str) -> None:
-    for found in ranks.run(2, distances, {otherwise: (None, 0.1)}, otherwise, timeout_s=110):
-        assert len(found) == len(SCHEMES) * 2 + 6
-        assert {name: far for name, far in found.items() if far > 1e-10} == {}
+@ranks.on(2, timeout_s=110)
+def test_steps_end_with_the_weights_of_one_process(rank: int, otherwise: str) -> None:
+    check_weights({otherwise: (None, 0.1)}, otherwise)
 
 
 @pytest.mark.needs("minutes")
-def test_four_ranks_end_with_the_weights_of_one_process_too() -> None:
+@ranks.on(4, timeout_s=110)
+def test_four_ranks_end_with_the_weights_of_one_process_too(rank: int) -> None:
     """Each scheme with each optimizer, one of which clips: two ranks try every two of them together."""
-    for found in ranks.run(4, distances, {"sgd": (None,), "adamw": (0.1,)}, "sgd", timeout_s=110):
-        assert len(found) == len(SCHEMES) * 2 + 6
-        assert {name: far for name, far in found.items() if far > 1e-10} == {}
+    check_weights({"sgd": (None,), "adamw": (0.1,)}, "sgd")
 
 
 @pytest.mark.parametrize("world", [2, 3, pytest.param(4, marks=pytest.mark.needs("minutes"))])
@@ -83,7 +84,7 @@ def test_weights_are_ddp_s_bit_by_bit_where_sums_have_its_order(rank: int) -> No
         loss_of(ddp, *mine(step, rank)).backward()
         updating.step()
         updating.zero_grad()
-    weights = [parameter.detach() for parameter in model.parameters()]
+    weights = weights_of(model)
     found = {
         scheme: apart(trained(rank, scheme, "sgd", plan=plan, caps=None), weights) == 0
         for scheme in ("ddp", "priority", "dear", "zero1", "zero2")
@@ -99,9 +100,7 @@ def test_checkpoints_and_evaluation_between_steps_see_what_is_pending(rank: int,
     made = wrapped(rank, scheme, "adamw")
     found: dict[str, float] = {"weights": 0.0, "evaluated": 0.0}
     for step in range(STEPS):
-        loss_of(made, *mine(step, rank)).backward()
-        made.optimizer.step()
-        made.optimizer.zero_grad()
+        take_step(made, step, rank)
         if step % 2:
             state = made.state_dict() if step % 4 == 1 else made.module.state_dict()
             found["weights"] = max(found["weights"], apart(state.values(), expected[step]))

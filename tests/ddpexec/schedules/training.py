@@ -34,9 +34,9 @@ def batch(step: int, world: int) -> tuple[Any, Any]:
     return inputs, torch.randn(world * BATCH, 3, dtype=torch.float64, generator=generator)
 
 
-def mine(step: int, rank: int) -> tuple[Any, Any]:
-    """Return this rank's part of a joined batch."""
-    inputs, targets = batch(step, torch.distributed.get_world_size())
+def mine(step: int, rank: int, workers: int = 0) -> tuple[Any, Any]:
+    """Return this rank's part of a batch that so many ranks share, all where it is not said."""
+    inputs, targets = batch(step, workers or torch.distributed.get_world_size())
     part = slice(rank * BATCH, (rank + 1) * BATCH)
     return inputs[part], targets[part]
 
@@ -62,6 +62,26 @@ def alone(optimizer: str, world: int, clip: float | None = None, every: int = 1)
 
 def wrapped(rank: int, scheme: Any, optimizer: str = "sgd", **options: Any) -> ScheduledDataParallel:
     return ScheduledDataParallel(model_of(3 + rank), scheme, OPTIMIZERS[optimizer], **{"caps": CAPS, **options})
+
+
+def take_step(made: Any, number: int, rank: int, workers: int = 0, clip: float | None = None) -> None:
+    loss_of(made, *mine(number, rank, workers)).backward()
+    if clip is not None:
+        made.clip_grad_norm_(clip)
+    made.optimizer.step()
+    made.optimizer.zero_grad()
+
+
+def weights_of(module: nn.Module) -> list[Any]:
+    return [parameter.detach().clone() for parameter in module.parameters()]
+
+
+def train(made: Any, rank: int, first: int = 0, steps: int = STEPS, **how: Any) -> list[Any]:
+    """Train from batch `first` on; return the weights."""
+    for number in range(first, first + steps):
+        take_step(made, number, rank, **how)
+    made.complete()
+    return weights_of(made.module)
 
 
 def apart(some: Any, others: Any) -> float:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 
 import pytest
 
@@ -34,7 +33,6 @@ def test_the_callback_at_a_collectives_end_is_part_of_a_buckets_cost() -> None:
 
 
 def steps(rank: int, model: str, count: int) -> Note:
-    warnings.simplefilter("ignore")
     built = build(model)
     observer = Observer(HostClock())
     ddp = DistributedDataParallel(built.module, bucket_cap_mb=5, observer=observer)

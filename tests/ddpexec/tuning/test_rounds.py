@@ -6,7 +6,6 @@ import io
 import os
 import sys
 import time
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,7 +79,6 @@ def test_a_shift_on_one_rank_starts_all_anew_at_one_step() -> None:
 def losing(rank: int, tuned: bool, at: int) -> str:
     """Train on, while rank 1 dies; return what the other one meets."""
     predict_at_once()
-    warnings.simplefilter("ignore")
     model = wrapped(STOCK)
     tuner = ddpexec.Tuner(model) if tuned else None
 

@@ -30,7 +30,7 @@ from tests.ddpexec.groups import ranks
 from tests.ddpexec.small import small_workload
 from tests.ddpexec.tuning.test_judging import rank_of
 from tests.ddpexec.tuning.test_rounds import listening
-from tests.ddpexec.tuning.test_tuner import BATCH, BLOCKS, CAP, WIDTH
+from tests.ddpexec.tuning.test_tuner import BATCH, CAP, WIDTH, AtOnce, network
 
 OPTIMIZER = lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9)  # noqa: E731
 
@@ -97,10 +97,7 @@ def test_the_line_of_a_scheme_is_our_wrapper_s() -> None:
 
 
 def wrapped(scheme: str = "ddp", **options: Any) -> ScheduledDataParallel:
-    torch.manual_seed(0)
-    nn = torch.nn
-    net = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(BLOCKS)))
-    return ScheduledDataParallel(net, scheme, OPTIMIZER, **{"caps": BucketCaps(bucket_cap_mb=CAP), **options})
+    return ScheduledDataParallel(network(), scheme, OPTIMIZER, **{"caps": BucketCaps(bucket_cap_mb=CAP), **options})
 
 
 def train(model: Any, steps: int, rank: int, between: Any = lambda number: None) -> list[Any]:
@@ -116,25 +113,14 @@ def train(model: Any, steps: int, rank: int, between: Any = lambda number: None)
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-class Liking:
-    """A predictor in this process: the real ranking, but of one scheme's plans alone is a gain predicted."""
+class Liking(AtOnce):
+    """Such a predictor by which plans of one scheme alone gain."""
 
     scheme = "dear"
 
-    def __init__(self) -> None:
-        self._found: Any = None
-
-    def ask(self, observed: Observed) -> None:
-        found = rank_caps(observed)
+    def worth(self, found: CapRanking) -> tuple[Candidate, ...]:
         liked = [each for each in found.candidates if each.plan.scheme == self.scheme][:1]
-        worth = [Candidate(each.plan, found.step_s / 2, 0.5, 0.4, 0.6) for each in liked]
-        self._found = CapRanking(found.step_s, found.measured_s, found.wire, tuple(worth))
-
-    def answer(self) -> Any:
-        return self._found
-
-    def close(self) -> None:
-        return
+        return tuple(Candidate(each.plan, found.step_s / 2, 0.5, 0.4, 0.6) for each in liked)
 
 
 def tuned(rank: int, begins: str, likes: str, slow: str, folder: str) -> dict[str, Any]:

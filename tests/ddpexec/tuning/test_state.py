@@ -161,25 +161,6 @@ def test_a_user_s_hooks_are_called_as_often_and_act_as_before(rank: int, kind: s
     assert all(map(torch.equal, ends[0].values(), ends[1].values()))
 
 
-def trained(rank: int, kind: str, options: dict[str, bool], accumulate: int) -> tuple[bool, int, list[int], list[int]]:
-    """Return whether weights are alike, plans tried, the order of gradients, and that in which the plans have them."""
-    predict_at_once()
-    ends, tried, planned = [], 0, list[int]()
-    for tuned in (False, True):
-        model, optimizer = made(kind, **options)
-        tuner = ddpexec.Tuner(model, steps=LEAST_STEPS) if tuned else None
-        for number in range(STEPS):
-            step(model, optimizer, number, rank, accumulate)
-            if tuner is not None:
-                tuner.step()
-        if tuner is not None:
-            (decision,) = tuner.decisions
-            tried, planned = len(decision.tried), [i for group in decision.tried[0].groups for i in group]
-            tuner.close()
-        ends.append(copied(model.state_dict()))
-    return all(map(torch.equal, ends[0].values(), ends[1].values())), tried, arrivals(), planned
-
-
 def arrivals() -> list[int]:
     """Return the order in which the gradients come, by registration index."""
     model, order = Shuffled(), list[int]()
@@ -190,22 +171,26 @@ def arrivals() -> list[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients_accumulate_under_no_sync_as_before(kind: str) -> None:
-    for same, tried, *_ in ranks.run(2, trained, kind, {}, 2):
-        assert tried >= 1
-        assert same
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_static_graph_stays_one(kind: str) -> None:
-    for same, tried, *_ in ranks.run(2, trained, kind, {"static_graph": True}, 1):
-        assert tried >= 1
-        assert same
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_tried_has_gradients_in_the_order_in_which_they_come(kind: str) -> None:
-    for same, tried, order, planned in ranks.run(2, trained, kind, {}, 1):
-        assert tried >= 1
-        assert same
-        assert order == planned != sorted(order, reverse=True)
+@pytest.mark.parametrize(
+    ("options", "accumulate"), [({}, 1), ({}, 2), ({"static_graph": True}, 1)], ids=["plain", "no_sync", "static"]
+)
+@ranks.on(2)
+def test_weights_are_those_without_tuning_and_plans_have_gradients_as_they_come(
+    rank: int, kind: str, options: dict[str, bool], accumulate: int
+) -> None:
+    predict_at_once()
+    ends = []
+    for tuned in (False, True):
+        model, optimizer = made(kind, **options)
+        tuner = ddpexec.Tuner(model, steps=LEAST_STEPS) if tuned else None
+        for number in range(STEPS):
+            step(model, optimizer, number, rank, accumulate)
+            if tuner is not None:
+                tuner.step()
+        if tuner is not None:
+            (decision,) = tuner.decisions
+            tuner.close()
+        ends.append(copied(model.state_dict()))
+    assert all(map(torch.equal, ends[0].values(), ends[1].values()))
+    order = arrivals()
+    assert order == [index for group in decision.tried[0].groups for index in group] != sorted(order, reverse=True)

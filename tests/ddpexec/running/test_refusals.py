@@ -1,0 +1,78 @@
+"""What a run refuses before it begins, named as flags and as Python's settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from ddpexec.running.settings import RunSettings
+from ddpsim.errors import InputError
+
+DEEPSPEED = r"DeepSpeed's schemes are simulated, .*run zero1"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("--model mlp --impl nobody", "error: --impl: unknown value 'nobody'; use one of ddpexec, torch"),
+        (
+            "--model mlp --impl torch --process-groups 2",
+            "error: --impl torch has no --process-groups 2; use --impl ddpexec, or leave it out",
+        ),
+        ("--model mlp --impl torch --assignment initial", "error: --impl torch has no --assignment initial"),
+        ("--model mlp --scale-compute 0", "error: --scale-compute: 0.0 is not a factor"),
+        ("--model mlp --straggler 1:0.9", "error: --straggler 1: 0.9 makes no straggler"),
+        ("--model mlp --iterations 0", "error: --iterations: 0 is not a count"),
+        ("--model mlp --timeout 10", "error: --timeout: time '10' has no unit"),
+        ("--model mlp --workload w", "run: give one of --model, --step and --workload; e.g. --model resnet50"),
+        ("--model mlp --step a:b", "run: give one of --model, --step and --workload"),
+        ("--step a:b --batch-size 3", "--batch-size and --step are both given"),
+        ("--step a:b --accumulate 2", "--accumulate and --step are both given"),
+        ("--model mlp --input-stage load=3ms,rate=1GB/s", "a real copy goes as fast as the machine lets it"),
+        ("--model mlp --input-stage load=3", "load: time '3'"),
+        ("--model mlp --micro-batches 2", "--micro-batches is of a pipeline"),
+        ("--model mlp --pipeline gpipe --bucket-cap-mb 5", "are both given"),
+        ("--model mlp --pipeline gpipe --scheme zero1", "--pipeline and --scheme are both given"),
+        ("--step a:b --pipeline gpipe", "--pipeline and --step are both given"),
+        ("--model mlp --pipeline gpipe --boundary 3MiB", "a model sends its own activations"),
+        ("--workload mlp --pipeline gpipe", "how many bytes timed stages send is not said"),
+        ("--model mlp --pipeline pipedream", "pipedream"),
+        ("--model mlp --scheme dataparallel --comm noop", "torch.nn.DataParallel has no --comm noop"),
+        ("--model mlp --scheme dataparallel --overlap off", "torch.nn.DataParallel has no --overlap off"),
+        ("--model mlp --scheme dataparallel --local-iterations 2", "torch.nn.DataParallel has no --local-iterations"),
+    ],
+)
+def test_options_are_named_as_flags(given: str, words: str, refusal: Any) -> None:
+    assert words in refusal("run", *given.split(), "--out", "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"implementation": "nobody"}, "implementation: unknown value 'nobody'"),
+        ({"implementation": "torch", "process_groups": 2}, "`implementation=torch` has no `process_groups=2`"),
+        ({"stragglers": {1: 0.9}}, r"stragglers\[1\]: 0.9 makes no straggler"),
+        ({"local_iterations": -1}, "-1 is not a count"),
+        ({"local_iterations": 2, "drop": {"a": 0.5}}, "`drop` are both"),
+        ({"scheme": "fsdp2", "overlap": "off"}, "overlap"),
+        ({"scheme": "fsdp2", "comm": "noop"}, "comm"),
+        ({"scheme": "fsdp2", "backend": "nccl"}, "backend"),
+        ({"scheme": "fsdp2", "local_iterations": 2}, "local_iterations"),
+        ({"scheme": "fsdp2", "gradient_as_bucket_view": True}, "gradient_as_bucket_view"),
+        ({"scheme": "fsdp2", "assignment": "initial"}, "assignment"),
+        ({"scheme": "zero0"}, DEEPSPEED),
+        ({"scheme": "zero3"}, DEEPSPEED),
+        ({"scheme": "zero1:deepspeed"}, DEEPSPEED),
+        ({"scheme": "zero2:deepspeed,reduce=fp32"}, DEEPSPEED),
+        ({"devices": 2, "scheme": "zero1"}, "and `devices=2` are both given"),
+        ({"devices": 2, "process_groups": 2}, "and `devices=2` are both given"),
+        ({"devices": 2, "backend": "gloo"}, "and `devices=2` are both given"),
+    ],
+    ids=str,
+)
+def test_settings_are_named_as_python_has_them(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        RunSettings(**given)
