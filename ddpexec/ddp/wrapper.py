@@ -198,7 +198,7 @@ class DistributedDataParallel(JoinableModule):
     @property
     def plan(self) -> BucketPlan:
         """The plan in force."""
-        return self.reducer.plan
+        return self.reducer.plan  # type: ignore[no-any-return]
 
     @property
     def in_plain_order(self) -> bool:
