@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -285,17 +285,13 @@ def _tensors_of(nodes: Sequence[TraceNode], name: str, place: str) -> list[tuple
     """Return name, shape and type of the tensors that a metadata node lists."""
     for node in nodes:
         if node.type == NodeType.METADATA and node.name == name:
-            columns = [_json(text, node, place) for text in _texts(node.outputs)]
+            columns = [_json(text, node, place) for text in astuple(node.outputs)]
             names, shapes, types = (each if isinstance(each, list) else [] for each in columns)
             if not len(names) == len(shapes) == len(types):
                 what = f"{len(names)} names, {len(shapes)} shapes and {len(types)} types"
                 raise TraceError(what, place=f"{place}: node {node.id}", remedy=_REMEDY)
             return [(str(n), tuple(map(int, s)), str(t)) for n, s, t in zip(names, shapes, types, strict=True)]
     return []
-
-
-def _texts(tensors: Tensors) -> tuple[str, str, str]:
-    return tensors.values, tensors.shapes, tensors.types
 
 
 def _names(tensors: Tensors, node: TraceNode, place: str) -> list[str]:

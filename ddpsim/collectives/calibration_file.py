@@ -83,14 +83,11 @@ def calibration_from(text: str, place: str) -> Calibration:
         constants[entry.name] = _constant(entry, constants, f"{place}: constants.{number}")
     _check_fitted(read, constants, place)
     return Calibration(
-        backend=read.backend,
         constants=constants,
         fitted_names=tuple(read.fitted_names),
         covariance=tuple(map(tuple, read.covariance)),
-        residual_low=read.residual_low,
-        residual_high=read.residual_high,
         curves=tuple(map(_curve, read.curves)),
-        provenance=read.provenance,
+        **{name: getattr(read, name) for name in ("backend", "residual_low", "residual_high", "provenance")},
     )
 
 
@@ -117,9 +114,7 @@ def _check_fitted(read: CalibrationFile, known: Mapping[str, Constant], place: s
 
 
 def _curve(entry: CurveEntry) -> Curve:
-    points = tuple(CurvePoint(size_bytes, time_s) for size_bytes, time_s in entry.points)
-    where = (entry.topology, entry.nodes, entry.gpus_per_node)
-    return Curve(*where, points, entry.algorithm, entry.gpus_per_process, entry.operation)
+    return Curve(**{**dict(entry), "points": tuple(CurvePoint(*point) for point in entry.points)})
 
 
 def load_calibration(path: str | Path) -> Calibration:

@@ -17,7 +17,7 @@ from ddpsim.collectives.ring_search import Ring, RingSearch
 from ddpsim.collectives.totals import total_by_key
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.topology.hardware import gcn_of, xgmi_bandwidth
-from ddpsim.topology.node import NETWORK, Link, NodeTemplate
+from ddpsim.topology.node import NETWORK, NodeTemplate
 from ddpsim.topology.paths import KINDS, Paths, Route, farther, find_paths
 
 MAX_CHANNELS = 32
@@ -43,11 +43,6 @@ class Channel:
     nic_out: str | None = None
     entry: Route | None = None
     exit: Route | None = None
-
-    @property
-    def hops(self) -> tuple[tuple[Link, ...], ...]:
-        """The links of each hop between GPUs."""
-        return tuple(route.links for route in self.routes)
 
     @property
     def kind(self) -> str:

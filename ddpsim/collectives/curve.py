@@ -69,18 +69,6 @@ class CurveTransport(TransportAround):
     corrections: tuple[Correction, ...]
     start_s: float = 0.0
 
-    @classmethod
-    def over(
-        cls, inner: Transport, curve: Curve, start_s: float = 0.0, measured: Transport | None = None
-    ) -> CurveTransport:
-        """Return `inner` corrected by `curve`.
-
-        Args:
-            start_s: what a collective takes beyond those measured, on an idle stream.
-            measured: the model of what was measured; `inner` where None.
-        """
-        return cls(inner, (Correction.of(curve, measured or inner),), start_s)
-
     def demand(self, operation: Operation, size_bytes: int) -> Demand:
         """Return the demand inside, so changed that alone it takes the corrected time."""
         demand = self.inner.demand(operation, size_bytes)

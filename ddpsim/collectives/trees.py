@@ -30,15 +30,6 @@ class Tree:
             hops += 1
         return hops
 
-    def path(self, node: int) -> tuple[int, ...]:
-        """Return the ancestors of `node`, the root last; empty for the root."""
-        path: list[int] = []
-        parent = self.parents[node]
-        while parent is not None:
-            path.append(parent)
-            parent = self.parents[parent]
-        return tuple(path)
-
 
 @lru_cache(maxsize=64)
 def double_binary_tree(nodes: int) -> tuple[Tree, Tree]:

@@ -108,10 +108,7 @@ def ratio(scheme: CompressionScheme, parameters: Sequence[Parameter], world_size
 class Uncompressed:
     """Compresses nothing: a bucket is one allreduce of its gradients."""
 
-    @property
-    def name(self) -> str:
-        """`none`."""
-        return "none"
+    name: str = "none"
 
     def messages(self, parameters: Sequence[Parameter]) -> tuple[CompressedCollective, ...]:
         """Return one allreduce."""
@@ -188,10 +185,7 @@ class PowerSGD:
 class OneBit:
     """Signs with two means a parameter, and error feedback (Seide et al. 2014); gathered, since signs do not add."""
 
-    @property
-    def name(self) -> str:
-        """`onebit`."""
-        return "onebit"
+    name: str = "onebit"
 
     def messages(self, parameters: Sequence[Parameter]) -> tuple[CompressedCollective, ...]:
         """Return one all-gather: of each parameter a bit an element, in whole bytes, and two float32."""

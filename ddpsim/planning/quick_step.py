@@ -80,15 +80,12 @@ def quick_step(machine: SearchMachine, asked: tuple[Workload, Options, float]) -
     except InputError as error:
         return QuickStep(refused=error)
     best_s, best = timed.default_s, None
-    if timed.savable_s > WORTH_IT * best_s and best_s - timed.savable_s < beat_s and _looks(machine, run):
+    worth = timed.savable_s > WORTH_IT * best_s and best_s - timed.savable_s < beat_s
+    if worth and machine.caps != () and rests_on_buckets(run):
         for caps in _caps_of(workload, options) if machine.caps is None else machine.caps:
             if (step_s := timed.step_s(caps)) < best_s:
                 best_s, best = step_s, caps
     return QuickStep(memory, best_s, best)
-
-
-def _looks(machine: SearchMachine, run: SimulatedRun) -> bool:
-    return machine.caps != () and rests_on_buckets(run)
 
 
 def _caps_of(workload: Workload, options: Options) -> list[BucketCaps]:

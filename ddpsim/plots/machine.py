@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ddpsim.plots.figure import save
-from ddpsim.plots.rings import draw_rings
+from ddpsim.plots.rings import draw_rings, number_of
 from ddpsim.plots.trees import draw_trees
 from ddpsim.topology.declared import rejoin
 from ddpsim.topology.graph import Link, Topology
@@ -122,7 +122,7 @@ def _places(links: Sequence[Link]) -> dict[str, tuple[float, float]]:
     vertices = sorted(kinds)
     devices = [v for v in vertices if kinds[v] not in _ROWS]
     above = {v: sorted(link.target for link in links if link.source == v and link.target in vertices) for v in devices}
-    order = sorted(devices, key=lambda v: (_find_first(above[v], kinds), _number(v), v))
+    order = sorted(devices, key=lambda v: (_find_first(above[v], kinds), number_of(v), v))
     places = {v: (float(n), 2.0) for n, v in enumerate(order)}
     for kind in ("pcie", "cpu", "leaf", "rail"):
         for vertex in (v for v in vertices if kinds[v] == kind):
@@ -141,10 +141,5 @@ def _find_first(names: Sequence[str], kinds: Mapping[str, VertexKind]) -> tuple[
     for rank, kind in enumerate((VertexKind.PCIE, VertexKind.CPU)):
         for name in names:
             if kinds[name] == kind:
-                return (0, _number(name), name) if rank == 0 else (1, _number(name), name)
+                return (0, number_of(name), name) if rank == 0 else (1, number_of(name), name)
     return (9, 0, "")
-
-
-def _number(name: str) -> int:
-    digits = name[len(name.rstrip("0123456789")) :]
-    return int(digits) if digits else 0

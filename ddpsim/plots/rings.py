@@ -21,7 +21,7 @@ def draw_rings(axes: Any, rings: Sequence[tuple[str, ...]], nics: Collection[str
     """
     for number, ring in enumerate(rings[:_MOST_RINGS]):
         centre = _PITCH * number
-        places = _circle(sorted({stop for stop in ring if stop not in nics}, key=_number), centre)
+        places = _circle(sorted({stop for stop in ring if stop not in nics}, key=number_of), centre)
         places |= _nics(ring, nics, centre)
         for source, target in pairwise(ring):
             arrow = {"arrowstyle": "-|>", "color": _COLOURS[number], "shrinkA": 7, "shrinkB": 7, "linewidth": 1.4}
@@ -29,8 +29,8 @@ def draw_rings(axes: Any, rings: Sequence[tuple[str, ...]], nics: Collection[str
             arrow |= {"linestyle": "dashed", "linewidth": 1.0} if across else {}
             axes.annotate("", places[target], places[source], arrowprops=arrow)
         for stop, (x, y) in places.items():
-            axes.text(x, y, stop if stop in nics else str(_number(stop)), ha="center", va="center", fontsize=8)
-        order = " ".join(str(_number(stop)) for stop in ring if stop not in nics)
+            axes.text(x, y, stop if stop in nics else str(number_of(stop)), ha="center", va="center", fontsize=8)
+        order = " ".join(str(number_of(stop)) for stop in ring if stop not in nics)
         axes.text(centre, -1.55, f"ring {number}: {order}", ha="center", va="center", fontsize=6.5)
     shown = min(len(rings), _MOST_RINGS)
     left = f" (first {shown} of {len(rings)} shown)" if shown < len(rings) else ""
@@ -51,5 +51,6 @@ def _circle(gpus: Sequence[str], centre: float) -> dict[str, tuple[float, float]
     return {gpu: (centre + sin(step * number), cos(step * number)) for number, gpu in enumerate(gpus)}
 
 
-def _number(gpu: str) -> int:
-    return int(gpu.lstrip("abcdefghijklmnopqrstuvwxyz") or 0)
+def number_of(name: str) -> int:
+    """Return the number at the end of a vertex's name; 0 where there is none."""
+    return int(name[len(name.rstrip("0123456789")) :] or 0)

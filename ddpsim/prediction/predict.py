@@ -154,7 +154,7 @@ def _phases(prediction: Prediction, progress: Progress | None) -> list[Ends]:
         return []
     half = replace(options.beside, phase=(options.beside.phase + _HALF) % 1)
     now = Assumptions(prediction.calibration)
-    later_s = _period_s(prediction, replace(options, beside=half), now, progress)
+    later_s = with_assumptions(prediction, now, progress, options=replace(options, beside=half)).iteration_s
     low_s, high_s = sorted((prediction.iteration_s, later_s))
     remedy = "none: jobs begin when they begin"
     return [Ends("phase of the job beside", remedy, 1.0, (low_s, high_s), ((1.0, 1.0), (1.0, 1.0)), 0, 1)]
@@ -204,7 +204,7 @@ def _simulate_each(prediction: Prediction, assumed: Sequence[Assumptions], progr
     own = [Assumptions(prediction.calibration)] if by_flow or by_few else []
     every = [*own, *assumed]
     found = [
-        _period_s(prediction, flows, each, progress) if again_s is None else again_s
+        with_assumptions(prediction, each, progress, options=flows).iteration_s if again_s is None else again_s
         for each, again_s in zip(every, prediction.run.rerun(every), strict=True)
     ]
     return [prediction.iteration_s + each_s - found[0] for each_s in found[1:]] if own else found
@@ -244,21 +244,15 @@ def gain_band(default: Prediction, other: Prediction) -> tuple[float, float]:
     return join.band(gain, effects)
 
 
-def with_assumptions(prediction: Prediction, assumptions: Assumptions) -> Summary:
-    """Return what a step of `prediction` takes, with its parts, under other assumptions."""
-    return _summary(prediction, prediction.options, assumptions)
-
-
-def _period_s(
-    prediction: Prediction, options: Options, assumptions: Assumptions, progress: Progress | None = None
-) -> float:
-    """Return the iteration of `prediction` under other assumptions."""
-    return _summary(prediction, options, assumptions, progress).iteration_s
-
-
-def _summary(
-    prediction: Prediction, options: Options, assumptions: Assumptions, progress: Progress | None = None
+def with_assumptions(
+    prediction: Prediction,
+    assumptions: Assumptions,
+    progress: Progress | None = None,
+    *,
+    options: Options | None = None,
 ) -> Summary:
+    """Return what a step of `prediction` takes, with its parts, under other assumptions, and other options if given."""
+    options = options or prediction.options
     scaled = replace(
         options,
         comm="noop" if assumptions.silent else options.comm,

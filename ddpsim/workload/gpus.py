@@ -118,11 +118,6 @@ def fitted_peaks(spec: GpuSpec, shares: PeakShares = EAGER) -> AchievedPeaks:
     )
 
 
-def fused_peaks(spec: GpuSpec, shares: PeakShares = FUSED) -> AchievedPeaks:
-    """Return what published steps of fused kernels reach on GPUs such as that of `spec`."""
-    return _make_peaks(spec, shares)
-
-
 def _make_peaks(spec: GpuSpec, shares: PeakShares) -> AchievedPeaks:
     conv, capped = (shares.conv_capped, True) if _is_capped(spec) else (shares.conv, False)
     wide = spec.sm in _WIDE
@@ -174,7 +169,7 @@ class AchievedGpu:
 
     def with_fused(self) -> AchievedGpu:
         """Return this GPU with the shares of fused kernels; one with the shares of shipped workloads keeps them."""
-        return AchievedGpu(self.spec, fused_peaks(self.spec)) if self.achieved.eager else self
+        return AchievedGpu(self.spec, _make_peaks(self.spec, FUSED)) if self.achieved.eager else self
 
     @property
     def name(self) -> str:

@@ -90,7 +90,8 @@ def test_the_cube_mesh_has_six_hamiltonian_cycles_over_nvlink() -> None:
     channels = find_channels(template("dgx-1v"))
     assert len(channels.rings) == 6
     assert channels.kind == "NVL"
-    assert all(len(hop) == 1 and hop[0].kind == "nvlink" for ring in channels.rings for hop in ring.hops)
+    hops = [route.links for ring in channels.rings for route in ring.routes]
+    assert all(len(hop) == 1 and hop[0].kind == "nvlink" for hop in hops)
 
 
 def test_every_nvlink_of_a_switched_node_is_used_in_full() -> None:

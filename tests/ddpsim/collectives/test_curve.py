@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
-from ddpsim.collectives.curve import CurveTransport, make_monotone
+from ddpsim.collectives.curve import Correction, CurveTransport, make_monotone
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.collectives.steps import carry_out
@@ -42,7 +42,7 @@ def test_monotone_times_never_fall_and_keep_their_mean_logarithm(times: list[flo
 def test_the_demand_of_a_corrected_transport_takes_the_corrected_time(factors: list[float]) -> None:
     inner = GlooTransport(LOOPBACK)
     points = tuple(CurvePoint(4096 * 4**k, f * inner.allreduce_s(4096 * 4**k)) for k, f in enumerate(factors))
-    corrected = CurveTransport.over(inner, Curve("x", 1, 2, points), start_s=1e-6)
+    corrected = CurveTransport(inner, (Correction.of(Curve("x", 1, 2, points), inner),), start_s=1e-6)
     for size in (1024, 4096, 10_000, 262_144, 50_000_000):
         assert alone_s(corrected.allreduce(size), corrected.capacities) == pytest.approx(corrected.allreduce_s(size))
     for point in make_monotone(points):
@@ -58,7 +58,7 @@ def test_what_a_model_takes_too_long_is_its_latency_before_its_bytes(shorter_by:
     whole, latency_s = inner.allreduce(sizes[0]), inner.allreduce(sizes[0]).latency_s
     measured_s = inner.allreduce_s(sizes[0]) * (1 - shorter_by)
     points = (CurvePoint(sizes[0], measured_s), CurvePoint(sizes[1], inner.allreduce_s(sizes[1])))
-    transport = CurveTransport.over(inner, Curve("", 1, 1, points))
+    transport = CurveTransport(inner, (Correction.of(Curve("", 1, 1, points), inner),))
     found = transport.allreduce(sizes[0])
     assert alone_s(found, transport.capacities) == pytest.approx(measured_s, rel=1e-6)
     assert found.latency_s == pytest.approx(max(0.0, latency_s - shorter_by * inner.allreduce_s(sizes[0])), abs=1e-9)
@@ -73,7 +73,7 @@ def test_single_transfers_are_corrected_as_the_whole_is(factor: float, delay: st
     inner = GlooTransport(parse_topology(SHAPED.replace("DELAY", delay), "shaped.yaml").place(4))
     size = 25 * MIB
     points = (CurvePoint(size, factor * inner.allreduce_s(size)), CurvePoint(2 * size, inner.allreduce_s(2 * size)))
-    transport = CurveTransport.over(inner, Curve("", 1, 4, points))
+    transport = CurveTransport(inner, (Correction.of(Curve("", 1, 4, points), inner),))
     network = Network(simpy.Environment(), transport.capacities)
     network.env.run(carry_out(network, transport.steps(Operation.ALLREDUCE, size)))
     assert network.env.now == pytest.approx(transport.allreduce_s(size), rel=0.01)
