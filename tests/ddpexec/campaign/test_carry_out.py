@@ -52,8 +52,8 @@ def test_a_network_is_measured_anew_beside_each_model_that_computes(
     assert [" --under-load " in line for line in lab.lines if line.startswith("microbench")] == [False, True]
     assert {path.name for path in (tmp_path / "networks").iterdir()} == {"flat", "flat-beside-mlp-b8"}
     # A lab is a network of processes; a GPU that the machine has is not to be used.
-    options = ("microbench", "--backend gloo"), ("run", "--backend gloo"), ("capture", "--batch-size 8 --device cpu")
-    for command, option in options:
+    options = [("microbench", "--backend gloo"), ("run", "--backend gloo"), ("capture", "--device cpu")]
+    for command, option in [*options, ("capture", "--batch-size 8")]:
         assert all(option in line for line in lab.lines if line.startswith(command))
 
 
