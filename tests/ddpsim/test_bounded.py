@@ -51,10 +51,13 @@ def test_what_is_at_the_bound_is_read(tmp_path: Path) -> None:
         assert (file.read(3), file.read(), file.read()) == (b"123", b"4", b"")
 
 
-@pytest.mark.parametrize("at", [5, 60, -9])
-def test_gzip_that_is_damaged_inside_is_one_error_in_every_reader(tmp_path: Path, at: int) -> None:
+@pytest.mark.parametrize("at", [5, 60, -9, None])
+def test_gzip_that_is_damaged_or_cut_is_one_error_in_every_reader(tmp_path: Path, at: int | None) -> None:
     whole = bytearray(gzip.compress(bytes(range(256)) * 40 + b'{"traceEvents": []}'))
-    whole[at] ^= 0xFF
+    if at is None:
+        del whole[-9:]
+    else:
+        whole[at] ^= 0xFF
     file = tmp_path / "rank0.json.gz"
     file.write_bytes(whole)
     readers: tuple[Callable[[], object], ...] = (

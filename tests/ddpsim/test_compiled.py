@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim import shipped
+from ddpsim import load_topology, load_workload, shipped
 from ddpsim.files import compiled
 from ddpsim.files.compiled import ROOMS, read_compiled
 from ddpsim.gpus.table import read_gpu
-from ddpsim.topology.spec import load_topology
-from ddpsim.workload.files import load_workload
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@ import pytest
 from ddpsim import shipped
 from ddpsim.errors import InputError
 from ddpsim.gpus.table import find_by_driver_name, find_shipped_gpu, names, read_gpu
-from ddpsim.topology.hardware import gpu_facts
 
 
 def test_the_table_spans_volta_to_blackwell():
@@ -24,16 +23,6 @@ def test_a_file_bears_its_gpus_name_and_its_driver_is_recognised(name):
     assert spec.name == shipped.path("gpu", name).stem
     for words in spec.driver:
         assert find_by_driver_name(f"NVIDIA {words}").name == name
-
-
-@pytest.mark.parametrize("name", names())
-def test_machines_take_what_a_gpu_implies_from_its_file(name):
-    spec, facts = find_shipped_gpu(name), gpu_facts(name)
-    # HIP calls 94 the compute capability of a gfx942.
-    sm = spec.sm if spec.gcn is None else int(spec.gcn[3:5])
-    assert (facts.sm, facts.nvlinks, facts.peer_to_peer) == (sm, spec.nvlinks, spec.peer_to_peer)
-    assert facts.gcn == (spec.gcn or "")
-    assert spec.pcie in (facts.pcie, None)
 
 
 def test_a_card_without_peer_to_peer_says_from_where_that_is_known():

@@ -17,35 +17,6 @@ def test_each_parameter_is_in_exactly_one_bucket(parameters, limits, rng):
         assert all(len({(parameters[i].dtype, parameters[i].device) for i in b.parameters}) == 1 for b in buckets)
 
 
-@given(strategies.parameters(), strategies.limits(), st.randoms(use_true_random=False))
-def test_inside_a_bucket_parameters_keep_the_order_of_visiting(parameters, limits, rng):
-    order = rng.sample(range(len(parameters)), len(parameters))
-    place = {index: n for n, index in enumerate(order)}
-    for bucket in assign_buckets(parameters, limits, order):
-        assert [place[i] for i in bucket.parameters] == sorted(place[i] for i in bucket.parameters)
-
-
-@given(strategies.parameters(dtypes=("float32",), devices=("cpu",)), st.integers(1, 3000))
-def test_a_cap_is_soft_only_the_last_parameter_crosses_it(parameters, cap):
-    dense = [p for p in parameters if not p.sparse]
-    buckets = assign_buckets(dense, [cap])
-    for bucket in buckets:
-        assert bucket.size_bytes - dense[bucket.parameters[-1]].size_bytes < cap
-    assert all(bucket.size_bytes >= cap for bucket in buckets[:-1])
-
-
-@given(strategies.parameters())
-def test_a_zero_limit_gives_each_gradient_a_bucket(parameters):
-    assert [b.parameters for b in assign_buckets(parameters, [0])] == [(i,) for i in range(len(parameters))]
-
-
-@given(strategies.parameters())
-def test_without_a_limit_there_is_one_bucket_a_dtype_and_device(parameters):
-    dense = [p for p in parameters if not p.sparse]
-    keys = {(p.dtype, p.device) for p in dense}
-    assert len(assign_buckets(parameters, [None])) == len(keys) + len(parameters) - len(dense)
-
-
 def test_each_dtype_moves_its_own_cursor_through_the_limits():
     parameters = [Parameter(f"p{i}", (10,), dtype) for i, dtype in enumerate(["float32", "float64"] * 4)]
     buckets = assign_buckets(parameters, [40, 160])

@@ -57,12 +57,6 @@ def test_reset_starts_anew(groups, data):
     assert [b for g in groups for i in g for b in queue.mark_ready(i)] == list(range(len(groups)))
 
 
-def test_leading_skipped_buckets_do_not_hold_the_others_back():
-    queue = LaunchQueue([(0,), (1,), (2,)], skipped=[0, 1])
-    assert queue.mark_ready(2) == [2]
-    assert queue.launched_all
-
-
 def test_missing_leaves_out_skipped_buckets():
     assert LaunchQueue([(3, 1), (0,), (2,)], skipped=[1]).find_missing() == [1, 2, 3]
 

@@ -8,16 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ddpsim import Calibration, load_topology
 from ddpsim.calibrating.calibrate import CalibrationReport, calibrate
 from ddpsim.calibrating.misfit import MEAN_FACTOR
-from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.calibration_file import calibration_from
-from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.gloo.transport import GlooTransport
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
 from ddpsim.measured import MeasuredRow, MeasuredTable
 from ddpsim.network.fairness import alone_s
-from ddpsim.topology.spec import load_topology
+from tests.ddpsim.collectives.groups import group_on
 
 LOOPBACK = load_topology("loopback")
 SIZES = [4096 * 2**k for k in range(15)]
@@ -48,7 +47,7 @@ def test_constants_come_back_from_two_rank_counts_and_predict_a_third() -> None:
     report = fitted_to_two_rank_counts()
     for name, value in TRUTH.items():
         assert report.calibration[name] == pytest.approx(value, rel=0.15)
-    unseen = Collectives(None, LOOPBACK.place(1, 8), backend="gloo", calibration=report.calibration)
+    unseen = group_on(LOOPBACK.place(1, 8), "gloo", calibration=report.calibration)
     truth = gloo_table(ranks=8)
     predicted = [unseen.estimate_s(row.size_bytes) for row in truth.rows]
     assert predicted == pytest.approx([row.time_s for row in truth.rows], rel=0.1)
@@ -58,7 +57,7 @@ def test_the_held_out_error_is_of_the_largest_sizes_where_one_rank_count_was_mea
     report = calibrate([gloo_table(0.05)], LOOPBACK)
     largest = len(SIZES) // 4
     again = calibrate([gloo_table(0.05, sizes=SIZES[:-largest])], LOOPBACK)
-    model = Collectives(None, LOOPBACK.place(1, 2), backend="gloo", calibration=again.calibration)
+    model = group_on(LOOPBACK.place(1, 2), "gloo", calibration=again.calibration)
     expected = [model.estimate_s(row.size_bytes) for row in report.rows[-largest:]]
     assert [row.held_out_s for row in report.rows[-largest:]] == pytest.approx(expected)
     assert {row.held_out_s for row in report.rows[:-largest]} == {None}
@@ -75,7 +74,7 @@ def test_the_held_out_error_is_of_a_rank_count_that_took_no_part_where_several_w
     assert report.held_out == "a rank count"
     without = [calibrate(tables[1:], LOOPBACK).calibration, fitted().calibration]
     models = [
-        Collectives(None, LOOPBACK.place(1, ranks), backend="gloo", calibration=calibration)
+        group_on(LOOPBACK.place(1, ranks), "gloo", calibration=calibration)
         for ranks, calibration in zip((2, 4), without, strict=True)
     ]
     expected = [
@@ -88,12 +87,12 @@ def test_rows_of_the_machine_asked_for_correct_the_model_there_only() -> None:
     table = gloo_table()
     bent = tuple(MeasuredRow(r.size_bytes, r.time_s * (2 if r.size_bytes == 65536 else 1), r.place) for r in table.rows)
     report = calibrate([MeasuredTable("t", bent, ranks=2)], LOOPBACK)
-    here = Collectives(None, LOOPBACK.place(1, 2), backend="gloo", calibration=report.calibration)
+    here = group_on(LOOPBACK.place(1, 2), "gloo", calibration=report.calibration)
     for row in bent[:4] + bent[-4:]:
         assert here.estimate_s(row.size_bytes) == pytest.approx(row.time_s, rel=1e-6)
     times = [here.estimate_s(size) for size in np.geomspace(4096, SIZES[-1], 200).astype(int).tolist()]
     assert times == sorted(times)
-    elsewhere = Collectives(None, LOOPBACK.place(1, 4), backend="gloo", calibration=report.calibration)
+    elsewhere = group_on(LOOPBACK.place(1, 4), "gloo", calibration=report.calibration)
     truth = gloo_table(ranks=4)
     assert elsewhere.estimate_s(65536) == pytest.approx(truth.rows[4].time_s, rel=0.15)
 
@@ -118,7 +117,7 @@ def test_one_row_fixes_the_constant_that_it_says_most_of(size: int, fixed: str) 
     calibration = report.calibration
     assert [c.name for c in calibration.constants.values() if c.fitted] == [fixed]
     assert calibration.fitted_names == (fixed,)
-    model = Collectives(None, LOOPBACK.place(1, 2), backend="gloo", calibration=replace(calibration, curves=()))
+    model = group_on(LOOPBACK.place(1, 2), "gloo", calibration=replace(calibration, curves=()))
     assert model.estimate_s(size) == pytest.approx(table.rows[0].time_s, rel=0.05)
     assert any(f"one row fixes {fixed} alone" in note for note in report.notes)
     assert (report.held_out_error, report.rows[0].held_out_s, calibration.residual_low) == (None, None, None)
@@ -167,11 +166,6 @@ def test_a_host_cost_that_no_machine_has_is_refused() -> None:
     for what, value in (("hook_s", -1e-6), ("hook_s", math.nan), ("copy_Bps", 0.0), ("copy_slowdown", 0.0)):
         with pytest.raises(CalibrationError, match=rf"t: ddp\.{what}: {value} is out of range"):
             calibrate([gloo_table(ddp={what: value})], LOOPBACK)
-
-
-def test_a_calibration_survives_its_file() -> None:
-    calibration = fitted().calibration
-    assert calibration_from(json.dumps(calibration.document()), "c.json") == calibration
 
 
 @pytest.mark.parametrize(

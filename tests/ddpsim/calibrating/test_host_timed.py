@@ -8,13 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddpsim.calibrating.calibrate import calibrate
+from ddpsim import Calibration, calibrate, load_topology
 from ddpsim.calibrating.host_timed import drop_host_timed_rows, host_floor_s, latencies_held
 from ddpsim.calibrating.samples import Sample
-from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import CalibrationError
 from ddpsim.measured import MeasuredTable, read_table
-from ddpsim.topology.spec import load_topology
 
 PRIORS = Calibration.priors("nccl")
 MACHINE = load_topology("dgx-h100")

@@ -6,15 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.calibrating.calibrate import calibrate
-from ddpsim.collectives.calibration import Calibration
+from ddpsim import Calibration, calibrate, load_topology
 from ddpsim.collectives.calibration_file import calibration_from
 from ddpsim.collectives.execute import make_transport
 from ddpsim.files import json_text
 from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.measured import MeasuredTable, parse_table
 from ddpsim.operations import Operation
-from ddpsim.topology.spec import load_topology
 
 MACHINE = load_topology("4xv100-pcie")
 SIZES = [1024 * 4**k for k in range(9)]

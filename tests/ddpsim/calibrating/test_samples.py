@@ -5,15 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ddpsim import Calibration, InputError, load_topology
 from ddpsim.calibrating.calibrate import fit_samples, with_versions
 from ddpsim.calibrating.samples import Sample
-from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.nccl.versions import CURRENT
-from ddpsim.errors import InputError
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.measured import MeasuredRow, MeasuredTable
-from ddpsim.topology.spec import load_topology
+from tests.ddpsim.collectives.groups import group_on
 
 DGX = load_topology("dgx-1v")
 START = Calibration.priors("nccl")
@@ -50,28 +47,18 @@ def test_ranks_fill_as_many_nodes_as_they_need() -> None:
         Sample.of(table(ranks=12), DGX, 1)
 
 
-def test_one_process_for_all_gpus_cannot_go_below_its_launches() -> None:
-    many = Sample.of(table(command="-g 8"), DGX).predict(START)
-    one = Sample.of(table(command="-g 1"), DGX).predict(START)
-    assert many.min() >= 8 * START["nccl.launch_s"]
-    assert one.min() < many.min()
-    assert many[-1] == pytest.approx(one[-1], rel=1e-3)
-
-
 def test_collectives_measured_one_by_one_are_told_from_those_of_nccl_tests() -> None:
     placement, alone_s = DGX.place(1), START["nccl.isolated_s"]
     for isolated in ("True", "False"):
         sample = Sample.of(table(isolated=isolated), DGX)
-        expected = Collectives(None, placement, backend="nccl", options=CollectiveOptions(isolated=isolated == "True"))
+        expected = group_on(placement, isolated=isolated == "True")
         assert sample.predict(START) == pytest.approx([expected.estimate_s(size) for size in SIZES])
     times = 1.3 * Sample.of(table(isolated="True"), DGX).predict(START)
     sample = Sample.of(measured(times, isolated="True"), DGX)
     corrected = replace(START, curves=(sample.curve(),))
     assert sample.predict(corrected) == pytest.approx(times)
     for isolated, expected_s in ((True, times), (False, times - alone_s)):
-        found = Collectives(
-            None, placement, backend="nccl", calibration=corrected, options=CollectiveOptions(isolated=isolated)
-        )
+        found = group_on(placement, calibration=corrected, isolated=isolated)
         assert [found.estimate_s(size) for size in SIZES] == pytest.approx(expected_s)
     gloo = Sample.of(measured(times, isolated="True", backend="gloo"), DGX).curve()
     assert [point.time_s for point in gloo.points] == pytest.approx(times)
@@ -83,20 +70,6 @@ def test_an_unstated_version_is_told_from_the_rows() -> None:
     assert found[0].version < 2013
     today = Sample.of(table(nccl="2.23.4"), DGX).predict(START)
     assert with_versions([Sample.of(measured(today), DGX)], START)[0].version == CURRENT
-
-
-def test_constants_fitted_on_one_and_two_nodes_predict_four() -> None:
-    truth = START.with_values(
-        {"nccl.efficiency.net.simple": 0.7, "nccl.ring.hop.nvlink.simple_s": 9e-6, "nccl.ring.hop.net.ll_s": 9e-6},
-        source="truth",
-    )
-    # Rings: on two nodes NCCL takes trees, which say little of a ring's network.
-    tables = [table(ranks=8 * n, nccl="2.23", algorithm="ring") for n in (1, 2, 4)]
-    one, two, four = (Sample.of(each, DGX).select_rows(range(0, 20, 2)) for each in tables)
-    known = [replace(sample, undisturbed=sample.predict(truth)) for sample in (one, two)]
-    _, calibration = fit_samples(known, START)
-    errors = [np.abs(four.predict(c) / four.predict(truth) - 1).mean() for c in (calibration, START)]
-    assert errors[0] < min(0.1, errors[1] / 2)
 
 
 def test_a_disturbed_row_is_fitted_and_met_at_the_lesser_of_its_times_and_judged_at_the_first() -> None:

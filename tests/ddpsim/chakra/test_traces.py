@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from ddpsim import Options, load_topology, load_workload
 from ddpsim.chakra import import_trace, write_traces
 from ddpsim.chakra.schema import NodeType, TraceNode, encode
 from ddpsim.errors import InputError, TraceError
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
-from ddpsim.topology.spec import load_topology
-from ddpsim.workload.files import load_workload
 from tests.ddpsim.chakra.wire import ALL_GATHER, BROADCAST, COLL, COMP, METADATA, RECV, REDUCE_SCATTER, SEND, read_trace
 
 SCHEMES = ["ddp", "priority:4MiB", "dear", "fsdp2", "hsdp:8", "zero1"]

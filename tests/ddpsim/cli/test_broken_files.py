@@ -141,24 +141,6 @@ def test_machines(ddpsim: Callable, tmp_path: Path, drawn: tuple, machine: str) 
 
 
 @pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("name: x\nnodes: 12:30\nnode: dgx-1v\n", ["nodes"]),
-        ("name: x\nnode: dgx-1\n", ["'dgx-1'", "dgx-1v"]),
-        (
-            "name: x\nnode:\n  gpus: {count: 2, model: V100}\n  nics: [{count: 1, rate: 10gbit}]\n"
-            "  pcie: {switches: [{gpus: [0, 1], nics: [[]]}]}\n",
-            ["nics", "a list of NIC numbers was expected"],
-        ),
-    ],
-)
-def test_machines_that_cannot_be_built(ddpsim: Callable, tmp_path: Path, text: str, parts: list[str]) -> None:
-    file = tmp_path / "x.yaml"
-    file.write_text(text)
-    ddpsim("topo", "show", file).refused("x.yaml", *parts)
-
-
-@pytest.mark.parametrize(
     "path", [("forward", "host_s", 0), ("batch_size",), ("parameters", 0, "shape", 0), ("arithmetic_share",)]
 )
 def test_a_workload_with_a_number_larger_than_any(ddpsim: Callable, tiny: Path, tmp_path: Path, path: tuple) -> None:

@@ -19,10 +19,7 @@ def test_buckets_close_at_their_caps(ddpsim: Callable, tiny: Path) -> None:
     assert document["torch"] == "DistributedDataParallel(model, bucket_cap_mb_list=[1, 2])"
 
 
-def test_text_says_why_each_bucket_closed(ddpsim: Callable, tiny: Path) -> None:
-    out = ddpsim("buckets", "--workload", tiny).out
-    assert "limit 1 MiB (1,048,576 B)" in out
-    assert "end, below 25 MiB (26,214,400 B)" in out
+def test_text_says_why_a_bucket_without_a_limit_closed(ddpsim: Callable, tiny: Path) -> None:
     assert "end (no limit)" in ddpsim("buckets", "--workload", tiny, "--assignment", "initial").out
 
 
@@ -62,27 +59,14 @@ def test_options_that_do_not_fit(ddpsim: Callable, tiny: Path, options: list[str
     ddpsim("buckets", "--workload", tiny, *options).refused(*parts)
 
 
-@pytest.mark.parametrize(
-    ("change", "parts"),
-    [
-        (lambda d: d["buckets"][0]["parameters"].pop(), ["1 parameters are in no bucket", "layer2.weight"]),
-        (lambda d: d["buckets"][1]["parameters"].append(3), ["parameter 3", "buckets.1.parameters", "exactly one"]),
-        (lambda d: d["buckets"][1]["parameters"].append(9), ["parameter 9 does not exist", "the model has 4"]),
-        (lambda d: d["parameter_names"].pop(), ["another model", "3 parameters, the model 4"]),
-        (lambda d: d.update(schema="x"), ["not a plan file", "ddpsim.plan/1"]),
-        (lambda d: d.update(buckets=3), ["buckets", "3"]),
-        (lambda d: d["buckets"].append("x"), ["buckets.2"]),
-    ],
-)  # fmt: skip
-def test_plans_that_do_not_fit(
-    ddpsim: Callable, tiny: Path, tmp_path: Path, change: Callable[[dict], object], parts: list[str]
-) -> None:
+def test_plans_that_do_not_fit(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     ddpsim("buckets", "--workload", tiny, "--bucket-cap-mb", "2", "-o", plan)
     document = json.loads(plan.read_text())
-    change(document)
+    document["buckets"][0]["parameters"].pop()
     plan.write_text(json.dumps(document))
-    ddpsim("buckets", "--workload", tiny, "--plan", plan).refused("plan.json", *parts)
+    said = ("plan.json", "1 parameters are in no bucket", "layer2.weight")
+    ddpsim("buckets", "--workload", tiny, "--plan", plan).refused(*said)
     plan.write_text(plan.read_text()[:-9])
     ddpsim("buckets", "--workload", tiny, "--plan", plan).refused("plan.json", "not JSON", "line")
 

@@ -11,9 +11,8 @@ import pytest
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.calibration_file import load_calibration
-from ddpsim.collectives.execute import Collectives
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.spec import load_topology
+from tests.ddpsim.collectives.groups import group_on
 
 DGX = load_topology("dgx-1v")
 SIZES = [1024 << 2 * k for k in range(10)]
@@ -33,13 +32,7 @@ TRUTH = PRIOR.with_values(
 
 
 def times_s(nodes: int, constants: Calibration, sizes: Sequence[int]) -> list[float]:
-    collectives = Collectives(
-        None,
-        DGX.place(nodes),
-        backend="nccl",
-        calibration=constants,
-        options=CollectiveOptions(algorithm="ring", isolated=False),
-    )
+    collectives = group_on(DGX.place(nodes), calibration=constants, algorithm="ring", isolated=False)
     return [collectives.estimate_s(size) for size in sizes]
 
 

@@ -34,20 +34,14 @@ def measured(tmp_path: Path) -> Path:
 
 
 def test_rows_have_nccl_tests_rates(ddpsim: Callable) -> None:
-    rows = ddpsim("allreduce", *HERE, "-b", "8", "-e", "1M", "-f", "2", "--json").document["rows"]
+    four = ("--topology", "loopback", "--gpus-per-node", "4")
+    rows = ddpsim("allreduce", *four, "-b", "8", "-e", "1M", "-f", "2", "--json").document["rows"]
     assert [row["size_bytes"] for row in rows] == [8 << n for n in range(18)]
     for row in rows:
         assert row["algbw_GBps"] == pytest.approx(row["size_bytes"] / row["time_us"] / 1e3)
-        assert row["busbw_GBps"] == pytest.approx(row["algbw_GBps"] * 2 * (2 - 1) / 2)
+        assert row["busbw_GBps"] == pytest.approx(row["algbw_GBps"] * 2 * (4 - 1) / 4)
     times = [row["time_us"] for row in rows]
     assert all(later >= earlier * (1 - 1e-9) for earlier, later in pairwise(times))
-
-
-def test_busbw_counts_the_ranks(ddpsim: Callable) -> None:
-    [row] = ddpsim(
-        "allreduce", "--topology", "loopback", "--gpus-per-node", "4", "-b", "1M", "-e", "1M", "--json"
-    ).document["rows"]
-    assert row["busbw_GBps"] == pytest.approx(row["algbw_GBps"] * 1.5)
 
 
 @pytest.mark.parametrize("fidelity", ["flow", "steps", "closed"])
@@ -65,15 +59,6 @@ def test_our_table_reads_as_nccl_tests_output(ddpsim: Callable) -> None:
     assert [row.size_bytes for row in theirs.rows] == [row["size_bytes"] for row in rows]
     for row, ours in zip(theirs.rows, rows, strict=True):
         assert row.time_s == pytest.approx(ours["time_us"] * 1e-6, abs=1e-8)
-
-
-def test_fidelities_agree_where_nothing_contends(ddpsim: Callable) -> None:
-    def time_us(fidelity: str) -> float:
-        size = ("-b", "16M", "-e", "16M", "--fidelity", fidelity, "--json")
-        return ddpsim("allreduce", *HERE, *size).document["rows"][0]["time_us"]
-
-    assert time_us("flow") == pytest.approx(time_us("closed"), rel=0.005)
-    assert time_us("steps") == pytest.approx(time_us("closed"), rel=0.01)
 
 
 def test_calibrated_predictions_stand_beside_the_measured(ddpsim: Callable, measured: Path, tmp_path: Path) -> None:
@@ -172,18 +157,10 @@ def test_options_out_of_range(ddpsim: Callable, options: list[str], parts: list[
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("size_bytes,time_us\n1024,12\n2048,-3\n", ["row", "-3"]),
-        ("size_bytes,time_us\n1024,nan\n2048,3\n", ["nan"]),
         ("size_bytes,speed\n1024,12\n", ["columns wanted"]),
         ("size_bytes,time_ms\n1024,12\n2048,13\n", ["no time column", "time_ms", "another unit", "time_us"]),
-        ("size_bytes,time_us\n1024,12\n2048,0.013ms\n", ["row 3", "time_us", "'0.013ms'", "without a unit"]),
-        ("size_MB,time_us\n1,12\n2,13\n", ["no size column", "size_MB", "size_bytes"]),
-        ("#  size  time\n#  (B)  (ms)\n 1024 12.0\n 2048 13.0\n", ["row 2", "(ms)", "wanted in (us)"]),
-        ("algbw,time_us\n1,12\n", ["no size column"]),
         ("# ranks: 2\nsize_bytes,time_us\n1024,12e9\n", ["row 3 (1,024 B on 2 ranks", "is slower than"]),
         ("# ranks: 5000\nsize_bytes,time_us\n1024,12\n2048,13\n", ["5000"]),
-        ("", ["table.csv"]),
-        ('{"results": [', ["table.csv"]),
     ],
 )
 def test_tables_that_cannot_be_used(ddpsim: Callable, tmp_path: Path, text: str, parts: list[str]) -> None:
@@ -209,10 +186,6 @@ def test_constants_of_nccl_are_of_a_machine_with_gpus(ddpsim: Callable, measured
     ddpsim("calibrate", measured, *there, "--backend", "nccl").refused("--backend", "NCCL needs GPUs", "loopback")
     measured.write_text(measured.read_text().replace('"gloo"', '"nccl"'))
     ddpsim("calibrate", measured, *there).refused("allreduce.json", "NCCL needs GPUs")
-
-
-def test_node_counts_must_match_the_tables(ddpsim: Callable, measured: Path) -> None:
-    ddpsim("calibrate", measured, "--topology", "loopback", "--nodes", "1,2").refused("--nodes", "2 node counts")
 
 
 def test_a_table_that_is_missing_or_no_text(ddpsim: Callable, tmp_path: Path) -> None:

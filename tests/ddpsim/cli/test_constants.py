@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-
-from ddpsim.cli.app import run
 
 PREDICT = "predict --workload resnet50@v100-fp32-b32 --topology dgx-1v --nodes 2 --json"
 
 
-def document(capsys, line):
-    assert run(line.split()) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_constants_lists_every_one_with_its_doubt(capsys):
-    rows = document(capsys, "constants --json")["rows"]
+def test_constants_lists_every_one_with_its_doubt(ddpsim):
+    rows = ddpsim("constants", "--json").document["rows"]
     assert {row["name"].partition(".")[0] for row in rows} == {"nccl", "gloo", "rccl", "mpi"}
     assert {tuple(row) for row in rows} == {("name", "value", "unit", "source", "prior", "low", "high")}
     assert all(row["prior"] and row["source"] for row in rows)
@@ -25,9 +16,9 @@ def test_constants_lists_every_one_with_its_doubt(capsys):
     assert row["low"] < row["value"] < row["high"]
 
 
-def test_what_is_set_is_listed_and_nothing_else_changes(capsys):
-    before = document(capsys, "constants --backend nccl --json")["rows"]
-    after = document(capsys, "constants --backend nccl --set nccl.ddp.hook_s=7us --json")["rows"]
+def test_what_is_set_is_listed_and_nothing_else_changes(ddpsim):
+    before = ddpsim("constants", "--backend", "nccl", "--json").document["rows"]
+    after = ddpsim("constants", "--backend", "nccl", "--set", "nccl.ddp.hook_s=7us", "--json").document["rows"]
     changed = [now for was, now in zip(before, after, strict=True) if was != now]
     assert [(row["name"], row["value"], row["prior"], row["source"]) for row in changed] == [
         ("nccl.ddp.hook_s", 7e-6, False, "given")
@@ -35,20 +26,20 @@ def test_what_is_set_is_listed_and_nothing_else_changes(capsys):
 
 
 @pytest.mark.parametrize("command", [PREDICT, PREDICT.replace("predict", "plan"), PREDICT.replace("predict", "sweep")])
-def test_every_predicting_command_takes_what_is_set(capsys, command):
+def test_every_predicting_command_takes_what_is_set(ddpsim, command):
     def seconds(line):
-        found = document(capsys, line)
+        found = ddpsim(*line.split()).document
         return found["rows"][0]["iteration_s"] if "rows" in found else found["iteration_s"]
 
     assert seconds(f"{command} --set nccl.ddp.compute_slowdown=1.5") > seconds(command)
 
 
-def test_set_moves_the_allreduce_that_it_names(capsys):
+def test_set_moves_the_allreduce_that_it_names(ddpsim):
     line = "allreduce --topology dgx-1v -b 64M -e 64M --json"
-    constants = {row["name"]: row["value"] for row in document(capsys, "constants --json")["rows"]}
+    constants = {row["name"]: row["value"] for row in ddpsim("constants", "--json").document["rows"]}
     same = f"{line} --set nccl.efficiency.nvlink.simple={constants['nccl.efficiency.nvlink.simple']}"
     slow = f"{line} --set nccl.efficiency.nvlink.simple=0.5 --set nccl.efficiency.nvlink.ll128=0.3"
-    one, two, three = (document(capsys, each)["rows"][0] for each in (line, same, slow))
+    one, two, three = (ddpsim(*each.split()).document["rows"][0] for each in (line, same, slow))
     assert one == two
     assert three["time_us"] > one["time_us"]
     assert one["time_low_us"] < one["time_us"] < one["time_high_us"]
@@ -69,10 +60,5 @@ def test_set_moves_the_allreduce_that_it_names(capsys):
         ("nccl.ddp.hook_s=1us --set nccl.ddp.hook_s=2us", "given twice"),
     ],
 )
-def test_what_cannot_be_set_is_one_message(capsys, given, expected):
-    assert run(f"{PREDICT} --set {given}".split()) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert "--set" in captured.err
-    assert expected in captured.err
+def test_what_cannot_be_set_is_one_message(ddpsim, given, expected):
+    ddpsim(*PREDICT.split(), *f"--set {given}".split()).refused("--set", expected)

@@ -64,12 +64,6 @@ def test_what_cannot_be_is_one_message(ddpsim, tmp_path: Path, what: str) -> Non
     ddpsim(*PREDICT, machine, *options).refused(said)
 
 
-def test_a_rack_without_nics_is_a_machine_by_itself(ddpsim, tmp_path: Path) -> None:
-    machine = tmp_path / "machine.yaml"
-    machine.write_text(without_nics(), encoding="utf-8")
-    assert ddpsim(*PREDICT, machine, "--nodes", "18", "--json").document["world_size"] == 72
-
-
 @pytest.mark.parametrize(
     "command",
     [

@@ -46,12 +46,6 @@ def test_a_function_that_exits_where_it_is_called(module: Callable[[str], str]) 
         predictor(f"{name}:function")
 
 
-def test_a_command_says_so(module: Callable[[str], str], ddpsim: Callable) -> None:
-    name = module("raise SystemExit\n")
-    arguments = ("predict", "--workload", "mlp", "--topology", "dgx-1v", "--gpus-per-node", "2")
-    ddpsim(*arguments, "--scheme", f"{name}:function").refused(name, "it ends the process: SystemExit(None)")
-
-
 def test_a_signals_own_kind_passes() -> None:
     class Signalled(SystemExit):
         pass

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,13 +38,6 @@ def test_the_trace_holds_the_printed_numbers(ddpsim: Callable, tiny: Path, tmp_p
     summary = summarise(read_trace(folder))
     assert summary.iteration_s == document["iteration_s"]
     assert [b.finished_s for b in summary.buckets] == [b["finished_s"] for b in document["buckets"]]
-
-
-def test_text_shows_every_part_and_the_line_to_paste(ddpsim: Callable, tiny: Path) -> None:
-    out = ddpsim("predict", "--workload", tiny, *HERE, "--bucket-cap-mb", "2").out
-    for word in ("exposed communication", "DDP overhead", "optimizer", "estimated, pace of"):
-        assert word in out
-    assert out.endswith("DistributedDataParallel(model, bucket_cap_mb=2)\n")
 
 
 def test_scaling_the_device_scales_the_step(ddpsim: Callable, tiny: Path) -> None:
@@ -126,13 +118,6 @@ def test_an_option_of_one_value_given_twice_is_refused(ddpsim: Callable, tiny: P
     ddpsim(command, "--workload", tiny, *here, "--bucket-cap-mb", "1", "--bucket_cap_mb", "2").refused(
         "--bucket-cap-mb"
     )
-
-
-def test_the_band_and_what_is_most_in_doubt_are_said_where_nothing_varies_too(ddpsim: Callable, tiny: Path) -> None:
-    shown = ddpsim("predict", "--workload", tiny, *HERE)
-    most = ddpsim("predict", "--workload", tiny, *HERE, "--json").document["doubts"][0]
-    assert "(10th to 90th percentile" in shown.out
-    assert f"most in doubt: {most['name']}; {most['remedy']}: band " in shown.out
 
 
 def test_a_stragglers_cost_is_named(ddpsim: Callable, tiny: Path) -> None:
@@ -228,21 +213,6 @@ def test_lists_out_of_range(ddpsim: Callable, tiny: Path, command: str, options:
     ddpsim(command, "--workload", tiny, *HERE, *options).refused(*parts)
 
 
-LISTS = ("constants", "fitted_names", "covariance", "curves")
-EMPTY = {"schema": "ddpsim.calibration/1", "provenance": {}} | {key: [] for key in LISTS}
-
-
-def test_a_calibration_that_is_none(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
-    file = tmp_path / "calibration.json"
-    for text, part in (
-        ("{", "not JSON"),
-        ("{}", "not a calibration"),
-        (json.dumps(dict.fromkeys(("residual_low", "residual_high")) | EMPTY), "backend: the key is missing"),
-    ):
-        file.write_text(text)
-        ddpsim("predict", "--workload", tiny, *HERE, "--calibration", file).refused("calibration.json", part)
-
-
 def test_predict_and_plan_say_by_what_bytes_go_and_what_else_there_is(ddpsim: Callable, tiny: Path) -> None:
     where = ("--workload", tiny, "--topology", "8xl40s-pcie", "--nodes", 2)
     said, found = ddpsim("predict", *where).out, ddpsim("predict", *where, "--json").document["transports"]
@@ -260,18 +230,6 @@ def test_predict_and_plan_say_by_what_bytes_go_and_what_else_there_is(ddpsim: Ca
     detailed = " ".join(ddpsim("plan", *where, "--bucket-cap-mb", "25", "-v").out.split())
     assert f"on 8xl40s-pcie (2 nodes): {line}" in detailed
     assert "advice: 8xl40s-pcie" in ddpsim("allreduce", *where[2:], "-b", "1M", "-e", "1M").err
-
-
-def test_the_step_under_other_conditions_stands_below_it(ddpsim: Callable) -> None:
-    lines = ddpsim("predict", "--workload", "resnet50@gtx1080ti-fp32-b32", "--topology", "4x1080ti-pcie").out.split(
-        "\n"
-    )
-    at = next(number for number, line in enumerate(lines) if line.startswith("iteration  "))
-    reach, slow, trained = lines[at + 1 : at + 4]
-    assert re.fullmatch(r" {11}\S+ ms \(.* ms\) if peer-to-peer is allowed everywhere", reach)
-    assert re.fullmatch(r" {11}\S+ ms \(.* ms\) if allreduces take 4 to 7 times as long, .*", slow)
-    assert trained.startswith("trains ")
-    assert max(map(len, lines)) <= 120
 
 
 def test_what_moves_no_bytes_has_no_transports(ddpsim: Callable, tiny: Path) -> None:
@@ -319,10 +277,6 @@ def test_a_band_is_of_positive_times_where_one_iteration_of_few_bits_is_simulate
 
 def test_first_iterations_are_printed_and_in_the_document(ddpsim: Callable, tiny: Path) -> None:
     command = ("predict", "--workload", tiny, *HERE, "--bucket-cap-mb", "2", "--first", "3")
-    out = ddpsim(*command).out
-    assert out.startswith("construction  ")
-    assert "1 (rebuilt)" in out
-    assert " longer than steady ones" in out
     # Of this scheme the first forward waits for nothing that a step before has sent.
     assert " shorter than steady ones" in ddpsim(*command, "--scheme", "dear").out
     first = ddpsim(*command, "--json").document["first"]
@@ -330,11 +284,6 @@ def test_first_iterations_are_printed_and_in_the_document(ddpsim: Callable, tiny
     assert [row["rebuilt"] for row in first["iterations"]] == [False, True, False]
     assert first["construction"]["state_bytes"] == sum(p.size_bytes for p in load_workload(tiny).parameters)
     assert "first" not in ddpsim("predict", "--workload", tiny, *HERE, "--json").document
-
-
-@pytest.mark.parametrize("count", ["0", "1001"])
-def test_an_impossible_count_of_first_iterations_is_one_message(ddpsim: Callable, tiny: Path, count: str) -> None:
-    ddpsim("predict", "--workload", tiny, *HERE, "--first", count).refused("first: ", count)
 
 
 def test_a_rank_may_use_other_layers_than_the_others(ddpsim: Callable, tiny: Path) -> None:

@@ -26,13 +26,6 @@ def test_it_writes_a_workload_that_is_predicted_on_half_as_many_ranks(ddpsim: Ca
     assert two["memory"]["parameters_bytes"] < one["memory"]["parameters_bytes"]
 
 
-def test_it_tells_the_part_of_each_device(ddpsim: Callable, tmp_path: Path) -> None:
-    told = ddpsim("workload", "split", "vgg16", "--at", "classifier.0", "-o", tmp_path / "w.json", "--json").document
-    first, second = told["devices"]
-    assert (first["device"], first["first"], first["sent_bytes"]) == ("cuda:0", "features.0.weight", 32 * 512 * 49 * 4)
-    assert (second["parameters"], second["first"]) == (6, "classifier.0.weight")
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

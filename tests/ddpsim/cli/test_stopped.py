@@ -175,7 +175,7 @@ def test_a_lost_worker_leaves_the_other_rows_and_the_rest_is_computed_later(
     assert f"error: {tiny} on dgx-1v, 3 nodes: was lost with its worker twice" in lost.err
     assert "; the same command goes on from there" in lost.err
     there = [json.loads(line)["nodes"] for line in out.read_text().splitlines()]
-    assert {1, 2} <= set(there) <= {1, 2, 4}
+    assert there in ([1, 2], [1, 2, 4])
     monkeypatch.undo()
     again = ddpsim(*words)
     assert f"note: {len(there)} of 4 predictions are in {out}.partial already" in again.err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +14,6 @@ import pytest
 from ddpsim.cli.progress import APART_S, Progress
 
 HERE = ("--topology", "loopback", "--gpus-per-node", "2")
-CAPS = ",".join(str(1 + n / 1000) for n in range(12))
 TABLE = "size_bytes,time_us\n1024,20\n65536,60\n1048576,900\n16777216,14000\n# ranks: 2\n"
 
 
@@ -74,62 +72,6 @@ def test_files_are_read_from_standard_input(tiny: Path, tmp_path: Path) -> None:
     with tiny.open() as file:
         twice = command("predict", "--workload", "-", "--topology", "-", stdin=file)
     assert "standard input was read already" in twice.stderr
-
-
-@pytest.mark.needs("wait")
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_sweep_that_is_stopped_keeps_whole_lines_and_goes_on_from_there(
-    tiny: Path, tmp_path: Path, workers: int, ddpsim: Callable
-) -> None:
-    out, told = tmp_path / "sweep.jsonl", tmp_path / "told"
-    words = ["sweep", "--workload", str(tiny), "--topology", "dgx-1v", "--bucket-cap-mb", CAPS, "-o", str(out)]
-    signalled = (
-        "import os, signal, sys\n"
-        "import ddpsim.workers.journal as journal\n"
-        "add = journal.Journal.add\n"
-        "def stopping(self, key, entry):\n"
-        "    add(self, key, entry)\n"
-        "    if len(self.entries) == 3:\n"
-        "        os.kill(os.getpid(), signal.SIGTERM)\n"
-        "journal.Journal.add = stopping\n"
-        "from ddpsim.cli import main\n"
-        "main(sys.argv[1:])\n"
-    )
-    with told.open("w") as err:
-        done = subprocess.run(
-            [sys.executable, "-c", signalled, *words, "--workers", str(workers)], stderr=err, check=False
-        )
-    assert done.returncode == 128 + signal.SIGTERM
-    caps = [json.loads(line)["bucket_cap_mb"] for line in out.read_text().splitlines()]
-    # What was under way is kept too: of each worker a point, and the one that waited for it.
-    assert caps == sorted(caps)
-    assert 3 <= len(caps) <= 3 + 2 * workers
-    assert f"{len(caps)} of 12 predictions were done; {out} has them; the same command goes on" in told.read_text()
-    assert "Traceback" not in told.read_text()
-
-    again = ddpsim(*words, "--workers", "2")
-    assert again.code == 0
-    assert f"note: {len(caps)} of 12 predictions are in {out}.partial already" in again.err
-    once = tmp_path / "once.jsonl"
-    assert ddpsim(*words[:-1], once, "--workers", "1").code == 0
-    assert out.read_bytes() == once.read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".json") == [
-        "once.jsonl",
-        "sweep.jsonl",
-        "told",
-    ]
-
-
-def test_a_journal_of_another_question_is_of_no_use_and_says_so(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:
-    out = tmp_path / "sweep.jsonl"
-    words = ("sweep", "--workload", tiny, "--topology", "dgx-1v", "--bucket-cap-mb", "2", "-o", out)
-    assert ddpsim(*words, "--nodes", "1,9999999").code == 2
-    assert (tmp_path / "sweep.jsonl.partial").exists()
-    other = ddpsim(*words, "--nodes", "1", "--seed", "1")
-    assert other.code == 0
-    assert "0 of 1 predictions are in" in other.err
-    assert "of another question" in other.err
-    assert not (tmp_path / "sweep.jsonl.partial").exists()
 
 
 def test_a_sweep_whose_point_fails_keeps_those_before(ddpsim: Callable, tiny: Path, tmp_path: Path) -> None:

@@ -27,14 +27,6 @@ def test_every_shipped_machine_is_shown(ddpsim: Callable, name: str) -> None:
     assert all(link["bandwidth_Bps"] > 0 for link in shown["templates"][0]["links"])
 
 
-def test_text_gives_each_link_once_with_units(ddpsim: Callable, tmp_path: Path) -> None:
-    result = ddpsim("topo", "show", "p3.8xlarge", "--plot", tmp_path / "graph.png")
-    assert "gpu0 - gpu3     nvlink" in result.out
-    assert result.out.partition("\npairs ")[0].count("gpu0 - gpu3") == 1
-    assert "40GB/s" in result.out
-    assert (tmp_path / "graph.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_a_latency_is_shown_where_the_file_states_one_and_one_of_a_kind_is_no_plural(ddpsim: Callable) -> None:
     said = ddpsim("topo", "show", "p3.8xlarge").out
     assert "1 x p3.8xlarge: 4 GPUs, 1 NIC\n" in said
@@ -44,28 +36,6 @@ def test_a_latency_is_shown_where_the_file_states_one_and_one_of_a_kind_is_no_pl
     rows = [line.split() for line in ddpsim("topo", "show", "lab-flat").out.splitlines()]
     assert [row[-1] for row in rows if row[:1] == ["link"]] == ["latency"]
     assert [row[-2:] for row in rows if row[:1] == ["network"]] == [["100", "us"]]
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("name: x\nnode: [", ["x.yaml"]),
-        ("name: x\nnode:\n  gpus: {count: 2, model: V100}\n  pcie: {switches: 1}\nfabric: {kind: ring}\n", ["fabric"]),
-        ("name: x\nnode:\n  gpus: {count: 2, model: V100}\n  nics: [{rate: 100}]\n", ["nics.0.rate", "100"]),
-        ("name: x\nnode:\n  gpus: {count: 2, model: V100}\n  nics: [{rate: -4Gb/s}]\n", ["nics.0.rate", "-4Gb/s"]),
-        ("name: x\nnode:\n  gpus: {count: 2, model: V100}\n  nics: [{rate: 0GB/s}]\n", ["nics.0.rate", "0GB/s"]),
-        ("just text", ["x.yaml"]),
-        ("", ["x.yaml"]),
-    ],
-)
-def test_bad_yaml_is_named_with_the_place(ddpsim: Callable, tmp_path: Path, text: str, parts: list[str]) -> None:
-    file = tmp_path / "x.yaml"
-    file.write_text(text)
-    result = ddpsim("topo", "show", file)
-    assert result.code == 2
-    assert "Traceback" not in result.err
-    for part in ["x.yaml", *parts]:
-        assert part in result.err
 
 
 def test_an_unknown_machine_gets_the_nearest_names(ddpsim: Callable) -> None:
@@ -117,21 +87,10 @@ def test_a_machine_without_confidence_says_so(ddpsim: Callable, tmp_path: Path) 
     assert "confidence: not stated" in ddpsim("topo", "show", file).out
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "parts"),
-    [
-        ("hello", [], ["neither NCCL topology XML"]),
-        ("<system><cpu", [], ["smi.txt"]),
-        (MATRIX.replace("NV2", "NVX"), ["--gpu", "v100"], ["NVX"]),
-        (MATRIX, ["--gpu", "v1000"], ["v1000"]),
-    ],
-)
-def test_imports_that_cannot_be_read(
-    ddpsim: Callable, tmp_path: Path, text: str, options: list[str], parts: list[str]
-) -> None:
+def test_imports_that_cannot_be_read(ddpsim: Callable, tmp_path: Path) -> None:
     file = tmp_path / "smi.txt"
-    file.write_text(text)
-    ddpsim("topo", "import", file, *options).refused(*parts)
+    file.write_text(MATRIX)
+    ddpsim("topo", "import", file, "--gpu", "v1000").refused("v1000")
     ddpsim("topo", "import", tmp_path / "none").refused("none")
 
 

@@ -18,9 +18,7 @@ def test_list_and_show(ddpsim: Callable, tiny: Path) -> None:
     shown = ddpsim("workload", "show", tiny, "--json").document
     assert shown["local_s"] == pytest.approx(0.013)
     assert shown["phases"]["backward"] == {"host_s": 0.002, "device_s": 0.008}
-    text = ddpsim("workload", "show", tiny).out
-    assert "device: V100" in text
-    assert "made by hand" in text
+    assert "made by hand" in ddpsim("workload", "show", tiny).out
 
 
 def test_show_says_whether_it_is_known_when_forward_needs_each_parameter(ddpsim: Callable, tiny: Path) -> None:

@@ -18,15 +18,8 @@ from ddpsim.topology.graph import Cluster, NodeTemplate, Topology
 from ddpsim.topology.link_rates import with_link_rate
 from ddpsim.topology.paths import KINDS, find_paths
 from ddpsim.topology.spec import load_topology, parse_topology
+from tests.ddpsim.topology.templates import node_from, template_named
 from tests.profile import examples
-
-
-def template(name: str) -> NodeTemplate:
-    return load_topology(name).groups[0].template
-
-
-def from_text(node: str) -> NodeTemplate:
-    return parse_topology(f"name: x\nnode:\n{node}", "x.yaml").groups[0].template
 
 
 def check(channels: Channels, node: NodeTemplate, gpus: tuple[str, ...]) -> None:
@@ -56,7 +49,7 @@ CASES = [
     (name, network)
     for name in shipped.names("topology")
     if name != "loopback"
-    for network in ([False, True] if template(name).nics else [False])
+    for network in ([False, True] if template_named(name).nics else [False])
 ]
 
 
@@ -65,7 +58,7 @@ CASES = [
     [pytest.param(*case, marks=[pytest.mark.needs("minutes")] * (case == ("dgx-2", True))) for case in CASES],
 )
 def test_shipped_machines_keep_every_link_within_its_capacity(name: str, network: bool) -> None:
-    node = template(name)
+    node = template_named(name)
     for count in range(1 if network else 2, len(node.gpus) + 1):
         gpus = tuple(gpu.name for gpu in node.gpus[:count])
         check(find_channels(node, gpus, network=network), node, gpus)
@@ -83,27 +76,19 @@ def test_shipped_machines_keep_every_link_within_its_capacity(name: str, network
     ],
 )
 def test_bus_bandwidth_inside_a_node(name: str, bus: float) -> None:
-    assert find_channels(template(name)).bus_bandwidth == pytest.approx(bus)
+    assert find_channels(template_named(name)).bus_bandwidth == pytest.approx(bus)
 
 
 def test_the_cube_mesh_has_six_hamiltonian_cycles_over_nvlink() -> None:
-    channels = find_channels(template("dgx-1v"))
+    channels = find_channels(template_named("dgx-1v"))
     assert len(channels.rings) == 6
     assert channels.kind == "NVL"
     hops = [route.links for ring in channels.rings for route in ring.routes]
     assert all(len(hop) == 1 and hop[0].kind == "nvlink" for hop in hops)
 
 
-def test_every_nvlink_of_a_switched_node_is_used_in_full() -> None:
-    channels = find_channels(template("dgx-a100"))
-    loads = channels.loads()
-    for link in template("dgx-a100").links:
-        if link.kind == "nvlink":
-            assert loads[link.name] * channels.bus_bandwidth == pytest.approx(link.bandwidth)
-
-
 def test_on_a_dual_root_box_the_socket_link_is_the_bottleneck() -> None:
-    node = template("4x1080ti-pcie")
+    node = template_named("4x1080ti-pcie")
     channels = find_channels(node)
     loads = channels.loads()
     tightest = min(
@@ -114,7 +99,7 @@ def test_on_a_dual_root_box_the_socket_link_is_the_bottleneck() -> None:
 
 
 def test_between_nodes_a_channel_enters_and_leaves_by_its_own_nic() -> None:
-    channels = find_channels(template("dgx-1v"), network=True)
+    channels = find_channels(template_named("dgx-1v"), network=True)
     assert [ring.nic_in for ring in channels.rings] == ["nic0", "nic1", "nic2", "nic3"]
     assert all(ring.nic_in == ring.nic_out for ring in channels.rings)
     assert (channels.kind, channels.nic_kind) == ("NVL", "PIX")
@@ -122,7 +107,7 @@ def test_between_nodes_a_channel_enters_and_leaves_by_its_own_nic() -> None:
 
 
 def test_pxn_reaches_the_nic_of_another_gpu_over_nvlink() -> None:
-    node = template("dgx-h100")
+    node = template_named("dgx-h100")
     with_pxn = find_channels(node, network=True, cross_nic=False)
     assert with_pxn.nic_kind == "PXN"
     assert len({ring.nic_in for ring in with_pxn.rings}) == 8
@@ -132,7 +117,7 @@ def test_pxn_reaches_the_nic_of_another_gpu_over_nvlink() -> None:
 
 
 def test_rings_cross_over_in_pairs_where_that_is_faster() -> None:
-    node = template("dgx-h100")
+    node = template_named("dgx-h100")
     straight, crossing = (find_channels(node, network=True, cross_nic=cross) for cross in (False, True))
     # A GPU's 370.8 GB/s of NVLink carry eight hops of 45 GB/s, a PXN hop among them, or seven of 48.
     assert (straight.bus_bandwidth, crossing.bus_bandwidth) == (360e9, 384e9)
@@ -141,22 +126,22 @@ def test_rings_cross_over_in_pairs_where_that_is_faster() -> None:
     assert [pair[::-1] for pair in ends[::2]] == ends[1::2]
     check(crossing, node, tuple(gpu.name for gpu in node.gpus))
     # Nothing to gain where each NIC has two GPUs.
-    slow = find_channels(template("dgx-1v"), network=True)
+    slow = find_channels(template_named("dgx-1v"), network=True)
     assert all(ring.nic_in == ring.nic_out for ring in slow.rings)
 
 
 def test_without_gpudirect_bytes_to_the_network_rest_in_host_memory() -> None:
-    channels = find_channels(template("dgx-1v"), network=True, gpudirect=False, pxn=False)
+    channels = find_channels(template_named("dgx-1v"), network=True, gpudirect=False, pxn=False)
     assert channels.nic_kind in ("PHB", "SYS")
     assert all(ring.entry is not None and ring.entry.staged for ring in channels.rings)
 
 
 def test_peer_to_peer_through_an_intel_host_bridge_moves_six_fifths() -> None:
-    node = from_text("  gpus: {count: 2, model: V100, peer_to_peer: PHB}\n  pcie: {slots: [{gpus: [0, 1]}]}\n")
+    node = node_from("  gpus: {count: 2, model: V100, peer_to_peer: PHB}\n  pcie: {slots: [{gpus: [0, 1]}]}\n")
     channels = find_channels(node)
     assert channels.sustained_bandwidth == pytest.approx(12e9 / 1.2)
     assert channels.bus_bandwidth == pytest.approx(10e9)
-    amd = from_text("  gpus: {count: 2, model: V100}\n  cpu: {vendor: amd, model: rome}\n")
+    amd = node_from("  gpus: {count: 2, model: V100}\n  cpu: {vendor: amd, model: rome}\n")
     assert find_channels(amd).bus_bandwidth == pytest.approx(12e9)
 
 
@@ -183,7 +168,7 @@ def test_a_degraded_nvlink_slows_the_rings_of_its_node_only() -> None:
 def test_wide_channels_are_split_as_nccl_splits_them(
     name: str, gpus: int, network: bool, count: int, speed: float
 ) -> None:
-    node = template(name)
+    node = template_named(name)
     channels = find_channels(node, [gpu.name for gpu in node.gpus[:gpus]], network=network)
     assert (len(channels.rings), channels.channel_bandwidth) == (count, pytest.approx(speed))
 
@@ -193,13 +178,13 @@ def test_a_nic_writing_to_a_gpu_before_ampere_takes_an_eighth_of_the_way_back() 
     text = "  gpus: {{count: 1, model: {model}}}\n  pcie: {{bandwidth: 12GB/s, slots: [{{gpus: [0], nics: [0]}}]}}\n"
     text += "  nics: [{{rate: 100Gb/s}}]\n"
     for model, speed in (("V100", 10e9), ("A100", 12e9)):
-        node = from_text(text.format(model=model))
+        node = node_from(text.format(model=model))
         assert find_channels(node, network=True).bus_bandwidth == pytest.approx(speed)
 
 
 @pytest.mark.parametrize(("pairs", "count"), [("[0, 1, 4], [2, 3, 4]", 2), ("[0, 1, 4]", 1)])
 def test_separate_groups_on_nvlink_have_two_rings_through_the_host(pairs: str, count: int) -> None:
-    node = from_text(
+    node = node_from(
         f"  gpus: {{count: 4, model: A40}}\n  nvlink: {{pairs: [{pairs}]}}\n"
         "  cpu: {sockets: 2, vendor: intel, model: skylake}\n"
     )
@@ -208,7 +193,7 @@ def test_separate_groups_on_nvlink_have_two_rings_through_the_host(pairs: str, c
 
 
 def test_stated_rings_are_taken() -> None:
-    node = from_text(
+    node = node_from(
         "  gpus: {count: 4, model: V100}\n  nvswitch: {links_per_gpu: 6}\n"
         "  rings: [[gpu0, gpu2, gpu1, gpu3], [gpu0, gpu3, gpu1, gpu2]]\n"
     )
@@ -221,14 +206,14 @@ def test_stated_rings_are_taken() -> None:
 
 def test_the_first_gpu_of_the_order_asked_for_starts_the_ring() -> None:
     order = ("gpu5", "gpu1", "gpu4", "gpu0")
-    channels = find_channels(template("dgx-1v"), order)
+    channels = find_channels(template_named("dgx-1v"), order)
     assert {ring.gpus[0] for ring in channels.rings} == {"gpu5"}
     assert channels.bus_bandwidth == pytest.approx(40e9)  # a square with two single sides
 
 
 def test_gpus_that_take_no_part_carry_nothing() -> None:
     # GPUs 0 and 5 of a cube mesh share no NVLink; 1 and 4 could pass their bytes on, but NCCL does not see them.
-    node = template("dgx-1v")
+    node = template_named("dgx-1v")
     channels = find_channels(node, ("gpu0", "gpu5"))
     assert channels.kind == "SYS"
     assert channels.bus_bandwidth == pytest.approx(6e9)
@@ -244,13 +229,13 @@ def test_gpus_that_take_no_part_carry_nothing() -> None:
 
 
 def test_two_of_many_gpus_on_amd_are_two() -> None:
-    node = from_text("  gpus: {count: 4, model: A100}\n  cpu: {sockets: 2, vendor: amd, model: rome}\n")
+    node = node_from("  gpus: {count: 4, model: A100}\n  cpu: {sockets: 2, vendor: amd, model: rome}\n")
     assert not any(route.staged for ring in find_channels(node, ("gpu0", "gpu3")).rings for route in ring.routes)
     assert any(route.staged for ring in find_channels(node).rings for route in ring.routes)
 
 
 def test_networks_slower_than_any_speed_of_the_list_still_have_a_ring() -> None:
-    node = from_text("  gpus: {count: 2, model: V100}\n  nics: [{rate: 100Mb/s}]\n")
+    node = node_from("  gpus: {count: 2, model: V100}\n  nics: [{rate: 100Mb/s}]\n")
     channels = find_channels(node, network=True)
     assert channels.bus_bandwidth == pytest.approx(12.5e6)
 
@@ -258,11 +243,11 @@ def test_networks_slower_than_any_speed_of_the_list_still_have_a_ring() -> None:
 @pytest.mark.parametrize("gpus", [("gpu0", "gpu8"), ("gpu0", "gpu0"), ()])
 def test_gpus_that_are_not_there(gpus: tuple[str, ...]) -> None:
     with pytest.raises(InputError):
-        find_channels(template("dgx-1v"), gpus)
+        find_channels(template_named("dgx-1v"), gpus)
 
 
 def test_a_tree_may_be_faster_inside_than_at_the_nic() -> None:
-    channels = find_channels(template("dgx-1v"), network=True)
+    channels = find_channels(template_named("dgx-1v"), network=True)
     assert channels.channel_bandwidth < channels.tree_intra_bandwidth <= 2 * channels.channel_bandwidth
     assert all(len(tree.routes) == 7 and tree.nic_in == tree.nic_out for tree in channels.trees)
 
@@ -270,7 +255,7 @@ def test_a_tree_may_be_faster_inside_than_at_the_nic() -> None:
 def rack(gpus: int, links: str) -> NodeTemplate:
     """Return a node of as many NICs as GPUs, a PCIe switch for each pair of one."""
     switches = "".join(f"      - {{gpus: [{n}], nics: [{n}]}}\n" for n in range(gpus))
-    return from_text(
+    return node_from(
         f"  gpus: {{count: {gpus}, model: B200}}\n{links}  nics: [{{count: {gpus}, rate: 400Gb/s}}]\n"
         f"  pcie:\n    generation: 5\n    switches:\n{switches}"
     )
@@ -310,7 +295,7 @@ def test_as_many_rings_over_four_gpus_as_an_exhaustive_search_finds(counts: list
     pairs = [(a, b) for a in range(4) for b in range(a)]
     text = ", ".join(f"[{a}, {b}, {n}]" for (a, b), n in zip(pairs, counts, strict=True) if n)
     nvlink = f"  nvlink: {{pairs: [{text}]}}\n" if text else ""
-    node = from_text(f"  gpus: {{count: 4, model: V100}}\n{nvlink}")
+    node = node_from(f"  gpus: {{count: 4, model: V100}}\n{nvlink}")
     gpus = tuple(gpu.name for gpu in node.gpus)
     search = RingSearch(find_paths(node), {link.name: link.bandwidth for link in node.links}, gpus, budget=20_000)
     found = search.pack(20e9, 16, Limits(KINDS.index("NVL")))

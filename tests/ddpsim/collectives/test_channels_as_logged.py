@@ -10,16 +10,7 @@ import pytest
 from ddpsim.collectives.channels import Channels, find_channels
 from ddpsim.collectives.switch_search import find_switch_graph
 from ddpsim.topology.graph import NodeTemplate
-from ddpsim.topology.spec import load_topology, parse_topology
-
-
-def node(text: str) -> NodeTemplate:
-    return parse_topology(f"name: x\nnode:\n{text}", "x.yaml").groups[0].template
-
-
-def shipped(name: str) -> NodeTemplate:
-    return load_topology(name).groups[0].template
-
+from tests.ddpsim.topology.templates import node_from, template_named
 
 FOUR_V100 = "  gpus: {count: 4, model: V100}\n  nvlink: {pairs: [[0,1,2],[0,2,2],[0,3,2],[1,2,2],[1,3,2],[2,3,2]]}\n"
 EIGHT_4090 = """  gpus: {count: 8, model: RTX4090}
@@ -41,16 +32,16 @@ ONE_A100 = """  gpus: {count: 1, model: A100}
   nics: [{rate: 200Gb/s}]
 """
 CASES = {
-    "nccl#713: 4 V100, two links a pair": (node(FOUR_V100), None, False, 6, 20, "NVL/LOC"),
-    "nccl#507: 8 GPUs of a DGX-2": (shipped("dgx-2"), 8, False, 6, 20, "NVL/LOC"),
-    "nccl-tests#100: 8 A100 on NVSwitch": (shipped("dgx-a100"), None, False, 12, 20, "NVL/LOC"),
-    "2 of 8 A100 on NVSwitch": (shipped("dgx-a100"), 2, False, 12, 20, "NVL/LOC"),
-    "nccl#1197: 8 H100 on NVSwitch": (shipped("dgx-h100"), None, False, 12, 30, "NVL/LOC"),
-    "nccl-tests#307: 8 RTX 4090, two root complexes": (node(EIGHT_4090), None, False, 1, 5, "SYS/LOC"),
-    "nccl#1358: two cards on two sockets": (node(APART), None, False, 1, 10, "SYS/LOC"),
-    "nccl#601: 4 cards, 4 Ethernet ports": (node(FOUR_ETHERNET), None, True, 4, 1.2, "SYS/PHB"),
-    "16 H100, a 400 Gb/s RoCE port each, crossNic 2": (shipped("p5.48xlarge"), None, True, 8, 48, "NVL/PIX"),
-    "a card and a 200 Gb/s port on one socket": (node(ONE_A100), None, True, 1, 24, "LOC/PHB"),
+    "nccl#713: 4 V100, two links a pair": (node_from(FOUR_V100), None, False, 6, 20, "NVL/LOC"),
+    "nccl#507: 8 GPUs of a DGX-2": (template_named("dgx-2"), 8, False, 6, 20, "NVL/LOC"),
+    "nccl-tests#100: 8 A100 on NVSwitch": (template_named("dgx-a100"), None, False, 12, 20, "NVL/LOC"),
+    "2 of 8 A100 on NVSwitch": (template_named("dgx-a100"), 2, False, 12, 20, "NVL/LOC"),
+    "nccl#1197: 8 H100 on NVSwitch": (template_named("dgx-h100"), None, False, 12, 30, "NVL/LOC"),
+    "nccl-tests#307: 8 RTX 4090, two root complexes": (node_from(EIGHT_4090), None, False, 1, 5, "SYS/LOC"),
+    "nccl#1358: two cards on two sockets": (node_from(APART), None, False, 1, 10, "SYS/LOC"),
+    "nccl#601: 4 cards, 4 Ethernet ports": (node_from(FOUR_ETHERNET), None, True, 4, 1.2, "SYS/PHB"),
+    "16 H100, a 400 Gb/s RoCE port each, crossNic 2": (template_named("p5.48xlarge"), None, True, 8, 48, "NVL/PIX"),
+    "a card and a 200 Gb/s port on one socket": (node_from(ONE_A100), None, True, 1, 24, "LOC/PHB"),
 }
 
 
@@ -68,12 +59,12 @@ def test_channels_as_nccl_logged_them(
 
 
 def test_a_tree_channel_may_have_twice_the_speed_of_its_nic() -> None:
-    channels = found(node(ONE_A100), None, True)
+    channels = found(node_from(ONE_A100), None, True)
     assert channels.tree_intra_bandwidth == pytest.approx(48e9)  # logged as bw 48.0/24.0 for pattern 3
 
 
 def test_heads_of_in_switch_reduction_as_nccl_logged_them() -> None:
-    template = shipped("dgx-h100")
+    template = template_named("dgx-h100")
     found = find_switch_graph(template, [gpu.name for gpu in template.gpus], network=False)
     assert found is not None
     assert (len(found.heads), found.inside, found.across) == (8, 40e9, 60e9)  # nccl#1197, pattern 5

@@ -8,9 +8,9 @@ import pytest
 
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.nccl.transport import NcclTransport
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.spec import parse_topology
 from ddpsim.units import MIB
+from tests.ddpsim.collectives.groups import group_on
 
 SWITCHED = """
 name: x
@@ -39,7 +39,7 @@ SIZE = 256 * MIB
 
 def collectives(text: str, fidelity: str = "flow", nodes: int = 2) -> Collectives:
     placement = parse_topology(text, "x").place(nodes)
-    return Collectives(None, placement, backend="nccl", options=CollectiveOptions(fidelity=fidelity, algorithm="ring"))
+    return group_on(placement, fidelity=fidelity, algorithm="ring")
 
 
 def load_on(each: Collectives, link: str) -> float:

@@ -18,9 +18,9 @@ from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.network.fairness import alone_s
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
-from ddpsim.topology.spec import load_topology, parse_topology
+from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
-from tests.ddpsim.collectives.shaped import SHAPED
+from tests.ddpsim.collectives.shaped import shaped
 from tests.profile import examples
 
 LOOPBACK = load_topology("loopback").place(1, 2)
@@ -70,7 +70,7 @@ def test_what_a_model_takes_too_long_is_its_latency_before_its_bytes(shorter_by:
 @pytest.mark.parametrize("factor", [0.7, 0.95, 1.3])
 @pytest.mark.parametrize("delay", ["0s", "2.5ms"])
 def test_single_transfers_are_corrected_as_the_whole_is(factor: float, delay: str) -> None:
-    inner = GlooTransport(parse_topology(SHAPED.replace("DELAY", delay), "shaped.yaml").place(4))
+    inner = GlooTransport(shaped(4, delay))
     size = 25 * MIB
     points = (CurvePoint(size, factor * inner.allreduce_s(size)), CurvePoint(2 * size, inner.allreduce_s(2 * size)))
     transport = CurveTransport(inner, (Correction.of(Curve("", 1, 4, points), inner),))

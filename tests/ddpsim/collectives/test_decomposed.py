@@ -5,44 +5,26 @@ from __future__ import annotations
 import networkx as nx
 import pytest
 
-from ddpsim.collectives.execute import Collectives, make_transport
-from ddpsim.collectives.level_schedules import decomposed, decomposed_s
+from ddpsim.collectives.level_schedules import decomposed_s
 from ddpsim.collectives.levels import level_sizes
 from ddpsim.collectives.packing import pack_trees
 from ddpsim.errors import TopologyError
-from ddpsim.jobs.job_options import CollectiveOptions
-from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
+from tests.ddpsim.collectives.groups import group_on
 from tests.ddpsim.collectives.test_patterns import SWITCHED
 
 LARGE = 4096 * MIB
 
 
 def simulated_s(placement: Placement, algorithm: str, size: int = LARGE) -> float:
-    options = CollectiveOptions(algorithm=algorithm)
-    return Collectives(None, placement, backend="nccl", options=options).simulate_s(size)
-
-
-@pytest.mark.parametrize("sizes", [(4,), (2, 2), (4, 3), (2, 3, 2)])
-def test_levels_sum_every_chunk_on_every_rank(sizes: tuple[int, ...]) -> None:
-    schedule = decomposed(sizes)
-    held = [[{rank} for _ in range(schedule.chunks)] for rank in range(schedule.ranks)]
-    for transfer in schedule.transfers:
-        for chunk in range(transfer.start, transfer.stop):
-            coming = held[transfer.source][chunk]
-            if transfer.reduce:
-                assert not held[transfer.target][chunk] & coming, "summed twice"
-                held[transfer.target][chunk] = held[transfer.target][chunk] | coming
-            else:
-                held[transfer.target][chunk] = set(coming)
-    assert all(chunk == set(range(schedule.ranks)) for rank in held for chunk in rank)
+    return group_on(placement, algorithm=algorithm).simulate_s(size)
 
 
 def test_blueconnect_takes_the_closed_form_of_a_switch_in_the_node_and_cards_between() -> None:
     placement = parse_topology(SWITCHED, "switched").place(4, 1)
-    get = Collectives(None, placement, backend="nccl").calibration
+    get = group_on(placement).calibration
     beta = 1 / (10e9 * get["nccl.efficiency.net.simple"])
     assert simulated_s(placement, "blueconnect") == pytest.approx(decomposed_s([4], LARGE, [0.0], [beta]), rel=0.01)
     # Eight parts share the node's one card, so that a part's byte takes eight times as long there.
@@ -76,7 +58,7 @@ def test_as_many_trees_fit_as_links_part_the_root_from_any_other(seed: int) -> N
 
 def test_blink_takes_the_closed_form_of_its_trees() -> None:
     placement = load_topology("dgx-1v").place(1, 8)
-    get = Collectives(None, placement, backend="nccl").calibration
+    get = group_on(placement).calibration
     # Six NVLinks at each V100, all of which a tree comes in by. Sums go up against the direction in which they come
     # down, so that each direction of a link is used twice.
     lane = next(link for link in placement.classes[0].template.links if link.kind == "nvlink")
@@ -119,29 +101,17 @@ def test_a_network_has_as_many_levels_as_its_switches(machine: str, nodes: int, 
     assert level_sizes(load_topology(machine).place(nodes)) == levels
 
 
-def test_on_two_levels_blueconnect_is_two_level() -> None:
-    placement = load_topology("p3.8xlarge").place(2)
-    ours, levels = (
-        make_transport(placement, "nccl", options=CollectiveOptions(algorithm=name))
-        for name in ("blueconnect", "two-level")
-    )
-    assert ours.choice(LARGE).algorithm == "blueconnect"
-    assert ours.time_s(Operation.ALLREDUCE, LARGE) == pytest.approx(levels.time_s(Operation.ALLREDUCE, LARGE), rel=0.01)
-
-
 def test_levels_of_leaf_and_trunk_take_the_closed_form() -> None:
     """Four nodes of one rank each, two under a leaf: over the trunk goes half of the message, of two nodes at once."""
     placement = load_topology("lab-trunk").place(4)
-    get = Collectives(None, placement, backend="gloo").calibration
+    get = group_on(placement, "gloo").calibration
     share = get["gloo.efficiency.network"]
     # A node's card has 1 Gbit/s; a trunk half of that, which the parts of its two nodes share.
     beta, trunk = 1 / (1.25e8 * share), 2 / (0.625e8 * share)
-    options = CollectiveOptions(algorithm="blueconnect")
-    found = Collectives(None, placement, backend="gloo", options=options).simulate_s(LARGE)
+    found = group_on(placement, "gloo", algorithm="blueconnect").simulate_s(LARGE)
     assert found == pytest.approx(decomposed_s([2, 2], LARGE, [0.0, 0.0], [beta, trunk]), rel=0.02)
     # A ring crosses the trunks with all of its bytes, as two levels of nodes and their one rank would.
-    ring = CollectiveOptions(algorithm="blueconnect:4")
-    whole = Collectives(None, placement, backend="gloo", options=ring).simulate_s(LARGE)
+    whole = group_on(placement, "gloo", algorithm="blueconnect:4").simulate_s(LARGE)
     assert whole == pytest.approx(decomposed_s([4], LARGE, [0.0], [1 / (0.625e8 * share)]), rel=0.02)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ddpsim.collectives.channels import find_channels
-from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.nccl.layout import Layout
 from ddpsim.collectives.nccl.versions import CURRENT
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
+from tests.ddpsim.collectives.groups import group_on
+from tests.ddpsim.collectives.shaped import SHAPED_100US
 
 NODE = """
 name: x
@@ -28,23 +27,13 @@ node:
 fabric: FABRIC
 """
 
-
-HOST = """
-name: host
-node:
-  processes: {count: 1, rate: 10GB/s, total: 20GB/s}
-  nics: [{count: 1, rate: 1gbit, kind: ethernet, delay: 0.1ms}]
-nodes: 4
-fabric: FABRIC
-"""
+HOST = SHAPED_100US.replace("{kind: flat}", "FABRIC")
 LEAVES = "{kind: two-level, nodes_per_leaf: 2}"
 
 
 def time_s(fabric: str, *, gpudirect: bool = True, size_bytes: int = 256 * MIB, algorithm: str = "ring") -> float:
     text = NODE.replace("FABRIC", fabric).replace("GPUDIRECT", str(gpudirect).lower())
-    return Collectives(
-        None, parse_topology(text, "x").place(4), backend="nccl", options=CollectiveOptions(algorithm=algorithm)
-    ).simulate_s(size_bytes)
+    return group_on(parse_topology(text, "x").place(4), algorithm=algorithm).simulate_s(size_bytes)
 
 
 def test_rails_carry_what_one_switch_carries_because_each_channel_keeps_its_nic() -> None:
@@ -70,9 +59,7 @@ def test_flow_follows_steps_where_some_boundaries_cross_the_spine(
     text = HOST if backend == "gloo" else NODE.replace("GPUDIRECT", "true")
     placement = parse_topology(text.replace("FABRIC", fabric), "x").place(4)
     flow, steps = (
-        Collectives(
-            None, placement, backend=backend, options=CollectiveOptions(algorithm=algorithm, fidelity=each)
-        ).simulate_s(64 * MIB)
+        group_on(placement, backend, algorithm=algorithm, fidelity=each).simulate_s(64 * MIB)
         for each in ("flow", "steps")
     )
     assert flow == pytest.approx(steps, rel=0.02 if algorithm != "tree" else 0.12)
@@ -81,28 +68,13 @@ def test_flow_follows_steps_where_some_boundaries_cross_the_spine(
 def test_a_node_that_differs_does_not_load_its_neighbours_cards_twice() -> None:
     text = NODE.replace("GPUDIRECT", "true").replace("FABRIC", "{kind: flat}")
     odd = text + "degraded: [{node: 2, link: gpu0-nvswitch0, bandwidth: 230GB/s}]\n"
-    times = [
-        Collectives(
-            None, parse_topology(each, "x").place(4), backend="nccl", options=CollectiveOptions(algorithm="ring")
-        )
-        for each in (text, odd)
-    ]
+    times = [group_on(parse_topology(each, "x").place(4), algorithm="ring") for each in (text, odd)]
     plain, other = (each.simulate_s(256 * MIB) for each in times)
     assert other == pytest.approx(plain, rel=0.02)
 
 
 def test_without_gpudirect_bytes_rest_in_host_memory_and_take_longer() -> None:
     assert time_s("{kind: flat}", gpudirect=False) > 1.2 * time_s("{kind: flat}")
-
-
-def test_pxn_lets_every_nic_serve_gpus_that_are_far_from_it() -> None:
-    template = (
-        parse_topology(NODE.replace("FABRIC", "{kind: rail}").replace("GPUDIRECT", "true"), "x").groups[0].template
-    )
-    one_side = ("gpu0", "gpu1")
-    with_pxn, without = (find_channels(template, one_side, network=True, pxn=pxn) for pxn in (True, False))
-    assert with_pxn.bus_bandwidth >= without.bus_bandwidth
-    assert {ring.nic_kind for ring in without.rings} <= {"PIX", "PXB", "PHB", "SYS"}
 
 
 def test_rings_that_cross_over_stay_on_their_rails() -> None:

@@ -14,29 +14,20 @@ from pathlib import Path
 import pytest
 import simpy
 
-from ddpsim.calibrating.calibrate import calibrate
-from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.execute import Collectives
+from ddpsim import Calibration, calibrate, load_topology, read_table
 from ddpsim.collectives.gloo.groups import adapt_to_group
 from ddpsim.collectives.schedules import ring_s
 from ddpsim.errors import CalibrationError, InputError, UnknownNameError
-from ddpsim.jobs.job_options import CollectiveOptions
-from ddpsim.measured import read_table
 from ddpsim.network.fluid import Speed
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement, Topology
-from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
-from tests.ddpsim.collectives.shaped import SHAPED
-
-
-def shaped(ranks: int, delay: str = "0s") -> Placement:
-    return parse_topology(SHAPED.replace("DELAY", delay), "shaped.yaml").place(ranks)
+from tests.ddpsim.collectives.groups import group_on
+from tests.ddpsim.collectives.shaped import shaped
 
 
 def allreduce_s(placement: Placement, size_bytes: int, fidelity: str = "flow", **options: bool) -> float:
-    conditions = CollectiveOptions(fidelity=fidelity, **options)
-    return Collectives(None, placement, backend="gloo", options=conditions).simulate_s(size_bytes)
+    return group_on(placement, "gloo", fidelity=fidelity, **options).simulate_s(size_bytes)
 
 
 def test_figures_measured_on_shaped_links_and_on_loopback() -> None:
@@ -61,17 +52,14 @@ def test_a_small_message_waits_for_a_round_trip_a_step() -> None:
 )
 def test_every_segment_waits_for_its_handshake(size_bytes: int, delay: str, measured_s: float) -> None:
     """`netlab --ranks 2 --rate 500mbit --delay 5ms -- MB -b 1M -e 64M -f 4`, and with 1 ms; torch 2.13, user space."""
-    text = SHAPED.replace("DELAY", delay).replace("1gbit", "500mbit")
-    assert allreduce_s(parse_topology(text, "shaped.yaml").place(2), size_bytes) == pytest.approx(measured_s, rel=0.05)
+    assert allreduce_s(shaped(2, delay, "500mbit"), size_bytes) == pytest.approx(measured_s, rel=0.05)
 
 
 @pytest.mark.parametrize("size_bytes", [65_536, 25 * MIB])
 def test_busy_threads_slow_small_messages_the_same_at_either_fidelity(size_bytes: int) -> None:
     times = []
     for fidelity in ("flow", "steps"):
-        collectives = Collectives(
-            None, load_topology("loopback").place(1, 4), backend="gloo", options=CollectiveOptions(fidelity=fidelity)
-        )
+        collectives = group_on(load_topology("loopback").place(1, 4), "gloo", fidelity=fidelity)
         quiet_s = collectives.simulate_s(size_bytes)
         collectives.network.set_speed(Speed(host=1 / 8))
         times.append((quiet_s, collectives.simulate_s(size_bytes)))
@@ -99,14 +87,11 @@ def test_flow_equals_steps_where_nothing_contends(machine: str, ranks: int, size
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_on_a_fast_network_sums_on_the_processor_set_the_rate(ranks: int, fidelity: str) -> None:
     size_bytes = 512 * MIB
-    fast = SHAPED.replace("DELAY", "0s").replace("1gbit", "800gbit")
     slow_sums = 4e9
-    start = Collectives(None, shaped(ranks), backend="gloo").calibration
+    start = group_on(shaped(ranks), "gloo").calibration
     constants = start.with_values({"gloo.reduce.bandwidth": slow_sums}, source="test")
-    placement = parse_topology(fast, "fast.yaml").place(ranks)
-    took_s = Collectives(
-        None, placement, backend="gloo", options=CollectiveOptions(fidelity=fidelity), calibration=constants
-    ).simulate_s(size_bytes)
+    placement = shaped(ranks, rate="800gbit")
+    took_s = group_on(placement, "gloo", calibration=constants, fidelity=fidelity).simulate_s(size_bytes)
     summed_s = (ranks - 1) / ranks * size_bytes / slow_sums
     assert took_s == pytest.approx(summed_s + start["gloo.launch_s"], rel=0.01)
 
@@ -114,7 +99,7 @@ def test_on_a_fast_network_sums_on_the_processor_set_the_rate(ranks: int, fideli
 @pytest.mark.parametrize(("sm", "passes"), [("V100", 2), (None, 0)])
 def test_tensors_of_a_gpu_are_staged_in_host_memory_both_ways(sm: str | None, passes: int) -> None:
     machine = load_topology("p3.8xlarge" if sm else "loopback").place(1, 2)
-    one = Collectives(None, machine, backend="gloo")
+    one = group_on(machine, "gloo")
     grow_s = one.transport.allreduce(64 * MIB).latency_s - one.transport.allreduce(MIB).latency_s
     staged = one.calibration["gloo.staging.efficiency"] * 12e9
     assert grow_s == pytest.approx(passes * 63 * MIB / staged, abs=1e-12)
@@ -122,41 +107,22 @@ def test_tensors_of_a_gpu_are_staged_in_host_memory_both_ways(sm: str | None, pa
 
 @pytest.mark.parametrize(("size_bytes", "segments"), [(4096, 8), (8 * MIB, 8), (8 * MIB + 1, 12), (100 * MIB, 100)])
 def test_segments_are_at_most_a_mebibyte_and_at_least_two_a_rank(size_bytes: int, segments: int) -> None:
-    transport = Collectives(None, shaped(4), backend="gloo").transport
+    transport = group_on(shaped(4), "gloo").transport
     lane = transport.steps(Operation.ALLREDUCE, size_bytes).lanes[0]
     assert size_bytes / lane.chunk_bytes == pytest.approx(segments)
-
-
-@pytest.mark.parametrize("sizes", [(25 * MIB, 25 * MIB), (8 * MIB, 25 * MIB), (MIB, MIB), (2048, 2048)])
-def test_flow_equals_steps_where_two_share_the_links(sizes: tuple[int, int]) -> None:
-    def ends(fidelity: str) -> list[float]:
-        collectives = Collectives(
-            None, shaped(4, "0.1ms"), backend="gloo", options=CollectiveOptions(fidelity=fidelity)
-        )
-        first = collectives.allreduce(sizes[0])
-        # Two that start at one instant stay in lock step, both waiting for their handshakes while the links idle.
-        collectives.env.run(collectives.env.timeout(0.3e-3))
-        times = []
-        for event in (first, collectives.allreduce(sizes[1])):
-            if not event.processed:
-                collectives.env.run(event)
-            times.append(collectives.env.now)
-        return times
-
-    assert ends("flow") == pytest.approx(ends("steps"), rel=0.05)
 
 
 @pytest.mark.parametrize("fidelity", ["flow", "steps", "closed"])
 def test_a_large_ring_equals_the_closed_form(fidelity: str) -> None:
     placement = shaped(4)
-    efficiency = Collectives(None, placement, backend="gloo").calibration["gloo.efficiency.network"]
+    efficiency = group_on(placement, "gloo").calibration["gloo.efficiency.network"]
     size_bytes = 256 * MIB
     expected = ring_s(4, size_bytes, 0.0, 1 / (1.25e8 * efficiency))
     assert allreduce_s(placement, size_bytes, fidelity) == pytest.approx(expected, rel=0.005)
 
 
 def test_two_small_collectives_in_flight_take_the_time_of_one() -> None:
-    collectives = Collectives(None, shaped(4, "2.5ms"), backend="gloo")
+    collectives = group_on(shaped(4, "2.5ms"), "gloo")
     alone = collectives.estimate_s(65536)
     for event in [collectives.allreduce(65536) for _ in range(2)]:
         collectives.env.run(event)
@@ -185,7 +151,7 @@ def recorded(network: str) -> tuple[Topology, Calibration]:
 def test_two_in_flight_hide_each_others_handshakes(network: str, sizes_mib: list[int], measured_s: float) -> None:
     """`netlab --topology recorded/pair-1ms/topology.yaml -- MB --together 8M,8M`; constants are of other runs."""
     topology, constants = recorded(network)
-    collectives = Collectives(None, topology.place(), backend="gloo", calibration=constants)
+    collectives = group_on(topology.place(), "gloo", calibration=constants)
     env, left, ends = collectives.env, list(sizes_mib), list[float]()
 
     def stream() -> Generator[simpy.Event]:
@@ -199,7 +165,7 @@ def test_two_in_flight_hide_each_others_handshakes(network: str, sizes_mib: list
 
 def test_groups_have_connections_of_their_own() -> None:
     def both_s(*groups: int) -> float:
-        collectives = Collectives(None, shaped(2, "2.5ms"), backend="gloo")
+        collectives = group_on(shaped(2, "2.5ms"), "gloo")
         env = collectives.env
         first = collectives.allreduce(65536, groups[0])
         env.run(env.timeout(1e-3))
@@ -210,7 +176,7 @@ def test_groups_have_connections_of_their_own() -> None:
 
 
 def test_one_rank_takes_a_launch_and_no_link() -> None:
-    collectives = Collectives(None, load_topology("loopback").place(1, 1), backend="gloo")
+    collectives = group_on(load_topology("loopback").place(1, 1), "gloo")
     assert collectives.simulate_s(MIB) == collectives.calibration["gloo.launch_s"]
     assert collectives.network.capacities == {}
 
@@ -218,14 +184,14 @@ def test_one_rank_takes_a_launch_and_no_link() -> None:
 def test_bad_choices_are_named() -> None:
     placement = load_topology("loopback").place(1, 2)
     with pytest.raises(UnknownNameError, match="unknown fidelity 'step'"):
-        Collectives(None, placement, backend="gloo", options=CollectiveOptions(fidelity="step"))
+        group_on(placement, "gloo", fidelity="step")
     with pytest.raises(UnknownNameError, match="unknown backend 'glo'"):
-        Collectives(None, placement, backend="glo")
+        group_on(placement, "glo")
     with pytest.raises(InputError, match="gloo has no algorithm 'tree'"):
-        Collectives(None, placement, backend="gloo", options=CollectiveOptions(algorithm="tree"))
-    gloo = Collectives(None, placement, backend="gloo").calibration
+        group_on(placement, "gloo", algorithm="tree")
+    gloo = group_on(placement, "gloo").calibration
     with pytest.raises(CalibrationError, match="calibration is of gloo"):
-        Collectives(None, placement, backend="nccl", calibration=gloo)
+        group_on(placement, calibration=gloo)
 
 
 def test_a_fitted_launch_is_shared_by_steps_in_groups_of_fewer_ranks() -> None:

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.calibrating.calibrate import calibrate
+from ddpsim import Calibration, calibrate, load_topology, load_workload
 from ddpsim.collectives import schedules
-from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.mpi.decision import ALGORITHMS, pick_algorithm
 from ddpsim.collectives.mpi.transport import MpiTransport
@@ -20,17 +19,14 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.measured import MeasuredRow, MeasuredTable
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
-from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
-from ddpsim.workload.files import load_workload
-from tests.ddpsim.collectives.shaped import SHAPED_100US
+from tests.ddpsim.collectives.groups import group_on
+from tests.ddpsim.collectives.shaped import shaped
 
 
 def collectives(ranks: int, algorithm: str = "auto", fidelity: str = "flow") -> Collectives:
-    placement = parse_topology(SHAPED_100US, "shaped").place(ranks)
-    return Collectives(
-        None, placement, backend="mpi", options=CollectiveOptions(algorithm=algorithm, fidelity=fidelity)
-    )
+    placement = shaped(ranks, "0.1ms")
+    return group_on(placement, "mpi", algorithm=algorithm, fidelity=fidelity)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +119,7 @@ def test_the_flow_takes_what_its_steps_take(operation: Operation, ranks: int, si
 
 
 def test_a_long_message_waits_for_the_receiver_s_answer() -> None:
-    placement = parse_topology(SHAPED_100US, "shaped").place(2)
+    placement = shaped(2, "0.1ms")
     for latency in (1.0, 3.0):
         constants = Calibration.priors("mpi").with_values({"mpi.round_trips": latency}, source="t")
         transport = MpiTransport(placement, constants)
@@ -144,7 +140,7 @@ def test_what_microbench_measured_is_fitted() -> None:
     assert report.calibration.backend == "mpi"
     fitted = MpiTransport(machine.place(1, 2), report.calibration)
     assert fitted.allreduce_s(4096) == pytest.approx(140e-6, rel=0.2)
-    corrected = Collectives(None, machine.place(1, 2), backend="mpi", calibration=report.calibration)
+    corrected = group_on(machine.place(1, 2), "mpi", calibration=report.calibration)
     assert corrected.estimate_s(4 << 20) == pytest.approx(1475e-6, rel=0.01)
 
 

@@ -7,30 +7,19 @@ import pytest
 
 from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.schedules import ring_s
-from ddpsim.errors import InputError, TopologyError, UnknownNameError
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
+from tests.ddpsim.collectives.groups import group_on
+from tests.ddpsim.collectives.shaped import switched
 
-PAIR = """
-name: pair
-node:
-  gpus: {count: 4, model: V100}
-  nvswitch: {links_per_gpu: 1, bandwidth: 20GB/s}
-  pcie: {generation: 3, switches: [{socket: 0, gpus: [0, 1, 2, 3], nics: [0]}]}
-  cpu: {sockets: 1, vendor: intel, model: skylake}
-  nics: [{count: 1, rate: 80Gb/s, kind: infiniband}]
-fabric: {kind: flat}
-"""
+PAIR = switched(4)
 SIZES = (1024, 65536, MIB, 25 * MIB, 512 * MIB)
 
 
 def collectives(placement: Placement, fidelity: str = "flow", algorithm: str = "auto", **more: Any) -> Collectives:
-    calibration = more.pop("calibration", None)
-    options = CollectiveOptions(fidelity=fidelity, algorithm=algorithm, **more)
-    return Collectives(None, placement, backend="nccl", calibration=calibration, options=options)
+    return group_on(placement, fidelity=fidelity, algorithm=algorithm, **more)
 
 
 MACHINES = {
@@ -66,21 +55,6 @@ def test_one_node_standing_for_all_is_exact() -> None:
         assert folded == pytest.approx(expanded, rel=1e-3)
 
 
-@pytest.mark.parametrize("sizes", [(64 * MIB, 64 * MIB), (256 * MIB, 512 * MIB)])
-@pytest.mark.parametrize("machine", ["dgx-1v", "2 dgx-1v"])
-def test_flow_equals_steps_where_two_share_the_links(machine: str, sizes: tuple[int, int]) -> None:
-    def ends(fidelity: str) -> list[float]:
-        both = collectives(MACHINES[machine](), fidelity, "ring")
-        events = [both.allreduce(size) for size in sizes]
-        times = []
-        for event in events:
-            both.env.run(event)
-            times.append(both.env.now)
-        return times
-
-    assert ends("flow") == pytest.approx(ends("steps"), rel=0.05)
-
-
 @pytest.mark.parametrize("fidelity", ["flow", "steps", "closed"])
 def test_a_large_ring_equals_the_closed_form(fidelity: str) -> None:
     placement = parse_topology(PAIR, "pair").place(1)
@@ -111,15 +85,6 @@ def test_small_messages_use_few_channels_and_large_ones_all() -> None:
     channels = [ring.choice(size).channels for size in SIZES]
     assert channels == sorted(channels)
     assert (channels[0], channels[-1]) == (1, 12)
-
-
-def test_back_to_back_and_isolated_differ_by_the_start() -> None:
-    placement = load_topology("dgx-1v").place(1)
-    isolated = collectives(placement)
-    row = collectives(placement, isolated=False)
-    assert isolated.estimate_s(MIB) - row.estimate_s(MIB) == pytest.approx(
-        isolated.calibration["nccl.isolated_s"], rel=0.05
-    )
 
 
 @pytest.mark.parametrize(
@@ -224,21 +189,6 @@ def test_a_tree_between_nodes_moves_what_nccl_has_measured_of_its_channels_and_n
         tree, ring = (collectives(placement, algorithm=name).estimate_s(large) for name in ("tree", "ring"))
         assert large / tree == pytest.approx(8 * channel * 1e9 / 2, rel=0.01)
         assert ring < tree
-
-
-def test_one_gpu_takes_a_launch_and_no_link() -> None:
-    alone = collectives(load_topology("dgx-1v").place(1, 1))
-    assert 0 < alone.simulate_s(25 * MIB) < 5e-5
-    assert alone.broadcast(MIB)
-
-
-def test_what_cannot_run_is_named() -> None:
-    with pytest.raises(UnknownNameError, match="unknown algorithm 'rng'; did you mean ring"):
-        collectives(load_topology("dgx-1v").place(1), algorithm="rng")
-    with pytest.raises(TopologyError, match="nvls cannot run on dgx-1v"):
-        collectives(load_topology("dgx-1v").place(1), algorithm="nvls")
-    with pytest.raises(InputError, match="NCCL needs GPUs"):
-        collectives(load_topology("loopback").place(1, 2))
 
 
 def test_a_broadcast_takes_one_start_and_half_the_steps_of_a_ring() -> None:

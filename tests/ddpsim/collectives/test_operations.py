@@ -6,14 +6,13 @@ import pytest
 import simpy
 
 from ddpsim.collectives import operation_schedules
-from ddpsim.collectives.execute import Collectives
 from ddpsim.errors import InputError, TopologyError
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
-from ddpsim.topology.spec import load_topology, parse_topology
+from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
-from tests.ddpsim.collectives.shaped import SHAPED
+from tests.ddpsim.collectives.groups import group_on
+from tests.ddpsim.collectives.shaped import shaped
 
 HALVES = [Operation.REDUCE_SCATTER, Operation.ALL_GATHER]
 OTHERS = [operation for operation in Operation if operation is not Operation.ALLREDUCE]
@@ -25,12 +24,7 @@ WIRE = 1.25e8 / 1.046
 def seconds(
     placement: Placement, operation: Operation, size_bytes: int, *, backend: str = "nccl", fidelity: str = "flow"
 ) -> float:
-    options = CollectiveOptions(fidelity=fidelity, isolated=False)
-    return Collectives(None, placement, backend=backend, options=options).simulate_s(size_bytes, operation)
-
-
-def lab(ranks: int, delay: str = "0s") -> Placement:
-    return parse_topology(SHAPED.replace("DELAY", delay), "shaped.yaml").place(ranks)
+    return group_on(placement, backend, fidelity=fidelity, isolated=False).simulate_s(size_bytes, operation)
 
 
 @pytest.mark.parametrize("operation", OTHERS)
@@ -48,7 +42,7 @@ def test_flow_equals_steps_over_nccl(machine: str, nodes: int, size_bytes: int, 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_flow_equals_steps_over_gloo(ranks: int, operation: Operation) -> None:
     for size_bytes in (MIB, 32 * MIB):
-        placement = lab(ranks, "0.1ms")
+        placement = shaped(ranks, "0.1ms")
         flow = seconds(placement, operation, size_bytes, backend="gloo")
         steps = seconds(placement, operation, size_bytes, backend="gloo", fidelity="steps")
         assert flow == pytest.approx(steps, rel=0.04)
@@ -59,8 +53,7 @@ def test_flow_equals_steps_over_gloo(ranks: int, operation: Operation) -> None:
 @pytest.mark.parametrize("size_bytes", [8192, 16 * MIB, 1024 * MIB])
 def test_both_halves_of_an_allreduce_take_as_long_and_together_a_start_more(size_bytes: int) -> None:
     placement = load_topology("4xv100-pcie").place(1)
-    options = CollectiveOptions(algorithm="ring", isolated=False)
-    both = Collectives(None, placement, backend="nccl", options=options)
+    both = group_on(placement, algorithm="ring", isolated=False)
     scatter, gather = (both.estimate_s(size_bytes, half) for half in HALVES)
     assert scatter == gather
     protocols = {both.choice(size_bytes, each).protocol for each in (*HALVES, Operation.ALLREDUCE)}
@@ -71,7 +64,7 @@ def test_both_halves_of_an_allreduce_take_as_long_and_together_a_start_more(size
 
 def test_a_chain_takes_its_closed_form() -> None:
     placement, size_bytes = load_topology("4xv100-pcie").place(1), 256 * MIB
-    queued = Collectives(None, placement, backend="nccl", options=CollectiveOptions(isolated=False))
+    queued = group_on(placement, isolated=False)
     demand, get = queued.transport.demand(Operation.REDUCE, size_bytes), queued.calibration
     channels = queued.choice(size_bytes, Operation.REDUCE).channels
     rate = demand.unshared_rate(queued.transport.capacities)
@@ -117,45 +110,37 @@ def test_gloo_moves_what_torchs_operations_do(
 
     Torch 2.13 over links of 200 Mbit/s, in times of the message on the wire.
     """
-    text = SHAPED.replace("DELAY", "0s").replace("1gbit", "200mbit")
-    placement = parse_topology(text, "shaped.yaml").place(ranks)
+    placement = shaped(ranks, rate="200mbit")
     wire_s = size_bytes / (WIRE / 5)
     assert seconds(placement, operation, size_bytes, backend="gloo") / wire_s == pytest.approx(measured, rel=0.09)
 
 
 def test_two_ranks_of_gloo_send_one_after_the_other_and_more_at_once() -> None:
-    two, three = (seconds(lab(ranks), Operation.SENDRECV, 32 * MIB, backend="gloo") for ranks in (2, 3))
+    two, three = (seconds(shaped(ranks), Operation.SENDRECV, 32 * MIB, backend="gloo") for ranks in (2, 3))
     assert two == pytest.approx(2 * three, rel=0.01)
 
 
 def test_a_reduce_scatter_over_gloo_takes_longer_than_an_allreduce() -> None:
     for size_bytes in (4096, 32 * MIB):
         whole, half = (
-            seconds(lab(4), each, size_bytes, backend="gloo")
+            seconds(shaped(4), each, size_bytes, backend="gloo")
             for each in (Operation.ALLREDUCE, Operation.REDUCE_SCATTER)
         )
         assert half > whole
 
 
 def test_other_operations_run_on_rings_whatever_algorithm_allreduces_are_forced_to() -> None:
-    tree = Collectives(
-        None, load_topology("dgx-a100").place(2), backend="nccl", options=CollectiveOptions(algorithm="tree")
-    )
+    tree = group_on(load_topology("dgx-a100").place(2), algorithm="tree")
     assert {tree.choice(size, each).algorithm for size in (1024, MIB, 256 * MIB) for each in RINGS} == {"ring"}
     assert tree.choice(MIB).algorithm == "tree"
 
 
 def test_patterns_have_halves_and_no_sends() -> None:
-    options = CollectiveOptions(algorithm="halving-doubling", isolated=False)
-    pattern = Collectives(None, load_topology("p3.8xlarge").place(2), backend="nccl", options=options)
+    placement = load_topology("p3.8xlarge").place(2)
+    pattern = group_on(placement, algorithm="halving-doubling", isolated=False)
     for half in HALVES:
         assert pattern.estimate_s(MIB, half) < pattern.estimate_s(MIB)
-        stepped = Collectives(
-            None,
-            load_topology("p3.8xlarge").place(2),
-            backend="nccl",
-            options=CollectiveOptions(algorithm="halving-doubling", fidelity="steps"),
-        ).simulate_s(64 * MIB, half)
+        stepped = group_on(placement, algorithm="halving-doubling", fidelity="steps").simulate_s(64 * MIB, half)
         assert stepped == pytest.approx(pattern.estimate_s(64 * MIB, half), rel=0.05)
     for operation in (Operation.SENDRECV, Operation.ALL_TO_ALL):
         with pytest.raises(InputError, match=f"{operation} by halving-doubling"):
@@ -164,8 +149,8 @@ def test_patterns_have_halves_and_no_sends() -> None:
 
 def test_an_all_to_all_takes_its_closed_form_on_one_link_a_rank() -> None:
     """Each rank of a lab has one link: 2/3 of 32 MiB leave by it, after one handshake."""
-    placement = lab(3, "0.1ms")
-    alone = Collectives(None, placement, backend="gloo", options=CollectiveOptions(isolated=False))
+    placement = shaped(3, "0.1ms")
+    alone = group_on(placement, "gloo", isolated=False)
     get = alone.calibration
     handshake_s = get["gloo.step_s"] + get["gloo.round_trips"] * 2 * 1e-4
     wanted = operation_schedules.exchange_pairs_s(3, 32 * MIB, handshake_s, 1 / WIRE) + get["gloo.launch_s"]
@@ -175,18 +160,15 @@ def test_an_all_to_all_takes_its_closed_form_on_one_link_a_rank() -> None:
 def test_an_all_to_all_of_nodes_waits_for_the_network_and_a_lone_node_does_not() -> None:
     """Of 16 GPUs in two nodes each sends half of its message to the other node, whose eight NICs carry 50 GB/s each."""
     size = 256 * MIB
-    one, two = (
-        Collectives(None, load_topology("dgx-h100").place(n), backend="nccl", options=CollectiveOptions(isolated=False))
-        for n in (1, 2)
-    )
+    one, two = (group_on(load_topology("dgx-h100").place(n), isolated=False) for n in (1, 2))
     bytes_s = size / 2 / (two.estimate_s(size, Operation.ALL_TO_ALL) - two.estimate_s(0, Operation.ALL_TO_ALL))
     assert 0.75 * 50e9 < bytes_s < 50e9
     assert one.estimate_s(size, Operation.ALL_TO_ALL) < two.estimate_s(size, Operation.ALL_TO_ALL) / 3
 
 
 def test_an_all_to_all_shares_links_with_what_else_is_sent() -> None:
-    placement, size = lab(3), 32 * MIB
-    both = Collectives(simpy.Environment(), placement, backend="gloo", options=CollectiveOptions(isolated=False))
+    placement, size = shaped(3), 32 * MIB
+    both = group_on(placement, "gloo", env=simpy.Environment(), isolated=False)
     alone_s = both.estimate_s(size, Operation.ALL_TO_ALL)
     ends = [both.run(Operation.ALL_TO_ALL, size), both.run(Operation.ALL_TO_ALL, size)]
     both.env.run(simpy.AllOf(both.env, ends))
@@ -194,7 +176,7 @@ def test_an_all_to_all_shares_links_with_what_else_is_sent() -> None:
 
 
 def test_an_all_to_all_of_too_many_ranks_is_refused() -> None:
-    many = Collectives(None, load_topology("dgx-h100").place(64), backend="nccl")
+    many = group_on(load_topology("dgx-h100").place(64))
     with pytest.raises(TopologyError, match="an all-to-all of 512 ranks; give a group of 256 ranks at most"):
         many.estimate_s(MIB, Operation.ALL_TO_ALL)
 

@@ -9,28 +9,17 @@ from ddpsim.collectives.execute import Collectives
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.schedules import halving_doubling_s, parameter_server_s
 from ddpsim.errors import TopologyError
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology, parse_topology
 from ddpsim.units import MIB
-from tests.ddpsim.collectives.shaped import SHAPED_100US
+from tests.ddpsim.collectives.groups import group_on
+from tests.ddpsim.collectives.shaped import shaped, switched
 
-SWITCHED = """
-name: switched
-node:
-  gpus: {count: 8, model: V100}
-  nvswitch: {links_per_gpu: 1, bandwidth: 20GB/s}
-  pcie: {generation: 3, switches: [{socket: 0, gpus: [0, 1, 2, 3, 4, 5, 6, 7], nics: [0]}]}
-  cpu: {sockets: 1, vendor: intel, model: skylake}
-  nics: [{count: 1, rate: 80Gb/s, kind: infiniband}]
-fabric: {kind: flat}
-"""
+SWITCHED = switched(8)
 
 
 def collectives(placement: Placement, algorithm: str, fidelity: str = "flow", backend: str = "nccl") -> Collectives:
-    return Collectives(
-        None, placement, backend=backend, options=CollectiveOptions(algorithm=algorithm, fidelity=fidelity)
-    )
+    return group_on(placement, backend, algorithm=algorithm, fidelity=fidelity)
 
 
 def test_large_messages_take_the_closed_forms_on_a_switch() -> None:
@@ -63,7 +52,7 @@ def test_servers_on_every_node_take_the_closed_forms(fidelity: str) -> None:
 @pytest.mark.parametrize("fidelity", ["flow", "steps"])
 @pytest.mark.parametrize("size", [1024, 64 * MIB])
 def test_gloo_patterns_take_the_closed_forms(fidelity: str, size: int) -> None:
-    placement = parse_topology(SHAPED_100US, "shaped.yaml").place(4)
+    placement = shaped(4, "0.1ms")
     naive = collectives(placement, "gather-broadcast", fidelity, "gloo")
     get = naive.calibration
     beta = 1 / (1.25e8 * get["gloo.efficiency.network"])
@@ -75,17 +64,13 @@ def test_gloo_patterns_take_the_closed_forms(fidelity: str, size: int) -> None:
 
 
 def test_measured_rows_of_the_backends_own_choice_do_not_correct_a_forced_pattern() -> None:
-    placement = parse_topology(SHAPED_100US, "shaped.yaml").place(4)
+    placement = shaped(4, "0.1ms")
     start = collectives(placement, "auto", backend="gloo").calibration
     curve = Curve(placement.topology.fingerprint(), 4, 1, (CurvePoint(1024, 1.0), CurvePoint(MIB, 2.0)))
     bent = replace(start, curves=(curve,))
     for algorithm, expected in (("auto", 2.0), ("ring", 2.0), ("gather-broadcast", None)):
-        found = Collectives(
-            None, placement, backend="gloo", options=CollectiveOptions(algorithm=algorithm), calibration=bent
-        ).estimate_s(MIB)
-        plain = Collectives(None, placement, backend="gloo", options=CollectiveOptions(algorithm=algorithm)).estimate_s(
-            MIB
-        )
+        found = group_on(placement, "gloo", calibration=bent, algorithm=algorithm).estimate_s(MIB)
+        plain = group_on(placement, "gloo", algorithm=algorithm).estimate_s(MIB)
         assert found == pytest.approx(expected or plain)
 
 
@@ -95,15 +80,6 @@ def test_flow_agrees_with_steps(algorithm: str) -> None:
     for size in (65536, 256 * MIB):
         flow = collectives(placement, algorithm).simulate_s(size)
         assert flow == pytest.approx(collectives(placement, algorithm, "steps").simulate_s(size), rel=0.12)
-
-
-def test_two_levels_beat_sending_all_to_one_and_halving_beats_the_ring_for_small_messages() -> None:
-    placement = load_topology("dgx-1v").place(4)
-    times = {name: collectives(placement, name).simulate_s(64 * MIB) for name in PATTERNS}
-    assert times["two-level"] < times["gather-broadcast"] / 4
-    switched = parse_topology(SWITCHED, "switched").place(4)
-    small = {name: collectives(switched, name).simulate_s(1024) for name in ("halving-doubling", "ring", "two-level")}
-    assert small["halving-doubling"] < small["two-level"]
 
 
 def test_two_levels_across_many_nodes_by_tree_for_small_messages_by_ring_for_large_ones() -> None:

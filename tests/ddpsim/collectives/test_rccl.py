@@ -7,16 +7,16 @@ from itertools import pairwise
 
 import pytest
 
-from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.channels import find_channels
-from ddpsim.collectives.execute import Collectives, make_transport
+from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.nccl.rccl import ALL_PAIRS_BYTES
 from ddpsim.collectives.patterns import PATTERNS
 from ddpsim.collectives.transport import Transport
-from ddpsim.errors import CalibrationError, InputError, TopologyError
+from ddpsim.errors import InputError, TopologyError
 from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.operations import Operation
 from ddpsim.topology.spec import load_topology, parse_topology
+from tests.ddpsim.collectives.groups import group_on
 
 MIB = 1 << 20
 
@@ -107,27 +107,8 @@ def test_patterns_that_no_library_picks_run_over_xgmi(pattern: str) -> None:
 @pytest.mark.parametrize("size", [MIB, 64 * MIB])
 def test_single_transfers_take_what_flows_do(size: int) -> None:
     placement = load_topology("mi300x-8").place()
-    flow, steps = (
-        Collectives(None, placement, backend="nccl", options=CollectiveOptions(fidelity=fidelity)).simulate_s(size)
-        for fidelity in ("flow", "steps")
-    )
+    flow, steps = (group_on(placement, fidelity=fidelity).simulate_s(size) for fidelity in ("flow", "steps"))
     assert steps == pytest.approx(flow, rel=0.15)
-
-
-def test_constants_of_nccl_are_refused_on_amd_and_the_other_way_round() -> None:
-    amd, nvidia = load_topology("mi300x-8").place(), load_topology("dgx-h100").place()
-    with pytest.raises(CalibrationError, match="the calibration is of nccl, the process group is rccl"):
-        make_transport(amd, "nccl", Calibration.priors("nccl"))
-    with pytest.raises(CalibrationError, match="the calibration is of rccl, the process group is nccl"):
-        make_transport(nvidia, "nccl", Calibration.priors("rccl"))
-    with pytest.raises(InputError, match="RCCL needs AMD's GPUs, dgx-h100 has H100"):
-        make_transport(nvidia, "rccl")
-
-
-@pytest.mark.parametrize("algorithm", ["nvls", "nvls_tree"])
-def test_a_reduction_in_a_switch_cannot_run_on_a_mesh(algorithm: str) -> None:
-    with pytest.raises(TopologyError, match=f"{algorithm} cannot run on mi300x-8"):
-        transport("mi300x-8", algorithm=algorithm)
 
 
 def test_sends_from_each_to_each_cannot_run_on_nvidias_gpus() -> None:

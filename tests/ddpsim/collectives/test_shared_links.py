@@ -8,12 +8,11 @@ from itertools import product
 import pytest
 import simpy
 
-from ddpsim.collectives.execute import Collectives
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.graph import Placement
-from ddpsim.topology.spec import load_topology, parse_topology
+from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
-from tests.ddpsim.collectives.shaped import SHAPED_100US
+from tests.ddpsim.collectives.groups import group_on
+from tests.ddpsim.collectives.shaped import shaped
 from tests.profile import LARGE
 
 SIZES = (MIB // 4, MIB, 5 * MIB, 25 * MIB, 48 * MIB, 96 * MIB)
@@ -25,14 +24,14 @@ OFFSETS = (0.0, 0.13, 0.5)
 @cache
 def placed(machine: str) -> tuple[Placement, str]:
     if machine == "gloo":
-        return parse_topology(SHAPED_100US, "shaped.yaml").place(4), "gloo"
+        return shaped(4, "0.1ms"), "gloo"
     name, _, nodes = machine.partition(" x")
     return load_topology(name).place(int(nodes or 1)), "nccl"
 
 
 def times_s(machine: str, fidelity: str, sizes: tuple[int, int], offset: float) -> list[float]:
     placement, backend = placed(machine)
-    both = Collectives(None, placement, backend=backend, options=CollectiveOptions(fidelity=fidelity, algorithm="ring"))
+    both = group_on(placement, backend, fidelity=fidelity, algorithm="ring")
     took = [0.0, 0.0]
 
     def start(index: int, at_s: float) -> simpy.events.ProcessGenerator:
@@ -101,9 +100,7 @@ def test_equal_pairs_apart_keep_their_phase_where_all_hops_are_alike(size: int, 
     # Their steps have one period: they meet at each or at none, where the fluid form takes the average of both.
     machine = "dgx-a100"
     placement, backend = placed(machine)
-    at_none_s = Collectives(None, placement, backend=backend, options=CollectiveOptions(algorithm="ring")).estimate_s(
-        size
-    )
+    at_none_s = group_on(placement, backend, algorithm="ring").estimate_s(size)
     at_each_s = max(times_s(machine, "steps", (size, size), 0.0))
     for fidelity in ("flow", "steps"):
         for took_s in times_s(machine, fidelity, (size, size), offset):

@@ -3,12 +3,8 @@
 import pytest
 
 from ddpsim.collectives.switch_search import find_switch_graph
-from ddpsim.topology.graph import NodeTemplate
-from ddpsim.topology.spec import load_topology, parse_topology
-
-
-def template(name: str) -> NodeTemplate:
-    return load_topology(name).groups[0].template
+from ddpsim.topology.spec import parse_topology
+from tests.ddpsim.topology.templates import template_named
 
 
 @pytest.mark.parametrize(
@@ -27,7 +23,7 @@ def template(name: str) -> NodeTemplate:
 def test_every_gpu_or_every_nics_nearest_is_a_head(
     name: str, gpus: int, network: bool, heads: int, inside: float, across: float
 ) -> None:
-    node = template(name)
+    node = template_named(name)
     found = find_switch_graph(node, [gpu.name for gpu in node.gpus[:gpus]], network=network)
     assert found is not None
     assert len(set(found.heads)) == heads
@@ -50,10 +46,10 @@ node:
 
 @pytest.mark.parametrize(("name", "network"), [("dgx-1v", False), ("dgx-1v", True), ("gh200-quad", False)])
 def test_without_a_switch_nothing_reduces_in_one(name: str, network: bool) -> None:
-    node = template(name)
+    node = template_named(name)
     assert find_switch_graph(node, [gpu.name for gpu in node.gpus], network=network) is None
 
 
 def test_one_nic_makes_one_head_which_is_too_few() -> None:
-    node = template("p5.48xlarge")
+    node = template_named("p5.48xlarge")
     assert find_switch_graph(node, ["gpu0"], network=True) is None

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ddpsim.collectives.execute import Collectives
-from ddpsim.collectives.schedules import MOST_TRANSFERS, refuse_too_many
-from ddpsim.errors import InputError
-from ddpsim.jobs.job_options import CollectiveOptions
+from ddpsim import InputError, Options, load_topology, load_workload
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
-from ddpsim.topology.spec import load_topology
-from ddpsim.workload.files import load_workload
+from tests.ddpsim.collectives.groups import group_on
 
 MIB = 1 << 20
 
@@ -33,17 +28,10 @@ def test_what_is_counted_before_is_what_is_made(
     counted: list[int] = []
     for place in ("steps", "nccl.steps", "nccl.tree_steps", "nccl.switch_steps"):
         monkeypatch.setattr(f"ddpsim.collectives.{place}.refuse_too_many", counted.append)
-    options = CollectiveOptions(fidelity="steps", algorithm=algorithm)
-    collectives = Collectives(None, load_topology(machine).place(nodes), backend="nccl", options=options)
+    collectives = group_on(load_topology(machine).place(nodes), fidelity="steps", algorithm=algorithm)
     made = collectives.transport.steps(Operation.ALLREDUCE, MIB).transfers
     collectives.allreduce(MIB)
     assert set(counted) == {made}
-
-
-def test_the_bounds_are_told_with_a_remedy() -> None:
-    refuse_too_many(MOST_TRANSFERS)
-    with pytest.raises(InputError, match=r"has 60,001 single transfers, at most 60,000 .*; use `fidelity=flow`"):
-        refuse_too_many(MOST_TRANSFERS + 1)
 
 
 def test_a_run_is_counted_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,12 @@ from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import ChannelSchedule, Connection, Steps
 from ddpsim.collectives.tree_schedules import tree, tree_s
 from ddpsim.collectives.trees import double_binary_tree
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
+from tests.ddpsim.collectives.groups import group_on
 
 ALPHA, BETA = 5e-6, 1e-9
 SIZE = 64e6
@@ -86,9 +86,7 @@ def placed(machine: str) -> Placement:
 
 
 def collectives(machine: str, algorithm: str, fidelity: str) -> Collectives:
-    return Collectives(
-        None, placed(machine), backend="nccl", options=CollectiveOptions(algorithm=algorithm, fidelity=fidelity)
-    )
+    return group_on(placed(machine), algorithm=algorithm, fidelity=fidelity)
 
 
 LONG = [("dgx-h100 x2", "tree", 25 * MIB), ("dgx-a100", "tree", 25 * MIB), ("dgx-1v x4", "tree", 25 * MIB)]

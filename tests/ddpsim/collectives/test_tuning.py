@@ -137,13 +137,20 @@ def test_documented_shares_of_ll_trees_and_switches() -> None:
         assert entry(shape, NVLS, SIMPLE)[1] == pytest.approx(bus * 8 / 14)
 
 
-def test_a_large_simple_ring_of_volta_pays_more_than_one_of_ampere() -> None:
-    shape = replace(TWO_A100, sm=70)
+@pytest.mark.parametrize(
+    ("shape", "size", "factor"),
+    [
+        (TWO_A100, 1 << 20, 1.4),
+        (replace(TWO_A100, sm=70), 1 << 20, 1.9),
+        (replace(TWO_A100, sm=70), 1024, 1.0),
+        # Before 2.23 the plateau begins at 4 KiB a rank.
+        (replace(TWO_A100, version=2019), 65535, 1.0),
+        (replace(TWO_A100, version=2019), 65536, 1.9),
+    ],
+)
+def test_a_large_simple_ring_over_nodes_pays_more_latency(shape: Shape, size: int, factor: float) -> None:
     simple = next(e for e in table(shape) if (e.algorithm, e.protocol) == (RING, SIMPLE))
-    assert time_us(simple, shape, 1 << 20) == pytest.approx(
-        1.9 * simple.latency_us + (1 << 20) / 1e3 / simple.bandwidth
-    )
-    assert time_us(simple, shape, 1024) == pytest.approx(simple.latency_us + 1.024 / simple.bandwidth)
+    assert time_us(simple, shape, size) == pytest.approx(factor * simple.latency_us + size / 1000 / simple.bandwidth)
 
 
 TWO_H100 = replace(TWO_A100, channel_bandwidth=48.0, tree_bandwidth=48.0, sm=90, nvls=InSwitch(8, 40.0, 48.0))
@@ -187,14 +194,6 @@ def test_in_switch_trees_between_nodes(version: int, nodes: int, latency_us: flo
     assert entry(shape, NVLS_TREE, SIMPLE) == pytest.approx((latency_us, bandwidth))
 
 
-def test_a_simple_rings_plateau_begins_at_4_kib_a_rank_before_2_23() -> None:
-    shape = replace(TWO_A100, version=2019)
-    simple = next(e for e in table(shape) if (e.algorithm, e.protocol) == (RING, SIMPLE))
-    for size, factor in ((65535, 1.0), (65536, 1.9)):
-        expected = factor * simple.latency_us + size / 1000 / simple.bandwidth
-        assert time_us(simple, shape, size) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize(
     ("sm", "nodes", "protocol", "channel"),
     [(80, 2, SIMPLE, 23.6), (80, 4, LL128, 17.8), (90, 2, LL128, 36.7), (100, 2, SIMPLE, 42.8), (100, 9, SIMPLE, 24.0)],
@@ -217,12 +216,6 @@ def test_pcie_machines_and_old_versions_lack_entries() -> None:
     assert {e.protocol for e in table(without)} == {LL, SIMPLE}
     ancient = Shape(4, 1, 1, 12.0, 12.0, sm=70, nvlink=False, ll128=False, version=2003)
     assert {e.algorithm for e in table(ancient)} == {RING}
-
-
-def test_a_large_simple_ring_over_nodes_pays_more_latency() -> None:
-    simple = next(e for e in table(TWO_A100) if (e.algorithm, e.protocol) == (RING, SIMPLE))
-    size = 1 << 20
-    assert time_us(simple, TWO_A100, size) == pytest.approx(1.4 * simple.latency_us + size / 1000 / simple.bandwidth)
 
 
 @pytest.mark.parametrize(

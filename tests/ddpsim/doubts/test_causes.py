@@ -7,18 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.collectives.calibration import Calibration
+from ddpsim import Calibration, Options, load_topology, load_workload
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.doubts.causes import doubts_of, pace_of
 from ddpsim.doubts.constants import doubt_of
 from ddpsim.doubts.spreads import DDP_HOST, PACE
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import gain_band, predict
-from ddpsim.simulation import Options
-from ddpsim.topology.spec import load_topology
 from ddpsim.workload.anchors import TERM_SHARES, Anchor
 from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
-from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_named
 from ddpsim.workload.optimizers import optimizer_named
 from ddpsim.workload.profile import Phase

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from ddpsim import Calibration, load_topology
 from ddpsim.collectives.bands import band_factors
-from ddpsim.collectives.calibration import Calibration
 from ddpsim.doubts.collectives import RACK, band, factors, family
 from ddpsim.doubts.spreads import COLLECTIVES
-from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
 
 START = Calibration.priors("nccl")

@@ -6,15 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.collectives.calibration import Calibration
+from ddpsim import Calibration, Options, load_workload
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.collisions import collisions
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.topology.dump import document_of
 from ddpsim.topology.spec import parse_topology, topology_from_document
 from ddpsim.units import MIB
-from ddpsim.workload.files import load_workload
 
 SIZES = [MIB, 25 * MIB]
 NAME = "ECMP collisions"

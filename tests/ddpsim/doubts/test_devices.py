@@ -4,19 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.collectives.calibration import Calibration
+from ddpsim import Calibration, Options, load_topology, load_workload
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.nccl.paths_taken import paths_taken
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.devices import far_from_nics
 from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.topology.far_gpus import farthest_from_nics
 from ddpsim.topology.graph import Placement
-from ddpsim.topology.spec import load_topology
 from ddpsim.units import GIB, MIB
-from ddpsim.workload.files import load_workload
 
 MACHINE = load_topology("2x4a100-1nic")
 FAR = replace(MACHINE, visible_devices=(2, 3))

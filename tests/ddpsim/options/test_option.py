@@ -8,10 +8,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ddpsim.bucketing import BucketCaps
+from ddpsim import BucketCaps, InputError
 from ddpsim.cli.expand import OnlyFields, expand
 from ddpsim.cli.flags import error_in_flags, flags_of
-from ddpsim.errors import InputError
 from ddpsim.jobs.job import Job
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.arguments import format_arguments

@@ -2,9 +2,8 @@
 
 import pytest
 
-from ddpsim.errors import InputError
+from ddpsim import InputError, load_topology
 from ddpsim.simulation import Options, simulate
-from ddpsim.topology.spec import load_topology
 from ddpsim.workload.replayed import single_clock
 from tests.ddpsim.simulation.builders import workload
 

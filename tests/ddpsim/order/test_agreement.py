@@ -24,25 +24,13 @@ def test_tau_equals_its_definition_over_common_parameters(first, second, some, o
     assert kendall_tau(first[:some], second[:others]) == pytest.approx(by_pairs(first[:some], second[:others]))
 
 
-@given(st.lists(st.integers(), unique=True, min_size=2))
-def test_tau_of_equal_and_reversed_orders(order):
-    assert kendall_tau(order, order) == 1
-    assert kendall_tau(order, order[::-1]) == -1
-
-
 @given(strategies.groups(), st.data())
 def test_plan_tau_counts_pairs_of_different_buckets(groups, data):
     order = data.draw(st.permutations([i for group in groups for i in group]))
+    order = order[: data.draw(st.integers(0, len(order)))]
     bucket = {i: n for n, group in enumerate(groups) for i in group}
     signs = [1 if bucket[a] < bucket[b] else -1 for a, b in combinations(order, 2) if bucket[a] != bucket[b]]
     assert plan_tau(groups, order) == pytest.approx(sum(signs) / len(signs) if signs else 1.0)
-
-
-def test_plan_tau_ignores_order_inside_buckets():
-    groups = [(0, 1, 2), (3, 4)]
-    assert plan_tau(groups, [2, 0, 1, 4, 3]) == 1
-    assert plan_tau(groups, [3, 4, 0, 1, 2]) == -1
-    assert plan_tau(groups, [2, 4]) == 1
 
 
 def test_a_report_finds_the_ranks_and_iterations_that_disagree():

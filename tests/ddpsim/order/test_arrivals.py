@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsim.order.arrivals import Arrivals, arrivals_of, from_times
-from ddpsim.trace.records import Gradient, Iteration, Trace
+from ddpsim.trace.records import Gradient, Trace
+from tests.traces import example_trace
 
 
 @given(st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), min_size=1))
@@ -26,11 +28,8 @@ def test_arrivals_of_a_trace_are_those_of_synced_iterations():
     def iteration(rank, index, synced):
         hooks = [(1, 5.0), (0, 5.5), (2, 5.25)]
         gradients = tuple(Gradient(parameter=i, hook_s=t, ready_s=t + 1) for i, t in hooks)
-        zero = dict.fromkeys(
-            ("forward_s", "backward_compute_s", "exposed_comm_s", "buffer_broadcast_s", "optimizer_s"), 0.0
-        )
-        times = {"start_s": 4.0, "end_s": 7.0}
-        return Iteration(rank=rank, index=index, **times, **zero, synced=synced, gradients=gradients)
+        record = example_trace(world_size=1, iterations=1).iterations[0]
+        return replace(record, rank=rank, index=index, start_s=4.0, end_s=7.0, synced=synced, gradients=gradients)
 
     trace = Trace(2, "gloo", [iteration(0, 0, True), iteration(1, 0, True), iteration(0, 1, False)])
     assert arrivals_of(trace) == [Arrivals(rank, 0, (1, 2, 0), (0.0, 0.25, 0.5)) for rank in (0, 1)]

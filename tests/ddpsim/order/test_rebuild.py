@@ -110,15 +110,6 @@ def test_a_predictor_of_ten_lines_will_do():
     assert run([orders], [OrderPolicy(8, Once(3), MedianReady())]) == [Rebuilt(3, BACKWARDS)]
 
 
-def test_a_predictor_that_forgets_parameters_is_told_so():
-    class Short(MeanReady):
-        def predict(self):
-            return [1.0]
-
-    with pytest.raises(InputError, match=r"Short.predict\(\) gave 1 times for 8 parameters; return one for each"):
-        OrderPolicy(8, predictor=Short()).expected()
-
-
 def test_ranks_confer_once_after_a_backward_though_asked_before_each_forward():
     policy = OrderPolicy(8, OnDrift(every=1))
     assert not policy.due()

@@ -1,47 +1,34 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsim.order.traces import fit_document, held_back_s, plan_fits
-from ddpsim.trace.records import BucketTimes, Gradient, Iteration, Trace
+from ddpsim.trace.records import Gradient, Trace
+from tests.traces import example_trace
+
+ITERATION = example_trace(world_size=1, iterations=1).iterations[0]
 
 
 def bucket(index, parameters, ready_s):
-    later = dict.fromkeys(("launched_s", "started_s", "finished_s", "written_s"), 9.0)
-    return BucketTimes(index=index, size_bytes=4, parameters=parameters, ready_s=ready_s, wire_s=None, **later)
+    return replace(ITERATION.buckets[0], index=index, parameters=parameters, ready_s=ready_s)
 
 
 def iteration(index, times, groups, synced=True):
     """An iteration whose gradients come at `times`, by registration index."""
-    zero = dict.fromkeys(
-        ("forward_s", "backward_compute_s", "exposed_comm_s", "buffer_broadcast_s", "optimizer_s"), 0.0
-    )
-    return Iteration(
-        rank=0,
-        index=index,
-        start_s=0.0,
-        end_s=10.0,
-        **zero,
-        synced=synced,
-        buckets=tuple(bucket(n, group, max(times[i] for i in group)) for n, group in enumerate(groups)),
-        gradients=tuple(Gradient(parameter=i, hook_s=t, ready_s=t) for i, t in enumerate(times)),
-    )
+    buckets = [bucket(n, group, max(times[i] for i in group)) for n, group in enumerate(groups)]
+    gradients = [Gradient(parameter=i, hook_s=t, ready_s=t) for i, t in enumerate(times)]
+    return replace(ITERATION, index=index, synced=synced, buckets=tuple(buckets), gradients=tuple(gradients))
 
 
 def test_a_plan_that_fits_and_one_that_does_not():
     groups = [(3, 2), (1, 0)]
-    trace = Trace(
-        1,
-        "gloo",
-        [
-            iteration(0, [4.0, 3.0, 2.0, 1.0], groups),
-            iteration(1, [1.0, 2.0, 3.0, 5.0], groups),
-            iteration(2, [1.0, 2.0, 3.0, 5.0], groups, synced=False),
-        ],
-    )
-    fits = plan_fits(trace)
+    orders = [4.0, 3.0, 2.0, 1.0], [1.0, 2.0, 3.0, 5.0], [1.0, 2.0, 3.0, 5.0]
+    records = [iteration(index, times, groups, synced=index < 2) for index, times in enumerate(orders)]
+    fits = plan_fits(Trace(1, "gloo", records))
     assert [(fit.tau, fit.held_back_s) for fit in fits] == [(1, 0), (-1, 3.0)]
     document = fit_document(fits)
     assert document["kendall_tau"] == 0

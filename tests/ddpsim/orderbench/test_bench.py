@@ -8,16 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddpsim import shipped
+from ddpsim import Calibration, load_topology, shipped
 from ddpsim.bucketing import Parameter
-from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import WorkloadError
 from ddpsim.jobs.simulated import Options
 from ddpsim.order.predictors import MeanReady
 from ddpsim.orderbench import Bench, BenchMachine, bench
 from ddpsim.orderbench.bootstrap import relative_difference
 from ddpsim.orderbench.replaying import replayed
-from ddpsim.topology.spec import load_topology
 from ddpsim.workload.order_trace import OrderTrace, load_order_trace, order_trace_document, save_order_trace
 from ddpsim.workload.profile import Phase, Workload
 

@@ -1,15 +1,11 @@
 import pytest
 
-from ddpsim.errors import InputError
+from ddpsim import InputError, Options, compare, load_topology, load_workload
 from ddpsim.planning.advice import advise
 from ddpsim.planning.break_even import HIDDEN, Search, check_bound
-from ddpsim.planning.compare import compare
 from ddpsim.planning.rows import WORTH_IT
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.topology.link_rates import with_link_rate
-from ddpsim.topology.spec import load_topology
-from ddpsim.workload.files import load_workload
 
 MACHINE = load_topology("p3.16xlarge")
 

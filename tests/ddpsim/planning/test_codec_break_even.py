@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ddpsim.collectives.calibration import Calibration
-from ddpsim.errors import InputError, UnknownNameError
+from ddpsim import Calibration, Options, load_topology, load_workload
 from ddpsim.planning.codec_break_even import codec_rows
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.topology.link_rates import NIC, with_link_rate
-from ddpsim.topology.spec import load_topology
-from ddpsim.workload.files import load_workload
 
 MLP, LAB = load_workload("mlp"), load_topology("lab-flat")
 
@@ -42,10 +38,3 @@ def test_dear_encoding_moves_the_break_even_down_and_what_is_measured_narrows_th
     assert known.measured
     assert slow.rate_Bps < known.rate_Bps
     assert known.rate_high_Bps / known.rate_low_Bps < prior.rate_high_Bps / prior.rate_low_Bps
-
-
-def test_one_node_and_unknown_schemes_are_refused():
-    with pytest.raises(InputError, match="one node of lab-flat send nothing over a NIC"):
-        list(codec_rows(MLP, LAB, ["fp16"], nodes=1))
-    with pytest.raises(UnknownNameError, match="fp61"):
-        list(codec_rows(MLP, LAB, ["fp61"], nodes=4))

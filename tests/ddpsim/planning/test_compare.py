@@ -2,15 +2,13 @@ import dataclasses
 
 import pytest
 
+from ddpsim import compare, load_topology, load_workload
 from ddpsim.errors import InputError, UnknownNameError
-from ddpsim.planning.compare import compare
 from ddpsim.planning.goal import RateGoal
 from ddpsim.planning.prices import Price
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import predict
 from ddpsim.topology.link_rates import with_link_rate
-from ddpsim.topology.spec import load_topology
-from ddpsim.workload.files import load_workload
 
 PRICES = {"dgx-1v": Price(10.0, "USD", "2026-11-22"), "dgx-a100": Price(30.0, "USD", "2026-11-22")}
 

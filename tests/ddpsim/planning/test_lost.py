@@ -7,15 +7,12 @@ from itertools import product
 
 import pytest
 
-from ddpsim.collectives.calibration import Calibration
+from ddpsim import Calibration, Options, Prediction, load_topology
 from ddpsim.doubts.causes import HOST_COSTS
 from ddpsim.planning.bound import bound_of, describe_bound
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import predict
-from ddpsim.prediction.prediction import Prediction
-from ddpsim.simulation import Options
 from ddpsim.topology.link_rates import with_link_rate
-from ddpsim.topology.spec import load_topology
 from tests.profile import LARGE
 
 FREE = 2e-9

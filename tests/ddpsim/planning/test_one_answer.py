@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from ddpsim import compare, load_topology, load_workload, plan, predict, save_workload, sweep
-from ddpsim.bucketing import BucketCaps
+from ddpsim import BucketCaps, Options, compare, load_topology, load_workload, plan, predict, save_workload, sweep
 from ddpsim.cli.app import run
 from ddpsim.report import compare_report, plan_report
-from ddpsim.simulation import Options
 
 MACHINES = ("dgx-1v", "dgx-a100", "dgx-h100")
 CAP = 25.0

@@ -3,20 +3,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ddpsim import Calibration, Options, load_topology, load_workload, plan, sweep
 from ddpsim.bucketing import BucketCaps, unused_plan
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.cli.plan_text import text
-from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.ddp_costs import remove_overlap_costs
 from ddpsim.planning import best_buckets
 from ddpsim.planning.best_buckets import TELLING, TriedBuckets, pipeline_plan
-from ddpsim.planning.planner import plan
 from ddpsim.planning.rows import PlanReport, PlanRow
-from ddpsim.planning.sweep import sweep
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
-from ddpsim.topology.spec import load_topology
-from ddpsim.workload.files import load_workload
 from tests.ddpsim.simulation.builders import workload
 
 LOOPBACK = load_topology("loopback")
@@ -41,14 +36,6 @@ def test_a_plan_is_never_slower_than_the_default_or_any_uniform_cap():
 def firm(row):
     """Return `row` as if its gain were out of doubt."""
     return replace(row, gain_low=min(row.gain, 0.01))
-
-
-def test_a_gain_under_one_percent_keeps_the_default():
-    source = workload(gradients=10, size=100, backward=1.0)
-    row = plan(source, [LOOPBACK], gpus_per_node=2).rows[0]
-    assert row.keep_default
-    assert row.document()["torch"] == "DistributedDataParallel(model)"
-    assert row.document()["gain"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -174,23 +161,6 @@ def test_what_is_advised_has_the_band_of_its_own_prediction():
         assert (found["low_s"], found["high_s"]) == pytest.approx((right["low_s"], right["high_s"]), rel=ROUNDING)
 
 
-def test_a_sweep_is_in_order_and_equals_single_predictions():
-    source = workload()
-    caps = [BucketCaps(bucket_cap_mb=cap) for cap in (1, 4)]
-    predictions = list(sweep(source, LOOPBACK, nodes=[None], caps=caps, gpus_per_node=3))
-    assert [p.options.caps.bucket_cap_mb for p in predictions] == [1, 4]
-    single = predict(source, LOOPBACK, gpus_per_node=3, options=Options(caps=caps[1]))
-    assert predictions[1].document() == single.document()
-
-
-def test_the_breakdown_of_a_prediction_sums_to_its_iteration():
-    document = predict(workload(iterations=5, jitter=0.2), LOOPBACK, gpus_per_node=2).document()
-    parts = ("forward_s", "backward_compute_s", "exposed_comm_s", "buffer_broadcast_s", "ddp_overhead_s", "optimizer_s")
-    assert sum(document[part] for part in parts) == pytest.approx(document["iteration_s"])
-    assert document["iteration_low_s"] <= document["iteration_s"] <= document["iteration_high_s"]
-    assert document["scaling_efficiency"] == pytest.approx(document["local_s"] / document["iteration_s"])
-
-
 def test_a_workload_without_jitter_has_one_period():
     for device in ("cpu", "V100"):
         source = workload(device=device, buffers=2)
@@ -252,6 +222,10 @@ def test_compressed_buckets_are_planned_from_caps_alone():
 def test_the_star_stands_where_the_advice_is():
     kept = plan(workload(gradients=10, size=100, backward=1.0), [LOOPBACK], gpus_per_node=2).rows[0]
     assert kept.keep_default
-    assert kept.cap_mb == 25
+    assert (kept.cap_mb, kept.document()["torch"], kept.document()["gain"]) == (
+        25,
+        "DistributedDataParallel(model)",
+        0.0,
+    )
     [row] = map(firm, plan(load_workload("bert-large@a100-amp-b8"), [load_topology("dgx-a100")], nodes=[1]).rows)
     assert dict(row.sweep)[row.cap_mb] == pytest.approx(row.chosen.iteration_s, rel=1e-12)

@@ -1,12 +1,9 @@
 import pytest
 
-from ddpsim.bucketing import BucketCaps
+from ddpsim import BucketCaps, Options, load_topology, load_workload
 from ddpsim.collectives.ddp_costs import remove_overlap_costs
 from ddpsim.planning.savings import WHERE, savings
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
-from ddpsim.topology.spec import load_topology
-from ddpsim.workload.files import load_workload
 
 
 def step(machine, calibration=None, **caps):
@@ -34,8 +31,3 @@ def test_one_bucket_saves_launches_and_loses_by_the_bytes_of_its_last():
     assert min(parts, key=parts.get) == "last_bucket"
     assert parts["last_bucket"] < 0
     assert parts["last_bucket"] == pytest.approx(default.iteration_s - one.iteration_s, rel=0.5)
-
-
-def test_a_step_saves_nothing_over_itself():
-    default = step("dgx-1v")
-    assert all(each.seconds == 0 for each in savings(default, default))

@@ -5,12 +5,8 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 
-from ddpsim.bucketing import BucketCaps
-from ddpsim.collectives.calibration import Calibration
+from ddpsim import BucketCaps, Calibration, Options, load_topology, load_workload
 from ddpsim.planning.sweep import SweepRequest, points_of
-from ddpsim.simulation import Options
-from ddpsim.topology.spec import load_topology
-from ddpsim.workload.files import load_workload
 
 
 def test_keys_tell_points_and_questions_apart_and_are_the_same_elsewhere() -> None:

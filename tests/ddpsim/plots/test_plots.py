@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
@@ -29,7 +30,8 @@ CAPS = CapCurve([(1, 0.1), (5, 0.09), (25, 0.12)], 0.11, (25, 0.11))
 STACKS = (StackedBar("x", (("f", 0.4), ("b", 0.6))), StackedBar("y", (("f", 0.4),), 0.3, 0.6, 0.5))
 BARS = Chart("bars", Axis(""), Axis("share"), bars=STACKS)
 BOXES = Chart("boxes", Axis("MB"), Axis("", "s"), boxes=(BoxBar("5", (1, 1.5, 2, 2.5, 3), best=True),))
-STEPS = [("1", (0.1, 0.09, 0.12)), ("2", (0.2, 0.19, 0.24))]
+BAND = (0.1, 0.09, 0.12)
+STEPS = [("1", BAND), ("2", (0.2, 0.19, 0.24))]
 
 PICTURES: dict[str, Callable[[Path], None]] = {
     "caps": lambda path: plot_caps({"m": dict.fromkeys("abc", CAPS), "one": {"a": CAPS}}, path),
@@ -98,6 +100,23 @@ def test_steps_show_side_by_side_with_their_bands(tmp_path: Path, monkeypatch: p
         pytest.approx((90, 120)),
         pytest.approx((190, 240)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "ticks"),
+    [
+        ({"a": [("4", BAND), ("2", BAND)], "b": [("1", BAND), ("16", BAND)]}, ["1", "2", "4", "16"]),
+        ({"a": [("default", BAND), ("25", BAND)], "b": [("1", BAND)]}, ["default", "25", "1"]),
+    ],
+)
+def test_numbers_ascend_whatever_line_has_them_first(
+    lines: Any, ticks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [axes] = drawn(monkeypatch, "charts", lambda: plot_steps({"model": lines}, tmp_path / "x.png", "nodes")).axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ticks
+    for line in axes.lines:
+        places = list(line.get_xdata())
+        assert places == sorted(places)
 
 
 def test_an_axis_that_panels_share_holds_what_every_panel_draws(

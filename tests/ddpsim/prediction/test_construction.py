@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from ddpsim import Options, load_topology
 from ddpsim.bucketing import Parameter
 from ddpsim.collectives.ddp_costs import Costs
-from ddpsim.collectives.execute import Collectives
 from ddpsim.operations import Operation
 from ddpsim.prediction.construction import construct, messages_of
-from ddpsim.simulation import Options
 from ddpsim.simulation.resolve import resolve
-from ddpsim.topology.spec import load_topology
+from tests.ddpsim.collectives.groups import group_on
 from tests.ddpsim.simulation.builders import workload
 
 MIB = 1 << 20
@@ -42,7 +41,7 @@ def test_on_a_cpu_one_piece_is_a_sum():
     source = workload(buffers=2)
     found, placement = constructed(source, backend="gloo")
     costs, size = Costs.of("gloo", None), source.gradient_bytes + 2 * 64 * 4
-    group = Collectives(None, placement, backend="gloo")
+    group = group_on(placement, "gloo")
     check_s = group.estimate_s(2 * 8, Operation.ALL_GATHER) + group.estimate_s(8 * 2 * 8, Operation.BROADCAST)
     copies_s = costs.copies_s(10, size)
     expected = 3 * costs.launch_s + check_s + 2 * copies_s + group.estimate_s(size, Operation.BROADCAST)
@@ -58,6 +57,6 @@ def test_pieces_end_in_their_order_and_the_state_takes_at_least_its_wire(device,
     assert ends == sorted(ends)
     assert ends[-1] <= found.seconds
     backend = "gloo" if device == "cpu" else "nccl"
-    whole_s = Collectives(None, placement, backend=backend).estimate_s(source.gradient_bytes, Operation.BROADCAST)
+    whole_s = group_on(placement, backend).estimate_s(source.gradient_bytes, Operation.BROADCAST)
     # gloo's two in flight overlap, where NCCL sends one after the other.
     assert found.seconds > share * whole_s

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from ddpsim import load_topology, load_workload
 from ddpsim.errors import InputError, WorkloadError
 from ddpsim.prediction.predict import predict
-from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Workload
 from ddpsim.workload.anchors import RooflineFactors
-from ddpsim.workload.files import load_workload
 
 
 def with_provenance(**changed: object) -> Workload:

@@ -2,12 +2,10 @@
 
 import pytest
 
+from ddpsim import Options, load_topology, load_workload
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.prediction.predict import periods_under, predict, with_assumptions
 from ddpsim.prediction.simulated_run import FEW_APART
-from ddpsim.simulation import Options
-from ddpsim.topology.spec import load_topology
-from ddpsim.workload.files import load_workload
 
 
 def test_ends_are_those_of_whole_runs_to_a_thousandth_of_the_step():

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ddpsim import InputError, Options, load_topology
 from ddpsim.bucketing import BucketCaps, initial_plan, rebuilt_plan
-from ddpsim.errors import InputError
 from ddpsim.prediction.first import check_first, predict_first_iterations
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
-from ddpsim.topology.spec import load_topology
 from tests.ddpsim.simulation.builders import workload
 
 CAPS = BucketCaps(bucket_cap_mb=1.0)

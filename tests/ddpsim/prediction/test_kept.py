@@ -7,18 +7,13 @@ from typing import Any
 
 import pytest
 
-from ddpsim.bucketing import BucketCaps
-from ddpsim.collectives.calibration import Calibration
+from ddpsim import BucketCaps, Calibration, Options, Prediction, load_topology, load_workload
 from ddpsim.planning.best_buckets import pipeline_plan
 from ddpsim.planning.efficiency import efficiency_of
 from ddpsim.planning.entries import entry_of, read_entry
 from ddpsim.prediction.kept import KeptPrediction, restore_prediction
 from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.predict import gain_band, predict
-from ddpsim.prediction.prediction import Prediction
-from ddpsim.simulation import Options
-from ddpsim.topology.spec import load_topology
-from ddpsim.workload.files import load_workload
 
 PRIORS = Calibration.priors("nccl")
 CASES: dict[str, dict[str, Any]] = {

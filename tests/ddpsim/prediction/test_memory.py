@@ -6,17 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from ddpsim import Options, load_topology, load_workload, plan
 from ddpsim.bucketing import initial_plan
 from ddpsim.cli.plan_text import text
 from ddpsim.cli.predict import warn_of_pace
-from ddpsim.planning.planner import plan
 from ddpsim.prediction.memory import CONTEXT_BYTES, SLACK, Memory
 from ddpsim.prediction.predict import predict
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.simulation import Options
-from ddpsim.topology.spec import load_topology
-from ddpsim.workload.files import load_workload
 
 GIB = 1 << 30
 

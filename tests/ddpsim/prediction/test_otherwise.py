@@ -6,14 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.collectives.calibration import Calibration
+from ddpsim import Calibration, Options, load_topology, load_workload
 from ddpsim.prediction.otherwise import predict_other_reach, predict_slow_host
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.topology.declared import NodeGroup
 from ddpsim.topology.graph import Topology
-from ddpsim.topology.spec import load_topology
-from ddpsim.workload.files import load_workload
 
 MODEL = load_workload("resnet50@v100-fp32-b32")
 PAIRS = load_topology("4xv100-pcie")

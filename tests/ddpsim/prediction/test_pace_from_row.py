@@ -3,16 +3,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ddpsim import Options, load_topology, load_workload
 from ddpsim.doubts.causes import pace_of
-from ddpsim.errors import InputError, WorkloadError
+from ddpsim.errors import WorkloadError
 from ddpsim.prediction.named import predict as predict_named
 from ddpsim.prediction.pace_from_row import MeasuredStep, anchor_to_row, scale_device_time
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
-from ddpsim.topology.spec import load_topology
 from ddpsim.workload.anchors import Anchor
 from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
-from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_named
 
 MACHINE = load_topology("p3.16xlarge")
@@ -70,14 +68,6 @@ def test_a_step_of_several_micro_batches_is_the_optimizers_in_an_estimate_and_in
     given = estimate(shape, gpu_named("V100"), "fp32", EstimateOptions(anchors=[Anchor("step", whole_s)], accumulate=4))
     compute_s, row_s = ((each.forward.device_s + each.backward.device_s)[0] for each in (given, paced))
     assert row_s == pytest.approx(compute_s, rel=0.05)
-
-
-def test_a_cpus_capture_on_gpus_needs_a_backend():
-    source = replace(load_workload("resnet50"), device="cpu")
-    with pytest.raises(InputError, match=r"recorded on a CPU, p3.16xlarge has GPUs .*estimate.*--from.*backend=gloo"):
-        predict(source, MACHINE)
-    assert predict(source, MACHINE, options=Options(backend="gloo"), band=False).iteration_s > 0
-    assert predict(source, load_topology("loopback"), band=False).iteration_s > 0
 
 
 def test_a_bandwidth_that_nobody_gave_is_named():

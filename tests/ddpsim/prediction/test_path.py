@@ -2,10 +2,8 @@
 
 import pytest
 
+from ddpsim import Options, load_topology, load_workload
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
-from ddpsim.topology.spec import load_topology
-from ddpsim.workload.files import load_workload
 
 JOBS = [
     ("resnet50", "dgx-1v", 2, {}),

@@ -8,22 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ddpsim import Options, Prediction, load_topology
 from ddpsim.bucketing import BucketCaps, Parameter
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.ddp_costs import remove_overlap_costs
-from ddpsim.collectives.execute import Collectives
 from ddpsim.doubts.doubt import Effect
 from ddpsim.doubts.spreads import DOUBT, at_end
-from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.planning.plan_file import plan_from
 from ddpsim.prediction.predict import predict, with_band
-from ddpsim.prediction.prediction import Prediction
-from ddpsim.simulation import Options
-from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
 from ddpsim.workload import Buffer, Workload
 from ddpsim.workload.profile import Phase
+from tests.ddpsim.collectives.groups import group_on
 
 MACHINE = load_topology("p3.8xlarge")
 START = Calibration.priors("nccl")
@@ -57,7 +54,7 @@ def doubt(found: Prediction, name: str) -> Effect:
 
 def test_a_step_is_as_unsure_as_the_collective_that_it_waits_for() -> None:
     found = predicted([0.004], UNSURE)
-    wire_s = Collectives(None, MACHINE.place(2), backend="nccl").simulate_s(16 * MIB)
+    wire_s = group_on(MACHINE.place(2)).simulate_s(16 * MIB)
     assert found.summary.exposed_comm_s == pytest.approx(wire_s, rel=0.01)
     wire = doubt(found, "allreduce over")
     assert wire.high - found.iteration_s == pytest.approx(wire_s * (math.exp(0.2) - 1), rel=0.01)
@@ -96,20 +93,14 @@ def test_what_hides_or_does_not_happen_adds_nothing() -> None:
 
 def test_measured_rows_narrow_the_band_and_correct_single_transfers_too() -> None:
     placement = MACHINE.place(2)
-    plain = Collectives(None, placement, backend="nccl", options=CollectiveOptions(isolated=False))
+    plain = group_on(placement, isolated=False)
     points = tuple(CurvePoint(size, 1.3 * plain.estimate_s(size)) for size in (4 * MIB, 16 * MIB, 64 * MIB))
     curve = Curve(placement.topology.fingerprint(), 2, 4, points)
     measured = replace(UNSURE, curves=(curve,))
     narrow, wide, priors = (doubt(predicted([0.004], each), "allreduce") for each in (measured, UNSURE, None))
     assert narrow.width < wide.width / 2 < priors.width / 2
     for fidelity in ("flow", "steps"):
-        both = Collectives(
-            None,
-            placement,
-            backend="nccl",
-            calibration=measured,
-            options=CollectiveOptions(fidelity=fidelity, isolated=False),
-        )
+        both = group_on(placement, calibration=measured, fidelity=fidelity, isolated=False)
         assert both.simulate_s(16 * MIB) == pytest.approx(points[1].time_s, rel=0.02)
 
 

@@ -6,17 +6,12 @@ from typing import Any
 
 import pytest
 
-from ddpsim.bucketing import BucketCaps
-from ddpsim.collectives.calibration import Calibration
+from ddpsim import BucketCaps, Calibration, Options, Prediction, load_topology, load_workload
 from ddpsim.planning.lost import lost_s, without_each
 from ddpsim.prediction.path import Sensitivity, format_helps_most
 from ddpsim.prediction.predict import predict
-from ddpsim.prediction.prediction import Prediction
 from ddpsim.prediction.sensitivities import list_sensitivity_assumptions, resources_of, sensitivities_of
-from ddpsim.simulation import Options
 from ddpsim.topology.link_rates import NIC, with_link_rate
-from ddpsim.topology.spec import load_topology
-from ddpsim.workload.files import load_workload
 
 JOBS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
     ("resnet50", "dgx-1v", 2, {}),

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from ddpsim.bucketing import BucketCaps
+from ddpsim import BucketCaps, Options, load_topology
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.linear import Linear
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
 from ddpsim.simulation.engine import run_resolved
 from ddpsim.simulation.resolve import resolve, with_buckets
-from ddpsim.topology.spec import load_topology
 from tests.ddpsim.simulation.builders import workload
 
 ROUNDING = 1e-12

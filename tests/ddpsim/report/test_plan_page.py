@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ddpsim.planning.rows import PlanReport, PlanRow
-from ddpsim.report import plan_report, render
+from ddpsim.report import plan_report
 from ddpsim.report.model import TimelineChart
 from ddpsim.report.rows import MOST_TIMELINES
 from tests import pages
@@ -29,21 +28,11 @@ def test_the_plan_has_rows_of_both_kinds(planned: PlanReport) -> None:
 def test_one_file_of_less_than_2_mb_needs_nothing_else(plan_page: Path) -> None:
     text = plan_page.read_text()
     assert plan_page.stat().st_size < 2e6
-    assert all(address.startswith("#part") for address in pages.addresses(text))
+    assert set(pages.addresses(text)) == {f"#{part.attributes['id']}" for part in pages.sections(text).values()}
     style = pages.parse(text).all("style")[0].text
     assert "url(" not in style
     assert "@import" not in style
     assert "default-src 'none'" in text
-
-
-def test_every_link_of_the_contents_leads_to_a_part(plan_page: Path) -> None:
-    text = plan_page.read_text()
-    parts = {f"#{part.attributes['id']}" for part in pages.sections(text).values()}
-    assert set(pages.addresses(text)) == parts
-
-
-def test_the_same_plan_gives_the_same_bytes(planned: PlanReport) -> None:
-    assert render(plan_report([planned])) == render(plan_report([planned]))
 
 
 def test_the_verdict_names_the_best_row_and_the_largest_gain(planned: PlanReport, plan_page: Path) -> None:
@@ -113,20 +102,6 @@ def test_sources_of_machines_workloads_and_constants_are_named(plan_page: Path) 
     doubts = pages.table(parts["What is in doubt"])
     assert "estimated pace" in {row["cause"] for row in doubts}
     assert all(row["what would remove it"] for row in doubts)
-
-
-def test_names_are_shown_and_never_run(planned: PlanReport) -> None:
-    name = "</script><script>alert(1)</script><b>"
-    row = planned.rows[0]
-    workload = replace(row.default.workload, name=name)
-    default = replace(row.default, workload=workload)
-    hostile = PlanReport((replace(row, default=default, best=replace(row.best, workload=workload)),))
-    page = render(plan_report([hostile, hostile], notes=[name], command=name))
-    root = pages.parse(page)
-    assert len(root.all("script")) == 2
-    assert not root.all("b")
-    assert pages.data(page)["notes"] == [name]
-    assert re.search(r"alert\(1\)", root.all("h1")[0].text)
 
 
 def test_of_many_rows_those_that_change_something_keep_their_timelines(planned: PlanReport) -> None:

@@ -2,32 +2,12 @@
 
 import pytest
 
-from ddpsim.collectives.execute import Collectives
 from ddpsim.topology.spec import load_topology, parse_topology
-
-MACHINES = {
-    "hgx-h200": (8, 1),
-    "8xl40s-pcie": (8, 1),
-    "4xrtx4090": (4, 1),
-    "8xrtx4090": (8, 1),
-    "8xrtx4090-switched": (8, 1),
-    "8xrtxpro6000": (8, 1),
-    "8xrtxpro6000-direct": (8, 1),
-    "2x4a100-1nic": (8, 2),
-}
-
-
-@pytest.mark.parametrize("name", MACHINES)
-def test_it_loads_and_states_where_it_is_from(name):
-    topology = load_topology(name)
-    world_size, nodes = MACHINES[name]
-    assert (topology.name, topology.place().world_size, topology.nodes) == (name, world_size, nodes)
-    assert topology.sources
-    assert topology.confidence
+from tests.ddpsim.collectives.groups import group_on
 
 
 def allreduce_s(name, size, gpus=None):
-    return Collectives(None, load_topology(name).place(None, gpus), backend="nccl").simulate_s(size)
+    return group_on(load_topology(name).place(None, gpus)).simulate_s(size)
 
 
 def test_cards_without_peer_to_peer_are_slower_than_cards_with_it():

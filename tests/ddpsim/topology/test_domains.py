@@ -85,12 +85,9 @@ def test_a_domain_is_written_as_it_was_read() -> None:
 
 
 REFUSED = {
-    "larger than the cluster": {"domain": "nodes: 18"},
     "at most 128 fit": {"domain": "nodes: 40", "declared": 40},
     "partition of 3 nodes": {"domain": "nodes: 2, partition: 3"},
-    "part of a tray": {"domain": "nodes: 4", "more": "gpus_per_node: 2\n"},
     "do not spread evenly": {"domain": "nodes: 4", "nodes": 7},
-    "has no network": {"domain": "nodes: 4", "nodes": 8, "declared": 8, "nics": ""},
 }
 
 

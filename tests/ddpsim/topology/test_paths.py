@@ -13,17 +13,10 @@ from ddpsim.topology.hardware import SHARED_UPLINK, SOCKET_ROOM
 from ddpsim.topology.importers import import_topology
 from ddpsim.topology.node import Vertex, VertexKind
 from ddpsim.topology.paths import Route, find_paths
-from ddpsim.topology.spec import load_topology, parse_topology
+from ddpsim.topology.spec import load_topology
+from tests.ddpsim.topology.templates import node_from, template_named
 
 MATRIX = Path(__file__).parents[2] / "data" / "topo" / "hcm_8xV100_pytorch_readme.txt"
-
-
-def node(text: str) -> NodeTemplate:
-    return parse_topology(f"name: x\nnode:\n{text}", "x.yaml").groups[0].template
-
-
-def shipped(name: str) -> NodeTemplate:
-    return load_topology(name).groups[0].template
 
 
 def logged(route: Route) -> str:
@@ -31,12 +24,12 @@ def logged(route: Route) -> str:
     return f"{len(route.links)}/{route.bandwidth / 1e9:g}/{route.kind}"
 
 
-EIGHT_4090 = node(
+EIGHT_4090 = node_from(
     "  gpus: {count: 8, model: RTX4090}\n"
     "  pcie: {generation: 4, switches: [{socket: 0, gpus: [0, 1, 2, 3]}, {socket: 1, gpus: [4, 5, 6, 7]}]}\n"
     "  cpu: {sockets: 2, vendor: amd, model: milan, bandwidth: 10GB/s}\n"
 )
-FOUR_ETHERNET = node(
+FOUR_ETHERNET = node_from(
     "  gpus: {count: 4, model: P40}\n"
     "  pcie: {slots: [{socket: 0, gpus: [0, 1], nics: [[0, 1]]}, {socket: 1, gpus: [2, 3], nics: [[2, 3]]}]}\n"
     "  cpu: {sockets: 2, vendor: amd, model: rome, bandwidth: 6GB/s}\n"
@@ -51,8 +44,8 @@ FOUR_ETHERNET = node(
         (EIGHT_4090, "gpu4", "gpu5", "4/24/PHB"),  # nccl-tests#307: up to host memory and down again
         (FOUR_ETHERNET, "gpu3", "gpu0", "3/6/SYS"),  # nccl#601
         (FOUR_ETHERNET, "gpu3", "gpu2", "2/12/PHB"),  # nccl#601
-        (shipped("dgx-a100"), "gpu3", "gpu0", "2/240/NVL"),  # nccl-tests#100, at 21 GB/s a link then
-        (shipped("dgx-h100"), "gpu3", "gpu0", "2/370.8/NVL"),  # nccl#1519
+        (template_named("dgx-a100"), "gpu3", "gpu0", "2/240/NVL"),  # nccl-tests#100, at 21 GB/s a link then
+        (template_named("dgx-h100"), "gpu3", "gpu0", "2/370.8/NVL"),  # nccl#1519
     ],
 )
 def test_routes_as_nccl_logged_them(template: NodeTemplate, source: str, target: str, expected: str) -> None:
@@ -72,19 +65,21 @@ def test_routes_as_nccl_logged_them(template: NodeTemplate, source: str, target:
     ],
 )
 def test_kinds_of_routes_on_a_cube_mesh(source: str, target: str, kind: str, staged: bool) -> None:
-    route = find_paths(shipped("dgx-1v"))[source, target]
+    route = find_paths(template_named("dgx-1v"))[source, target]
     assert (route.kind, route.staged) == (kind, staged)
 
 
 def test_of_routes_equally_short_the_widest_is_taken() -> None:
-    route = find_paths(shipped("dgx-1v"))["gpu0", "gpu7"]
+    route = find_paths(template_named("dgx-1v"))["gpu0", "gpu7"]
     assert [link.target for link in route.links] == ["gpu4", "gpu7"]  # 40 GB/s on both links; by gpu3 only 20
     assert route.bandwidth == pytest.approx(40e9)
 
 
 def test_nested_switches_are_several() -> None:
     inner = "{switches: [{gpus: [0]}, {gpus: [1]}], nics: [0]}"
-    template = node(f"  gpus: {{count: 2, model: A100}}\n  nics: [{{rate: 1Gb/s}}]\n  pcie: {{switches: [{inner}]}}\n")
+    template = node_from(
+        f"  gpus: {{count: 2, model: A100}}\n  nics: [{{rate: 1Gb/s}}]\n  pcie: {{switches: [{inner}]}}\n"
+    )
     paths = find_paths(template)
     assert paths["gpu0", "gpu1"].kind == paths["gpu0", "nic0"].kind == "PXB"
     assert not paths["gpu0", "gpu1"].staged
@@ -92,7 +87,7 @@ def test_nested_switches_are_several() -> None:
 
 @pytest.mark.parametrize(("count", "staged"), [(2, False), (3, True)])
 def test_two_gpus_on_amd_reach_each_other_across_sockets(count: int, staged: bool) -> None:
-    template = node(f"  gpus: {{count: {count}, model: A100}}\n  cpu: {{sockets: 2, vendor: amd, model: rome}}\n")
+    template = node_from(f"  gpus: {{count: {count}, model: A100}}\n  cpu: {{sockets: 2, vendor: amd, model: rome}}\n")
     route = find_paths(template)["gpu0", f"gpu{count - 1}"]
     assert (route.kind, route.staged) == ("SYS", staged)
 
@@ -102,26 +97,26 @@ SWITCHED_PAIR = "  gpus: {{count: 2, model: {}}}\n  pcie: {{switches: [{{gpus: [
 
 @pytest.mark.parametrize("model", ["RTX2080Ti", "RTX3090", "RTX4090", "RTX5090"])
 def test_geforce_cards_meet_in_host_memory_unless_told_otherwise(model: str) -> None:
-    assert find_paths(node(SWITCHED_PAIR.format(model)))["gpu0", "gpu1"].staged
+    assert find_paths(node_from(SWITCHED_PAIR.format(model)))["gpu0", "gpu1"].staged
     told = SWITCHED_PAIR.format(f"{model}, peer_to_peer: PIX")
-    assert not find_paths(node(told))["gpu0", "gpu1"].staged
+    assert not find_paths(node_from(told))["gpu0", "gpu1"].staged
 
 
 @pytest.mark.parametrize("model", ["GTX1080Ti", "A40", "L40S", "RTX6000Ada", "RTXPRO6000"])
 def test_cards_whose_driver_allows_it_reach_each_other_below_a_switch(model: str) -> None:
     # Published access matrices: NVIDIA/nccl#257, nccl-tests#74, nccl#2079; the files in gpus/ name them.
-    assert not find_paths(node(SWITCHED_PAIR.format(model)))["gpu0", "gpu1"].staged
+    assert not find_paths(node_from(SWITCHED_PAIR.format(model)))["gpu0", "gpu1"].staged
 
 
 def test_a_bridge_of_nvlinks_joins_cards_that_have_no_peer_to_peer_over_pcie() -> None:
-    route = find_paths(node(SWITCHED_PAIR.format("RTX3090") + "  nvlink: {pairs: [[0, 1, 4]]}\n"))["gpu0", "gpu1"]
+    route = find_paths(node_from(SWITCHED_PAIR.format("RTX3090") + "  nvlink: {pairs: [[0, 1, 4]]}\n"))["gpu0", "gpu1"]
     assert (route.kind, route.staged) == ("NVL", False)
 
 
 def test_an_intel_host_bridge_costs_a_fifth_more_on_pcie_links_only() -> None:
-    route = find_paths(shipped("4x1080ti-pcie"))["gpu0", "gpu1"]
+    route = find_paths(template_named("4x1080ti-pcie"))["gpu0", "gpu1"]
     assert [(link.kind, load) for link, load in route.loads()] == [("host_bridge", 1.2)] * 2
-    across = find_paths(shipped("4x1080ti-pcie"))["gpu0", "gpu2"]
+    across = find_paths(template_named("4x1080ti-pcie"))["gpu0", "gpu2"]
     assert {load for _, load in across.loads()} == {1.0}
 
 
@@ -165,12 +160,12 @@ def ends(template: NodeTemplate) -> list[Vertex]:
     return list(dict.fromkeys(end for link in template.links for end in link.ends()))
 
 
-DIES = node(
+DIES = node_from(
     "  gpus: {count: 4, model: K80, peer_to_peer: LOC}\n"
     "  pcie: {generation: 3, switches: [{socket: 0, gpus: [0, 1]}, {socket: 1, gpus: [2, 3]}]}\n"
     "  cpu: {sockets: 2, vendor: intel, model: broadwell}\n"
 )
-FOUR_CARDS = node(
+FOUR_CARDS = node_from(
     "  gpus: {count: 4, model: L40S}\n"
     "  pcie: {generation: 4, slots: [{socket: 0, gpus: [0, 1]}, {socket: 1, gpus: [2, 3]}]}\n"
     "  cpu: {sockets: 2, vendor: intel, model: sapphire-rapids}\n"
@@ -195,7 +190,7 @@ def test_staged_bytes_load_slots_once_and_uplinks_of_several_cards_more(
 
 
 def test_an_uplink_whose_cards_reach_each_other_carries_the_bytes_of_one() -> None:
-    below = node(
+    below = node_from(
         "  gpus: {count: 3, model: RTXA6000}\n"
         "  pcie: {generation: 4, switches: [{socket: 0, gpus: [0, 1]}], slots: [{socket: 0, gpus: [2]}]}\n"
         "  cpu: {sockets: 1, vendor: intel, model: skylake}\n"
@@ -204,5 +199,5 @@ def test_an_uplink_whose_cards_reach_each_other_carries_the_bytes_of_one() -> No
 
 
 def test_what_is_not_staged_from_card_to_card_moves_as_nccl_counts_it() -> None:
-    for route in (find_paths(FOUR_ETHERNET)["gpu0", "nic3"], find_paths(shipped("dgx-a100"))["gpu3", "gpu0"]):
+    for route in (find_paths(FOUR_ETHERNET)["gpu0", "nic3"], find_paths(template_named("dgx-a100"))["gpu3", "gpu0"]):
         assert list(route.moved()) == list(route.loads())

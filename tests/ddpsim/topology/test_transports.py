@@ -7,17 +7,14 @@ import pytest
 
 from ddpsim.topology.graph import NodeTemplate
 from ddpsim.topology.paths import find_paths
-from ddpsim.topology.spec import load_topology, parse_topology
+from ddpsim.topology.spec import parse_topology
 from ddpsim.topology.transports import HOST, NETWORK, NVLINK, PCIE, groups_document, pair_transports
+from tests.ddpsim.topology.templates import template_named
 
 PAIR = (
     "name: x\nnode:\n  gpus: {{count: 2, model: {}}}\n  pcie: {{switches: [{{gpus: [0, 1], nics: [0]}}]}}\n"
     "  nics: [{{rate: 100Gb/s, kind: {}}}]\n"
 )
-
-
-def shipped(name: str) -> NodeTemplate:
-    return load_topology(name).groups[0].template
 
 
 def of(template: NodeTemplate, *, network: bool = True) -> dict[tuple[str, str], tuple[str, str]]:
@@ -38,7 +35,7 @@ def of(template: NodeTemplate, *, network: bool = True) -> dict[tuple[str, str],
     ],
 )
 def test_transports_inside_shipped_machines(machine: str, inside: dict[str, int]) -> None:
-    assert Counter(name for name, _ in of(shipped(machine), network=False).values()) == inside
+    assert Counter(name for name, _ in of(template_named(machine), network=False).values()) == inside
 
 
 @pytest.mark.parametrize(
@@ -60,14 +57,14 @@ def test_the_way_out_follows_card_and_gpu(gpu: str, kind: str, inside: str, outw
 def test_what_rules_a_nearer_way_out_is_said() -> None:
     forced = parse_topology(PAIR.format("A100, peer_to_peer: LOC", "roce"), "x.yaml").groups[0].template
     assert of(forced)["gpu0", "gpu1"] == (HOST, "peer_to_peer: LOC in its file")
-    assert "NVIDIA/nccl#1086" in of(shipped("4xrtx4090"), network=False)["gpu0", "gpu1"][1]
-    assert "NCCL_P2P_LEVEL=PXB" in of(shipped("8xl40s-pcie"))["gpu0", "gpu2"][1]
-    assert "NCCL_NET_GDR_LEVEL=PXB" in of(shipped("2x4a100-1nic"))["gpu3", NETWORK][1]
+    assert "NVIDIA/nccl#1086" in of(template_named("4xrtx4090"), network=False)["gpu0", "gpu1"][1]
+    assert "NCCL_P2P_LEVEL=PXB" in of(template_named("8xl40s-pcie"))["gpu0", "gpu2"][1]
+    assert "NCCL_NET_GDR_LEVEL=PXB" in of(template_named("2x4a100-1nic"))["gpu3", NETWORK][1]
 
 
 @pytest.mark.parametrize("machine", ["dgx-1v", "8xl40s-pcie", "2x4a100-1nic", "gh200-quad"])
 def test_a_pair_says_what_its_route_is(machine: str) -> None:
-    template = shipped(machine)
+    template = template_named(machine)
     paths = find_paths(template)
     for pair in pair_transports(template, [gpu.name for gpu in template.gpus], False):
         route = paths[pair.first, pair.second]
@@ -76,7 +73,7 @@ def test_a_pair_says_what_its_route_is(machine: str) -> None:
 
 
 def test_groups_hold_every_pair_once() -> None:
-    template = shipped("dgx-1v")
+    template = template_named("dgx-1v")
     gpus = [gpu.name for gpu in template.gpus]
     groups = groups_document(pair_transports(template, gpus, False))
     assert sorted(tuple(pair) for group in groups for pair in group["pairs"]) == sorted(combinations(gpus, 2))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from ddpsim.version import __version__
 from ddpsim.workers.asked import Workers
 from ddpsim.workers.crew import WorkersError
 from ddpsim.workers.points import Points, sort_results
+from tests.ddpsim.workers.test_points import ending, squared
 
 pytest.importorskip("distributed")
 
@@ -28,20 +28,6 @@ pytestmark = pytest.mark.needs("wait")
 ROOT = Path(__file__).parents[3]
 SCHEDULER = ("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
 WORKER = ("distributed.cli.dask_worker", "--nthreads", "1", "--no-dashboard", "--no-nanny", "--death-timeout", "60")
-
-
-def squared(number: int) -> int:
-    time.sleep(0.002)
-    return number * number
-
-
-def ending(folder: Path, deadly: int, times: int, number: int) -> int:
-    """End the worker at the point `deadly`, so many times."""
-    if number == deadly and len(list(folder.iterdir())) < times:
-        (folder / str(os.getpid())).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(0.01)
-    return number * number
 
 
 class Cluster:

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from ddpsim.errors import InputError
-from ddpsim.workers.asked import MOST, Workers
+from ddpsim.workers.asked import Workers
 from ddpsim.workers.crew import BorrowedPool, WorkerPool, WorkersError
 from ddpsim.workers.points import Points, sort_results
-from ddpsim.workers.processes import Processes
 
 
 def squared(number: int) -> int:
@@ -44,14 +43,6 @@ def ending(folder: Path, deadly: int, times: int, number: int) -> int:
     return number * number
 
 
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_results_are_the_same_for_any_number_of_workers(count: int) -> None:
-    items = list(range(20))
-    with Workers(workers=count).crew(len(items)) as crew:
-        assert (crew is None) == (count == 1)
-        assert list(sort_results(Points(squared, items, crew))) == [number * number for number in items]
-
-
 def test_somebodys_own_executor_computes_and_stays_open() -> None:
     with ThreadPoolExecutor(3) as executor:
         crew: WorkerPool = BorrowedPool(executor)
@@ -73,17 +64,6 @@ def test_a_point_whose_worker_dies_once_is_done_again(tmp_path: Path) -> None:
         found = list(sort_results(Points(partial(ending, tmp_path, 5, 1), range(12), crew)))
     assert found == [number * number for number in range(12)]
     assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_a_point_whose_worker_dies_twice_is_named_and_the_others_are_done(tmp_path: Path) -> None:
-    found = dict[int, int]()
-    points = Points(partial(ending, tmp_path, 5, 99), range(12), crew := Processes(2), lambda item: f"point {item}")
-    with pytest.raises(WorkersError, match="point 5: was lost with its worker twice; leave it out"):
-        found.update(points)
-    crew.dismiss()
-    assert {0, 1, 2, 3, 4} <= set(found)
-    assert 5 not in found
-    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_what_is_under_way_is_finished_within_the_grace_and_nothing_more() -> None:
@@ -109,18 +89,6 @@ def test_a_worker_of_another_version_is_refused_by_name() -> None:
         pytest.raises(WorkersError, match=r"worker on .*: has ddpsim .*, this is ddpsim 9\.9"),
     ):
         list(Points(squared, [2], OfAnotherVersion(executor)))
-
-
-@pytest.mark.parametrize("count", [0, -1, 10**6])
-def test_a_number_of_workers_that_is_none_is_refused(count: int) -> None:
-    with pytest.raises(InputError, match=f"workers: {count} "):
-        Workers(workers=count)
-    assert Workers(workers=MOST).workers == MOST
-
-
-def test_workers_and_a_scheduler_are_not_asked_for_at_once() -> None:
-    with pytest.raises(InputError, match="keep one"):
-        Workers(workers=2, scheduler="tcp://127.0.0.1:8786")
 
 
 def test_a_cluster_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

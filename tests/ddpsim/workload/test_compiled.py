@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ddpsim import Options, load_topology
 from ddpsim.cli.predict import warn_of_pace
 from ddpsim.prediction.predict import predict
-from ddpsim.simulation import Options
-from ddpsim.topology.spec import load_topology
 from ddpsim.workload.replayed import spread_out
 from tests.ddpsim.simulation.builders import workload
 

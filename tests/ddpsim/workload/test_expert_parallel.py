@@ -122,10 +122,6 @@ def test_casts_of_weights_that_others_have_take_no_memory() -> None:
 
 
 def test_what_cannot_be_spread_is_refused() -> None:
-    with pytest.raises(WorkloadError, match="gpt2-small: expert_parallel: none of its parameters is of a list of exp"):
-        estimate_on_gpu(load_workload("gpt2-small"), gpu_named("A100"), expert_parallel=2)
-    with pytest.raises(WorkloadError, match=r"3 ranks do not divide the 8 experts of layers.0.moe.experts; .* of 8"):
-        estimate_on_gpu(make_workload(), gpu_named("A100"), expert_parallel=3)
     with pytest.raises(WorkloadError, match="2 ranks are each to have some of the experts, and its operators are not"):
         estimate_on_gpu(replace(make_workload(), operators=None), gpu_named("A100"), expert_parallel=2)
     shape = make_shape()

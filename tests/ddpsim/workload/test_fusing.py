@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from ddpsim import Options, load_topology, load_workload, save_workload
 from ddpsim.bucketing import Parameter
 from ddpsim.doubts.causes import doubts_of
-from ddpsim.simulation import Options
-from ddpsim.topology.spec import load_topology
 from ddpsim.workload.estimate import ModelShape, estimate
-from ddpsim.workload.files import load_workload, save_workload
 from ddpsim.workload.fusing import INDUCTOR, INDUCTOR_GRAPHS, CompiledAs, fuse_operators
 from ddpsim.workload.gpus import GPUS
 from ddpsim.workload.on_gpu import estimate_on_gpu

@@ -5,12 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddpsim import load_topology, load_workload
 from ddpsim.prediction.predict import local_period_s
 from ddpsim.simulation import Options, simulate, simulate_local
-from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload import Phase
-from ddpsim.workload.files import load_workload
 from ddpsim.workload.iteration_profile import merge_latest, paces
 from tests.ddpsim.simulation.builders import workload
 

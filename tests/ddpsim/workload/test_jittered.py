@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ddpsim import load_topology, load_workload
 from ddpsim.errors import WorkloadError
 from ddpsim.prediction.predict import predict
-from ddpsim.topology.spec import load_topology
-from ddpsim.workload.files import load_workload
 from ddpsim.workload.replayed import ITERATIONS, add_jitter
 
 ESTIMATE = load_workload("resnet50@v100-fp32-b32")
