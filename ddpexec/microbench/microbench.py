@@ -111,7 +111,7 @@ def _measure_together(launched: Launched, sizes: Sequence[int]) -> dict[str, obj
     tensors = [torch.zeros(size // 4, device=launched.device) for size in sizes]
     spans = [_run_once(launched, *tensors) for _ in range(1 + _TOGETHER)]
     time_s = statistics.median(measure_last_to_last(spans[1:], launched.communicator))
-    return {"sizes": list(sizes), "time": round(time_s * 1e6, 3)}
+    return {"sizes": tuple(sizes), "time": round(time_s * 1e6, 3)}
 
 
 def _measure_under_load(launched: Launched, workload: Workload, load_s: float) -> dict[str, float]:
