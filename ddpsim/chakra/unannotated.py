@@ -30,7 +30,7 @@ def annotate_nodes(nodes: Sequence[TraceNode], place: str) -> tuple[list[TraceNo
     reducing = [
         node
         for node in ordered
-        if node.type == NodeType.COMM_COLL and node.attributes.get("comm_type") in map(int, _REDUCING)
+        if node.type == NodeType.COMM_COLL and node.attributes.get("comm_type") in [int(each) for each in _REDUCING]
     ]
     last_before = {node.id: _find_last_computed(node, ordered) for node in reducing}
     gradients: dict[int, list[TraceNode]] = {}

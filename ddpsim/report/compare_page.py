@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint
-from ddpsim.charts.one_step import timeline_from_trace
+from ddpsim.charts.one_step import number, timeline_from_trace
 from ddpsim.charts.steps import Step, step_charts
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.comparison import Comparison
@@ -21,7 +21,6 @@ from ddpsim.report.rows import (
     Row,
     bar,
     chart_over_nodes,
-    number,
     step_of,
 )
 from ddpsim.report.wording import format_number_band, format_one_step, format_unranked, step

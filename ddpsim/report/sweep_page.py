@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint, categories
-from ddpsim.charts.one_step import timeline_from_document
+from ddpsim.charts.one_step import number, timeline_from_document
 from ddpsim.charts.steps import step_charts
 from ddpsim.charts.timeline import TimelineStep
 from ddpsim.planning.sweep import SweepRequest
@@ -19,7 +19,6 @@ from ddpsim.report.rows import (
     Row,
     bar,
     chart_over_nodes,
-    number,
     step_of,
 )
 from ddpsim.report.wording import format_each, format_one_step, format_time_band

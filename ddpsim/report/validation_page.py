@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from ddpsim.charts.measured import measured_chart
 from ddpsim.charts.model import StackedBar
-from ddpsim.charts.one_step import timeline_from_document, timeline_from_trace
+from ddpsim.charts.one_step import number, timeline_from_document, timeline_from_trace
 from ddpsim.prediction.document import flat
 from ddpsim.report.assumptions import doubt_tables
 from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart
-from ddpsim.report.rows import bar, number
+from ddpsim.report.rows import bar
 from ddpsim.report.wording import format_signed, format_time_band
 from ddpsim.tables import ResultTable
 from ddpsim.trace.metrics import Summary, summarise

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ddpsim.operations import Operation
 
@@ -146,7 +147,8 @@ class BucketTimes:
     def after(self, start_s: float) -> BucketTimes:
         """Return the bucket with its moments from `start_s` on."""
         moments = {name: getattr(self, name) for name in MOMENTS}
-        return replace(self, **{name: None if at is None else at - start_s for name, at in moments.items()})
+        moved: dict[str, Any] = {name: None if at is None else at - start_s for name, at in moments.items()}
+        return replace(self, **moved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,7 +334,7 @@ def _phases(it: Iteration) -> Iterator[Span]:
 def _collectives(it: Iteration, backend: str) -> Iterator[Span]:
     free: list[float] = []
     for bucket in it.buckets:
-        args: dict[str, object] = {
+        args: dict[str, Any] = {
             "bucket": bucket.index,
             "size_bytes": bucket.size_bytes,
             "ready_s": bucket.ready_s,

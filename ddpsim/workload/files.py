@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -207,12 +207,15 @@ def workload_from(document: object, place: str) -> Workload:
 def _workload(read: WorkloadFile) -> Workload:
     from ddpsim.workload.schema import operators_from
 
-    phases = {phase: getattr(read, phase) for phase in _PHASES}
+    phases: dict[str, Any] = {}
+    for phase in _PHASES:
+        found = getattr(read, phase)
+        phases[phase] = Phase(found.host_s, found.device_s)
     return Workload(
         device=read.device.removeprefix(_TIMED),
         timed=read.device.startswith(_TIMED),
         **{key: getattr(read, key) for key in _AS_THEY_ARE},
-        **{phase: Phase(found.host_s, found.device_s) for phase, found in phases.items()},
+        **phases,
         parameters=tuple(Parameter(p.name, tuple(p.shape), p.dtype, p.device, p.sparse) for p in read.parameters),
         buffers=tuple(Buffer(b.name, tuple(b.shape), b.dtype, b.device) for b in read.buffers),
         synchronises=tuple(read.synchronises),
