@@ -9,6 +9,7 @@ import numpy as np
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import WorkloadError
 from ddpsim.prediction.carry import Factors, retimed
+from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.graph import Topology
@@ -42,6 +43,8 @@ def anchor_to_row(
 ) -> Workload:
     """Return `workload` at the pace at which its prediction is `row`'s step, by bisection over predictions.
 
+    It is put on the GPU of the row's machine first, as whoever predicts it there puts it.
+
     The optimizer keeps its time where the estimate named it. `row_floor_share` of the provenance is what part of the
     step would be left with hardly any computation: where that is most of it, the pace is no surer than the collectives.
 
@@ -49,6 +52,9 @@ def anchor_to_row(
         WorkloadError: a step shorter than communication and host alone take, or beyond twenty times the pace.
         InputError: as `predict`.
     """
+
+    whole = replace(options or Options(), tensor_parallel=1, expert_parallel=1, pipeline=None)
+    workload = replace(Model.of(workload, whole).on(row.topology, options=whole), operators=workload.operators)
 
     def predicted_s(factor: float) -> float:
         paced = scale_device_time(workload, factor)

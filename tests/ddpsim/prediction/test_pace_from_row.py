@@ -5,6 +5,8 @@ import pytest
 
 from ddpsim.doubts.causes import pace_of
 from ddpsim.errors import InputError, WorkloadError
+from ddpsim.prediction.models import Model
+from ddpsim.prediction.named import predict as predict_named
 from ddpsim.prediction.pace_from_row import MeasuredStep, anchor_to_row, scale_device_time
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
@@ -23,6 +25,14 @@ def test_the_prediction_at_the_found_pace_is_the_measured_step():
     assert predict(paced, MACHINE, nodes=2, band=False).iteration_s == pytest.approx(0.24, rel=1e-3)
     assert paced.provenance["row_scale"] > 1.5
     assert "16 ranks" in paced.provenance["scaled_to"]
+
+
+@pytest.mark.parametrize("name", ["resnet50", "bert-large@a100-tf32-b8", "bert-large@h100-amp-b8"])
+def test_whoever_predicts_it_there_finds_the_measured_step(name):
+    machine = load_topology("dgx-a100")
+    paced = anchor_to_row(load_workload(name), MeasuredStep(0.1, machine, nodes=2))
+    assert paced.device == "A100"
+    assert predict_named(paced, machine, nodes=2, band=False).iteration_s == pytest.approx(0.1, rel=1e-3)
 
 
 def test_a_pace_of_one_changes_nothing_and_a_named_optimizer_keeps_its_time():
@@ -46,7 +56,7 @@ def test_a_row_that_is_mostly_communication_leaves_the_pace_as_unsure_as_it_was(
     taken = predict(source, slow, band=False).iteration_s
     paced = anchor_to_row(source, MeasuredStep(1.05 * taken, slow))
     assert paced.provenance["row_floor_share"] > 0.5
-    assert pace_of(paced) == pace_of(source) == "roofline"
+    assert pace_of(paced) == pace_of(Model.of(source).on(slow)) == "counted"
     assert pace_of(anchor_to_row(load_workload("resnet50"), MeasuredStep(0.24, MACHINE, nodes=2))) == "measured"
 
 
