@@ -91,8 +91,8 @@ def _predict(
     from ddpsim.collectives.execute import Collectives, find_correcting_curve, library_of
     from ddpsim.jobs.job_options import GPU_BACKENDS, CollectiveOptions
     from ddpsim.measured import Conditions
+    from ddpsim.topology.file_advice import file_advice
     from ddpsim.topology.spec import load_topology
-    from ddpsim.topology.transports import nic_advice
 
     check_destination(asked.plot)
     machine = load_topology(topology)
@@ -130,7 +130,7 @@ def _predict(
     if asked.plot:
         _draw(found, asked.plot)
     correcting = 0 if curve is None else len(curve.points)
-    for line in nic_advice(machine) if backend in GPU_BACKENDS and placement.nodes > 1 else ():
+    for line in file_advice(machine, network=placement.nodes > 1) if backend in GPU_BACKENDS else ():
         note(f"advice: {line}")
     document = {"operation": str(operation), "rows": found, "correcting_rows": correcting}
     output.emit(document, lambda: _text(operation, found, placement, correcting))

@@ -78,8 +78,8 @@ def show(
     output: Output,
 ) -> None:
     """Show one machine: its links, bandwidths in each direction, NCCL's transports between its GPUs, sources."""
+    from ddpsim.topology.file_advice import file_advice
     from ddpsim.topology.spec import load_topology
-    from ddpsim.topology.transports import nic_advice
 
     check_destination(arguments.plot)
     machine = _select_visible(load_topology(arguments.topology), arguments.gpus, arguments.nodes)
@@ -94,7 +94,10 @@ def show(
         note(f"wrote {arguments.plot}")
     paths = transports_of(machine, arguments.nodes)
     document = _document(machine)
-    document |= {"transports": None if paths is None else paths.document(), "advice": nic_advice(machine)}
+    document |= {
+        "transports": None if paths is None else paths.document(),
+        "advice": file_advice(machine, network=True),
+    }
     if arguments.channels:
         document |= {"channels": channels_document(found), "trees": [list(parents) for parents in trees]}
     blocks = [] if paths is None else [transports_text(paths)]

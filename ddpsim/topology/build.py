@@ -7,6 +7,7 @@ from itertools import combinations, count
 
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.topology.hardware import (
+    DEFAULT_SOCKET_BANDWIDTH,
     PCIE_X16_BANDWIDTH,
     gcn_of,
     gpu_facts,
@@ -32,7 +33,7 @@ from ddpsim.topology.node import (
     check_ring,
     make_both_ways,
 )
-from ddpsim.topology.schema import BranchSpec, NodeSpec, PcieSpec, ProcessesSpec, RootBranchSpec, XgmiSpec
+from ddpsim.topology.schema import BranchSpec, CpuSpec, NodeSpec, PcieSpec, ProcessesSpec, RootBranchSpec, XgmiSpec
 
 _MESHED = ("gfx94", "gfx95")
 """Architectures whose boards of `MESHED` join every two GPUs, by all seven xGMI links that a GPU has."""
@@ -117,7 +118,9 @@ def build_node(name: str, spec: NodeSpec, place: str) -> NodeTemplate:
     gpus = _devices(spec, place)
     nics = _nics(spec, gpus)
     known = {gpu.name: gpu.vertex for gpu in gpus} | {nic.name: nic.vertex for nic in nics}
-    cpu = Cpu(spec.cpu.sockets, spec.cpu.arch, spec.cpu.vendor, spec.cpu.model)
+    joined = spec.cpu.sockets > 1 and spec.processes is None
+    unknown = joined and _find_socket_bandwidth(spec.cpu) is None
+    cpu = Cpu(spec.cpu.sockets, spec.cpu.arch, spec.cpu.vendor, spec.cpu.model, unknown)
     links = [*_sockets(spec), *_ports(spec, nics)]
     if spec.processes is not None:
         links = [*_loopback(spec.processes, nics), *_ports(spec, nics)]
@@ -221,10 +224,14 @@ def _loopback(processes: ProcessesSpec, nics: tuple[Nic, ...]) -> Iterator[Link]
 
 
 def _sockets(spec: NodeSpec) -> Iterator[Link]:
-    bandwidth = spec.cpu.bandwidth or socket_bandwidth(spec.cpu.vendor, spec.cpu.model)
+    bandwidth = _find_socket_bandwidth(spec.cpu) or DEFAULT_SOCKET_BANDWIDTH
     sockets = (Vertex.numbered(VertexKind.CPU, number) for number in range(spec.cpu.sockets))
     for ends in combinations(sockets, 2):
         yield from make_both_ways(*ends, "socket", bandwidth, spec.cpu.delay)
+
+
+def _find_socket_bandwidth(cpu: CpuSpec) -> float | None:
+    return cpu.bandwidth or socket_bandwidth(cpu.vendor, cpu.model)
 
 
 class _PcieWalk:

@@ -208,6 +208,6 @@ def xgmi_bandwidth(gcn: str) -> float:
     return (48 if gcn.startswith(("gfx94", "gfx95")) else 24) * GB
 
 
-def socket_bandwidth(vendor: str, model: str) -> float:
-    """Return the bandwidth between two sockets of a processor; Skylake's for one that is not in the table."""
-    return SOCKET_BANDWIDTH.get(model.lower(), SOCKET_BANDWIDTH.get(vendor.lower(), DEFAULT_SOCKET_BANDWIDTH))
+def socket_bandwidth(vendor: str, model: str) -> float | None:
+    """Return the bandwidth between two sockets of a processor; None for one that is not in the table."""
+    return SOCKET_BANDWIDTH.get(model.lower(), SOCKET_BANDWIDTH.get(vendor.lower()))

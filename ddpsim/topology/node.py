@@ -169,12 +169,18 @@ class Nic:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """These are the node's processors, which are all alike."""
+    """These are the node's processors, which are all alike.
+
+    Attributes:
+        unknown: what joins several sockets is neither stated nor in the table of processors.
+    """
 
     sockets: int = 1
     arch: str = "x86_64"
     vendor: str = "intel"
     model: str = "skylake"
+    # Not in the representation, on which the fingerprints of calibrations rest.
+    unknown: bool = field(default=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,14 @@ log names it: `via P2P/CUMEM`, `via SHM/direct`, `via NET/IB/0/GDRDMA`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from ddpsim.gpus.table import find_shipped_gpu
-from ddpsim.topology.declared import Cluster
-from ddpsim.topology.hardware import RDMA_FROM, gpu_facts, nic_kind
-from ddpsim.topology.node import Nic, NodeTemplate
+from ddpsim.topology.hardware import gpu_facts, nic_kind
+from ddpsim.topology.node import NodeTemplate
 from ddpsim.topology.paths import KINDS, Paths, Route, find_paths
-from ddpsim.units import format_bandwidth, format_count
 
 NVLINK, XGMI, PCIE, HOST, NET = "P2P over NVLink", "P2P over xGMI", "P2P over PCIe", "host memory (SHM)", "NET"
 NETWORK = "another node"
@@ -114,27 +112,3 @@ def groups_document(pairs: Sequence[PairTransport]) -> list[dict[str, object]]:
         }
         for group in group_pairs(pairs)
     ]
-
-
-def nic_advice(cluster: Cluster) -> list[str]:
-    """Return a line for each node template whose Ethernet cards may be RoCE: what is assumed, and what to write."""
-    return [line for group in cluster.groups for line in _advice(group.template)]
-
-
-def _advice(template: NodeTemplate) -> Iterator[str]:
-    if template.gpus[0].model == "cpu":
-        return
-    for nics in _group_alike(nic for nic in template.nics if nic.kind == "ethernet" and nic.bandwidth >= RDMA_FROM):
-        rate = format_bandwidth(nics[0].bandwidth)
-        cards = f"{format_count(len(nics), 'card')} of {rate}"
-        yield (
-            f"{template.name} has {cards} of kind `ethernet`, taken as TCP through host memory, but most that fast do "
-            "RDMA: write `kind: roce` if NCCL's log says NET/IB, `kind: tcp` if it says NET/Socket"
-        )
-
-
-def _group_alike(nics: Iterable[Nic]) -> Iterator[list[Nic]]:
-    by_rate: dict[float, list[Nic]] = {}
-    for nic in nics:
-        by_rate.setdefault(nic.bandwidth, []).append(nic)
-    yield from by_rate.values()

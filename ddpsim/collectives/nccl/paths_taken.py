@@ -13,6 +13,7 @@ from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.declared import Cluster, NodeGroup
 from ddpsim.topology.far_gpus import farthest_from_nics
+from ddpsim.topology.file_advice import file_advice, nic_advice
 from ddpsim.topology.graph import NodeTemplate, Placement
 from ddpsim.topology.hardware import gpu_facts
 from ddpsim.topology.placement import place
@@ -24,7 +25,6 @@ from ddpsim.topology.transports import (
     XGMI,
     PairTransport,
     groups_document,
-    nic_advice,
     pair_transports,
 )
 from ddpsim.units import GIB
@@ -119,7 +119,7 @@ def paths_advice(placement: Placement, calibration: Calibration | None = None) -
         return ()
     constants = calibration or Calibration.priors(placement.topology.backend)
     joined = join_by_nvlink(placement, int(constants[f"{constants.backend}.version"]))
-    return tuple(nic_advice(joined.topology) if joined.nodes > 1 else ())
+    return tuple(file_advice(joined.topology, network=joined.nodes > 1))
 
 
 def paths_taken(placement: Placement, calibration: Calibration | None = None) -> ChosenPaths | None:

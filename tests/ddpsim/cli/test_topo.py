@@ -199,6 +199,13 @@ def test_fast_ethernet_is_asked_about(ddpsim: Callable) -> None:
     assert ddpsim("topo", "show", "dgx-1v", "--json").document["advice"] == []
 
 
+def test_an_unknown_processor_is_said_with_a_prediction(ddpsim: Callable, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\nnode:\n  gpus: {count: 2, model: V100}\n  cpu: {sockets: 2, model: skylaek}\n")
+    said = " ".join(ddpsim("predict", "--workload", "resnet50", "--topology", path).out.split())
+    assert "advice: mine has an unknown processor 'skylaek'" in said
+
+
 def test_the_transport_of_each_pair_is_shown(ddpsim: Callable) -> None:
     said = ddpsim("topo", "show", "2x4a100-1nic").out
     assert "gpu0 - gpu1, gpu0 - gpu2 and 4 more" in said

@@ -8,11 +8,11 @@ from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.collectives.nccl.versions import CURRENT
 from ddpsim.doubts.spreads import COLLECTIVES
 from ddpsim.errors import TopologyError
+from ddpsim.topology.file_advice import file_advice
 from ddpsim.topology.graph import Topology
 from ddpsim.topology.hardware import NIC_KINDS
 from ddpsim.topology.paths import find_paths
 from ddpsim.topology.spec import parse_topology
-from ddpsim.topology.transports import nic_advice
 from ddpsim.units import GIB
 
 PRIORS = Calibration.priors("nccl").constants
@@ -76,7 +76,7 @@ def test_a_gpu_without_peer_to_peer_has_no_gpudirect_whatever_the_card() -> None
     [("ethernet", "100Gb/s", 1), ("ethernet", "25Gb/s", 0), ("tcp", "200Gb/s", 0), ("roce", "200Gb/s", 0)],
 )
 def test_fast_ethernet_is_asked_about_and_nothing_else(kind: str, rate: str, lines: int) -> None:
-    advice = nic_advice(two_nodes(kind, rate))
+    advice = file_advice(two_nodes(kind, rate), network=True)
     assert len(advice) == lines
     for line in advice:
         assert "1 card of 12.5GB/s" in line
