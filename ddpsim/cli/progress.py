@@ -27,6 +27,7 @@ class Progress:
     clock: Callable[[], float] = time.monotonic
     _shown_s: float = field(init=False)
     _drawn: bool = field(init=False, default=False)
+    _printed: bool = field(init=False, default=False)
     _first: int = field(init=False, default=0)
     _before: int | None = field(init=False, default=None)
     _since_s: float = field(init=False)
@@ -42,9 +43,9 @@ class Progress:
             self._first, self._since_s = done, now_s
         self._before = done
         if done >= total:
-            self._clear()
+            self._end(total)
         elif now_s - self._shown_s >= (REDRAW_S if terminal else APART_S):
-            self._shown_s, self._drawn = now_s, terminal
+            self._shown_s, self._drawn, self._printed = now_s, terminal, not terminal
             if terminal:
                 _erase()
             line = f"{self.what}: {done} of {total}{self._estimate_left(done, total)}"
@@ -57,10 +58,13 @@ class Progress:
             return ""
         return f", {duration((self.clock() - self._since_s) * (total - done) / fresh)} left"
 
-    def _clear(self) -> None:
+    def _end(self, total: int) -> None:
+        """Erase the terminal's line; elsewhere end the lines, where there were any, with the last."""
         if self._drawn:
-            self._drawn = False
             _erase()
+        if self._printed:
+            print(f"{self.what}: {total} of {total}", file=sys.stderr, flush=True)
+        self._drawn = self._printed = False
 
 
 def _erase() -> None:

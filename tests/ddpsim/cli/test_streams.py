@@ -149,7 +149,8 @@ def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(capsys: pyte
         now[0] += 0.4 * APART_S
         show(done, 5)
     show(5, 5)
-    assert capsys.readouterr().err == "iterations: 2 of 5, 12 s left\n"
+    show(5, 5)
+    assert capsys.readouterr().err == "iterations: 2 of 5, 12 s left\niterations: 5 of 5\n"
 
 
 def test_the_time_left_is_told_of_what_was_done_now(capsys: pytest.CaptureFixture[str]) -> None:
