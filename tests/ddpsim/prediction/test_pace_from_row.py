@@ -6,6 +6,7 @@ import pytest
 from ddpsim import Options, load_topology, load_workload
 from ddpsim.doubts.causes import pace_of
 from ddpsim.errors import WorkloadError
+from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import predict as predict_named
 from ddpsim.prediction.pace_from_row import MeasuredStep, anchor_to_row, scale_device_time
 from ddpsim.prediction.predict import predict
@@ -53,7 +54,7 @@ def test_a_row_that_is_mostly_communication_leaves_the_pace_as_unsure_as_it_was(
     taken = predict(source, slow, band=False).iteration_s
     paced = anchor_to_row(source, MeasuredStep(1.05 * taken, slow))
     assert paced.provenance["row_floor_share"] > 0.5
-    assert pace_of(paced) == pace_of(source) == "roofline"
+    assert pace_of(paced) == pace_of(Model.of(source).on(slow)) == "counted"
     assert pace_of(anchor_to_row(load_workload("resnet50"), MeasuredStep(0.24, MACHINE, nodes=2))) == "measured"
 
 
