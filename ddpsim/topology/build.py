@@ -183,7 +183,8 @@ def _nics(spec: NodeSpec, gpus: tuple[Gpu, ...]) -> tuple[Nic, ...]:
         direct = capable and kind.gpudirect if nics.gpudirect is None else nics.gpudirect
         in_order = kind.in_order if nics.in_order is None else nics.in_order
         found += [
-            Nic(f"nic{next(numbers)}", nics.kind, nics.rate, nics.latency, direct, in_order) for _ in range(nics.count)
+            Nic(f"nic{next(numbers)}", nics.kind, nics.rate, nics.latency, direct, in_order, nics.gdr_level)
+            for _ in range(nics.count)
         ]
     return tuple(found)
 

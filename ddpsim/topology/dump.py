@@ -8,7 +8,7 @@ from typing import Any
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import DegradedLink, Fabric
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
-from ddpsim.topology.node import GPU_LINKS, NETWORK, Link, Nic, NodeTemplate, VertexKind
+from ddpsim.topology.node import GDR_LEVEL, GPU_LINKS, NETWORK, Link, Nic, NodeTemplate, VertexKind
 from ddpsim.topology.yaml_text import write_mapping
 from ddpsim.units import format_bandwidth
 
@@ -188,7 +188,8 @@ def _nics(template: NodeTemplate, links: dict[str, Link]) -> list[object]:
         if nic.latency_s:
             document["latency"] = _time(nic.latency_s)
         document |= _delay(links[f"{nic.name}>{NETWORK}"]) | {"gpudirect": nic.gpudirect}
-        return document | ({} if nic.in_order == (nic.kind != "efa") else {"in_order": nic.in_order})
+        document |= {} if nic.in_order == (nic.kind != "efa") else {"in_order": nic.in_order}
+        return document | ({} if nic.gdr_level == GDR_LEVEL else {"gdr_level": nic.gdr_level})
 
     return [{"count": len(list(same))} | document for document, same in groupby(map(alike, template.nics))]
 

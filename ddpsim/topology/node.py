@@ -142,6 +142,10 @@ class Gpu:
         return Vertex(self.name, self.kind)
 
 
+GDR_LEVEL = "PXB"
+"""NCCL's own `NCCL_NET_GDR_LEVEL`: a card accesses the memory of GPUs below PCIe switches that are its own too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Nic:
     """One port of a network card.
@@ -152,6 +156,7 @@ class Nic:
         latency_s: what NCCL adds to a network hop for it (from its plugin or XML); no part of a link's delay.
         gpudirect: whether a GPU's memory may be read and written by it directly.
         in_order: whether it writes memory in the order it was sent, which LL and LL128 rest on.
+        gdr_level: the farthest path over which it accesses a GPU's memory, in NCCL's words (`NCCL_NET_GDR_LEVEL`).
     """
 
     name: str
@@ -160,6 +165,8 @@ class Nic:
     latency_s: float = 0.0
     gpudirect: bool = False
     in_order: bool = True
+    # Not in the representation, on which the fingerprints of calibrations rest: `NodeTemplate.stated` has it.
+    gdr_level: str = field(default=GDR_LEVEL, repr=False)
 
     @property
     def vertex(self) -> Vertex:
@@ -215,9 +222,10 @@ class NodeTemplate:
 
     @property
     def stated(self) -> tuple[object, ...]:
-        """What is stated of NCCL's graphs beyond `rings`; empty where nothing is."""
+        """What is stated of NCCL's graphs beyond `rings`, and how far GPUDirect reaches; empty where nothing is."""
         stated = (self.trees, self.ring_bandwidth, self.tree_bandwidth)
-        return stated if any(stated) else ()
+        levels = tuple(nic.gdr_level for nic in self.nics)
+        return (*(stated if any(stated) else ()), *(levels if {*levels} - {GDR_LEVEL} else ()))
 
     def nic(self, name: str) -> Nic:
         """Return the NIC `name`."""

@@ -1,8 +1,8 @@
 """Routes between the devices of a node, as NCCL chooses them; xGMI counts as NVLink does, as in RCCL.
 
 Source: NCCL 2.30 `src/graph/paths.cc`: fewest links first, then most bandwidth; through another GPU only by NVLink and
-only one; peer-to-peer up to PXB, else through host memory; to a NIC directly up to PXB, else through host memory, or by
-PXN through a GPU that is near the NIC.
+only one; peer-to-peer up to PXB, else through host memory; to a NIC directly up to PXB (`NCCL_NET_GDR_LEVEL`), else
+through host memory, or by PXN through a GPU that is near the NIC.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class Paths:
 
     def _is_direct(self, nic: str, route: Route) -> bool:
         allowed = self._nics[nic].gpudirect if self._gpudirect is None else self._gpudirect
-        near = KINDS.index(route.kind) <= KINDS.index("PXB")
+        near = KINDS.index(route.kind) <= KINDS.index(self._nics[nic].gdr_level)
         return route.kind == "LOC" or (allowed and near)
 
     def _direct(self, source: str, target: str) -> Route:

@@ -10,6 +10,7 @@ from ddpsim.documents import document_error, quantity
 from ddpsim.errors import UnknownNameError
 from ddpsim.topology.bounds import MOST_GPUS, MOST_LINKS, MOST_NODES, MOST_SOCKETS
 from ddpsim.topology.hardware import NIC_KINDS
+from ddpsim.topology.node import GDR_LEVEL
 from ddpsim.units import parse_bandwidth, parse_time
 
 
@@ -147,7 +148,7 @@ class NicsSpec(Spec):
     """NICs that are alike. `latency` is the card's, as NCCL adds it to a hop; `delay` is its cable's, one way.
 
     `gpudirect`, `in_order`: whether it reaches GPU memory, and writes it in order; where left out, by its kind
-    (`ddpsim.topology.hardware`).
+    (`ddpsim.topology.hardware`). `gdr_level`: the farthest path on which it does, `NCCL_NET_GDR_LEVEL`.
     """
 
     count: Devices = 1
@@ -157,6 +158,7 @@ class NicsSpec(Spec):
     delay: Time = 0.0
     gpudirect: bool | None = None
     in_order: bool | None = None
+    gdr_level: Reach = GDR_LEVEL
 
 
 class NodeSpec(Spec):

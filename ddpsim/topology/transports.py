@@ -12,7 +12,7 @@ from itertools import combinations
 
 from ddpsim.gpus.table import find_shipped_gpu
 from ddpsim.topology.hardware import gpu_facts, nic_kind
-from ddpsim.topology.node import NodeTemplate
+from ddpsim.topology.node import GDR_LEVEL, NodeTemplate
 from ddpsim.topology.paths import KINDS, Paths, Route, find_paths
 
 NVLINK, XGMI, PCIE, HOST, NET = "P2P over NVLink", "P2P over xGMI", "P2P over PCIe", "host memory (SHM)", "NET"
@@ -88,7 +88,10 @@ def _explain_staging(template: NodeTemplate, kind: str) -> str:
         return f"`{kind}` has no GPUDirect"
     if not any(nic.gpudirect for nic in template.nics):
         return "gpudirect: false in its file"
-    return "NCCL goes past one root port through host memory (NCCL_NET_GDR_LEVEL=PXB)"
+    level = min((nic.gdr_level for nic in template.nics), key=KINDS.index)
+    if level == GDR_LEVEL:
+        return f"NCCL goes past one root port through host memory (NCCL_NET_GDR_LEVEL={level})"
+    return f"gdr_level: {level} in its file"
 
 
 def group_pairs(pairs: Sequence[PairTransport]) -> list[list[PairTransport]]:

@@ -1,9 +1,9 @@
-"""What many ranks lose: published steps of 8 to 128 GPUs, each over the step of the fewest of its series.
+"""What many ranks lose: published steps of 8 to 256 GPUs, each over the step of the fewest of its series.
 
 `python -m studies.published.many_ranks` prints every row, by series, and the two halves; `--fit` derives `node_spread`
 of each GPU from the choosing half. Whole copies and sharded ones. A series is predicted at the pace at which its row of
 the fewest GPUs is what was measured; what is judged is how much longer a step of more of them takes. Every other series
-by name judges.
+by name judges, and all that were found later (`LATER`).
 """
 
 from __future__ import annotations
@@ -56,18 +56,24 @@ class Cluster:
 
 
 CLUSTERS: Mapping[str, Cluster] = {
+    "gpt-a100": Cluster("oci-bm-gpu4", "A100-80GB", "fsdp2:gather=bf16,reduce=fp32"),
     "dlperf-v100": Cluster("dlperf-v100", "V100", "ddp"),
     "mpt-a100": Cluster("oci-bm-gpu4", "A100", "fsdp2:gather=bf16,reduce=bf16"),
+    "mpt80-a100": Cluster("oci-bm-gpu4", "A100-80GB", "fsdp2:gather=bf16,reduce=bf16"),
     "mpt-h100": Cluster("dgx-h100-roce", "H100", "fsdp2:gather=bf16,reduce=fp32"),
     "titan-h100": Cluster("dgx-h100-roce", "H100", "fsdp2:gather=bf16,reduce=fp32"),
 }
 """By the first two parts of a series' name."""
 
 WIDTHS = {"125m": (768, 12), "350m": (1024, 24), "760m": (1536, 24), "1b": (2048, 24), "3b": (2560, 32),
-          "7b": (4096, 32), "13b": (5120, 40)}  # fmt: skip
+          "7b": (4096, 32), "13b": (5120, 40), "30b": (7168, 48)}  # fmt: skip
 """Width and layers of MPT's sizes, whose counts of parameters are those of the page."""
 
-CHECKPOINTED = ("mpt-a100-7b", "mpt-a100-13b")
+CHECKPOINTED = ("mpt-a100-7b", "mpt-a100-13b", "mpt80-a100-7b", "mpt80-a100-13b", "gpt-a100")
+"""Beginnings of the names of those whose layers' forward is computed again."""
+
+LATER = ("gpt-a100", "mpt80-a100")
+"""Clusters whose series were found later and predicted before anything was chosen on them: all of theirs judge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,16 @@ class Series:
     @property
     def cluster(self) -> Cluster:
         """Where it was measured."""
-        return CLUSTERS["-".join(self.name.split("-")[:2])]
+        return CLUSTERS[self._cluster]
+
+    @property
+    def later(self) -> bool:
+        """Whether it was found after the halves were made."""
+        return self._cluster in LATER
+
+    @property
+    def _cluster(self) -> str:
+        return "-".join(self.name.split("-")[:2])
 
     def workload(self, one_s: float) -> Workload:
         """Return its job at a step of `one_s` without communication."""
@@ -97,7 +112,7 @@ class Series:
         update_s = UPDATED_BYTES * count / gpu_named(self.cluster.gpu).with_fitted().achieved_Bps
         return transformer(
             one_s=one_s + update_s, dtype="float32", gpu=self.cluster.gpu, layers=layers, layer=layer, before=rest[:-1],
-            after=rest[-1:], optimizer=f"{update_s}s", checkpointed=self.name in CHECKPOINTED,
+            after=rest[-1:], optimizer=f"{update_s}s", checkpointed=self.name.startswith(CHECKPOINTED),
         )  # fmt: skip
 
 
@@ -141,8 +156,9 @@ def series() -> list[Series]:
 
 
 def judging(each: Sequence[Series]) -> set[str]:
-    """Return the names of those that judge: every other one."""
-    return {one.name for one in sorted(each, key=lambda one: one.name)[1::2]}
+    """Return the names of those that judge: every other one, and all that were found later."""
+    first = sorted(one.name for one in each if not one.later)
+    return {*first[1::2], *(one.name for one in each if one.later)}
 
 
 def predicted_s(one: Series, one_s: float, gpus: int, calibration: Calibration | None = None) -> float:
@@ -211,16 +227,21 @@ def fit(each: Sequence[Series]) -> Iterator[str]:
         yield f"{gpu}: node_spread {fitted(own):.3f} ({', '.join(one.name for one, _ in own)})"
 
 
+HALVES = ("choosing", "judging", "judging, 64 GPUs and more", "of these found later")
+
+
 def lines(found: Sequence[Loss], judges: set[str]) -> Iterator[str]:
     """Yield the lines of the tables: a row each, then the halves."""
     yield "| series | half | GPUs | over | loses, measured | predicted |"
     yield "|---|---|--:|--:|--:|--:|"
-    halves: dict[str, list[Loss]] = {"choosing": [], "judging": [], "judging, 64 GPUs and more": []}
+    halves: dict[str, list[Loss]] = {name: [] for name in HALVES}
     for loss in found:
         half = "judging" if loss.series in judges else "choosing"
         halves[half].append(loss)
         if half == "judging" and loss.gpus >= 64:
             halves["judging, 64 GPUs and more"].append(loss)
+            if loss.series.startswith(LATER):
+                halves["of these found later"].append(loss)
         cells = (loss.series, half, loss.gpus, loss.fewest, f"{loss.measured:.1%}", f"{loss.predicted:.1%}")
         yield "| " + " | ".join(map(str, cells)) + " |"
     yield ""
@@ -243,7 +264,8 @@ FSDP). There is no row of one GPU: a series is predicted at the pace at which it
 measured, and what is judged is how much longer the step of more GPUs takes. Machines are taken from what the pages say
 of them.
 
-Every other series by name judges. What nodes differ by (`node_spread`, of A100 and H100) is fitted to the rest
+Every other series by name judges, and all of A100 of 80 GB (`mpt80`, `gpt`), which were found later and predicted
+before anything was chosen on them. What nodes differ by (`node_spread`, of A100 and H100) is fitted to the rest
 (`python -m studies.published.many_ranks --fit`). The pages' rows are single runs of some ten steps to a hundred.
 """
 

@@ -5,16 +5,28 @@ from itertools import combinations
 
 import pytest
 
+from ddpsim.collectives.nccl.layout import Layout
+from ddpsim.collectives.nccl.transport import NcclTransport
+from ddpsim.collectives.nccl.versions import CURRENT
+from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.graph import NodeTemplate
 from ddpsim.topology.paths import find_paths
 from ddpsim.topology.spec import parse_topology
 from ddpsim.topology.transports import HOST, NETWORK, NVLINK, PCIE, groups_document, pair_transports
+from ddpsim.units import GIB
 from tests.ddpsim.topology.templates import template_named
 
 PAIR = (
     "name: x\nnode:\n  gpus: {{count: 2, model: {}}}\n  pcie: {{switches: [{{gpus: [0, 1], nics: [0]}}]}}\n"
     "  nics: [{{rate: 100Gb/s, kind: {}}}]\n"
 )
+
+SLOTS = (
+    "name: x\nnode:\n  gpus: {{count: 2, model: A100}}\n  nvlink: {{pairs: [[0, 1, 4]]}}\n"
+    "  pcie: {{generation: 4, slots: [{{gpus: [0, 1], nics: [0]}}]}}\n"
+    "  nics: [{{rate: 200Gb/s, kind: slingshot{}}}]\nfabric: {{kind: flat}}\n"
+)
+STAGED = "NET/OFI through host memory"
 
 
 def of(template: NodeTemplate, *, network: bool = True) -> dict[tuple[str, str], tuple[str, str]]:
@@ -60,6 +72,32 @@ def test_what_rules_a_nearer_way_out_is_said() -> None:
     assert "NVIDIA/nccl#1086" in of(template_named("4xrtx4090"), network=False)["gpu0", "gpu1"][1]
     assert "NCCL_P2P_LEVEL=PXB" in of(template_named("8xl40s-pcie"))["gpu0", "gpu2"][1]
     assert "NCCL_NET_GDR_LEVEL=PXB" in of(template_named("2x4a100-1nic"))["gpu3", NETWORK][1]
+
+
+@pytest.mark.parametrize(
+    ("nics", "outwards"),
+    [
+        ("", (STAGED, "NCCL goes past one root port through host memory (NCCL_NET_GDR_LEVEL=PXB)")),
+        (", gdr_level: PXB", (STAGED, "NCCL goes past one root port through host memory (NCCL_NET_GDR_LEVEL=PXB)")),
+        (", gdr_level: PHB", ("NET/OFI with GPUDirect", "")),
+        (", gdr_level: PHB, gpudirect: false", (STAGED, "gpudirect: false in its file")),
+        (", gdr_level: PIX", (STAGED, "gdr_level: PIX in its file")),
+    ],
+)
+def test_gpudirect_goes_as_far_as_its_level(nics: str, outwards: tuple[str, str]) -> None:
+    machine = parse_topology(SLOTS.format(nics), "x.yaml")
+    assert of(machine.groups[0].template)["gpu0", NETWORK] == outwards
+    again = parse_topology(dump_topology(machine), "x.yaml")
+    assert again.fingerprint() == machine.fingerprint()
+    assert again.groups[0].template.nics == machine.groups[0].template.nics
+    unstated = "gdr_level" not in nics or "PXB" in nics
+    assert (machine.fingerprint() == parse_topology(SLOTS.format(""), "x.yaml").fingerprint()) is unstated
+
+
+def test_a_message_by_gpudirect_through_the_root_takes_less_than_through_host_memory() -> None:
+    staged, direct = (parse_topology(SLOTS.format(more), "x.yaml").place(2) for more in ("", ", gdr_level: PHB"))
+    times = [NcclTransport(Layout(each, CURRENT)).allreduce_s(GIB) for each in (staged, direct)]
+    assert times[1] < 0.9 * times[0]
 
 
 @pytest.mark.parametrize("machine", ["dgx-1v", "8xl40s-pcie", "2x4a100-1nic", "gh200-quad"])
