@@ -18,8 +18,8 @@ from ddpsim.planning.search import LEADERS, search
 from ddpsim.planning.search_report import SearchReport
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import predict
+from ddpsim.retiming.retime import SETTLED_EFFECT
 from ddpsim.simulation import Options
-from ddpsim.simulation.retime import SETTLED_EFFECT
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
 from ddpsim.workload.files import load_workload
