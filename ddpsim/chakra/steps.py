@@ -296,8 +296,8 @@ class _Step:
         )
         messages, sent = dict.fromkeys(buffers, "broadcast of buffers"), {}
         for each in nodes.messages:
-            messages[each.first] = f"{each.operation} {each.index}"
-            sent[each.first] = tensors_of(workload.parameters[index] for index in each.parameters)
+            messages[each.first] = f"{each.planned.operation} {each.planned.number}"
+            sent[each.first] = tensors_of(workload.parameters[index] for index in each.planned.parameters)
         return cls(
             parameters=workload.parameters,
             ends=(max(last for _, last in nodes.forward), nodes.backward[-1][1]),

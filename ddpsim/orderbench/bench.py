@@ -13,7 +13,7 @@ from ddpsim.order.predictors import predictor_name
 from ddpsim.orderbench.bootstrap import relative_difference
 from ddpsim.orderbench.machines import BenchMachine, caps_for
 from ddpsim.orderbench.replaying import Replayer, ReplayResult
-from ddpsim.simulation.job_run import WARM_UP
+from ddpsim.simulation.resolve import WARM_UP
 from ddpsim.workload.order_trace import OrderTrace
 
 Progress = Callable[[int, int], None]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ddpsim.bucketing import rebuilt_plan
 from ddpsim.errors import WorkloadError
 from ddpsim.jobs.plans import Plans, PolicyView, plans_of
+from ddpsim.jobs.representatives import LATEST, RankKind, SimulatedRank
 from ddpsim.jobs.simulated import Options
 from ddpsim.order.agreement import ready_tau
 from ddpsim.order.arrivals import Arrivals
@@ -21,8 +22,7 @@ from ddpsim.order.consensus import arrange, consensus
 from ddpsim.order.traces import held_back_by
 from ddpsim.orderbench.machines import BenchMachine
 from ddpsim.simulation import simulate
-from ddpsim.simulation.job_run import WARM_UP
-from ddpsim.simulation.representatives import LATEST, SimulatedRank
+from ddpsim.simulation.resolve import WARM_UP
 from ddpsim.topology.graph import Placement
 from ddpsim.workload.iteration_profile import merge_latest, paces
 from ddpsim.workload.order_trace import OrderTrace
@@ -163,10 +163,11 @@ def replayed(trace: OrderTrace, world_size: int, options: Options) -> list[Simul
         return PolicyView(lambda k: recorded[rank][k % count], lambda k: trace.contexts[rank][k % count])
 
     first = trace.workloads[0]
-    draws = [SimulatedRank(0, range(1), first, seen(0).pace, recorded[0], (seen(0),))]
+    draws = [SimulatedRank(0, range(1), RankKind(range(1), first, tuple(recorded[0])), seen(0).pace, (seen(0),))]
     if trace.ranks > 1:
         late_s = [0.0] * (trace.ranks - 1)
         others = [merge_latest([paced[k] for paced in recorded[1:]], late_s) for k in range(count)]
         known = [seen(rank) for rank in range(1, trace.ranks)]
-        draws.append(SimulatedRank(LATEST, range(1, trace.ranks), first, lambda k: others[k % count], others, known))
+        kind = RankKind(range(1, trace.ranks), first, tuple(others))
+        draws.append(SimulatedRank(LATEST, kind.ranks, kind, lambda k: others[k % count], known))
     return draws

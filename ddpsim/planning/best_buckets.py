@@ -24,7 +24,7 @@ from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun
-from ddpsim.simulation.job_run import ResolvedJob
+from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import Progress
 
 CAPS_MB = (1.0, 2.0, 5.0, 10.0, 15.0, 25.0, 40.0, 60.0, 100.0, 200.0)

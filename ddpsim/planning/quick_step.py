@@ -15,7 +15,7 @@ from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
-from ddpsim.simulation.job_run import ResolvedJob
+from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.topology.cluster import Topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.units import MIB

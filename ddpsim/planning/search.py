@@ -252,13 +252,6 @@ def _step_of_other(run: CandidateRun, known: Mapping[SearchCandidate, QuickStep]
     return None if other is None or other.step_s is None else other
 
 
-def _step_of_other(run: CandidateRun, known: Mapping[SearchCandidate, QuickStep]) -> QuickStep | None:
-    """Return what is known of the candidate whose messages a run's are too, where that fits: then the run does."""
-    scheme = _SAME_MESSAGES.get(run.candidate.scheme)
-    other = None if scheme is None else known.get(replace(run.candidate, scheme=scheme))
-    return None if other is None or other.step_s is None else other
-
-
 @dataclass(slots=True)
 class _Ranking:
     """The candidates that are left, and those that were simulated, the fastest first.

@@ -22,7 +22,7 @@ from ddpsim.prediction.named import take_names
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options
-from ddpsim.simulation.job_run import ResolvedJob
+from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
 from ddpsim.units import format_count

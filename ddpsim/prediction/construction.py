@@ -15,14 +15,13 @@ import simpy
 
 from ddpsim.bucketing import Parameter
 from ddpsim.bucketing.assign import assign_buckets
+from ddpsim.collectives.contention import UNDISTURBED, Processor
 from ddpsim.operations import Operation
-from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.graph import NodeKind, StepGraph
-from ddpsim.simulation.job_run import ResolvedJob
-from ddpsim.simulation.messages import Scheduled
 from ddpsim.simulation.rank_builder import RankBuilder
+from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import GraphRun, NodeTimes
-from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.simulation.setting import RankConfiguration, Scheduled
 from ddpsim.workload import Workload
 
 PIECE_BYTES = 250 << 20

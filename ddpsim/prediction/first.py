@@ -8,14 +8,14 @@ from functools import partial
 
 from ddpsim.errors import InputError
 from ddpsim.jobs.plans import Plans
+from ddpsim.jobs.representatives import SimulatedRank
 from ddpsim.options.option import check_at_least_one
 from ddpsim.prediction.construction import Construction, construct
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.named import scheme_named
 from ddpsim.simulation import IterationProfile, Options
-from ddpsim.simulation.job_run import WARM_UP
 from ddpsim.simulation.record import iterations_of
-from ddpsim.simulation.representatives import SimulatedRank
+from ddpsim.simulation.resolve import WARM_UP
 from ddpsim.trace.records import Iteration
 
 STEADY = 0.01

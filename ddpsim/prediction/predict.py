@@ -19,7 +19,7 @@ from ddpsim.prediction.simulated_run import FEW_APART, SimulatedRun, leave_out_r
 from ddpsim.simulation import Options, simulate_local
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import trace_of
-from ddpsim.simulation.job_run import ResolvedJob
+from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.trace.metrics import Summary, summarise

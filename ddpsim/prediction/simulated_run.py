@@ -16,16 +16,16 @@ from ddpsim.jobs.stages import parts_of
 from ddpsim.prediction.memory import Memory, capacity_bytes
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.placed_job import PlacedJob
+from ddpsim.retiming.dependencies import Dependencies
+from ddpsim.retiming.prices import has_prices
+from ddpsim.retiming.retime import periods_s, run_again
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
-from ddpsim.simulation.dependencies import Dependencies
-from ddpsim.simulation.engine import Simulated, plan_of, run_again, run_job, run_resolved, trace_of
-from ddpsim.simulation.job_run import WARM_UP, JobRun, ResolvedJob, SimulatedIterations, period_of
-from ddpsim.simulation.prices import has_prices
-from ddpsim.simulation.resolve import JobConditions, with_buckets
-from ddpsim.simulation.retime import periods_s
+from ddpsim.simulation.engine import Simulated, plan_of, run_job, run_resolved, trace_of
+from ddpsim.simulation.job_run import JobRun, period_of
+from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, SimulatedIterations, with_buckets
 from ddpsim.simulation.run import Progress
 from ddpsim.simulation.scheduling import schedule_of
 from ddpsim.topology.graph import Cluster, Placement
@@ -254,8 +254,8 @@ class SimulatedRun:
         brief, warm_up = shorten_run(self.options, self.workload)
         brief = replace(brief, accumulate=ran.job.options.accumulate)
         iterations = FEW_APART if self.by_few else max(brief.iterations_of(kind.workload) for kind in ran.kinds)
-        found = SimulatedIterations.of(brief, iterations, warm_up, ran.schedule, whole=False)
-        return replace(found, repeats=ran.extent.repeats)
+        repeats = ran.extent.repeats
+        return SimulatedIterations.of(brief, iterations, warm_up, ran.schedule, whole=False, repeats=repeats)
 
     def job(self) -> JobRun:
         """Return the run with its graph and the times of its nodes; it is simulated again, for none is kept.

@@ -13,7 +13,10 @@ _ROUNDING = 1e-9
 
 
 def urgent_first(
-    messages: Sequence[Message], ready_s: Callable[[Message], float], time_s: Callable[[Message], float]
+    messages: Sequence[Message],
+    ready_s: Callable[[Message], float],
+    time_s: Callable[[Message], float],
+    credit_bytes: int = 0,
 ) -> list[Message]:
     """Return `messages` in the order in which one wire would take them, the most urgent of those that are ready first.
 
@@ -21,41 +24,15 @@ def urgent_first(
     those the one that was ready first; where none is ready it waits. Nothing is interrupted: to let urgent ones pass,
     cut messages into segments before. All ranks take this order, whatever comes when, so that they agree.
 
-    Args:
-        ready_s: when a message can begin, from the start of backward.
-        time_s: what it takes on the wire.
-    """
-    coming = sorted(((ready_s(message), place) for place, message in enumerate(messages)), reverse=True)
-    waiting: list[tuple[int, float, int]] = []
-    order, now_s = [], 0.0
-    while coming or waiting:
-        if not waiting:
-            now_s = max(now_s, coming[-1][0])
-        while coming and coming[-1][0] <= now_s * (1 + _ROUNDING):
-            ready, place = coming.pop()
-            heapq.heappush(waiting, (messages[place].priority, ready, place))
-        *_, place = heapq.heappop(waiting)
-        order.append(messages[place])
-        now_s += time_s(messages[place])
-    return order
-
-
-def sort_by_credit(
-    messages: Sequence[Message],
-    ready_s: Callable[[Message], float],
-    time_s: Callable[[Message], float],
-    credit_bytes: int,
-) -> list[Message]:
-    """Return `messages` in the order in which ByteScheduler hands them over, as long as its credit lasts.
-
-    Whenever bytes that are handed over and not sent leave room for it, the most urgent message that is ready is handed
-    over; the wire takes them in that order. A credit of one message is `urgent_first`; more fills a wire that starts
-    each message late, and lets urgent ones pass fewer others.
+    A credit is ByteScheduler's: a message is handed over whenever bytes that are handed over and not sent leave room
+    for it; the wire takes them in that order. It fills a wire that starts each message late, and lets urgent ones pass
+    fewer others.
 
     Source: Peng et al., "A Generic Communication Scheduler for Distributed DNN Training Acceleration" (2019).
 
     Args:
-        ready_s, time_s: as those of `urgent_first`.
+        ready_s: when a message can begin, from the start of backward.
+        time_s: what it takes on the wire.
         credit_bytes: a message that is larger goes when nothing else is under way.
     """
     coming = sorted(((ready_s(message), place) for place, message in enumerate(messages)), reverse=True)

@@ -8,7 +8,7 @@ from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 from ddpsim.options.asked import some_bytes, value
 from ddpsim.schedules.message import Message
-from ddpsim.schedules.planned import sort_by_credit, urgent_first
+from ddpsim.schedules.planned import urgent_first
 from ddpsim.schedules.points import BACKWARD_END, PointKind, points
 from ddpsim.schedules.schedule import Schedule, Sharding, Update, averages
 from ddpsim.schedules.setup import SchemeInputs
@@ -91,8 +91,7 @@ def priority(setup: SchemeInputs, segment_bytes: int | None = None, credit_bytes
         def wire(piece: Message) -> float:
             return time_s(piece.op, piece.size_bytes)
 
-        ahead = credit_bytes is not None
-        pieces = sort_by_credit(pieces, ready, wire, credit_bytes or 0) if ahead else urgent_first(pieces, ready, wire)
+        pieces = urgent_first(pieces, ready, wire, credit_bytes or 0)
     name = "priority" if segment_bytes is None else f"priority:{segment_bytes}"
     return Schedule(scheme=name, messages=tuple(pieces), update="before_use")
 

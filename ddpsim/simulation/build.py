@@ -1,7 +1,7 @@
 """Builds the graph of one rank's training: forward, backward and optimizer of each iteration, and their messages.
 
-What is launched where is asked of the queue that an executor asks too (`ddpsim.simulation.messages`): a gradient or a
-point is announced to it, and what it lets go is written behind.
+What is launched where is asked of the queue that an executor asks too (`Launches`): a gradient or a point is announced
+to it, and what it lets go is written behind.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ddpsim.collectives.ddp_costs import KERNELS
 from ddpsim.jobs.stages import pace_of_stage
 from ddpsim.jobs.updates import ForwardWait
 from ddpsim.operations import Operation
+from ddpsim.schedules.pipeline import find_before
 from ddpsim.schedules.points import BACKWARD_END, Point, PointKind
 from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind, StepGraph
-from ddpsim.simulation.messages import Launches
 from ddpsim.simulation.phases import DeviceTurns, OptimizerBuilder, PreForwardBuilder
 from ddpsim.simulation.rank_builder import RankBuilder
-from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.simulation.setting import Launches, RankConfiguration
 from ddpsim.workload.devices import DevicePart
 from ddpsim.workload.iteration_profile import IterationProfile
 from ddpsim.workload.layer_messages import LayerMessage, backward_of, forward_of
@@ -77,6 +77,7 @@ class IterationBuilder:
         layers = setting.layers
         self._stops, self._layers = setting.forward_stops, {} if layers is None else layers.backward
         self._device = not to.one_thread
+        self._backward = self._backward_on_device if self._device else self._backward_on_thread
         self._before = PreForwardBuilder(to, setting)
         self._owes_update = False
         self._turns = DeviceTurns(to, setting.workload.devices)
@@ -84,8 +85,7 @@ class IterationBuilder:
     def build(self) -> None:
         """Write all iterations."""
         to, rank, setting = self._to, self._to.rank, self._setting
-        updates, launches = setting.scheduled.updates, None
-        ends: list[int] = []
+        ends, launches = list[int](), None
         for index in range(setting.iterations):
             if self._device and index >= RUN_AHEAD:
                 to.on_host(NodeKind.WAIT, after=(ends[index - RUN_AHEAD],))
@@ -109,10 +109,8 @@ class IterationBuilder:
             self._finish(nodes, launches)
             to.graph.writing = Cause.OPTIMIZER
             # Where no update follows backward, the next forward makes them.
-            synchronises = "after_optimizer" in setting.workload.synchronises
-            optimizer = OptimizerBuilder(to, nodes, launches, setting.pace(index), synchronises=synchronises)
-            optimizer.add_after_backward(updates)
-            self._owes_update = stepped and not updates
+            OptimizerBuilder(to, setting, nodes, launches).add_after_backward()
+            self._owes_update = stepped and not setting.scheduled.updates
             if self._device:
                 ends.append(to.event())
         rank.last = to.event()
@@ -124,11 +122,8 @@ class IterationBuilder:
         """Write forward and backward."""
         whole = Pass(self._setting.pace(nodes.index), self._stops, self._layers, nodes.adds, nodes.synced)
         self._forward(nodes, launches, whole)
-        self._backward(nodes, launches, whole)
-
-    def _backward(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
         self._to.graph.writing = Cause.BACKWARD
-        (self._backward_on_device if self._device else self._backward_on_thread)(nodes, launches, part)
+        self._backward(nodes, launches, whole)
 
     def _forward(self, nodes: IterationNodes, launches: Launches, part: Pass) -> None:
         to, setting, pace = self._to, self._setting, part.pace
@@ -177,7 +172,7 @@ class IterationBuilder:
         """Wait for what forward needs from here on, let the optimizer make it, and launch what comes then."""
         to = self._to
         since = to.moment()
-        optimizer = OptimizerBuilder(to, nodes, launches, self._setting.pace(nodes.index))
+        optimizer = OptimizerBuilder(to, self._setting, nodes, launches)
         for update in stop.updates if self._owes_update else ():
             to.take_in(nodes, launches.take_waits(*update.before))
             optimizer.add_before_use(update)
@@ -312,9 +307,9 @@ class IterationBuilder:
             missing = pace.missed.union(setting.find_unused(pace, nodes.index))
         for sent in waited:
             if self._device:
-                to.on_device(sent.device)
+                to.on_device(sent.planned.device)
                 to.host(costs.finish_s)
-            if bitmap is not None and not missing.isdisjoint(sent.parameters):
+            if bitmap is not None and not missing.isdisjoint(sent.planned.parameters):
                 # torch reads the reduced bitmap there, on the host, to leave what no rank used as it is.
                 to.expose(nodes, bitmap)
                 bitmap = None
@@ -338,29 +333,33 @@ class StageBuilder(IterationBuilder):
         forwards have been, or all backwards; 1F1B's with the message that is received next after a work of the other
         kind, and else when the next work is done. Those of interleaved stages are taken to be waited for by nobody.
         """
-        stages, to, begun = self._setting.stages, self._to, None
+        stages, given, to, begun = self._setting.stages, self._setting.options.pipeline, self._to, None
         assert stages is not None
+        assert given is not None
+        order = given.order
         whole, sent = self._setting.pace(nodes.index), tuple[int, ...]()
         last = {(kind, stage): number for kind, stage, number in stages.works}
         for (kind, stage, number), (before, *_) in zip(stages.works, [(None,), *stages.works], strict=False):
             forward, begun = kind == "forward", nodes.start if begun is None else to.event()
             to.graph.writing = Cause.FORWARD if forward else Cause.BACKWARD
-            lane = stages.lane_from(kind, stage, number)
-            if lane is not None:
+            source = find_before(kind, number, stage, stages.last)
+            if source is not None and source[1] != stage:
+                # It goes when this rank has come here, and the wait is for what this one has sent, too.
                 together = sent if before != kind else ()
-                to.receive(nodes, stages.boundary_bytes, lane, together, forward=forward)
+                message = LayerMessage(stages.boundary_bytes, 0.0, 0.0, None if forward else 0, Operation.SENDRECV)
+                to.layer_waits(nodes, message, stages.lanes[source[0], source[1]], together)
                 sent = () if together else sent
-            own = stages.stage(stage)
+            own = next(each for each in stages.part.stages if each.stage == stage)
             stops = [(each.host, each.device, each) for each in forward_of(own.messages)]
             layers = backward_of(own.messages)
             ends = last[kind, stage] == number
             pace = pace_of_stage(whole, stages.part, own)
             part = Pass(pace, stops, layers, number > 0, nodes.synced and ends, begun, ends)
             (self._forward if forward else self._backward)(nodes, launches, part)
-            if stages.order == "1f1b":
+            if order == "1f1b":
                 to.wait_for(sent)
                 sent = ()
             if stage + 1 <= stages.last if forward else stage > 0:
-                message = to.send(stages.boundary_bytes, stages.lanes[kind, stage])
-                sent = () if stages.order == "interleaved" else (*sent, message)
+                passed = to.send(stages.boundary_bytes, stages.lanes[kind, stage])
+                sent = () if order == "interleaved" else (*sent, passed)
         to.wait_for(sent)

@@ -12,12 +12,22 @@ from functools import partial
 import simpy
 
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.contention import (
+    ComputeSlowdown,
+    ConcurrentCollectives,
+    OnBusy,
+    Share,
+    share_of,
+    slow_messages,
+)
 from ddpsim.collectives.copies import CopyDemand, copies_of, peer_demand
 from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import Collectives, find_rank_paths, make_transport, scale_transport
 from ddpsim.collectives.gloo.groups import adapt_to_group
 from ddpsim.collectives.groups import part_of, share_of_together
-from ddpsim.collectives.launched import BUFFERS, Collective
+from ddpsim.collectives.lanes import LaneGroup, SharedNetwork, StageLinks, StreamQueue, send_s
+from ddpsim.collectives.launched import BUFFERS, Collective, CollectiveKey
+from ddpsim.collectives.parameter_servers import ServerLinks, Staleness
 from ddpsim.collectives.transport import Transport
 from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.jobs.simulated import Options
@@ -28,26 +38,8 @@ from ddpsim.options.input_stage import InputStage
 from ddpsim.schedules.copied import runs_in_rings
 from ddpsim.schedules.mesh import DATA, EXPERT
 from ddpsim.schedules.message import WORLD
-from ddpsim.simulation.contention import (
-    ComputeSlowdown,
-    ConcurrentCollectives,
-    GpuCapacity,
-    OnBusy,
-    Share,
-    share_of,
-    slow_messages,
-)
 from ddpsim.simulation.graph import BETWEEN_NODES, ENDS, INSIDE_NODE, LATENCY, PeerCopy
-from ddpsim.simulation.messages import Scheduled
-from ddpsim.simulation.servers import (
-    LaneGroup,
-    ServerLinks,
-    SharedNetwork,
-    StageLinks,
-    Staleness,
-    StreamQueue,
-    send_s,
-)
+from ddpsim.simulation.setting import Scheduled
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.link_rates import with_faster_links
 from ddpsim.topology.node import NETWORK
@@ -88,7 +80,7 @@ COPIES = "copies"
 """Who sends batches, and what passes between devices: copy engines, which the computation of no rank slows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Communication:
     """The communication resources that all simulated ranks share.
 
@@ -112,23 +104,18 @@ class Communication:
     _concurrent: ConcurrentCollectives = field(init=False)
 
     def __post_init__(self) -> None:
-        concurrent = ConcurrentCollectives(self.env, self.costs, self.world.ranks, self.alone_s, self.steps)
-        object.__setattr__(self, "_concurrent", concurrent)
+        self._concurrent = ConcurrentCollectives(self.env, self.costs, self.world.ranks, self.alone_s, self.steps)
 
     @property
     def collectives(self) -> Collectives:
         """Those of all ranks."""
         return self.world.collectives
 
-    def group_of(self, collective: Collective) -> LaneGroup:
-        """Return what carries a collective."""
-        return self.lanes[collective.lane]
-
     def steps(self, collective: Collective) -> int:
         """Return the steps of a collective; a broadcast of buffers is a tree, and a send in line one step."""
         if collective.operation == BUFFERS:
             return (self.world.ranks - 1).bit_length()
-        group = self.group_of(collective)
+        group = self.lanes[collective.lane]
         return 1 if group.line is not None else collective.carried_as.steps(group.ranks)
 
     def alone_s(self, collective: Collective) -> float:
@@ -143,14 +130,18 @@ class Communication:
             arithmetic_share: of the computation's time, that multiprocessors bound.
         """
 
+        known: dict[CollectiveKey, Share] = {}
+
         def taken(collective: Collective) -> Share:
+            if (key := collective.key) in known:
+                return known[key]
             buffers = collective.operation == BUFFERS
-            group = self.world if buffers and self.scheduled else self.group_of(collective)
+            group = self.world if buffers and self.scheduled else self.lanes[collective.lane]
             operation = collective.carried_as if self.scheduled and not buffers else Operation.ALLREDUCE
             transport, size_bytes = group.collectives.transport, collective.size_bytes
-            return share_of(costs, capacity, transport, group.ranks, size_bytes, operation)
+            known[key] = share_of(costs, gpu, transport, group.ranks, size_bytes, operation)
+            return known[key]
 
-        capacity = GpuCapacity.of(gpu)
         return ComputeSlowdown.of(costs, arithmetic_share, taken)
 
     def on_busy(self, lanes: Sequence[int] | None = None) -> OnBusy:
@@ -173,14 +164,14 @@ class Communication:
 
     def transfer(self, collective: Collective) -> simpy.Event:
         """Carry out `collective`, whose ranks are all there, and return the event of its end."""
-        sent = self.group_of(collective).start(collective)
+        sent = self.lanes[collective.lane].start(collective)
         if collective.operation == BUFFERS:
             sent = sent & self.env.timeout(self.costs.broadcast_s)
         return self._concurrent.wait_for_end(collective, sent)
 
     def shares(self, collective: Collective) -> list[tuple[str, float]]:
         """Return what the time of a collective with nothing beside it is of, as shares that sum to 1."""
-        group = self.group_of(collective)
+        group = self.lanes[collective.lane]
         transport = group.collectives.transport
         demand = transport.demand(collective.carried_as, group.sized(collective))
         latency_s, whole_s = demand.latency_s + demand.stall_s, alone_s(demand, transport.capacities)
@@ -213,7 +204,7 @@ class JobResources:
     backend: str
     costs: Costs
     gpu: AchievedGpu | None
-    wire_factor: Callable[[int], float] | None
+    wire_factor: WireFactor | None
     latency: float = 1.0
     staleness: Staleness | None = None
     transports: dict[Hashable, Transport] = field(default_factory=dict, repr=False)
@@ -360,15 +351,11 @@ class JobResources:
         self, env: simpy.Environment, transport: Transport, on: SharedNetwork | None, share: float = 1.0
     ) -> Collectives:
         """Return the collectives of a transport under the job's conditions."""
-        factor = self.wire_factor if share == 1 else _times(share, self.wire_factor)
+        given = self.wire_factor
+        factor = given if share == 1 else lambda size_bytes: share * (1.0 if given is None else given(size_bytes))
         own = scale_transport(transport, factor, self.latency)
         network, sender = (None, None) if on is None else on
         return Collectives.over(own, env, fidelity=self.options.fidelity, network=network, sender=sender)
-
-
-def _times(share: float, factor: Callable[[int], float] | None) -> Callable[[int], float]:
-    """Return `factor` times a share, whatever the size."""
-    return lambda size_bytes: share * (1.0 if factor is None else factor(size_bytes))
 
 
 def _transport_constants(calibration: Calibration | None, backend: str) -> tuple[dict[str, float], object]:

@@ -11,7 +11,9 @@ import simpy
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.contention import UNDISTURBED, Processor
 from ddpsim.collectives.copies import peer_demand
+from ddpsim.collectives.parameter_servers import Staleness
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import join_plans
 from ddpsim.jobs.torch_line import torch_line
@@ -19,25 +21,11 @@ from ddpsim.network.fairness import alone_s
 from ddpsim.options.input_stage import Loader
 from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.build import build_rank
-from ddpsim.simulation.communication import Assumptions
-from ddpsim.simulation.contention import UNDISTURBED, Processor
 from ddpsim.simulation.graph import PeerCopy, StepGraph
-from ddpsim.simulation.job_run import (
-    WARM_UP,
-    JobRun,
-    OtherJob,
-    ResolvedJob,
-    SimulatedIterations,
-    find_repeated_s,
-    period_of,
-)
-from ddpsim.simulation.prices import Prices, has_prices
+from ddpsim.simulation.job_run import BesideRun, JobRun, OtherJob, find_repeated_s, start
 from ddpsim.simulation.record import critical_path, in_model, iterations_of
-from ddpsim.simulation.resolve import JobConditions, resolve, resolve_alone, slot_of
+from ddpsim.simulation.resolve import WARM_UP, JobConditions, ResolvedJob, resolve, resolve_alone, slot_of
 from ddpsim.simulation.run import GraphRun, Progress, report
-from ddpsim.simulation.scheduling import schedule_of
-from ddpsim.simulation.servers import Staleness
-from ddpsim.simulation.starting import BesideRun, make_graph_run, start
 from ddpsim.topology.beside import place_beside
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.cycles import cycles
@@ -116,73 +104,18 @@ def run_resolved(resolved: ResolvedJob, progress: Progress | None = None) -> Job
     return ran
 
 
-def run_again(
-    run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assumptions], graph: StepGraph | None = None
-) -> list[float | None]:
-    """Return the period under each of `assumed`, of the same graph run again with what its nodes take then.
-
-    Args:
-        run: that has begun with the iterations of `extent`, at least.
-        extent: which iterations count.
-        graph: of the iterations until `extent.end`; None finds it.
-
-    Returns:
-        None where nodes would be others, or might: it has to be built anew.
-    """
-    if not assumed or not has_prices(run):
-        return [None] * len(assumed)
-    graph = graph or run.graph.until(extent.end)
-    prices = Prices(run, graph, assumed)
-    kept = [not prices.another[column] and _keeps_graph(run, each) for column, each in enumerate(assumed, 1)]
-    again = [column for column, keeps in enumerate(kept, 1) if keeps]
-    told = {column: _period_again(run, graph, extent, prices, column) for column in again}
-    return [told.get(column) for column in range(1, 1 + len(assumed))]
-
-
-def _keeps_graph(run: JobRun, assumed: Assumptions) -> bool:
-    """Whether ranks pass through their recorded iterations, and a schedule is made, as in the run.
-
-    Of several recorded iterations another may be the latest where one of two clocks changes.
-    """
-    scaled, job = (assumed.compute, assumed.host), run.job
-    if scaled != (1, 1) and any(len(kind.paces) > 1 for kind in run.kinds):
-        return False
-    if run.schedule is None or (assumed.compute == 1 and job.keeps_transports(assumed)):
-        return True
-    options = replace(job.options, scale_compute=job.options.scale_compute * assumed.compute)
-    first, plan, place = run.kinds[0].workload, run.settings[0].plans.plan(0), 0 if options.staged else None
-    return run.schedule == schedule_of(
-        options, first, plan, assumed.on(job.placement), job.backend, assumed.calibration, place
-    )
-
-
-def _period_again(run: JobRun, graph: StepGraph, extent: SimulatedIterations, prices: Prices, column: int) -> float:
-    """Return the period of the first iterations of a run under one of several assumptions."""
-    job = prices.jobs[column]
-    graph = replace(graph, seconds=prices.seconds[:, column].tolist())
-    options = replace(job.options, scale_compute=job.options.scale_compute * prices.assumed[column].compute)
-    ranks = zip(run.settings, prices.ranks, strict=True)
-    settings = [replace(each, costs=rank.costs[column], options=options) for each, rank in ranks]
-    shared = job.communication(simpy.Environment(), run.settings[0].scheduled)
-    again = make_graph_run(replace(run, job=job, settings=settings), shared, graph)
-    end = again.run().end
-    return float(period_of(run, extent, lambda node: np.array(end[node])))
-
-
 def trace_of(ran: JobRun, *, path: bool = False) -> Simulated:
     """Return the trace of a run, of rank 0 and of the first rank of every other kind.
 
     Args:
         path: whether to find what the iterations wait for.
     """
-    job, graph, times, settings, extent = ran.job, ran.graph, ran.times, ran.settings, ran.extent
+    job, graph, times, extent = ran.job, ran.graph, ran.times, ran.extent
     options, placement, backend = job.options, job.placement, job.backend
     ranks = [rank for rank in graph.ranks if rank.number >= 0]
-    parts = {
-        draw.rank: setting.stages.part for draw, setting in zip(ran.draws, settings, strict=True) if setting.stages
-    }
+    parts = {draw.rank: draw.kind.part for draw in ran.draws}
     records = [
-        record if rank.number not in parts else in_model(record, parts[rank.number].indices)
+        record if (part := parts[rank.number]) is None else in_model(record, part.indices)
         for rank in ranks
         for record in iterations_of(graph, rank, times)
     ]

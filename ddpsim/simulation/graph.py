@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
+from ddpsim.collectives.codec_costs import Encoding
 from ddpsim.collectives.launched import Collective
 from ddpsim.collectives.linear import Linear, Terms
 from ddpsim.operations import Operation
@@ -93,36 +94,66 @@ class PeerCopy:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedMessage:
+    """What a rank launches at once: a bucket of DDP's, or a message of a schedule.
+
+    Attributes:
+        number: place in the plan or the schedule.
+        size_bytes: of the whole message.
+        parameters: registration indices.
+        encoding: the collectives it takes, with what is computed for them.
+        write_back_s: device time of copying it out when it has ended.
+        operation: what is done with it.
+        lane: of its group and stream; None where process groups take turns.
+        after: numbers of those that must have ended before it begins.
+        fill_s: device time of copying into it when it is launched.
+        host_awaits: whether the host waits for those before it launches it; else what carries it out does.
+        delay_s: how long it waits before it begins, of itself.
+        blocking: whether the host waits for its end where it launches it.
+        from_host_s, to_host_s: of the copy engine, before it begins and once it has ended.
+        device: number of the device, of a rank that has several, whose gradients it sends.
+    """
+
+    number: int
+    size_bytes: int
+    parameters: tuple[int, ...]
+    encoding: Encoding
+    write_back_s: float
+    operation: Operation = Operation.ALLREDUCE
+    lane: int | None = None
+    after: tuple[int, ...] = ()
+    fill_s: float = 0.0
+    host_awaits: bool = False
+    delay_s: float = 0.0
+    blocking: bool = False
+    from_host_s: float = 0.0
+    to_host_s: float = 0.0
+    device: int = 0
+
+
 @dataclass(slots=True)
 class MessageNodes:
     """These nodes are the life of one bucket or message of a schedule on one rank.
 
     Attributes:
-        index, size_bytes, parameters, operation: of the bucket, as `BucketTimes` has them.
+        planned: what is sent.
         ready: its last gradient was there.
         launched: the host's node that handed it over.
         first, last: its first collective and its last; one and the same where nothing is compressed.
-        done: what was received is usable; `decode_s` after `last`.
-        write_back_s: of copying it out, on the device or the only thread.
+        done: what was received is usable: decoded, after `last`.
         written: it was copied out; None where nothing has waited for it.
         awaited: whether a wait for it is in the graph.
-        device: of a rank that has several, number of the one whose gradients it sends.
     """
 
-    index: int
-    size_bytes: int
-    parameters: tuple[int, ...]
-    operation: Operation
+    planned: PlannedMessage
     ready: int
     launched: int
     first: int
     last: int
     done: int
-    decode_s: float
-    write_back_s: float
     written: int | None = None
     awaited: bool = False
-    device: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,82 +1,41 @@
-"""A resolved job and its run: what its ranks do, when each node began and ended, and the period that comes of it."""
+"""The run of a resolved job, alone or beside another: when each node began and ended, and the period that comes of it.
+
+Two jobs on one fabric run in one simulation, and their messages share the links between switches. The other job trains
+for as long as the one that is asked about: it is given steps until it outlasts that.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
+from dataclasses import dataclass, fields, replace
+from statistics import median
 
 import numpy as np
+import simpy
 from numpy.typing import NDArray
 
+from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.contention import OnBusy, Process, Processor, slow_messages
+from ddpsim.collectives.execute import library_of
+from ddpsim.collectives.lanes import SharedNetwork
+from ddpsim.collectives.parameter_servers import ServerConnection
+from ddpsim.errors import InputError
+from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.simulated import Options
-from ddpsim.network.intervals import Columns
-from ddpsim.schedules.schedule import Schedule
-from ddpsim.simulation.communication import Communication, JobResources
+from ddpsim.network.fluid import Network
+from ddpsim.options.input_stage import Loader
+from ddpsim.simulation.build import build_rank
+from ddpsim.simulation.communication import Communication
 from ddpsim.simulation.graph import StepGraph
-from ddpsim.simulation.representatives import RankKind, SimulatedRank
-from ddpsim.simulation.run import GraphRun, NodeTimes
-from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.simulation.resolve import ResolvedJob, SimulatedIterations, resolve
+from ddpsim.simulation.run import GraphRun, NodeTimes, Progress, report
 from ddpsim.topology.graph import Placement
 from ddpsim.trace.cycles import cycles
 from ddpsim.workload import Workload
 
-WARM_UP = 3
-"""Iterations simulated before those that count: the host's lead over the device settles in two."""
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedIterations:
-    """Which iterations are simulated, and which of them count.
-
-    Attributes:
-        begin, end: of those that count, half open.
-        total: that are simulated.
-        repeats: for how many more micro-batches of its step the last but one of each stands.
-    """
-
-    begin: int
-    end: int
-    total: int
-    repeats: int = 0
-
-    @classmethod
-    def of(
-        cls, options: Options, iterations: int, warm_up: int, schedule: Schedule | None, *, whole: bool
-    ) -> SimulatedIterations:
-        """Return the extent of a run that counts so many periods, each of which sends the same.
-
-        A schedule's last iteration leaves messages in flight, which one period more sees to their end. Where forward
-        makes updates, it takes `WARM_UP` until periods are alike.
-        """
-        if schedule is not None and schedule.update != "after_backward":
-            warm_up = max(warm_up, WARM_UP)
-        begin, period = warm_up * options.period, options.period
-        end = begin + iterations * period
-        return cls(begin, end, end + (period if schedule is not None and whole else 0))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ResolvedJob:
-    """All that a step rests on.
-
-    Attributes:
-        job: what its ranks compute and communicate on.
-        workload: of rank 0, as it was asked for.
-        kinds: of ranks.
-        draws: who is simulated for which of them; by rank of the graph, as `settings`.
-        settings: what each simulated rank runs.
-        schedule: that took the place of DDP's buckets, as it was made; None where nothing did.
-        extent: which iterations are simulated, and which of them count.
-    """
-
-    job: JobResources
-    workload: Workload
-    kinds: Sequence[RankKind]
-    draws: Sequence[SimulatedRank]
-    settings: Sequence[RankConfiguration]
-    schedule: Schedule | None
-    extent: SimulatedIterations
+_Seconds = NDArray[np.float64]
+"""One number, or several at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,25 +78,67 @@ class JobRun(ResolvedJob):
     beside: OtherJob | None = None
 
 
-def numbers_of(members: Sequence[IntEnum]) -> NDArray[np.intp]:
-    """Return the numbers of members below 256; numpy itself asks each member for its own, which takes eighty times as
-    long."""
-    return np.frombuffer(bytes(members), np.uint8).astype(np.intp)
+def start(
+    job: ResolvedJob,
+    env: simpy.Environment,
+    progress: Progress | None = None,
+    on: SharedNetwork | None = None,
+) -> JobRun:
+    """Build what each simulated rank does and let it begin in `env`.
+
+    Args:
+        env: the simulation.
+        progress: as that of `run_job`.
+        on: a network that another job is on too; None is one of the job's own.
+    """
+    settings = job.settings
+    shared = job.job.communication(env, settings[0].scheduled, on)
+    graph = StepGraph()
+    for draw, setting in zip(job.draws, settings, strict=True):
+        build_rank(graph, setting, draw.rank, len(shared.lanes))
+    run = make_graph_run(job, shared, graph)
+    if progress is not None:
+        report(run, graph.ranks[0], progress)
+    return JobRun(
+        job.job, job.workload, job.kinds, job.draws, settings, job.schedule, job.extent,
+        graph, run, run.times, shared,
+    )  # fmt: skip
 
 
-def goes_apart(run: JobRun) -> bool:
-    """Whether each rank of a run sends its messages without meeting the others."""
-    return run.job.options.asynchronous and run.job.options.comm == "real"
+def make_graph_run(resolved: ResolvedJob, shared: Communication, graph: StepGraph) -> GraphRun:
+    """Return a run of a graph that has yet to be run, each rank on its resources."""
+    job, draws, settings = resolved.job, resolved.draws, resolved.settings
+    env, scheduled = shared.env, settings[0].scheduled
+    links = job.channels(env, scheduled, shared.collectives) if scheduled.schedule.asynchronous else None
+    transfer = shared.transfer if job.options.comm == "real" else None
+    run = GraphRun(env, graph, transfer, shared.collectives.streams_per_group)
+    told: dict[tuple[int, ...], OnBusy] = {}
+    for draw, setting, rank in zip(draws, settings, graph.ranks, strict=True):
+        network, several = shared.collectives.network, len(rank.streams) > 1
+        slowdown = shared.slowdown(setting.costs, setting.gpu, setting.workload.arithmetic_share)
+        stage = None if setting.execution.one_thread else setting.input_stage
+        processors: list[Processor] = []
+        for device in range(len(rank.streams)):
+            lanes: tuple[int, ...] = (device,) if several else ()
+            if job.options.staged:
+                lanes = tuple(number for number, nodes in enumerate(rank.lanes) if nodes)
+            if lanes not in told:
+                told[lanes] = shared.on_busy(lanes or None)
+            # What a rank sends by itself is slowed by itself, and has no kind of hops, as a pattern has none.
+            own = None if links is None else slow_messages(links.network, job.costs, {}, draw.rank)
+            processors.append(Processor(env, slowdown, own or told[lanes], job.costs.copy_slowdown, setting.late_s))
+        run.add(
+            rank,
+            processors,
+            loader=None if setting.input_stage is None else Loader(setting.input_stage),
+            copy=None if stage is None else job.copy(stage, network, draw.stands_for),
+            channel=None if links is None else ServerConnection(links, draw.rank).attend,
+            copy_between=job.copy_between(network, draw.stands_for) if several else None,
+        )
+    return run
 
 
-def is_in_line(run: JobRun, lane: int) -> bool:
-    """Whether messages of a lane wait out their latency behind one another."""
-    if goes_apart(run):
-        return run.shared.collectives.sends_in_line
-    return run.shared.lanes[lane].line is not None
-
-
-def period_of(run: JobRun, extent: SimulatedIterations, end: Callable[[int], Columns]) -> Columns:
+def period_of(run: JobRun, extent: SimulatedIterations, end: Callable[[int], _Seconds]) -> _Seconds:
     """Return the period of the slowest rank: the median of its cycles' means, the mean where layers are left out.
 
     Args:
@@ -159,11 +160,11 @@ def period_of(run: JobRun, extent: SimulatedIterations, end: Callable[[int], Col
         else:
             means = [np.mean(each, axis=0) for each in lasts]
         found.append(np.mean(means, axis=0) if dropped else _median(means))
-    slowest: Columns = np.max(found, axis=0)
+    slowest: _Seconds = np.max(found, axis=0)
     return slowest
 
 
-def find_repeated_s(run: JobRun, extent: SimulatedIterations, end: Callable[[int], Columns]) -> list[Columns]:
+def find_repeated_s(run: JobRun, extent: SimulatedIterations, end: Callable[[int], _Seconds]) -> list[_Seconds]:
     """Return by step how long its last micro-batch but one lasts on the slowest rank, for which all wait at the end."""
     steps = [cycles(rank.iterations[extent.begin : extent.end]) for rank in run.graph.ranks]
     return [
@@ -172,8 +173,132 @@ def find_repeated_s(run: JobRun, extent: SimulatedIterations, end: Callable[[int
     ]
 
 
-def _median(values: Sequence[Columns]) -> Columns:
+def _median(values: Sequence[_Seconds]) -> _Seconds:
     """Return the median; numpy's own imports masked arrays, which takes longer than all medians of a command."""
     ordered, count = np.sort(values, axis=0), len(values)
-    middle: Columns = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+    middle: _Seconds = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
     return middle
+
+
+MOST_STEPS = 400
+"""Steps of the other job at most, so that a command answers within 10 s; chosen by hand."""
+
+MOST_GRADIENTS = 40_000
+"""Gradients of all these steps at most; chosen by hand, as that."""
+
+_ROOM = 1.3
+"""Steps of the other job that are simulated over those that it would have made at its pace so far."""
+
+_LEAST_SHARE = 0.05
+"""Share of a job that has been run, at least, by which its other steps are foretold."""
+
+_LEAST_S = 1e-6
+"""Seconds of an iteration that computes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class BesideRun:
+    """The run of a job with another beside it.
+
+    Attributes:
+        other: the other job.
+        placement: its nodes.
+        calibration: of the machine; None is the priors.
+        workloads: by name, those that node templates name for their own GPUs.
+    """
+
+    other: JobBeside
+    placement: Placement
+    calibration: Calibration | None
+    workloads: dict[str, Workload]
+
+    def run(self, resolved: ResolvedJob, progress: Progress | None = None) -> JobRun:
+        """Return the run of `resolved`, beside which the other job trains until it has ended.
+
+        Raises:
+            InputError: process groups of fewer ranks, whose links are not told apart; more steps of the other than
+                `MOST_STEPS` and `MOST_GRADIENTS` allow.
+        """
+        _refuse_groups(resolved, "this job")
+        other = self._job_of(1)
+        own_s, other_s = _computing_s(resolved), _computing_s(other)
+        steps = math.ceil(resolved.extent.total * own_s / other_s / self.other.job.period) + 2
+        while True:
+            most = min(MOST_STEPS, MOST_GRADIENTS // len(other.workload.parameters) // self.other.job.period)
+            if steps > max(most, 1):
+                what = f"the job beside makes more than {most} steps in {resolved.extent.total} of this one's"
+                remedy = "ask for fewer `iterations`, or write a job whose step is longer"
+                raise InputError(what, place="beside", remedy=remedy)
+            found = self._run_together(resolved, self._job_of(steps), other_s, progress)
+            if isinstance(found, JobRun):
+                return found
+            steps = math.ceil(steps * _ROOM / max(found, _LEAST_SHARE))
+
+    def _job_of(self, steps: int) -> ResolvedJob:
+        job, workload = self.other.job, self.other.workload
+        options = Options(**{each.name: getattr(job, each.name) for each in fields(job)}, iterations=steps)
+        assert isinstance(workload, Workload)
+        library = library_of(self.placement, options.on(workload, self.placement.topology).backend_for(workload))
+        same = self.calibration is not None and self.calibration.backend == library
+        found = resolve(
+            workload,
+            self.placement,
+            options,
+            self.calibration if same else None,
+            workloads=self.workloads,
+            warm_up=0,
+            whole=False,
+        )
+        _refuse_groups(found, "the job beside it")
+        return found
+
+    def _run_together(
+        self, own: ResolvedJob, other: ResolvedJob, other_s: float, progress: Progress | None
+    ) -> JobRun | float:
+        """Return the run of both; where the other has ended first, which share of the job asked about is done."""
+        env = simpy.Environment()
+        network = Network(env, {})
+        started = start(own, env, progress, SharedNetwork(network, "own"))
+        begun: list[JobRun] = []
+        done, ended = started.run.done(), env.event()
+        env.process(self._run_later(env, other, network, other_s, begun, ended))
+        env.run(done | ended)
+        if ended.triggered and not done.triggered:
+            iterations = started.graph.ranks[0].iterations
+            return sum(started.times.end[each.end] <= env.now for each in iterations) / len(iterations)
+        if not begun:
+            return started
+        [seen] = begun
+        end = seen.times.end
+        steps = [end[each.end] - end[each.start] for each in seen.graph.ranks[0].iterations if end[each.end] <= env.now]
+        step_s = median(steps[len(steps) // 2 :]) if steps else None
+        return replace(started, beside=OtherJob(other.workload.name, self.placement, step_s))
+
+    def _run_later(
+        self,
+        env: simpy.Environment,
+        other: ResolvedJob,
+        network: Network,
+        other_s: float,
+        begun: list[JobRun],
+        ended: simpy.Event,
+    ) -> Process:
+        """Let the other job begin by its phase later, and tell when it has ended."""
+        yield env.timeout(self.other.phase * other_s)
+        begun.append(start(other, env, None, SharedNetwork(network, "other")))
+        yield begun[0].run.done()
+        ended.succeed()
+
+
+def _refuse_groups(resolved: ResolvedJob, whose: str) -> None:
+    schedule = resolved.schedule
+    if schedule is not None and schedule.groups:
+        groups = ", ".join(schedule.groups)
+        what = f"{whose} has process groups of fewer ranks ({groups}), whose links are not told apart"
+        raise InputError(what, place="beside", remedy="use a scheme of one process group, as ddp or fsdp2")
+
+
+def _computing_s(resolved: ResolvedJob) -> float:
+    """Return what a rank of a job computes in an iteration, or its host spends: an iteration is as long at least."""
+    pace = resolved.settings[0].pace(0)
+    return max(pace.work_s + pace.optimizer_work, pace.host_s + pace.optimizer_host, _LEAST_S)

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpsim.collectives.launched import BUFFERS
+from ddpsim.collectives.linear import Linear
 from ddpsim.jobs.updates import OptimizerUpdate
-from ddpsim.simulation.graph import Cause, IterationNodes, NodeKind, PartNodes, PeerCopy
-from ddpsim.simulation.messages import Launches
+from ddpsim.operations import Operation
+from ddpsim.simulation.graph import BUFFERS_PART, Cause, IterationNodes, NodeKind, PartNodes, PeerCopy
 from ddpsim.simulation.rank_builder import RankBuilder
-from ddpsim.simulation.setting import RankConfiguration
-from ddpsim.workload.devices import DevicePart
-from ddpsim.workload.iteration_profile import IterationProfile
+from ddpsim.simulation.setting import Launches, RankConfiguration
+from ddpsim.workload.devices import DevicePart, buffer_devices
+
+TIME_BYTES = 8
+"""An expected time travels as a float64."""
 
 
 class PreForwardBuilder:
@@ -27,6 +30,7 @@ class PreForwardBuilder:
         self._to, self._setting = to, setting
         self._device = not to.one_thread
         self._batch: int | None = None
+        self._buffer_bytes = _find_buffer_bytes(setting)
 
     def take_batch(self, nodes: IterationNodes) -> None:
         """Have the batch on the device; where the stage is pipelined, load the next one and copy it meanwhile."""
@@ -59,30 +63,40 @@ class PreForwardBuilder:
         return self._to.copy()
 
     def confer(self, nodes: IterationNodes) -> None:
-        """Exchange what ranks expect of the order of gradients; the host reads it, and builds buckets where it says."""
-        to, conferring = self._to, self._setting.confers(nodes.index)
-        if conferring is None:
+        """Exchange what ranks expect of the order of gradients; the host reads it, and builds buckets where it says.
+
+        Rank 0 tells the others where its word is law; else every rank tells every other. The executor does it so
+        (`ddpexec.ddp.bucket_schedule`).
+        """
+        to, setting = self._to, self._setting
+        held, options, costs = setting.plans.held.get(nodes.index), setting.options, setting.costs
+        if held is None:
             return
-        begun, host_s = to.event(), conferring.host_s + self._setting.costs.launch_s
+        everybody = options.consensus != "rank0" or options.find_unused_parameters
+        count, told = len(held.decision.expected), setting.ranks if everybody else 1
+        begun, host_s = to.event(), count * (costs.expect_s + costs.agree_s * told) + costs.launch_s
+        rebuild_s = 0.0 if held.decision.order is None else count * costs.rebuild_s
+        operation = Operation.ALL_GATHER if everybody else Operation.BROADCAST
         to.host(host_s) if self._device else to.serve(host_s)
-        launched = to.collective(conferring.size_bytes, (to.event(),), conferring.operation, 0)
+        launched = to.collective(TIME_BYTES * count * told, (to.event(),), operation, 0)
         if self._device:
             to.add_on_stream(NodeKind.WAIT, after=(launched,))
             to.synchronise()
-            to.host(conferring.rebuild_s)
+            to.host(rebuild_s)
             to.add_on_stream(NodeKind.NOT_BEFORE)
         else:
             to.on_host(NodeKind.WAIT, after=(launched,))
-            to.serve(conferring.rebuild_s)
+            to.serve(rebuild_s)
         nodes.held_up.append((begun, to.event()))
 
     def broadcast(self, nodes: IterationNodes) -> None:
-        """Let rank 0's buffers be everybody's."""
+        """Let rank 0's buffers be everybody's, where the iteration before was synced."""
         to, setting = self._to, self._setting
-        if not setting.broadcasts(nodes.index):
+        if not self._buffer_bytes or (nodes.index > 0 and not setting.is_synced(nodes.index - 1)):
             return
-        sizes_of = setting.broadcast_bytes()
-        flattened_s, launch_s, copies_s = setting.broadcast_s
+        costs, count, sizes_of = setting.costs, len(setting.workload.buffers), self._buffer_bytes
+        flattened_s, launch_s = _price_apart(count * costs.buffer_s), _price_apart(costs.launch_s)
+        copies_s = _price_apart(costs.copies_s(count, sum(map(sum, sizes_of.values()))))
         lane = setting.scheduled.buffers_lane
         if self._device:
             to.host(flattened_s)
@@ -112,30 +126,54 @@ class PreForwardBuilder:
         nodes.broadcast.append((begun, to.event()))
 
 
+def _find_buffer_bytes(setting: RankConfiguration) -> dict[int, list[int]]:
+    """Return the messages of a broadcast by device, of which torch makes one a dtype; none where nothing is sent."""
+    own, options = setting.workload, setting.options
+    wanted = options.broadcast_buffers and options.comm == "real" and setting.scheduled.schedule.broadcasts_buffers
+    if not (setting.ddp and wanted):
+        return {}
+    devices: Sequence[int] = (0,) * len(own.buffers)
+    if own.devices:
+        devices = buffer_devices(own.devices, own.parameters, own.buffers)
+    sizes: dict[tuple[int, str], int] = {}
+    for device, buffer in zip(devices, own.buffers, strict=True):
+        key = device, buffer.dtype
+        sizes[key] = sizes.get(key, 0) + buffer.size_bytes
+    found: dict[int, list[int]] = {}
+    for (device, _), size in sorted(sizes.items(), key=lambda each: each[0][0]):
+        found.setdefault(device, []).append(size)
+    return found
+
+
+def _price_apart(seconds: float) -> float:
+    """Return seconds of a broadcast, whose constants are priced by themselves: without communication there is none."""
+    if not isinstance(seconds, Linear):
+        return seconds
+    return Linear(seconds, tuple((BUFFERS_PART + name, times) for name, times in seconds.terms))
+
+
 @dataclass(slots=True)
 class OptimizerBuilder:
     """Writes the optimizer of one iteration of a rank.
 
     Attributes:
         to: the rank's resources.
+        setting: what the rank runs.
         nodes: of the iteration.
         launches: what it launches and waits for.
-        pace: of the iteration.
-        synchronises: whether the host of a device waits for the end of the optimizer.
     """
 
     to: RankBuilder
+    setting: RankConfiguration
     nodes: IterationNodes
     launches: Launches
-    pace: IterationProfile
-    synchronises: bool = False
 
-    def add_after_backward(self, updates: Sequence[OptimizerUpdate]) -> None:
-        """Write the optimizer that follows backward: its `updates`, in order, where the iteration ends a step of it.
+    def add_after_backward(self) -> None:
+        """Write the optimizer that follows backward: its updates, in order, where the iteration ends a step of it.
 
         That a device waits between two of them is no time of the optimizer's.
         """
-        to, nodes, launches = self.to, self.nodes, self.launches
+        to, nodes, launches, updates = self.to, self.nodes, self.launches, self.setting.scheduled.updates
         if to.one_thread:
             for update in updates:
                 if nodes.stepped:
@@ -159,12 +197,12 @@ class OptimizerBuilder:
         to.add_on_stream(NodeKind.NOT_BEFORE)
         if updates:
             to.launch_all(nodes, launches.mark_passed(*updates[-1].after))
-        if self.synchronises:
+        if "after_optimizer" in self.setting.workload.synchronises:
             to.synchronise()
 
     def add_before_use(self, update: OptimizerUpdate) -> None:
         """Let the device, or the only thread, update parameters before forward needs them."""
-        to, host_s = self.to, self.pace.optimizer_host * update.share
+        to, host_s = self.to, self.setting.pace(self.nodes.index).optimizer_host * update.share
         begun, writing, to.graph.writing = to.moment(), to.graph.writing, Cause.OPTIMIZER
         if not to.one_thread:
             self._compute(update)
@@ -184,11 +222,12 @@ class OptimizerBuilder:
             self.to.synchronise()
             self.to.host(update.host_s)
             return
-        for number, part in enumerate(self.to.devices):
+        shares, pace = self.setting.execution.devices, self.setting.pace(self.nodes.index)
+        for number, part in enumerate(shares):
             self.to.on_device(number)
-            begun = self.to.moment() if len(self.to.devices) > 1 else None
-            self.to.device(self.pace.optimizer_work * update.share * part)
-            self.to.host(self.pace.optimizer_host * update.share * part)
+            begun = self.to.moment() if len(shares) > 1 else None
+            self.to.device(pace.optimizer_work * update.share * part)
+            self.to.host(pace.optimizer_host * update.share * part)
             if begun is not None:
                 self.nodes.parts.append(PartNodes(number, "optimizer", begun, self.to.moment()))
         self.to.on_device(0)

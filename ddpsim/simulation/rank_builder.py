@@ -22,10 +22,10 @@ from ddpsim.simulation.graph import (
     LayerNodes,
     MessageNodes,
     NodeKind,
+    PlannedMessage,
     RankGraph,
     StepGraph,
 )
-from ddpsim.simulation.messages import PlannedMessage
 from ddpsim.workload.layer_messages import LayerMessage
 
 QUEUED = 1024
@@ -55,16 +55,16 @@ class RankBuilder:
         self, graph: StepGraph, execution: ExecutionModel, costs: Costs, enter_s: float, number: int, lanes: int
     ) -> None:
         self.graph, self._costs, self._enter_s = graph, costs, enter_s
-        self.one_thread, self.sleeps = execution.one_thread, execution.sleeps
-        lists: list[list[int]] = [[] for _ in range(max(lanes, len(execution.devices)))]
-        self.rank = RankGraph(number, self.one_thread, lists, streams=[[] for _ in execution.devices])
-        self.devices, self.current, self.stream = execution.devices, 0, self.rank.compute
+        self.one_thread, self.sleeps, devices = execution.one_thread, execution.sleeps, execution.devices
+        lists: list[list[int]] = [[] for _ in range(max(lanes, len(devices)))]
+        self.rank = RankGraph(number, self.one_thread, lists, streams=[[] for _ in devices])
+        self.current, self.stream = 0, self.rank.compute
         graph.ranks.append(self.rank)
         self._sent: dict[int, MessageNodes] = {}
         self._host, self._turn = ORIGIN, 0
         self._last_copies: dict[str, int] = {}
-        self._launched = [0.0 for _ in execution.devices]
-        self._begun: list[deque[tuple[float, int]]] = [deque() for _ in execution.devices]
+        self._launched = [0.0 for _ in devices]
+        self._begun: list[deque[tuple[float, int]]] = [deque() for _ in devices]
 
     # Host and device.
 
@@ -217,7 +217,7 @@ class RankBuilder:
         """
         if lane is None:
             lane, self._turn = self._turn, (self._turn + 1) % len(self.rank.lanes)
-            lane = lane if len(self.devices) == 1 else self.current
+            lane = lane if len(self.rank.streams) == 1 else self.current
         nodes = self.rank.lanes[lane]
         node = self.graph.add(NodeKind.COLLECTIVE, 0.0, self._host, after)
         self.graph.collectives[node] = Collective(size_bytes, operation, lane, len(nodes))
@@ -287,13 +287,6 @@ class RankBuilder:
         self.resume(since)
         iteration.layers.append(LayerNodes(sent, begun, self.moment(), message.before is None))
 
-    def receive(
-        self, iteration: IterationNodes, size_bytes: int, lane: int, sent: tuple[int, ...], *, forward: bool
-    ) -> None:
-        """Wait for what another rank sends, which goes when this one has come here, and for what this has `sent`."""
-        message = LayerMessage(size_bytes, 0.0, 0.0, None if forward else 0, Operation.SENDRECV)
-        self.layer_waits(iteration, message, lane, sent)
-
     def send(self, size_bytes: int, lane: int | None, operation: Operation = Operation.SENDRECV) -> int:
         """Let the host launch a message, which goes once all that came before is done; return it."""
         if self.one_thread:
@@ -327,9 +320,9 @@ class RankBuilder:
         """Wait for a message, and copy out what it brought."""
         self.expose(iteration, sent.done)
         if self.one_thread:
-            self.serve(self._costs.finish_s + sent.write_back_s, lasting=True)
+            self.serve(self._costs.finish_s + sent.planned.write_back_s, lasting=True)
         else:
-            self.copies(sent.write_back_s)
+            self.copies(sent.planned.write_back_s)
         sent.written = self.moment()
 
     def expose(self, iteration: IterationNodes, done: int) -> None:
@@ -374,10 +367,6 @@ class RankBuilder:
         done = self.add_delay((nodes[-1],), encoding.decode_s)
         if message.to_host_s > 0:
             done = self._copy_between("to host", (done,), message.to_host_s)
-        sent = MessageNodes(
-            message.number, message.size_bytes, message.parameters, message.operation,
-            ready, self._host, nodes[0], nodes[-1], done, float(encoding.decode_s), message.write_back_s,
-            device=message.device,
-        )  # fmt: skip
+        sent = MessageNodes(message, ready, self._host, nodes[0], nodes[-1], done)
         self._sent[message.number] = sent
         iteration.messages.append(sent)

@@ -122,22 +122,22 @@ def _idle_s(nodes: IterationNodes, times: NodeTimes) -> float:
 
 def _message(sent: MessageNodes, times: NodeTimes) -> BucketTimes | None:
     """Return the record of a message; None where the run ended before it did."""
-    finished = times.end[sent.last] + sent.decode_s
+    finished = times.end[sent.last] + float(sent.planned.encoding.decode_s)
     written = finished if sent.written is None else times.end[sent.written]
     if written == _NEVER:
         return None
     return BucketTimes(
-        index=sent.index,
-        size_bytes=sent.size_bytes,
-        parameters=sent.parameters,
+        index=sent.planned.number,
+        size_bytes=sent.planned.size_bytes,
+        parameters=sent.planned.parameters,
         ready_s=times.end[sent.ready],
         launched_s=times.end[sent.launched],
         started_s=times.begin[sent.first],
         wire_s=times.wire[sent.first],
         finished_s=finished,
         written_s=written,
-        operation=sent.operation,
-        device=sent.device,
+        operation=sent.planned.operation,
+        device=sent.planned.device,
     )
 
 

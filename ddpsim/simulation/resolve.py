@@ -6,7 +6,7 @@ Below, nothing looks a GPU up, judges what was asked for, or asks what kind of c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from typing import TypedDict, Unpack
@@ -23,18 +23,17 @@ from ddpsim.jobs.graph_cuts import split_into_graphs
 from ddpsim.jobs.job import NO_INPUT
 from ddpsim.jobs.plans import Plans, PolicyView, plans_of
 from ddpsim.jobs.refusals import check_devices, check_extent, check_schedule, check_templates
+from ddpsim.jobs.representatives import RankKind, SimulatedRank, draws_of
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import RankPart, pace_of_part, parts_of
 from ddpsim.operations import Operation
 from ddpsim.schedules.message import WORLD
 from ddpsim.schedules.named import scheme_named
+from ddpsim.schedules.schedule import Schedule
 from ddpsim.simulation.communication import JobResources, WireFactor
 from ddpsim.simulation.graph import ExecutionModel
-from ddpsim.simulation.job_run import WARM_UP, ResolvedJob, SimulatedIterations
-from ddpsim.simulation.messages import Scheduled
-from ddpsim.simulation.representatives import RankKind, SimulatedRank, draws_of
 from ddpsim.simulation.scheduling import carry_out, in_stages, schedule_of
-from ddpsim.simulation.setting import RankConfiguration
+from ddpsim.simulation.setting import RankConfiguration, Scheduled
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gpu_facts
 from ddpsim.workload import Workload
@@ -45,6 +44,71 @@ from ddpsim.workload.replayed import jitter_of
 
 _GENERATION = 3
 """PCIe generation of a GPU of which nothing is known: the oldest still in use, whose copies take longest."""
+
+
+WARM_UP = 3
+"""Iterations simulated before those that count: the host's lead over the device settles in two."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedIterations:
+    """Which iterations are simulated, and which of them count.
+
+    Attributes:
+        begin, end: of those that count, half open.
+        total: that are simulated.
+        repeats: for how many more micro-batches of its step the last but one of each stands.
+    """
+
+    begin: int
+    end: int
+    total: int
+    repeats: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        options: Options,
+        iterations: int,
+        warm_up: int,
+        schedule: Schedule | None,
+        *,
+        whole: bool,
+        repeats: int = 0,
+    ) -> SimulatedIterations:
+        """Return the extent of a run that counts so many periods, each of which sends the same.
+
+        A schedule's last iteration leaves messages in flight, which one period more sees to their end. Where forward
+        makes updates, it takes `WARM_UP` until periods are alike.
+        """
+        if schedule is not None and schedule.update != "after_backward":
+            warm_up = max(warm_up, WARM_UP)
+        begin, period = warm_up * options.period, options.period
+        end = begin + iterations * period
+        return cls(begin, end, end + (period if schedule is not None and whole else 0), repeats)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResolvedJob:
+    """All that a step rests on.
+
+    Attributes:
+        job: what its ranks compute and communicate on.
+        workload: of rank 0, as it was asked for.
+        kinds: of ranks.
+        draws: who is simulated for which of them; by rank of the graph, as `settings`.
+        settings: what each simulated rank runs.
+        schedule: that took the place of DDP's buckets, as it was made; None where nothing did.
+        extent: which iterations are simulated, and which of them count.
+    """
+
+    job: JobResources
+    workload: Workload
+    kinds: Sequence[RankKind]
+    draws: Sequence[SimulatedRank]
+    settings: Sequence[RankConfiguration]
+    schedule: Schedule | None
+    extent: SimulatedIterations
 
 
 class JobConditions(TypedDict, total=False):
@@ -115,11 +179,11 @@ def resolve(
         first = kinds[0].workload
         plan = options.bucket_plan(first) if planned is None else planned.plan(0)
         schedule = schedule_of(options, first, plan, placement, backend, calibration)
-        check_schedule(schedule, placement, backend, options, one_thread=kinds[0].execution.one_thread)
+        check_schedule(schedule, placement, backend, options, one_thread=kinds[0].workload.one_clock)
     iterations = max(options.iterations_of(kind.workload) for kind in kinds)
     warm_up, whole = given.get("warm_up", WARM_UP), given.get("whole", True)
-    extent = SimulatedIterations.of(options, iterations, warm_up, schedule, whole=whole)
-    extent = replace(extent, repeats=given.get("repeats", 0))
+    repeats = given.get("repeats", 0)
+    extent = SimulatedIterations.of(options, iterations, warm_up, schedule, whole=whole, repeats=repeats)
     check_extent(extent.end, len(kinds[0].workload.parameters), len(kinds))
     drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
     costs_of = partial(Costs.of, backend, calibration, terms=given.get("terms", True))
@@ -128,7 +192,7 @@ def resolve(
         settings = in_stages(parts, drawn, settings, placement, backend, calibration)
         schedule = settings[0].scheduled.schedule if options.staged else None
     elif schedule is not None:
-        offloads = schedule.sharding.offload is not None and not kinds[0].execution.one_thread
+        offloads = schedule.sharding.offload is not None and not kinds[0].workload.one_clock
         copy_s = byte_copy_s(placement) if offloads else 0.0
         settings = carry_out(schedule, settings, ranks, backend, copy_s)
     job = JobResources(
@@ -155,7 +219,7 @@ def with_buckets(
     if before.by_schedule or before.compiled or before.disturbed or before.order is not None:
         return None
     options = replace(before, caps=caps, plan=plan)
-    plans = Plans([0], [options.bucket_plan(resolved.draws[0].workload)])
+    plans = Plans([0], [options.bucket_plan(resolved.draws[0].kind.workload)])
     settings = [replace(each, options=options, plans=plans) for each in resolved.settings]
     job = replace(resolved.job, options=options)
     if not terms:
@@ -180,7 +244,7 @@ def resolve_alone(
         InputError: more iterations than can be simulated.
     """
     scaled = tuple(paces(workload, options.scale_compute, options.scale_host, options.scale))
-    kind = RankKind(range(1), workload, _execution_of(workload), scaled)
+    kind = RankKind(range(1), workload, scaled)
     check_extent(total, len(workload.parameters))
     costs_of = partial(Costs.of, options.backend_for(workload), calibration)
     [setting] = _settings_of(list(draws_of(kind, options, total)), 0, options, costs_of, total)
@@ -234,8 +298,7 @@ def _kinds_of(
                 members.setdefault(kind, []).append(rank)
     for (name, factor, unused_here, place), ranks in sorted(members.items(), key=lambda each: min(each[1])):
         source = workload if name is None else workloads[name]
-        execution = _execution_of(source)
-        beside_others = placement.gpus_per_node > 1 and source.ranks == 1 and not execution.sleeps
+        beside_others = placement.gpus_per_node > 1 and source.ranks == 1 and not source.timed
         shared = costs.shared_compute_slowdown if beside_others else 1.0
         scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)
         part = parts[place] if parts else None
@@ -245,10 +308,10 @@ def _kinds_of(
             scaled = [leave_unused(each, unused_here, nobody, source.parameters) for each in scaled]
         if options.compiled:
             scaled = split_into_graphs(scaled, source, options, factor, costs.graph_s, costs.graph_passes)
-        spread, of_nodes = (0.0, 0.0) if execution.sleeps else (costs.pace_spread, costs.node_spread)
+        spread, of_nodes = (0.0, 0.0) if source.timed else (costs.pace_spread, costs.node_spread)
         nodes = len({rank // placement.gpus_per_node for rank in ranks})
         jitter, own = jitter_of(source) if source.iterations > 1 else 0.0, tuple(scaled)
-        yield RankKind(sorted(ranks), source, execution, own, spread, jitter, beside_others, of_nodes, nodes, part)
+        yield RankKind(sorted(ranks), source, own, spread, jitter, beside_others, of_nodes, nodes, part)
 
 
 def _settings_of(
@@ -267,7 +330,7 @@ def _settings_of(
         total: iterations.
         planned: buckets; None are those of the options.
     """
-    cycle, first = options.sync_every, draws[0].workload
+    cycle, first = options.sync_every, draws[0].kind.workload
     draws, dropped = _leave_layers_out(draws, options) if options.drop else (draws, _drop_nothing)
     plans = planned
     if plans is None and options.pipeline is None:
@@ -275,19 +338,17 @@ def _settings_of(
         plans = plans_of(options, first, views, range(cycle - 1, total, cycle), total)
     alike: dict[int, RankConfiguration] = {}
     for draw in draws:
-        own = draw.workload
+        own = draw.kind.workload
         if id(own) not in alike:
-            execution, gpu, parameters = _execution_of(own), gpu_of(own.gpu, own.provenance), own.parameters
+            gpu, parameters = gpu_of(own.gpu, own.provenance), own.parameters
             costs, codec = costs_of(gpu), None
             stage = None if options.input_stage == NO_INPUT else options.input_of(own)
             if options.compression != "none":
-                codec = CodecCosts(
-                    options.codec, parameters, max(ranks, 1), costs, gpu=gpu, one_thread=execution.one_thread
-                )
+                codec = CodecCosts(options.codec, parameters, max(ranks, 1), costs, gpu=gpu, one_thread=own.one_clock)
             of_own = plans or Plans([0], [plan_buckets(parameters, options.caps)])
             buckets = Scheduled.of_buckets(len(parameters), max(options.process_groups, own.devices_per_rank))
             alike[id(own)] = RankConfiguration(
-                own, execution, gpu, options, costs, of_own, draw.pace, dropped, codec,
+                own, _execution_of(own), gpu, options, costs, of_own, draw.pace, dropped, codec,
                 [costs.copies_s(1, each.size_bytes) for each in parameters] if ranks else [],
                 total, max(ranks, 1), buckets, ddp=ranks > 0, input_stage=stage,
             )  # fmt: skip
@@ -303,11 +364,11 @@ def _leave_layers_out(
     draws: Sequence[SimulatedRank], options: Options
 ) -> tuple[Sequence[SimulatedRank], Callable[[int], frozenset[int]]]:
     """Return ranks without the layers that each iteration leaves out, and whose parameters those are, by iteration."""
-    parameters = draws[0].workload.parameters
+    parameters = draws[0].kind.workload.parameters
     plan = options.drop_plan(parameters)
     dropped = find_dropped(plan, options.sync_every)
     for draw in draws:
-        check_left(plan, draw.records, parameters)
+        check_left(plan, draw.kind.paces, parameters)
     left = partial(leave_out, dropped=dropped, parameters=parameters)
     seen = [[PolicyView(left(each.pace), each.context) for each in draw.seen] for draw in draws]
     return [replace(draw, pace=left(draw.pace), seen=own) for draw, own in zip(draws, seen, strict=True)], dropped

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 import simpy
 
+from ddpsim.collectives.contention import Process, Processor
 from ddpsim.collectives.launched import Collective
 from ddpsim.options.input_stage import Loader
-from ddpsim.simulation.contention import Process, Processor
 from ddpsim.simulation.graph import ORIGIN, NodeKind, PeerCopy, RankGraph, StepGraph
 
 _NEVER = float("inf")

@@ -18,6 +18,7 @@ from ddpsim.collectives.ddp_costs import Costs
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.groups import part_of, share_of_together
 from ddpsim.jobs.plans import Plans
+from ddpsim.jobs.representatives import SimulatedRank
 from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import RankPart
 from ddpsim.jobs.updates import updates_of
@@ -44,9 +45,8 @@ from ddpsim.schedules.pipeline import works_of
 from ddpsim.schedules.points import PointKind
 from ddpsim.schedules.schedule import Lane, Schedule, parameters_at
 from ddpsim.schedules.setup import SchemeInputs
-from ddpsim.simulation.messages import PlannedMessage, Scheduled
-from ddpsim.simulation.representatives import SimulatedRank
-from ddpsim.simulation.setting import RankConfiguration, StagedRank
+from ddpsim.simulation.graph import PlannedMessage
+from ddpsim.simulation.setting import RankConfiguration, Scheduled, StagedRank
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
 from ddpsim.workload.iteration_profile import IterationProfile
@@ -307,14 +307,14 @@ def in_stages(
     numbers = {send: len(lanes) + at for at, send in enumerate(sends)}
     lanes += [(group_of_stage(SENDS, stage), kind) for kind, stage in sends]
     works = works_of(given.order, given.stages, given.micro_batches, given.stages_per_rank)
-    of_workload = {id(each.workload): each for each in parts}
     found, made = list[RankConfiguration](), dict[int, Scheduled]()
     for draw, setting in zip(draws, settings, strict=True):
-        part = of_workload[id(draw.workload)]
+        part = draw.kind.part
+        assert part is not None
         if schedules and part.place not in made:
             schedule, pipeline = schedules[part.place], (lanes, part.place)
             made[part.place] = _make_ready(schedule, setting, gloo=backend == "gloo", pipeline=pipeline)
-        stages = StagedRank(part, works[part.place], last, boundary_bytes, numbers, given.order)
+        stages = StagedRank(part, works[part.place], last, boundary_bytes, numbers)
         own = made.get(part.place, setting.scheduled)
         found.append(replace(setting, plans=plans[part.place], scheduled=own, stages=stages))
     return found

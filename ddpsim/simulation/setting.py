@@ -1,49 +1,133 @@
-"""What a simulated rank runs, and what that says of each iteration: what is synchronised, added, copied, broadcast."""
+"""What a simulated rank runs: what it computes, what it launches and where it waits for that, in each iteration.
+
+Which message may leave where, a bucket of DDP's or one of a schedule, is asked of the queue that an executor asks,
+`LaunchQueue`.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from ddpsim.bucketing import Bucket, BucketPlan
+from ddpsim.bucketing import Bucket, BucketPlan, LaunchQueue
 from ddpsim.bucketing.drop import remap_gradients, skipped_buckets
 from ddpsim.collectives.codec_costs import CodecCosts, Encoding
 from ddpsim.collectives.ddp_costs import ENTER_S, KERNELS, Costs
 from ddpsim.collectives.linear import Linear
+from ddpsim.errors import PlanError
 from ddpsim.jobs.plans import Plans
 from ddpsim.jobs.simulated import Options
-from ddpsim.jobs.stages import RankPart, StagePart
-from ddpsim.jobs.updates import ForwardWait
-from ddpsim.operations import Operation
+from ddpsim.jobs.stages import RankPart
+from ddpsim.jobs.updates import WHOLE_UPDATE, ForwardWait, OptimizerUpdate
 from ddpsim.options.input_stage import InputStage
-from ddpsim.schedules.pipeline import StageWork, find_before
-from ddpsim.schedules.schedule import queue_of, queue_of_buckets
-from ddpsim.simulation.graph import BUFFERS_PART, ExecutionModel
-from ddpsim.simulation.messages import Launches, PlannedMessage, Scheduled
+from ddpsim.schedules.message import WORLD
+from ddpsim.schedules.pipeline import StageWork
+from ddpsim.schedules.points import Point
+from ddpsim.schedules.schedule import Lane, Schedule, gradient_points, queue_of, queue_of_buckets
+from ddpsim.simulation.graph import ExecutionModel, PlannedMessage
 from ddpsim.workload import Workload
-from ddpsim.workload.devices import DevicePart, buffer_devices, device_numbers, part_shares
+from ddpsim.workload.devices import DevicePart, device_numbers, part_shares
 from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.iteration_profile import IterationProfile
 from ddpsim.workload.layer_messages import LayerMessage, ModelParallel
 from ddpsim.workload.optimizers import ADDITION
 
+BUCKETS = Schedule(scheme="ddp", messages=())
+"""Of DDP's own buckets, which are those of each iteration's plan."""
+
 
 @dataclass(frozen=True, slots=True)
-class OrderAgreement:
-    """Conferring is a message among all ranks, and work of the host before and after it.
+class Scheduled:
+    """What one kind of rank sends, and where it waits for that: a schedule's messages, or DDP's own buckets.
 
     Attributes:
-        operation, size_bytes: the message.
-        host_s: of the predictor and the consensus.
-        rebuild_s: of building the buckets anew; 0 where they stay.
+        schedule: with its messages cut into segments; `BUCKETS` is DDP's own.
+        messages: one a message, in the same order; None are the buckets of each iteration's plan.
+        lanes: groups and streams; of a pipeline, of all its ranks; of DDP's buckets, process groups or devices.
+        forward: where forward stops, in order.
+        updates: what the optimizer does after backward, in order; none where it updates before use.
+        needed: parameters before the computation of whose gradient it waits, or launches.
+        filled: parameters whose gradient's hook copies it into a message.
+        buffers_lane: number of the lane of module buffers; None is the one whose turn it is.
+        layers_lane: of what layers wait for; None where they wait for nothing.
     """
 
-    operation: Operation
-    size_bytes: int
-    host_s: float
-    rebuild_s: float
+    schedule: Schedule
+    messages: tuple[PlannedMessage, ...] | None
+    lanes: tuple[Lane, ...]
+    forward: tuple[ForwardWait, ...]
+    updates: tuple[OptimizerUpdate, ...]
+    needed: frozenset[int]
+    filled: frozenset[int]
+    buffers_lane: int | None = None
+    layers_lane: int | None = None
+
+    @classmethod
+    def of_buckets(cls, parameters: int, lanes: int) -> Scheduled:
+        """Return DDP's own buckets, of a model of so many parameters, on so many process groups or devices."""
+        world = tuple((WORLD, str(number)) for number in range(lanes))
+        return cls(BUCKETS, None, world, (), (WHOLE_UPDATE,), frozenset(), frozenset(range(parameters)))
+
+    @property
+    def by_plan(self) -> bool:
+        """Whether its messages are the buckets of each iteration's plan."""
+        return self.messages is None
+
+
+class Launches:
+    """Says what to launch at each point that a rank passes, and what to wait for before it: what its queue says.
+
+    Args:
+        queue: of the messages; `begin` begins its next iteration.
+        planned: message of each number.
+        ids: of the messages, for errors.
+        parameters: how many the model has.
+
+    Attributes:
+        queue, planned: as given.
+    """
+
+    __slots__ = ("_gradients", "_ids", "planned", "queue")
+
+    def __init__(
+        self, queue: LaunchQueue[Point], planned: Sequence[PlannedMessage], ids: Sequence[str], parameters: int
+    ) -> None:
+        self.queue, self.planned, self._ids = queue, planned, ids
+        self._gradients = gradient_points(tuple(range(parameters)))
+
+    def begin(self) -> list[PlannedMessage]:
+        """Begin an iteration; return what to launch at its start."""
+        return [self.planned[number] for number in self.queue.begin()]
+
+    def gradient(self, parameter: int, unused: Iterable[int] = ()) -> list[PlannedMessage]:
+        """Announce a gradient, and before it those that will not come, in whose place zeros are sent.
+
+        Returns:
+            What to launch, in order.
+        """
+        came = self.queue.mark_passed(*(self._gradients[index] for index in unused)) if unused else []
+        came += self.queue.mark_passed(self._gradients[parameter])
+        return [self.planned[number] for number in came]
+
+    def mark_passed(self, *points: Point) -> list[PlannedMessage]:
+        """Announce points; return what to launch, in order."""
+        return [self.planned[number] for number in self.queue.mark_passed(*points)]
+
+    def take_waits(self, *points: Point) -> list[PlannedMessage]:
+        """Return what must have ended before `points` are passed, in order.
+
+        Raises:
+            PlanError: a message that stands behind another which is not possible yet: a rank would wait for ever.
+        """
+        waited = self.queue.take_waits(*points)
+        if held := [number for number in waited if self.queue.is_held(number)]:
+            before = self._ids[self.queue.next_of(held[0])]
+            what = f"{points[0]} waits for it, and it for {before!r} before it, which is not possible yet"
+            place = f"message {self._ids[held[0]]!r}"
+            raise PlanError(what, place=place, remedy="put it first, or on another stream")
+        return [self.planned[number] for number in waited]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +140,6 @@ class StagedRank:
         last: number of the model's last stage.
         boundary_bytes: of a micro-batch's activations that a stage sends the next, and of their gradient.
         lanes: numbers of those of activations and gradients, by `forward` or `backward` and the stage that sends.
-        order: of the works, as a pipeline names it.
     """
 
     part: RankPart
@@ -64,20 +147,6 @@ class StagedRank:
     last: int
     boundary_bytes: int
     lanes: Mapping[tuple[str, int], int]
-    order: str
-
-    def stage(self, number: int) -> StagePart:
-        """Return a stage of the rank."""
-        return next(each for each in self.part.stages if each.stage == number)
-
-    def lane_from(self, kind: str, stage: int, micro_batch: int) -> int | None:
-        """Return the lane on which a forward or backward gets what it needs; None where that is the rank's own."""
-        before = find_before(kind, micro_batch, stage, self.last)
-        return None if before is None or before[1] == stage else self.lanes[before[0], before[1]]
-
-
-TIME_BYTES = 8
-"""An expected time travels as a float64."""
 
 
 ADDED = ADDITION.passes / 2
@@ -128,7 +197,6 @@ class RankConfiguration:
     stages: StagedRank | None = None
     kernel_s: float = field(init=False, repr=False)
     devices: tuple[int, ...] = field(init=False, repr=False)
-    _broadcast_bytes: dict[int, list[int]] | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         backward_s = float(self.workload.backward.device_s.mean()) * self.options.scale_compute
@@ -140,22 +208,6 @@ class RankConfiguration:
     def collectives_take(self) -> bool:
         """Whether collectives have kernels, which take something of a device: nothing is sent in a world of one."""
         return self.options.comm != "noop" and not (self.ddp and self.ranks == 1)
-
-    def confers(self, iteration: int) -> OrderAgreement | None:
-        """Return what conferring before an iteration takes; None where nobody confers.
-
-        Rank 0 tells the others where its word is law; else every rank tells every other. The executor does it so
-        (`ddpexec.ddp.bucket_schedule`).
-        """
-        held, options, costs = self.plans.held.get(iteration), self.options, self.costs
-        if held is None:
-            return None
-        everybody = options.consensus != "rank0" or options.find_unused_parameters
-        count, told = len(held.decision.expected), self.ranks if everybody else 1
-        host_s = count * (costs.expect_s + costs.agree_s * told)
-        rebuild_s = 0.0 if held.decision.order is None else count * costs.rebuild_s
-        operation = Operation.ALL_GATHER if everybody else Operation.BROADCAST
-        return OrderAgreement(operation, TIME_BYTES * count * told, host_s, rebuild_s)
 
     @property
     def layers(self) -> ModelParallel | None:
@@ -200,17 +252,6 @@ class RankConfiguration:
         share = 1.0 if self.execution.one_thread else ADDED
         return self.costs.copies_s(1, share * self.workload.parameters[parameter].size_bytes)
 
-    def broadcasts(self, iteration: int) -> bool:
-        """Whether buffers are broadcast before the forward of `iteration`: where the one before was synced."""
-        return (
-            self.ddp
-            and self.options.broadcast_buffers
-            and self.scheduled.schedule.broadcasts_buffers
-            and self.options.comm == "real"
-            and bool(self.workload.buffers)
-            and (iteration == 0 or self.is_synced(iteration - 1))
-        )
-
     def find_unused(self, pace: IterationProfile, iteration: int) -> list[int]:
         """Return the parameters of buckets that get no gradient in an iteration, at `pace`."""
         used, dropped = set(pace.order), self.dropped(iteration)
@@ -235,7 +276,7 @@ class RankConfiguration:
         if before is None or [message.parameters for message in before.planned] != groups:
             planned = [self._plan_bucket(number, bucket) for number, bucket in enumerate(buckets)]
             before = Launches(queue_of_buckets(groups), planned, (), count)
-        before.reset(skipped_buckets(groups, dropped) if dropped and not remaps else ())
+        before.queue.reset(skipped_buckets(groups, dropped) if dropped and not remaps else ())
         return before
 
     def _plan_bucket(self, number: int, bucket: Bucket) -> PlannedMessage:
@@ -267,39 +308,3 @@ class RankConfiguration:
         if self.remaps(dropped) and dropped != self.dropped(iteration - 1):
             spent_s += (count - len(dropped)) * self.costs.rebuild_s
         return spent_s
-
-    def broadcast_bytes(self) -> dict[int, list[int]]:
-        """Return the messages of a buffer broadcast by device: torch coalesces the buffers of each dtype on it."""
-        if self._broadcast_bytes is None:
-            own = self.workload
-            sizes: dict[tuple[int, str], int] = {}
-            devices: Sequence[int] = (0,) * len(own.buffers)
-            if own.devices:
-                devices = buffer_devices(own.devices, own.parameters, own.buffers)
-            for device, buffer in zip(devices, own.buffers, strict=True):
-                key = device, buffer.dtype
-                sizes[key] = sizes.get(key, 0) + buffer.size_bytes
-            found = self._broadcast_bytes = dict[int, list[int]]()
-            for (device, _), size in sorted(sizes.items(), key=lambda each: each[0][0]):
-                found.setdefault(device, []).append(size)
-        return self._broadcast_bytes
-
-    @property
-    def broadcast_s(self) -> tuple[float, float, float]:
-        """Host time before a broadcast of buffers and of launching a message of it, device time of one way of copies.
-
-        They are priced by themselves, for without communication there is no broadcast.
-        """
-        costs, count = self.costs, len(self.workload.buffers)
-        found = (
-            count * costs.buffer_s,
-            costs.launch_s,
-            costs.copies_s(count, sum(map(sum, self.broadcast_bytes().values()))),
-        )
-        flattened_s, launch_s, copies_s = (
-            Linear(each, tuple((BUFFERS_PART + name, times) for name, times in each.terms))
-            if isinstance(each, Linear)
-            else each
-            for each in found
-        )
-        return flattened_s, launch_s, copies_s

@@ -20,10 +20,9 @@ from statistics import fmean, median
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.constant import GIVEN
 from ddpsim.collectives.ddp_costs import Costs
+from ddpsim.jobs.representatives import RankKind
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
-from ddpsim.simulation.graph import ExecutionModel
-from ddpsim.simulation.representatives import RankKind
 from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_named
@@ -198,8 +197,7 @@ _SPREADS = [0.001 * n for n in range(151)]
 def slowest(one: Series, gpus: int, node_spread: float) -> float:
     """Return how many times longer the slowest of so many of a series' GPUs is expected to take than the median."""
     workload, spread = one.workload(1.0), Costs.of("nccl", None, one.cluster.gpu).pace_spread
-    execution = ExecutionModel(workload.one_clock)
-    return RankKind(range(gpus), workload, execution, (), spread, node_spread=node_spread, nodes=gpus // 8).slowest()
+    return RankKind(range(gpus), workload, (), spread, node_spread=node_spread, nodes=gpus // 8).slowest()
 
 
 def fitted(each: Sequence[tuple[Series, Sequence[Loss]]]) -> float:

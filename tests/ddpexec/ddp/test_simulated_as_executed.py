@@ -15,7 +15,8 @@ from ddpexec.ddp.drop import LayerDrop
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpsim.bucketing import BucketCaps, Parameter
 from ddpsim.bucketing.drop import aligned_plan
-from ddpsim.simulation import Options, representatives, simulate
+from ddpsim.jobs import representatives
+from ddpsim.simulation import Options, simulate
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload import Phase
 from ddpsim.workload.iteration_profile import paces

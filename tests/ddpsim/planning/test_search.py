@@ -18,7 +18,7 @@ from ddpsim.planning.search_report import SearchReport
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.simulated_run import SimulatedRun
-from ddpsim.simulation.retime import SETTLED_EFFECT
+from ddpsim.retiming.retime import SETTLED_EFFECT
 from ddpsim.units import MIB
 from ddpsim.workload import Workload
 

@@ -10,13 +10,13 @@ import pytest
 from ddpsim.cli.predict import format_hidden_cost
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.constant import GIVEN
+from ddpsim.collectives.contention import UNKNOWN_GPU, ComputeSlowdown, Share, share_of
 from ddpsim.collectives.ddp_costs import Costs, remove_overlap_costs
 from ddpsim.collectives.execute import make_transport
 from ddpsim.collectives.launched import Collective
 from ddpsim.operations import Operation
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate
-from ddpsim.simulation.contention import UNKNOWN_GPU, ComputeSlowdown, GpuCapacity, Share, share_of
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import GPUS
@@ -38,18 +38,16 @@ def given(**values):
 def test_a_share_is_channels_over_multiprocessors_and_traffic_over_bandwidth():
     transport = make_transport(MACHINE.place(1, 8), "nccl")
     channels, time_s = transport.choice(SIZE).channels, transport.allreduce_s(SIZE)
-    found = share_of(COSTS, GpuCapacity.of(GPUS["V100"]), transport, 8, SIZE)
+    found = share_of(COSTS, GPUS["V100"], transport, 8, SIZE)
     assert found.multiprocessors == pytest.approx(2 * channels / 80)
     assert found.bandwidth == pytest.approx(3 * 2 * 7 / 8 * SIZE / time_s / 900e9)
-    assert share_of(COSTS, GpuCapacity.of(GPUS["V100"]), transport, 1, SIZE) == share_of(
-        COSTS, GpuCapacity.of(GPUS["V100"]), transport, 8, 0
-    )
+    assert share_of(COSTS, GPUS["V100"], transport, 1, SIZE) == share_of(COSTS, GPUS["V100"], transport, 8, 0)
 
 
 def test_a_switch_that_adds_is_sent_a_message_once():
     transport = make_transport(load_topology("dgx-h100").place(1, 8), "nccl")
     assert transport.choice(SIZE).algorithm == "nvls"
-    found = share_of(COSTS, GpuCapacity.of(GPUS["H100"]), transport, 8, SIZE)
+    found = share_of(COSTS, GPUS["H100"], transport, 8, SIZE)
     assert found.bandwidth == pytest.approx(3 * SIZE / transport.allreduce_s(SIZE) / GPUS["H100"].memory_Bps)
 
 
@@ -67,7 +65,7 @@ def test_a_larger_gpu_pays_less_and_one_that_nobody_described_pays_as_the_one_th
     transport = make_transport(MACHINE.place(1, 8), "nccl")
 
     def factor(device):
-        costs, capacity = Costs.of("nccl", None), GpuCapacity.of(GPUS.get(device))
+        costs, capacity = Costs.of("nccl", None), GPUS.get(device)
         taken = partial(share_of, costs, capacity, transport, 8)
         found = ComputeSlowdown.of(costs, MODEL.arithmetic_share, lambda each: taken(each.size_bytes))
         return found.factor(found.taken(ALLREDUCE))

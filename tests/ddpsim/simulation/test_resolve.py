@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 
+import ddpsim.retiming
 import ddpsim.simulation
 from ddpsim.errors import DdpsimError
+from ddpsim.retiming.retime import run_again
 from ddpsim.simulation import Options, resolve
 from ddpsim.simulation.communication import Assumptions
-from ddpsim.simulation.engine import run_again, run_job
+from ddpsim.simulation.engine import run_job
 from ddpsim.topology.spec import load_topology
 from tests.ddpsim.simulation.builders import workload
 
-ROOM = Path(ddpsim.simulation.__file__).parent
+ROOMS = [Path(each.__file__).parent for each in (ddpsim.retiming, ddpsim.simulation)]
 ABOVE = {"resolve.py", "engine.py", "__init__.py"}
 """What resolves, and what calls it."""
 
@@ -29,7 +31,11 @@ def names_in(path: Path) -> set[str]:
     return names | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
 
 
-@pytest.mark.parametrize("path", sorted(ROOM.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    sorted(path for room in ROOMS for path in room.glob("*.py")),
+    ids=lambda path: f"{path.parent.name}/{path.name}",
+)
 def test_below_it_nobody_looks_a_gpu_up_or_asks_what_kind_of_clock_there_is(path: Path) -> None:
     if path.name in ABOVE:
         return
@@ -61,7 +67,7 @@ def test_what_cannot_be_is_refused_before_anything_is_built(
     def built(*_: object) -> None:
         raise AssertionError("it was built")
 
-    monkeypatch.setattr("ddpsim.simulation.starting.build_rank", built)
+    monkeypatch.setattr("ddpsim.simulation.job_run.build_rank", built)
     with pytest.raises(DdpsimError) as again:
         run_job(source, placement, Options(**options))
     assert str(again.value) == str(refused.value)

@@ -11,11 +11,11 @@ from ddpsim.errors import InputError
 from ddpsim.jobs.pipeline import Pipeline, parse_pipeline
 from ddpsim.jobs.stages import parts_of
 from ddpsim.operations import Operation
+from ddpsim.retiming.retime import periods_s, run_again
 from ddpsim.schedules.pipeline import find_end_times, works_of
 from ddpsim.simulation import Options, simulate
 from ddpsim.simulation.communication import Assumptions
-from ddpsim.simulation.engine import run_again, run_job
-from ddpsim.simulation.retime import periods_s
+from ddpsim.simulation.engine import run_job
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from tests.ddpsim.simulation.builders import ALIKE, named, workload

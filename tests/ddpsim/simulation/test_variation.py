@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from ddpsim.errors import InputError
+from ddpsim.jobs.representatives import RankKind, draw_latest, factors_of
 from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.simulation import Options, simulate, simulate_local
-from ddpsim.simulation.graph import ExecutionModel
-from ddpsim.simulation.representatives import RankKind, draw_latest, factors_of
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.iteration_profile import paces
@@ -52,7 +51,7 @@ def test_an_estimates_jitter_reaches_as_far_as_a_drawn_one():
     for nodes in (1, 128):
         placed = MACHINE.place(nodes)
         own = tuple(paces(uneven))
-        kind = RankKind(range(placed.world_size), uneven, ExecutionModel(False), own, jitter=jitter_of(uneven))
+        kind = RankKind(range(placed.world_size), uneven, own, jitter=jitter_of(uneven))
         latest = draw_latest(kind, 0, 100)
         assert latest is not None
         draws = factors_of(Options(jitter=0.05), kind.ranks[1:], placed.world_size, 100)

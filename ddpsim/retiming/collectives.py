@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.collectives.copies import copies_of
+from ddpsim.collectives.lanes import send_s
 from ddpsim.network.fairness import alone_s
-from ddpsim.network.intervals import Columns, fair_rates, integrate_busy, share
 from ddpsim.operations import Operation
-from ddpsim.simulation.dependencies import Moments, RetimedRun, narrow
+from ddpsim.retiming.dependencies import Moments, RetimedRun, goes_apart, is_in_line, narrow
+from ddpsim.retiming.intervals import Columns, fair_rates, integrate_busy, share
+from ddpsim.retiming.prices import CollectiveTimes, Prices, SentCollective
 from ddpsim.simulation.graph import NodeKind, RankGraph
-from ddpsim.simulation.job_run import JobRun, goes_apart, is_in_line
-from ddpsim.simulation.prices import CollectiveTimes, Prices, SentCollective
-from ddpsim.simulation.servers import send_s
+from ddpsim.simulation.job_run import JobRun
 
 _MET = 0.02
 """Share of the links that others have from which on it is told by a run what they cost."""
@@ -191,7 +191,7 @@ class RetimedCollectives:
         found: dict[int, list[int]] = {}
         streams: dict[int, set[int]] = {}
         for place, each in enumerate(self._collectives):
-            network = run.shared.group_of(each).collectives.network
+            network = run.shared.lanes[each.lane].collectives.network
             found.setdefault(id(network), []).append(place)
             streams.setdefault(id(network), set()).add(each.lane)
         copied = range(len(self._collectives), len(self._collectives) + sum(len(each.rows) for each in self._copies))

@@ -20,14 +20,15 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.ddp_costs import CODEC_KERNEL_S, CODEC_RATE, ENTER_S, TIMES, Costs
 from ddpsim.collectives.launched import BUFFERS, Collective
 from ddpsim.collectives.linear import PER, Terms
+from ddpsim.collectives.parameter_servers import ServerLinks
 from ddpsim.collectives.transport import AlgorithmChoice
-from ddpsim.network.intervals import Columns
+from ddpsim.jobs.representatives import LATEST, SimulatedRank
 from ddpsim.operations import Operation
+from ddpsim.retiming.dependencies import is_in_line, numbers_of
+from ddpsim.retiming.intervals import Columns
 from ddpsim.simulation.communication import Assumptions, Communication
 from ddpsim.simulation.graph import BUFFERS_PART, Cause, NodeKind, RankGraph, StepGraph
-from ddpsim.simulation.job_run import JobRun, is_in_line, numbers_of
-from ddpsim.simulation.representatives import LATEST, RankKind, SimulatedRank
-from ddpsim.simulation.servers import ServerLinks
+from ddpsim.simulation.job_run import JobRun
 from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload.gpus import AchievedGpu
 
@@ -61,9 +62,7 @@ def has_prices(run: JobRun) -> bool:
 
     Of ranks of several devices, whose order on each is not known beforehand, none are.
     """
-    return run.job.placement.devices == 1 and all(
-        any(kind.paces is draw.records for kind in run.kinds) for draw in run.draws
-    )
+    return run.job.placement.devices == 1 and all(any(kind is draw.kind for kind in run.kinds) for draw in run.draws)
 
 
 class Prices:
@@ -93,7 +92,7 @@ class Prices:
         self.jobs = [job, *map(job.with_assumptions, assumed[1:], self.costs[1:])]
         self.another = np.zeros(len(assumed), dtype=bool)
         for draw in run.draws:
-            kind = self._kind(draw)
+            kind = draw.kind
             others = [replace(kind, spread=c.pace_spread, node_spread=c.node_spread) for c in self.costs]
             self.another |= [len(kind.paces) == 1 and other.differs != kind.differs for other in others]
         self.another |= list(map(self._moves_part_of_host, assumed, self.costs))
@@ -163,11 +162,11 @@ class Prices:
         return [made[id(shared)] for shared in self.shared]
 
     def _price_rank(self, draw: SimulatedRank, setting: RankConfiguration) -> RankPrices:
-        options, kind = self._run.job.options, self._kind(draw)
+        options = self._run.job.options
         costs = [self._costs(each.calibration, setting.gpu) for each in self.assumed]
         device, host = (np.array([getattr(each, name) for each in self.assumed]) for name in ("compute", "host"))
         kernels_s = setting.kernel_s * device
-        compute = device * self._devices(draw, kind)
+        compute = device * self._devices(draw, sleeps=setting.execution.sleeps)
         constants = dict(zip(TIMES, np.array([_times_of(each) for each in costs]).T, strict=True))
         constants[PER + "copy_Bps"] = np.array([1 / each.copy_Bps for each in costs])
         codecs = [each.codec(options.codec.name, one_thread=setting.execution.one_thread) for each in costs]
@@ -182,17 +181,15 @@ class Prices:
         late_s = np.array([each.late_kernels for each in costs]) * kernels_s * meets
         return RankPrices(costs, compute, host, late_s, constants)
 
-    def _devices(self, draw: SimulatedRank, kind: RankKind) -> Columns:
+    def _devices(self, draw: SimulatedRank, *, sleeps: bool) -> Columns:
         """Return the factors by which devices beside each other, and the slowest of them, take longer than they did."""
+        kind = draw.kind
         factors = np.array([each.shared_compute_slowdown if kind.beside_others else 1.0 for each in self.costs])
-        if draw.rank == LATEST and not kind.execution.sleeps:
+        if draw.rank == LATEST and not sleeps:
             others = [replace(kind, spread=each.pace_spread, node_spread=each.node_spread) for each in self.costs]
             factors = factors * [other.slowest() for other in others]
         found: Columns = factors / factors[0]
         return found
-
-    def _kind(self, draw: SimulatedRank) -> RankKind:
-        return next(kind for kind in self._run.kinds if kind.paces is draw.records)
 
     def _costs(self, calibration: Calibration | None, gpu: AchievedGpu | None) -> Costs:
         key = (id(calibration), id(gpu))
@@ -251,7 +248,7 @@ class CollectiveTimes:
         self.rows = {each.key: row for row, each in enumerate(sent)}
         collectives, apart = [each.collective for each in sent], any(each.sender is not None for each in sent)
         costs, shared = prices.costs, prices.shared
-        carried = [run.shared.group_of(each) for each in collectives]
+        carried = [run.shared.lanes[each.lane] for each in collectives]
         hops = [() if apart else tuple(each.collectives.transport.hops.items()) for each in carried]
         known = {each: [cost.slowdown_of(dict(each)) for cost in costs] for each in dict.fromkeys(hops)}
         slowed = np.array([known[each] for each in hops])
@@ -292,14 +289,14 @@ class CollectiveTimes:
         return np.where(idle_s > 0, slower, 0.0)
 
     def _choice(self, collective: Collective, shared: Communication) -> AlgorithmChoice:
-        group = shared.group_of(collective)
+        group = shared.lanes[collective.lane]
         return group.collectives.choice(group.sized(collective), collective.carried_as)
 
     def _demand(self, sent: SentCollective, column: int) -> tuple[float, float, float, float, float]:
         collective, shared = sent.collective, self._prices.shared[column]
         channels = None if sent.sender is None else self._prices.channels[column]
         if channels is None or sent.sender is None:
-            group = shared.group_of(collective)
+            group = shared.lanes[collective.lane]
             transport = group.collectives.transport
             demand, capacities = transport.demand(collective.carried_as, group.sized(collective)), transport.capacities
         else:

@@ -1,4 +1,4 @@
-"""Who carries messages where not all ranks meet on one process group: groups' lanes, a pipeline's, parameter servers.
+"""What carries the messages of a lane: a process group's collectives, one stream's sends, those of a pipeline.
 
 Of a pipeline's ranks those of each place have their own groups, and its stages send each other. The collectives of a
 place are run on the GPUs that its ranks have in a node. Where a copy lies in one node, all messages share its links.
@@ -19,15 +19,12 @@ from ddpsim.collectives.groups import part_of, part_of_place, share_of_together
 from ddpsim.collectives.launched import BUFFERS, Collective
 from ddpsim.collectives.point_to_point import PointToPoint
 from ddpsim.collectives.rank_ways import RankPaths
-from ddpsim.collectives.scaled import scale_demand
 from ddpsim.collectives.transport import Transport
 from ddpsim.jobs.pipeline import Pipeline
-from ddpsim.network.fairness import LinkId
 from ddpsim.network.fluid import Demand, Network
 from ddpsim.operations import Operation
 from ddpsim.schedules.mesh import SENDS, TENSOR, stage_of_group
 from ddpsim.schedules.schedule import Lane
-from ddpsim.schedules.servers import count_sendable
 from ddpsim.topology.graph import Placement
 
 
@@ -169,128 +166,3 @@ class StageLinks:
 
     def _network(self, node: int) -> Network:
         return self._networks.setdefault(node, Network(self.env, {}))
-
-
-Bucket = tuple[int, ...]
-"""Registration indices of what is pushed and pulled together."""
-
-
-@dataclass(slots=True)
-class Staleness:
-    """Staleness counts the gradients that servers took in, and the updates by others that each came after.
-
-    Attributes:
-        counts: by how many updates of a bucket lay between a rank's pull of it and its next push.
-    """
-
-    counts: dict[int, int] = field(default_factory=dict)
-
-    def note(self, updates: int) -> None:
-        """Count a gradient that came `updates` updates late."""
-        self.counts[updates] = self.counts.get(updates, 0) + 1
-
-    def document(self) -> dict[str, float]:
-        """Return gradients counted, the mean of their staleness, and the most."""
-        total = sum(self.counts.values())
-        mean = sum(late * times for late, times in self.counts.items()) / total if total else 0.0
-        return {"gradients": total, "staleness_mean": mean, "staleness_most": max(self.counts, default=0)}
-
-
-@dataclass(slots=True, eq=False)
-class ServerLinks:
-    """The links between training ranks and servers, which hold an equal part of each message.
-
-    Attributes:
-        ways: between them.
-        hosts: the ranks that are servers, or whose places servers share.
-        buckets: of each lane, in the order of its messages.
-        latency_s: of a message before its bytes, where messages go one behind the other; None where each takes what a
-            collective does.
-        factor: on the time of a message of some bytes: an end of a band; None is 1.
-        latency: factor on the time before its bytes.
-    """
-
-    env: simpy.Environment
-    ways: RankPaths
-    hosts: Sequence[int]
-    buckets: Sequence[Sequence[Bucket]]
-    latency_s: float | None
-    factor: Callable[[int], float] | None = None
-    latency: float = 1.0
-    network: Network = field(init=False)
-    staleness: Staleness = field(init=False, default_factory=Staleness)
-    _demands: dict[tuple[int, str, int], Demand] = field(init=False, default_factory=dict)
-    _versions: dict[Bucket, int] = field(init=False, default_factory=dict)
-    _seen: dict[tuple[int, Bucket], int] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.network = Network(self.env, {})
-
-    def demand(self, rank: int, collective: Collective) -> Demand:
-        """Return what a rank's push or pull asks of the network."""
-        size_bytes, loads, latency_s = collective.size_bytes, dict[LinkId, float](), 0.0
-        key = (rank, str(collective.operation), size_bytes)
-        if key in self._demands:
-            return self._demands[key]
-        for server in self.hosts:
-            if server == rank:
-                continue
-            ends = (rank, server) if collective.operation is Operation.REDUCE else (server, rank)
-            connection = self.ways.connection(*ends)
-            latency_s = max(latency_s, connection.latency_s)
-            for link, load in connection.loads.items():
-                loads[link] = loads.get(link, 0.0) + load / len(self.hosts)
-        self.network.add(self.ways.capacities)
-        latency_s = (self.ways.start_s(size_bytes) + latency_s) * self.latency
-        demand = Demand(latency_s, size_bytes if loads else 0, loads)
-        found = self._demands[key] = demand if self.factor is None else scale_demand(demand, self.factor(size_bytes))
-        return found
-
-    def count_push(self, rank: int, bucket: Bucket) -> None:
-        """Count a rank's gradient of a bucket, which the servers now update by."""
-        now = self._versions.get(bucket, 0)
-        if (rank, bucket) in self._seen:
-            self.staleness.note(now - self._seen[rank, bucket])
-        self._versions[bucket] = now + 1
-
-    def note_pull(self, rank: int, bucket: Bucket) -> None:
-        """Note which update of a bucket a rank has pulled."""
-        self._seen[rank, bucket] = self._versions.get(bucket, 0)
-
-
-class ServerConnection:
-    """Sends one rank's messages as they come, without those of others.
-
-    Servers take what a rank pulls as it is when they have updated by that rank's gradient, and by all that come before
-    it in the order of the pulls.
-    """
-
-    def __init__(self, links: ServerLinks, rank: int) -> None:
-        self._links, self._rank = links, rank
-        latency_s, buckets = links.latency_s, links.buckets
-        self._lines = None if latency_s is None else [StreamQueue(links.network, latency_s, rank) for _ in buckets]
-        pushes, pulls = [lane for lane in buckets if lane]
-        self._pulls = pulls
-        self._sendable = dict(zip(pushes, count_sendable([pushes.index(bucket) for bucket in pulls]), strict=True))
-        self._taken = 0
-
-    def attend(self, collective: Collective) -> simpy.Event:
-        """Send a collective; return the event of its end."""
-        return self._links.env.process(self._send(collective))
-
-    def _send(self, collective: Collective) -> Generator[simpy.Event, Any, None]:
-        links = self._links
-        of_lane = links.buckets[collective.lane]
-        bucket = of_lane[collective.number % len(of_lane)]
-        demand = links.demand(self._rank, collective)
-        line = None if self._lines is None else self._lines[collective.lane]
-        yield links.network.transfer(demand, self._rank) if line is None else line.send(demand)
-        if collective.operation is Operation.REDUCE:
-            links.count_push(self._rank, bucket)
-            self._take(bucket)
-
-    def _take(self, pushed: Bucket) -> None:
-        """Note which update of each bucket is sent back, now that the servers have updated by `pushed`."""
-        for bucket in self._pulls[self._taken : self._sendable[pushed]]:
-            self._links.note_pull(self._rank, bucket)
-        self._taken = self._sendable[pushed] % len(self._pulls)

@@ -9,17 +9,36 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from graphlib import TopologicalSorter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpsim.network.intervals import Columns
 from ddpsim.options.input_stage import Loader
+from ddpsim.retiming.intervals import Columns
 from ddpsim.simulation.graph import ORIGIN, NodeKind, RankGraph
-from ddpsim.simulation.job_run import JobRun, goes_apart, is_in_line, numbers_of
+from ddpsim.simulation.job_run import JobRun
 
 _BREAKS = (NodeKind.WAIT, NodeKind.COPY, NodeKind.LOAD, NodeKind.RESUME)
+
+
+def numbers_of(members: Sequence[IntEnum]) -> NDArray[np.intp]:
+    """Return the numbers of members below 256; numpy itself asks each member for its own, which takes eighty times as
+    long."""
+    return np.frombuffer(bytes(members), np.uint8).astype(np.intp)
+
+
+def goes_apart(run: JobRun) -> bool:
+    """Whether each rank of a run sends its messages without meeting the others."""
+    return run.job.options.asynchronous and run.job.options.comm == "real"
+
+
+def is_in_line(run: JobRun, lane: int) -> bool:
+    """Whether messages of a lane wait out their latency behind one another."""
+    if goes_apart(run):
+        return run.shared.collectives.sends_in_line
+    return run.shared.lanes[lane].line is not None
 
 
 @dataclass(slots=True)

@@ -10,11 +10,11 @@ import pytest
 
 from ddpsim import predict
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.retiming.retime import periods_s, run_again
 from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
-from ddpsim.simulation.engine import run_again, run_job, trace_of
-from ddpsim.simulation.job_run import SimulatedIterations
-from ddpsim.simulation.retime import periods_s
+from ddpsim.simulation.engine import run_job, trace_of
+from ddpsim.simulation.resolve import SimulatedIterations
 from ddpsim.topology.spec import load_topology
 from ddpsim.trace.metrics import summarise
 from ddpsim.workload.files import load_workload

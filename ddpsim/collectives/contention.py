@@ -46,21 +46,6 @@ NOTHING = Share(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class GpuCapacity:
-    """What of a GPU collectives and computation share: multiprocessors, and bytes a second of its memory."""
-
-    multiprocessors: int
-    memory_Bps: float  # noqa: N815
-
-    @classmethod
-    def of(cls, gpu: AchievedGpu | None) -> GpuCapacity:
-        """Return that of `gpu`; what nobody described is taken as of `UNKNOWN_GPU`."""
-        known = gpu or GPUS[UNKNOWN_GPU]
-        count = known.spec.multiprocessors or GPUS[UNKNOWN_GPU].spec.multiprocessors or 1
-        return cls(count, known.memory_Bps)
-
-
-@dataclass(frozen=True, slots=True)
 class ComputeSlowdown:
     """What collectives cost a rank's computation while they are in flight.
 
@@ -85,14 +70,7 @@ class ComputeSlowdown:
         """
         if costs.compute_slowdown_fixed:
             return cls(costs.compute_slowdown, lambda collective: NOTHING)
-        known: dict[tuple[str, int, int], Share] = {}
-
-        def find(collective: Collective) -> Share:
-            if (key := (collective.operation, collective.size_bytes, collective.lane)) not in known:
-                known[key] = taken(collective)
-            return known[key]
-
-        return cls(None, find, arithmetic_share, costs.tail_share)
+        return cls(None, taken, arithmetic_share, costs.tail_share)
 
     def factor(self, taken: Share) -> float:
         """Return the factor on computing time while collectives take `taken`."""
@@ -124,7 +102,7 @@ UNDISTURBED = ComputeSlowdown(1.0, lambda collective: NOTHING)
 
 def share_of(
     costs: Costs,
-    gpu: GpuCapacity,
+    gpu: AchievedGpu | None,
     transport: Transport,
     ranks: int,
     size_bytes: int,
@@ -133,14 +111,19 @@ def share_of(
     """Return the share of `gpu` that an operation of `size_bytes` takes while it is on its way.
 
     A ring sends 2(n-1)/n of an allreduce's message on each rank, a tree hardly more; a switch that adds gets it once.
+
+    Args:
+        gpu: what nobody described of it is taken as of `UNKNOWN_GPU`.
     """
     if ranks == 1 or size_bytes == 0:
         return NOTHING
+    known, other = gpu or GPUS[UNKNOWN_GPU], GPUS[UNKNOWN_GPU]
+    multiprocessors = known.spec.multiprocessors or other.spec.multiprocessors or 1
     choice = transport.choice(size_bytes, operation)
     sent = 1.0 if choice.algorithm.startswith("nvls") else operation.sent(ranks)
     traffic_bps = costs.memory_passes * sent * size_bytes / transport.time_s(operation, size_bytes)
-    taken = costs.channel_multiprocessors * choice.channels / gpu.multiprocessors
-    return Share(taken, traffic_bps / gpu.memory_Bps)
+    taken = costs.channel_multiprocessors * choice.channels / multiprocessors
+    return Share(taken, traffic_bps / known.memory_Bps)
 
 
 Process = Generator[simpy.Event, Any, None]

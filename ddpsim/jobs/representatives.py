@@ -15,7 +15,6 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import RankPart
 from ddpsim.jobs.straggling import StragglerDistribution
 from ddpsim.schedules.named import scheme_named
-from ddpsim.simulation.graph import ExecutionModel
 from ddpsim.workload import Workload
 from ddpsim.workload.iteration_profile import IterationProfile, merge_latest
 from ddpsim.workload.profile import Seconds
@@ -35,7 +34,6 @@ class RankKind:
     Attributes:
         ranks: which, ascending; the first is simulated as itself, the others as one, the latest of them at every point.
         workload: of each.
-        execution: on which resources the work of each is.
         paces: one a recorded iteration, scaled for this kind.
         spread, node_spread: standard deviation, from device to device of one model, and from node to node, of the
             logarithm of computing time; both act on the workload's `arithmetic_share`.
@@ -47,7 +45,6 @@ class RankKind:
 
     ranks: Sequence[int]
     workload: Workload
-    execution: ExecutionModel
     paces: tuple[IterationProfile, ...]
     spread: float = 0.0
     jitter: float = 0.0
@@ -116,7 +113,7 @@ def draw_latest(
         return None
     if len(kind.paces) == 1:
         slower = kind.slowest()
-        alike = kind.paces[0].scale(slower, slower if kind.execution.one_thread else 1.0)
+        alike = kind.paces[0].scale(slower, slower if kind.workload.one_clock else 1.0)
         return lambda iteration: alike
     # Local steps add up draws, whose sums leave no tail out.
     slower = kind.slowest() * (kind.beyond_record() if cycle == 1 else 1.0)
@@ -130,7 +127,7 @@ def draw_latest(
             pairs = sorted(set(zip(drawn[:, iteration].tolist(), since[:, iteration].tolist(), strict=True)))
             local = (iteration + 1) % cycle != 0
             last = merge_latest([kind.paces[record] for record, _ in pairs], [begun for _, begun in pairs], local=local)
-            cache[iteration] = last.scale(slower, slower if kind.execution.one_thread else 1.0)
+            cache[iteration] = last.scale(slower, slower if kind.workload.one_clock else 1.0)
         return cache[iteration]
 
     return pace
@@ -210,16 +207,15 @@ class SimulatedRank:
     Attributes:
         rank: its number, or `LATEST`.
         stands_for: the ranks that it stands for, ascending.
+        kind: of those ranks, of whose recorded iterations `pace` is made.
         pace: by iteration.
-        records: what `pace` is made of.
         seen: what the order policies of the ranks it stands for see.
     """
 
     rank: int
     stands_for: Sequence[int]
-    workload: Workload
+    kind: RankKind
     pace: Callable[[int], IterationProfile]
-    records: Sequence[IterationProfile]
     seen: Sequence[PolicyView]
 
 
@@ -230,7 +226,7 @@ def draws_of(kind: RankKind, options: Options, total: int, world_size: int = 0) 
     """
     varies = world_size and (options.straggling is not None or options.jitter > 0)
     factors = factors_of(options, kind.ranks, world_size, total) if varies else None
-    one_thread = kind.execution.one_thread
+    one_thread = kind.workload.one_clock
     alone = draw_own(kind, options.seed, total)
     scheme = scheme_named(options.scheme)
     together = options.sync_every * (scheme.steps if scheme.apart else 1)
@@ -241,6 +237,6 @@ def draws_of(kind: RankKind, options: Options, total: int, world_size: int = 0) 
     if factors is not None:
         first = vary(alone, factors[:1], one_thread=one_thread)
         latest = None if latest is None else vary(latest, factors[1:], one_thread=one_thread)
-    yield SimulatedRank(kind.first, alike, kind.workload, first, kind.paces, (PolicyView(first),))
+    yield SimulatedRank(kind.first, alike, kind, first, (PolicyView(first),))
     if latest is not None:
-        yield SimulatedRank(LATEST, kind.ranks[1:], kind.workload, latest, kind.paces, (PolicyView(latest),))
+        yield SimulatedRank(LATEST, kind.ranks[1:], kind, latest, (PolicyView(latest),))

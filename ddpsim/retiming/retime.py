@@ -1,26 +1,32 @@
-"""A run under other constants, without running it again: all assumptions at once, a column each.
+"""A run under other constants, without running it again where that can be: all assumptions at once, a column each.
 
 A run has shown in which order each resource takes its nodes, which collectives overlap, and how much longer each took
 than by itself. With those kept, when each node begins and ends follows from what nodes take: the latest end of what it
 comes after. What overlapping costs is looked up in the moments of the pass before, and passes are repeated until no
-moment moves. A column in which what was kept would change says so, and has to be simulated.
+moment moves. A column in which what was kept would change says so. It has to be simulated: by the same graph run again,
+where its nodes stay, with what they take then (`run_again`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
+import simpy
 from numpy.typing import NDArray
 
-from ddpsim.network.intervals import Columns
 from ddpsim.options.input_stage import Loader
+from ddpsim.retiming.collectives import ROUNDING, BatchCopies, RetimedCollectives
+from ddpsim.retiming.dependencies import Dependencies, Moments, RetimedRun, goes_apart, narrow
+from ddpsim.retiming.intervals import Columns
+from ddpsim.retiming.prices import Prices, has_prices
+from ddpsim.retiming.work import RankWork
 from ddpsim.simulation.communication import Assumptions
-from ddpsim.simulation.dependencies import Dependencies, Moments, RetimedRun, narrow
-from ddpsim.simulation.job_run import JobRun, SimulatedIterations, goes_apart, period_of
-from ddpsim.simulation.prices import Prices, has_prices
-from ddpsim.simulation.retimed_collectives import ROUNDING, BatchCopies, RetimedCollectives
-from ddpsim.simulation.retimed_work import RankWork
+from ddpsim.simulation.graph import StepGraph
+from ddpsim.simulation.job_run import JobRun, make_graph_run, period_of
+from ddpsim.simulation.resolve import SimulatedIterations
+from ddpsim.simulation.scheduling import schedule_of
 
 # All chosen by hand: `python -m studies.retiming` prints how far what is told is off, and what it costs.
 SETTLED = 5e-5
@@ -85,6 +91,59 @@ def periods_s(
     retiming = _Retiming(run, extent, assumed, order)
     told = zip(*retiming.effects(), strict=True)
     return [retiming.simulated_s + float(more_s) if ok else None for more_s, ok in told][1:]
+
+
+def run_again(
+    run: JobRun, extent: SimulatedIterations, assumed: Sequence[Assumptions], graph: StepGraph | None = None
+) -> list[float | None]:
+    """Return the period under each of `assumed`, of the same graph run again with what its nodes take then.
+
+    Args:
+        run: that has begun with the iterations of `extent`, at least.
+        extent: which iterations count.
+        graph: of the iterations until `extent.end`; None finds it.
+
+    Returns:
+        None where nodes would be others, or might: it has to be built anew.
+    """
+    if not assumed or not has_prices(run):
+        return [None] * len(assumed)
+    graph = graph or run.graph.until(extent.end)
+    prices = Prices(run, graph, assumed)
+    kept = [not prices.another[column] and _keeps_graph(run, each) for column, each in enumerate(assumed, 1)]
+    again = [column for column, keeps in enumerate(kept, 1) if keeps]
+    told = {column: _period_again(run, graph, extent, prices, column) for column in again}
+    return [told.get(column) for column in range(1, 1 + len(assumed))]
+
+
+def _keeps_graph(run: JobRun, assumed: Assumptions) -> bool:
+    """Whether ranks pass through their recorded iterations, and a schedule is made, as in the run.
+
+    Of several recorded iterations another may be the latest where one of two clocks changes.
+    """
+    scaled, job = (assumed.compute, assumed.host), run.job
+    if scaled != (1, 1) and any(len(kind.paces) > 1 for kind in run.kinds):
+        return False
+    if run.schedule is None or (assumed.compute == 1 and job.keeps_transports(assumed)):
+        return True
+    options = replace(job.options, scale_compute=job.options.scale_compute * assumed.compute)
+    first, plan, place = run.kinds[0].workload, run.settings[0].plans.plan(0), 0 if options.staged else None
+    return run.schedule == schedule_of(
+        options, first, plan, assumed.on(job.placement), job.backend, assumed.calibration, place
+    )
+
+
+def _period_again(run: JobRun, graph: StepGraph, extent: SimulatedIterations, prices: Prices, column: int) -> float:
+    """Return the period of the first iterations of a run under one of several assumptions."""
+    job = prices.jobs[column]
+    graph = replace(graph, seconds=prices.seconds[:, column].tolist())
+    options = replace(job.options, scale_compute=job.options.scale_compute * prices.assumed[column].compute)
+    ranks = zip(run.settings, prices.ranks, strict=True)
+    settings = [replace(each, costs=rank.costs[column], options=options) for each, rank in ranks]
+    shared = job.communication(simpy.Environment(), run.settings[0].scheduled)
+    again = make_graph_run(replace(run, job=job, settings=settings), shared, graph)
+    end = again.run().end
+    return float(period_of(run, extent, lambda node: np.array(end[node])))
 
 
 def _limit(found: Columns, moved: Columns, before: Columns) -> Columns:

@@ -3,14 +3,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddpsim.simulation.graph import ExecutionModel
-from ddpsim.simulation.representatives import RankKind, draw_latest, draw_own
+from ddpsim.jobs.representatives import RankKind, draw_latest, draw_own
 from ddpsim.workload.iteration_profile import paces
 from tests.ddpsim.simulation.builders import workload
 
 
 def kind_of(source, ranks, spread=0.0, **given):
-    return RankKind(ranks, source, ExecutionModel(source.one_clock), tuple(paces(source)), spread, **given)
+    return RankKind(ranks, source, tuple(paces(source)), spread, **given)
 
 
 @pytest.mark.parametrize("count", [2, 4, 16, 1000])
