@@ -78,7 +78,7 @@ def test_single_transfers_are_corrected_as_the_whole_is(factor: float, delay: st
     network.env.run(carry_out(network, transport.steps(Operation.ALLREDUCE, size)))
     assert network.env.now == pytest.approx(transport.allreduce_s(size), rel=0.01)
     of_model, corrected = (
-        each.steps(Operation.ALLREDUCE, size).lanes[0].connections[0, 1] for each in (inner, transport)
+        each.steps(Operation.ALLREDUCE, size).lanes[0].connections[0, 0] for each in (inner, transport)
     )
     spared_s = (1 - factor) * inner.allreduce_s(size)
     if 0 < spared_s < inner.allreduce(size).latency_s + inner.allreduce(size).stall_s:
