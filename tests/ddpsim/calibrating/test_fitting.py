@@ -41,3 +41,16 @@ def test_an_outlier_is_named_and_moves_little() -> None:
     found = fit(line, PRIORS, measured)
     assert found.outliers == (7,)
     assert found.values["alpha"] == pytest.approx(2e-5, rel=0.03)
+
+
+def test_a_constant_the_rows_say_nothing_of_keeps_its_prior() -> None:
+    measured = line({"alpha": 2e-5, "bandwidth": 5e9})
+    flat = np.full(25, 1e-3)
+    found = fit(
+        lambda values: flat * values["level"] + 1e-12 * values["faint"],
+        {"level": Prior(1.0, 1.0), "faint": Prior(3.0, 1.0)},
+        flat,
+    )
+    assert found.undetermined == ("faint",)
+    assert found.values["faint"] == pytest.approx(3.0)
+    assert fit(line, {**PRIORS, "unused": Prior(3.0, 1.0)}, measured).unused == ("unused",)

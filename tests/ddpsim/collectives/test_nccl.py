@@ -87,6 +87,13 @@ def test_small_messages_use_few_channels_and_large_ones_all() -> None:
     assert (channels[0], channels[-1]) == (1, 12)
 
 
+def test_back_to_back_and_isolated_differ_by_the_start() -> None:
+    placement = load_topology("dgx-1v").place(1)
+    isolated, row = (collectives(placement, isolated=each) for each in (True, False))
+    started_s = isolated.calibration["nccl.isolated_s"]
+    assert isolated.simulate_s(MIB) - row.simulate_s(MIB) == pytest.approx(started_s, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("machine", "protocol", "card_s"), [("dgx-a100", "ll", 0.6e-6), ("p4d.24xlarge", "simple", 75e-6)]
 )
