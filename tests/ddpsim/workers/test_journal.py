@@ -12,6 +12,7 @@ import pytest
 
 from ddpsim.errors import InputError
 from ddpsim.stopping import Stopped
+from ddpsim.workers.asked import Workers
 from ddpsim.workers.journal import ENDING, Journal, JournalEntry, journal_beside
 from ddpsim.workers.kept import Task, compute
 
@@ -79,6 +80,32 @@ def test_there_is_none_beside_what_is_no_file() -> None:
     for path in (None, "-", os.devnull, "/dev/stdout"):
         with journal_beside(path) as journal:
             assert journal is None
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_a_stopped_computation_did_is_not_done_again(tmp_path: Path, count: int) -> None:
+    out, found = tmp_path / "out.jsonl", dict[int, JournalEntry]()
+    with pytest.raises(Stopped), journal_beside(out) as journal, Workers(workers=count).crew(20) as crew:
+        compute(Task(partial(told, 9), range(20), KEYS), crew=crew, journal=journal, found=found)
+    assert set(range(9)) <= set(found)
+    assert 9 not in found
+
+    seen: list[int] = []
+
+    def rest(number: int, progress: object) -> JournalEntry:
+        seen.append(number)
+        return told(None, number)
+
+    shown: list[tuple[int, int]] = []
+    with journal_beside(out) as journal:
+        again = compute(
+            Task(rest, range(20), KEYS), journal=journal, progress=lambda done, total: shown.append((done, total))
+        )
+    assert sorted(seen) == sorted(set(range(20)) - set(found))
+    assert again == [told(None, number) for number in range(20)]
+    assert shown[0] == (len(found), 20)
+    assert shown[-1] == (20, 20)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
