@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ddpsim.errors import TopologyError, UnknownNameError
 
@@ -142,7 +142,7 @@ class Gpu:
         return Vertex(self.name, self.kind)
 
 
-GDR_LEVEL = "PXB"
+GDR_LEVEL: Final = "PXB"
 """NCCL's own `NCCL_NET_GDR_LEVEL`: a card accesses the memory of GPUs below PCIe switches that are its own too."""
 
 
