@@ -89,7 +89,7 @@ def run_searches(
     from ddpsim.planning.rows import PlanReport
     from ddpsim.planning.search import LEADERS
 
-    with make_resumable(by, LEADERS * len(questions), out) as done:
+    with make_resumable(by, (LEADERS + 1) * len(questions), out) as done:
         found = []
         for question in questions:
             ranked = question.rank(done.crew, Progress(f"candidates of {question}"))
@@ -109,9 +109,9 @@ def document_of(reports: Mapping[str, Sequence[SearchReport]]) -> dict[str, obje
 
     best: dict[str, object] = {}
     for name, each in reports.items():
-        ranked = list_rankable((report.best for report in each), lambda row: row.plan.chosen)
-        fastest = max(ranked, key=lambda row: row.plan.chosen.samples_per_s, default=None)
-        best[name] = None if fastest is None else fastest.document()
+        ranked = list_rankable(each, lambda report: report.best.plan.chosen)
+        fastest = max(ranked, key=lambda report: report.best.plan.chosen.samples_per_s, default=None)
+        best[name] = None if fastest is None else fastest.document()["best"]
     documents = [report.document() for each in reports.values() for report in each]
     return {
         "rows": [row for each in documents for row in each["rows"]],  # type: ignore[attr-defined]

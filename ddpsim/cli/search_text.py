@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpsim.cli.plan_text import memory_cell
-from ddpsim.tables import ResultTable, column
-from ddpsim.units import GIB, format_count
+from ddpsim.tables import ResultTable, break_line, column
+from ddpsim.units import GIB, format_count, format_time
 
 if TYPE_CHECKING:
     from ddpsim.planning.search_report import SearchReport, SearchRow
+
+_PLAIN = "plain DDP"
+"""What DDP at torch's defaults is called, with the workload's own batch and all layers on every rank."""
 
 
 def text(report: SearchReport) -> str:
@@ -27,14 +30,19 @@ def text(report: SearchReport) -> str:
         column("iteration_s"),
         column("samples_per_s"),
         column("memory", "GiB"),
+        *([] if isinstance(report.plain, str) else [column("gain_over_plain_ddp", "gain", bands=False)]),
         column("binds", "bound", words=True),
     ]
+    records = [_record(row, report) for row in report.rows]
+    if not isinstance(report.plain, str):
+        records.append({**_record(report.plain, report), "scheme": _PLAIN, "gain_over_plain_ddp": None})
     where = f"{best.chosen.topology.name}, {format_count(best.chosen.nodes, 'node')}"
     lines = [
         f"{report.name} on {where}: {format_count(report.global_batch_size, 'sample')} a step",
         "",
-        ResultTable.of(columns, [_record(row) for row in report.rows]).text(),
+        ResultTable.of(columns, records).text(),
         "",
+        *_plain_ddp(report),
         f"best: {report.best.candidate}",
         f"    {best.advice}",
     ]
@@ -56,6 +64,19 @@ def _ruled_out(report: SearchReport) -> Iterator[str]:
         yield f"    {each.count} {why}" + (f": {each.example}" if each.example else "")
 
 
-def _record(row: SearchRow) -> dict[str, object]:
-    found = row.describe()
-    return {**found, "binds": found["binds"] or "", "memory": memory_cell(row.plan.chosen.memory)}
+def _plain_ddp(report: SearchReport) -> Iterator[str]:
+    """Yield what the best gains over DDP at torch's defaults, or why that is not told."""
+    if isinstance(report.plain, str):
+        yield break_line(f"{_PLAIN} is no way to train on it: {report.plain}")
+        return
+    plain, gain = report.plain, report.gain_of(report.best) or 0.0
+    memory = plain.plan.chosen.memory
+    fits = ", which does not fit" if memory is not None and memory.fits is False else ""
+    than = f"{_PLAIN}, {format_time(plain.step_s[0])} a step{fits}"
+    yield f"the best takes {100 * gain:.1f} % less than {than}" if gain > 0 else f"nothing is faster than {than}"
+
+
+def _record(row: SearchRow, report: SearchReport) -> dict[str, object]:
+    found, gain = row.describe(), report.gain_of(row)
+    memory = memory_cell(row.plan.chosen.memory)
+    return {**found, "binds": found["binds"] or "", "memory": memory, "gain_over_plain_ddp": gain}

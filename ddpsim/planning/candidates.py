@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import gcd
 
 import numpy as np
 
@@ -273,6 +274,21 @@ def candidates_of(
             )
             found += _of_schemes(schemes, first, workload, options, ruled_out)
     return found
+
+
+def plain_ddp_of(
+    model: Model, topology: Topology, placement: Placement, options: Options, space: SearchSpace
+) -> CandidateRun:
+    """Return the job as it is before any search: DDP, every layer on every rank, the workload's own batch.
+
+    Raises:
+        InputError: samples that ranks do not divide, options that DDP does not take, and as `candidates_of`.
+    """
+    of_rank = _samples_of_group(global_batch_size_of(model, placement, options, space), placement.world_size)
+    batch = gcd(of_rank, model.source.batch_size)
+    candidate = SearchCandidate(scheme="ddp", tensor_parallel=1, micro_batch_size=batch, accumulate=of_rank // batch)
+    own = candidate.options(options)
+    return CandidateRun(candidate, model.on(topology, batch, options=own), own, 0.0)
 
 
 def _refuse_servers(scheme: str) -> None:

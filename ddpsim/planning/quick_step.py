@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
+from ddpsim.jobs.stages import parts_of
 from ddpsim.planning.best_buckets import rests_on_buckets
 from ddpsim.planning.rows import WORTH_IT
 from ddpsim.prediction.memory import Memory
@@ -80,7 +81,7 @@ def quick_step(machine: SearchMachine, asked: tuple[Workload, Options, float]) -
         return QuickStep(refused=error)
     best_s, best = timed.default_s, None
     if timed.savable_s > WORTH_IT * best_s and best_s - timed.savable_s < beat_s and _looks(machine, run):
-        for caps in _caps_of(workload) if machine.caps is None else machine.caps:
+        for caps in _caps_of(workload, options) if machine.caps is None else machine.caps:
             if (step_s := timed.step_s(caps)) < best_s:
                 best_s, best = step_s, caps
     return QuickStep(memory, best_s, best)
@@ -90,8 +91,11 @@ def _looks(machine: SearchMachine, run: SimulatedRun) -> bool:
     return machine.caps != () and rests_on_buckets(run)
 
 
-def _caps_of(workload: Workload) -> list[BucketCaps]:
-    total_mb = workload.gradient_bytes / MIB
+def _caps_of(workload: Workload, options: Options) -> list[BucketCaps]:
+    """Return the caps that are tried; those above all gradients of the largest stage make the same buckets there."""
+    given = options.pipeline
+    parts = [workload] if given is None else [part.workload for part in parts_of(workload, given)]
+    total_mb = max(part.gradient_bytes for part in parts) / MIB
     return [BucketCaps(bucket_cap_mb=size) for size in (*(cap for cap in CAPS_MB if cap < total_mb), -(-total_mb // 1))]
 
 

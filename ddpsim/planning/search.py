@@ -6,9 +6,9 @@ whole steps take are not simulated at all. The leaders' rows are those of a plan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ddpsim.bucketing import BucketCaps
@@ -24,6 +24,7 @@ from ddpsim.planning.candidates import (
     SearchSpace,
     candidates_of,
     global_batch_size_of,
+    plain_ddp_of,
 )
 from ddpsim.planning.planner import Cell, task_of
 from ddpsim.planning.quick_step import QuickStep, SearchMachine, quick_step
@@ -48,6 +49,10 @@ LEADERS = 5
 _AT_ONCE = 16
 """Candidates that are simulated before those that can be no leader any more are left out: as many whoever computes, so
 that every machine leaves out the same."""
+
+_SAME_MESSAGES = {"zero2": "zero1"}
+"""Schemes whose step is another's, which differs in memory alone and needs more: what that takes is not simulated again
+(`ddpsim/schedules/schemes.py`)."""
 
 
 @take_names
@@ -106,28 +111,46 @@ class Leader:
     cell: Cell
     step_s: float
 
+    def same(self, other: Leader) -> bool:
+        """Whether another has the same row."""
+        return (self.candidate, self.cell.caps) == (other.candidate, other.cell.caps)
+
+    def row(self, entry: JournalEntry) -> SearchRow:
+        """Return its row, of which `entry` was kept."""
+        return SearchRow(self.candidate, self.cell.row(entry))
+
 
 @dataclass(frozen=True, slots=True)
 class RankedCandidates:
-    """What a quick look at all candidates found: the leaders, and why the others are none."""
+    """What a quick look at all candidates found: the leaders, and why the others are none.
+
+    Attributes:
+        plain: DDP at torch's defaults, which the leaders are held against; where that cannot be, why.
+    """
 
     question: SearchQuestion
     leaders: tuple[Leader, ...]
+    plain: Leader | InputError
     candidates: int
     simulated: int
     ruled_out: RuledOutCounts
 
     def task(self) -> Task[Cell]:
-        """Return the leaders' rows as a task."""
-        return task_of([leader.cell for leader in self.leaders])
+        """Return the leaders' rows, and that of plain DDP, as a task."""
+        return task_of([leader.cell for leader in self._rows()])
+
+    def _rows(self) -> list[Leader]:
+        """Return all that get a row: plain DDP is the last, where no leader is just that."""
+        plain = self.plain
+        if isinstance(plain, InputError) or any(plain.same(leader) for leader in self.leaders):
+            return list(self.leaders)
+        return [*self.leaders, plain]
 
     def report(self, entries: Sequence[JournalEntry]) -> SearchReport:
-        """Return the report of the rows that were kept of the leaders, the fastest first."""
-        rows = [
-            SearchRow(leader.candidate, leader.cell.row(entry))
-            for leader, entry in zip(self.leaders, entries, strict=True)
-        ]
-        asked = self.question
+        """Return the report of the rows that were kept of the task, the fastest leader first."""
+        of = list(zip(self._rows(), entries, strict=True))
+        rows = [leader.row(entry) for leader, entry in of[: len(self.leaders)]]
+        asked, plain = self.question, self.plain
         return SearchReport(
             asked.model.source.name,
             tuple(sorted(rows, key=lambda row: row.step_s[0])),
@@ -135,6 +158,9 @@ class RankedCandidates:
             self.candidates,
             self.simulated,
             self.ruled_out.list_all(),
+            str(plain)
+            if isinstance(plain, InputError)
+            else next(each.row(entry) for each, entry in of if plain.same(each)),
         )
 
 
@@ -181,22 +207,49 @@ class SearchQuestion:
         runs = candidates_of(self.model, self.topology, self.placement, self.options, self.space, ruled_out)
         ranking = _Ranking(runs, ruled_out, progress or show_nothing)
         machine = SearchMachine(self.topology, self.nodes, self.gpus_per_node, self.calibration, self.caps)
+        known = dict[SearchCandidate, QuickStep]()
         while wave := ranking.next_wave():
-            items = [(run.workload, run.options, ranking.beat_s) for run in wave]
-            known = dict(Points(partial(quick_step, machine), items, crew, lambda _: "a candidate"))
-            for number, run in enumerate(wave):
-                ranking.take(run, known[number])
+            under_way = len(wave)
+            for alike in (False, True):
+                left = [run for run in wave if (run.candidate.scheme in _SAME_MESSAGES) is alike]
+                known |= {run.candidate: same for run in left if (same := _step_of_other(run, known)) is not None}
+                left = [run for run in left if run.candidate not in known]
+                items = [(run.workload, run.options, ranking.beat_s) for run in left]
+                for number, quick in Points(partial(quick_step, machine), items, crew, lambda _: "a candidate"):
+                    known[left[number].candidate] = quick
+                    under_way -= 1
+                    ranking.show_done(under_way)
+            for run in wave:
+                ranking.take(run, known[run.candidate])
         if not ranking.found:
             raise ranking.make_error(self.options.memory_limit_bytes)
         leaders = [
             Leader(run.candidate, self._cell(run, quick), step_s) for step_s, run, quick in ranking.found[:LEADERS]
         ]
         ruled_out.add(SLOWER, len(ranking.found) - len(leaders) + ranking.unsimulated)
-        return RankedCandidates(self, tuple(leaders), ruled_out.total + len(leaders), len(ranking.found), ruled_out)
+        count, simulated = ruled_out.total + len(leaders), len(ranking.found)
+        return RankedCandidates(self, tuple(leaders), self._plain_ddp(), count, simulated, ruled_out)
+
+    def _plain_ddp(self) -> Leader | InputError:
+        """Return DDP at torch's defaults, whatever is looked over, and whether it fits or not."""
+        machine = SearchMachine(self.topology, self.nodes, self.gpus_per_node, self.calibration, caps=())
+        try:
+            run = plain_ddp_of(self.model, self.topology, self.placement, self.options, self.space)
+        except InputError as error:
+            return error
+        quick = quick_step(machine, (run.workload, run.options, 0.0))
+        return quick.refused or Leader(run.candidate, self._cell(run, QuickStep()), quick.step_s or 0.0)
 
     def _cell(self, run: CandidateRun, quick: QuickStep) -> Cell:
         caps = () if quick.caps is None else (quick.caps,)
         return Cell(run.workload, self.topology, self.nodes, caps, run.options, self.gpus_per_node, self.calibration)
+
+
+def _step_of_other(run: CandidateRun, known: Mapping[SearchCandidate, QuickStep]) -> QuickStep | None:
+    """Return what is known of the candidate whose messages a run's are too, where that fits: then the run does."""
+    scheme = _SAME_MESSAGES.get(run.candidate.scheme)
+    other = None if scheme is None else known.get(replace(run.candidate, scheme=scheme))
+    return None if other is None or other.step_s is None else other
 
 
 @dataclass(slots=True)
@@ -231,9 +284,12 @@ class _Ranking:
         able = [run for run in self.left if run.least_s < self.beat_s]
         self.unsimulated += len(self.left) - len(able)
         wave, self.left = able[:_AT_ONCE], able[_AT_ONCE:]
-        done = self._total - len(self.left) - len(wave)
-        self.show(done, self._total)
+        self.show_done(len(wave))
         return wave
+
+    def show_done(self, under_way: int) -> None:
+        """Show how far the search is with so many of a wave still to be simulated."""
+        self.show(self._total - len(self.left) - under_way, self._total)
 
     def take(self, run: CandidateRun, quick: QuickStep) -> None:
         """Take in what a quick simulation says of a candidate."""

@@ -48,6 +48,7 @@ class SearchReport:
         candidates: how many there were in all.
         simulated: how many of them were simulated.
         ruled_out: the others, by reason.
+        plain: DDP at torch's defaults for as many samples, whether it fits or not; where that cannot be, why.
     """
 
     name: str
@@ -56,6 +57,7 @@ class SearchReport:
     candidates: int
     simulated: int
     ruled_out: tuple[RuledOut, ...]
+    plain: SearchRow | str
 
     def __repr__(self) -> str:
         return f"<SearchReport: {format_count(self.candidates, 'candidate')}, best {self.best!r}>"
@@ -70,6 +72,10 @@ class SearchReport:
         """The fastest."""
         return self.rows[0]
 
+    def gain_of(self, row: SearchRow) -> float | None:
+        """Return the share of plain DDP's step that a row saves; None where there is no such step."""
+        return None if isinstance(self.plain, str) else 1 - row.step_s[0] / self.plain.step_s[0]
+
     @property
     def within(self) -> tuple[SearchRow, ...]:
         """The other leaders whose band begins before that of the best ends."""
@@ -82,14 +88,17 @@ class SearchReport:
 
     def records(self) -> list[dict[str, object]]:
         """Return the rows of the document, each flat, for `pandas.DataFrame`."""
-        return [flat(row.document()) for row in self.rows]
+        return [flat(self._document(row)) for row in self.rows]
+
+    def _document(self, row: SearchRow) -> dict[str, object]:
+        return {**row.document(), "gain_over_plain_ddp": self.gain_of(row)}
 
     def document(self) -> dict[str, object]:
         """Return the `plan` document with `--search`, of one workload, machine and node count."""
         chosen, memory = self.best.plan.chosen, self.best.plan.chosen.memory
         return {
-            "rows": [row.document() for row in self.rows],
-            "best": self.best.document(),
+            "rows": [self._document(row) for row in self.rows],
+            "best": self._document(self.best),
             "search": {
                 "workload": self.name,
                 "topology": chosen.topology.name,
@@ -100,6 +109,7 @@ class SearchReport:
                 "candidates": self.candidates,
                 "simulated": self.simulated,
                 "ruled_out": [each.document() for each in self.ruled_out],
+                "plain_ddp": None if isinstance(self.plain, str) else self.plain.document(),
             },
         }
 

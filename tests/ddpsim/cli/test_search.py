@@ -16,6 +16,8 @@ def test_a_search_shows_the_best_and_why_the_rest_are_left(ddpsim: Callable) -> 
     text = ddpsim(*HERE, *FEW).out
     assert text.startswith("gpt2-small on dgx-a100, 2 nodes: 128 samples a step\n")
     assert "best: ddp" in text
+    assert "\nplain DDP " in text
+    assert " than plain DDP, " in text
     assert "DistributedDataParallel(model" in text
     assert "left out:" in text
     assert max(map(len, text.splitlines())) <= WIDEST

@@ -13,15 +13,17 @@ from ddpsim.jobs.pipeline import parse_pipeline
 from ddpsim.planning.best_buckets import CAPS_MB
 from ddpsim.planning.candidates import NOT_DIVIDED, NOT_FITTING, NOT_TOGETHER, SLOWER, SearchCandidate, SearchSpace
 from ddpsim.planning.lost import without_each
-from ddpsim.planning.quick_step import SearchMachine, quick_step
+from ddpsim.planning.quick_step import QuickStep, SearchMachine, quick_step
 from ddpsim.planning.search import LEADERS, search
 from ddpsim.planning.search_report import SearchReport
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import predict
+from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
 from ddpsim.simulation.retime import SETTLED_EFFECT
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
+from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload
 
 SCHEMES = ("ddp", "zero1", "fsdp2")
@@ -83,6 +85,35 @@ def test_rows_are_those_of_predict_with_their_bands(small: SearchReport) -> None
         assert row.step_s[1] < row.step_s[0] < row.step_s[2]
         assert chosen.samples * candidate.accumulate == small.global_batch_size == 16 * 8
     assert [row.step_s[0] for row in small.rows] == sorted(row.step_s[0] for row in small.rows)
+
+
+def test_plain_ddp_at_torchs_defaults_is_beside_the_leaders(small: SearchReport) -> None:
+    alone = predict(Model.of("gpt2-small").on(load_topology("dgx-a100")), load_topology("dgx-a100"), nodes=2)
+    assert str(small.plain.candidate) == "ddp, 1 micro-batch of 8"
+    assert small.plain.plan.keep_default
+    assert small.plain.step_s[0] == pytest.approx(alone.iteration_s, rel=1e-3)
+    assert small.gain_of(small.best) == pytest.approx(1 - small.best.step_s[0] / small.plain.step_s[0])
+    assert small.document()["search"]["plain_ddp"]["scheme"] == "ddp"  # type: ignore[index]
+
+
+def test_plain_ddp_that_cannot_be_says_why() -> None:
+    space = SearchSpace(
+        schemes=["ddp"], tensor_parallel=[4], pipelines=[None], global_batch_size=8, micro_batch_sizes=[2]
+    )
+    found = search("gpt2-small", load_topology("dgx-a100"), nodes=2, space=space)
+    assert "16 data-parallel ranks do not divide 8 samples a step" in str(found.plain)
+    assert found.gain_of(found.best) is None
+
+
+def test_progress_ends_with_all_candidates() -> None:
+    told: list[tuple[int, int]] = []
+    space = SearchSpace(
+        schemes=["ddp", "zero1", "fsdp2"], tensor_parallel=[1], pipelines=[None], micro_batch_sizes=[64]
+    )
+    search("mlp", load_topology("dgx-1v"), space=space, progress=lambda *done: told.append(done))
+    assert told[0] == (0, 3)
+    assert told[-1] == (3, 3)
+    assert {done for done, _ in told} == {0, 1, 2, 3}
 
 
 def test_each_candidate_is_shown_or_left_for_a_reason(small: SearchReport) -> None:
@@ -202,6 +233,40 @@ def test_a_step_in_stages_is_told_by_fewer_micro_batches(text: str, batches: int
     quick = quick_step(SearchMachine(machine, 2, None, None, ()), (workload, options, float("inf")))
     whole = predict(workload, machine, nodes=2, options=options, local_s=1.0, band=False, brief=True)
     assert quick.step_s == pytest.approx(whole.iteration_s, rel=0.01)
+
+
+def test_of_schemes_with_the_same_messages_one_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def watched(machine: SearchMachine, item: tuple[Workload, Options, float]) -> QuickStep:
+        asked.append(item[1].scheme)
+        return quick_step(machine, item)
+
+    monkeypatch.setattr("ddpsim.planning.search.quick_step", watched)
+    space = SearchSpace(schemes=["zero2", "zero1"], tensor_parallel=[1], pipelines=[None], micro_batch_sizes=[64])
+    found = search("mlp", load_topology("dgx-1v"), space=space)
+    assert asked == ["zero1", "ddp"]
+    first, second = (row.plan.chosen for row in found.rows)
+    assert {first.options.scheme, second.options.scheme} == {"zero1", "zero2"}
+    assert first.iteration_s == second.iteration_s
+
+
+def test_of_stages_no_cap_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = parse_pipeline("1f1b:8", "pipeline")
+    candidate = SearchCandidate(scheme="ddp", tensor_parallel=1, micro_batch_size=1, accumulate=2, pipeline=pipeline)
+    model, machine, options = Model.of("gpt2-small"), load_topology("p3.16xlarge"), candidate.options(Options())
+    tried, with_buckets = [], SimulatedRun.with_buckets
+
+    def watched(run: SimulatedRun, caps: BucketCaps) -> SimulatedRun:
+        tried.extend([caps.bucket_cap_mb] if caps.bucket_cap_mb else [])
+        return with_buckets(run, caps)
+
+    monkeypatch.setattr(SimulatedRun, "with_buckets", watched)
+    quick_step(SearchMachine(machine, 2, None, None), (model.on(machine, 1, options=options), options, float("inf")))
+    # The largest stage, with the embedding, is of less than 200 MiB, the model of 475.
+    assert tried[:4] == [5, 10, 40, 100]
+    assert 100 < tried[4] < 200
+    assert len(tried) == 5
 
 
 def test_a_search_looks_over_pipelines() -> None:
