@@ -56,12 +56,12 @@ def model_shape(name: str, batch_size: int | None = None, *, checkpointing: bool
 def count_training_step(
     model: TrainingModel, batch_size: int | None, remake: Callable[[], TrainingModel]
 ) -> ModelShape:
-    """Return the operators of one training step of `model`, which is on the meta device.
+    """Return the operators of one training step of `model`, which is on the meta device, as it is and under autocast.
 
     Args:
         model: to be counted.
         batch_size: samples a step; None is the model's own.
-        remake: makes the same model on the processor, to be counted under autocast too; None leaves that out.
+        remake: makes the same model on the processor, to be counted under autocast.
     """
     shape = shape_of(model, batch_size)
 

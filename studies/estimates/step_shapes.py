@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ddpexec.capturing import counting
 from ddpexec.capturing.checkpointing import checkpoint_layers, layers_of
-from ddpexec.capturing.shapes import count_training_step
+from ddpexec.capturing.shapes import count_training_step, shape_of
 from ddpexec.ddp.parameters import collect
 from ddpexec.models import bert, build, gpt2
 from ddpexec.models.resnet import ResNet
@@ -183,7 +183,7 @@ def _shape(form: Form, batch: int, layers: int) -> ModelShape:
     with _apart(masked=form.model.startswith("bert")) if form.apart else nullcontext():
         with torch.device("meta"):
             model = make()
-        return count_training_step(model, batch, make if form.autocast else None)
+        return count_training_step(model, batch, make) if form.autocast else shape_of(model, batch)
 
 
 @once_a_session
