@@ -115,7 +115,7 @@ class Launcher:
         if sending.drain is not None:
             sending.drain()
         if observer is not None and note is not None:
-            observer.note_message_wait(note, begin)
+            observer.note_message_wait(note, begin, observer.now())
 
 
 def send_nothing(_: Sequence[Work]) -> Work:

@@ -51,9 +51,10 @@ class CollectiveWatch:
         if work is not None:
             observer.note_launch(number, unit, tensor.nbytes, begin, work, op)
             return work
-        note = observer.note_collective(number, unit, tensor.nbytes, begin, observer.now(), op)
+        end = observer.now()
+        note = observer.note_collective(number, unit, tensor.nbytes, begin, end, op)
         if note is not None and tensor.device.type == "cpu":
-            observer.note_message_wait(note, begin)
+            observer.note_message_wait(note, begin, end)
         return work
 
     def number(self, op: Operation, unit: Unit, before: int) -> int:

@@ -129,9 +129,8 @@ class Observer:
         if self.note is not None:
             self.note.waits = []
 
-    def note_message_wait(self, note: BucketNote, begin: Moment) -> None:
-        """Note that this rank waited, from `begin` until now, for a message launched in this iteration or before."""
-        end = self.now()
+    def note_message_wait(self, note: BucketNote, begin: Moment, end: Moment) -> None:
+        """Note that this rank waited, from `begin` to `end`, for a message launched in this iteration or before."""
         note.waited, note.written = (begin, end), end
         if self.note is not None and self.note.waits is not None:
             self.note.waits.append((begin, end))
