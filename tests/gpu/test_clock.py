@@ -95,6 +95,7 @@ def test_a_spin_is_as_long_as_asked(gpu: Place) -> None:
     assert gpu.run(spins)[0] == pytest.approx(list(LENGTHS_S), rel=0.01)
 
 
+@pytest.mark.shares_clock  # the pretended device is a thread
 def test_the_same_on_a_pretended_gpu() -> None:
     device, slack_s = torch.device("cuda", 0), 20 * MS  # where other processes take the cores
     with Gpu().installed():

@@ -128,6 +128,7 @@ def test_ranks_find_the_first_ones_clock_and_tell_it_their_words(
     assert own == [(0, {"step_s": 1}, {})]
 
 
+@pytest.mark.shares_clock  # a rank says its step while the other still listens
 @pytest.mark.parametrize("alone", [0, 1])
 def test_ranks_of_which_one_was_traced_alone_before_hear_each_other(alone: int) -> None:
     store = torch.distributed.HashStore()
