@@ -12,6 +12,7 @@ from ddpsim.jobs.job import NO_INPUT, Job
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.simulated_options import SimulatedOptions
 from ddpsim.options.option import check_at_least_one, plain_signature, positive
+from ddpsim.workload.devices import check_devices_told
 
 if TYPE_CHECKING:
     from ddpsim.topology.graph import Cluster
@@ -64,13 +65,7 @@ class Options(SimulatedOptions):
         """
         if self.input_stage != NO_INPUT:
             self.input_of(workload)
-        used = list(dict.fromkeys(each.device for each in workload.parameters))
-        if len(used) > 1 and not workload.devices:
-            what = (
-                f"{workload.name} has parameters on {', '.join(used)}, and does not say what of forward each computes"
-            )
-            remedy = "add `devices` to its file, or cut a step of one device: `ddpsim workload split`"
-            raise InputError(what, place="parameters, device", remedy=remedy)
+        check_devices_told(workload.name, workload.devices, workload.parameters)
         cuts = (("tensor_parallel", workload.tensor), ("expert_parallel", workload.experts))
         for name, cut in cuts:
             parts, asked = 1 if cut is None else cut.ranks, getattr(self, name)

@@ -12,6 +12,7 @@ from ddpsim.jobs.simulated import Options
 from ddpsim.jobs.stages import boundary_of
 from ddpsim.topology.declared import Cluster
 from ddpsim.workload import Workload
+from ddpsim.workload.devices import check_devices_told
 from ddpsim.workload.files import RECORDED, locate_workload, read_workload, with_operators
 from ddpsim.workload.gpus import gpu_named, kind_of
 
@@ -56,6 +57,10 @@ class Model:
             return cls(asked.name, with_operators(asked), keep)
         path, where = locate_workload(asked)
         source = with_operators(read_workload(path, asked))
+        try:
+            check_devices_told(source.name, source.devices, source.parameters)
+        except WorkloadError as error:
+            error.at(asked)
         if where in (None, RECORDED):
             return cls(asked, source, keep or where == RECORDED)
         return cls(asked, source, gpu=gpu_named(str(where)).name)

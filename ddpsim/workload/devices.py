@@ -45,6 +45,19 @@ class NamedOnDevice(Protocol):
         """Where it lives; None where that is not said."""
 
 
+def check_devices_told(name: str, parts: Sequence[DevicePart], parameters: Sequence[Parameter]) -> None:
+    """Refuse the workload `name` whose parameters are on several devices, and whose `parts` are not told.
+
+    Raises:
+        WorkloadError: as said.
+    """
+    used = list(dict.fromkeys(each.device for each in parameters))
+    if len(used) > 1 and not parts:
+        what = f"{name} has parameters on {', '.join(used)}, and does not say what of forward each computes"
+        remedy = "add `devices` to its file, or cut a step of one device: `ddpsim workload split`"
+        raise WorkloadError(what, place="parameters, device", remedy=remedy)
+
+
 def check_parts(parts: Sequence[DevicePart], parameters: Sequence[Parameter], most_s: float) -> None:
     """Hold the devices of a rank that has several against its parameters.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.profile import examples
@@ -72,6 +72,7 @@ def change(document: object, drawn: tuple[float, object, bool]) -> object:
 
 
 @relaxed
+@example(drawn=(0.4375, "x", False))  # a parameter on another device
 @given(drawn=changes)
 def test_workloads(ddpsim: Callable, tiny: Path, tmp_path: Path, drawn: tuple) -> None:
     file = tmp_path / "broken.json"
