@@ -95,7 +95,10 @@ def needed(item: pytest.Item) -> str | None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        only = [".*"] if item.get_closest_marker("shares_clock") else [ABORTED]
+        shares_clock = item.get_closest_marker("shares_clock") is not None
+        if shares_clock and needed(item) is None:
+            raise pytest.UsageError(f"{item.nodeid}: `make test` runs nothing that shares a clock with other processes")
+        only = [".*"] if shares_clock else [ABORTED]
         item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=only))
     if not (part := config.getoption("--part")):
         return

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from unittest import mock
 
 import pytest
 import torch
 
 from ddpexec.timing.clock import CudaClock
 from ddpexec.timing.waiting import spinner
-from tests.ddpexec.ddp.pretended_gpu import Gpu
+from tests.ddpexec.ddp.pretended_gpu import Gpu, HostTime
 from tests.gpu.places import Place, goes_ahead
 
 MS = 1e-3
 SPIN_S = 0.1
 LENGTHS_S = (0.005, 0.02, 0.1)
+SLACK_S = 0.5 * MS
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,12 @@ def spins(rank: int, device: torch.device) -> list[float]:
     return found
 
 
-def check_clock(seen: Seen, slack_s: float = 0.5 * MS) -> None:
+def check_clock(seen: Seen) -> None:
     assert seen.host_s < seen.device_s / 5, "the host was held"
-    assert seen.device_s == pytest.approx(SPIN_S, rel=0.01, abs=slack_s)
-    assert seen.device_s == pytest.approx(seen.whole_s, rel=0.01, abs=slack_s)
-    assert abs(seen.idle_s) < slack_s
-    assert abs(seen.late_s) < slack_s
+    assert seen.device_s == pytest.approx(SPIN_S, rel=0.01, abs=SLACK_S)
+    assert seen.device_s == pytest.approx(seen.whole_s, rel=0.01, abs=SLACK_S)
+    assert abs(seen.idle_s) < SLACK_S
+    assert abs(seen.late_s) < SLACK_S
 
 
 def test_a_moment_is_early_on_the_host_and_late_on_a_busy_device(gpu: Place) -> None:
@@ -95,10 +97,9 @@ def test_a_spin_is_as_long_as_asked(gpu: Place) -> None:
     assert gpu.run(spins)[0] == pytest.approx(list(LENGTHS_S), rel=0.01)
 
 
-@pytest.mark.shares_clock  # the pretended device is a thread
 def test_the_same_on_a_pretended_gpu() -> None:
-    device, slack_s = torch.device("cuda", 0), 20 * MS  # where other processes take the cores
-    with Gpu().installed():
-        check_clock(around_a_spin(0, device), slack_s)
+    device, clock = torch.device("cuda", 0), HostTime()
+    with Gpu().installed(), mock.patch.multiple("time", perf_counter=clock.perf_counter, sleep=clock.sleep):
+        check_clock(around_a_spin(0, device))
         assert ahead_of_moments(0, device)
-        assert spins(0, device) == pytest.approx(list(LENGTHS_S), abs=slack_s)
+        assert spins(0, device) == pytest.approx(list(LENGTHS_S), rel=0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from dataclasses import replace
 
@@ -21,48 +22,42 @@ from tests.ddpexec.small import small_workload
 STEPS = "tests.ddpexec.capturing.own_steps"
 
 
-def period(text: str, step_s: float, count: int = 14) -> float:
-    """Return the mean time between the last nine batches of a loop that does nothing else for `step_s`."""
-    batches, ends = Batches(input_stage(text), CPU), []
-    for _ in range(count):
-        batches.take()
-        time.sleep(step_s)
-        ends.append(time.perf_counter())
-    batches.close()
-    return (ends[-1] - ends[-9]) / 8
-
-
-@pytest.mark.shares_clock
 @pytest.mark.parametrize(
-    ("text", "step_s", "expected_s"),
+    ("text", "step_s", "least_s"),
     [
-        ("load=90ms", 0.06, 0.15),
-        ("load=100ms,workers=1", 0.2, 0.2),
-        ("load=300ms,workers=2", 0.03, 0.15),
-        ("load=150ms,copy=1MB,pipelined", 0.03, 0.15),
+        ("load=30ms", 0.02, 5 * 0.05),  # one after another, on one thread
+        ("load=20ms,workers=1", 0.04, 0.02 + 5 * 0.04),
+        ("load=120ms,workers=2", 0.01, 3 * 0.12 + 0.01),
+        ("load=60ms,copy=1MB,pipelined", 0.01, 5 * 0.06 + 0.01),
     ],
 )
-def test_loading_processes_give_the_period_that_the_simulators_rule_says(
-    text: str, step_s: float, expected_s: float
-) -> None:
-    assert period(text, step_s) == pytest.approx(expected_s, rel=0.15)
+def test_batches_come_no_sooner_than_as_many_processes_load_them(text: str, step_s: float, least_s: float) -> None:
+    """How much later they come is of the machine: `studies.benchmarks.loading`."""
+    stage = input_stage(text)
+    others = set(multiprocessing.active_children())
+    batches, begin_s = Batches(stage, CPU), time.perf_counter()
+    for _ in range(5):
+        batches.take()
+        time.sleep(step_s)
+    took_s = time.perf_counter() - begin_s
+    assert len(set(multiprocessing.active_children()) - others) == stage.loaders
+    batches.close()
+    assert took_s >= least_s
 
 
 @pytest.mark.usefixtures("one_rank")
-@pytest.mark.shares_clock
 def test_a_run_waits_for_its_batches_as_simulated() -> None:
     recorded = replace(small_workload(), input_stage=InputStage(load_s=0.1))
     found = {}
     for name in ("none", "recorded", "load=100ms"):
         run = trained_run(RunSettings(iterations=5, local_iterations=3, input_stage=name), workload=recorded)
         found[name] = summarise(run.trace()), run.local_s()
-    (plain, alone_s), (loaded, loaded_alone_s), (asked, _) = found.values()
+    (plain, _), (loaded, loaded_alone_s), (asked, _) = found.values()
     assert plain.parts.get("input_s") is None
     [*_, simulated] = simulate_local(recorded, Options(input_stage="recorded"))
     for summary in (loaded, asked):
-        assert summary.parts["input_s"] == pytest.approx(simulated.input_s, rel=0.1)
-        assert summary.iteration_s > plain.iteration_s + 0.08
-    assert loaded_alone_s > alone_s + 0.08
+        assert summary.iteration_s > summary.parts["input_s"] >= simulated.input_s
+    assert loaded_alone_s > simulated.input_s
 
 
 @pytest.mark.usefixtures("one_rank")

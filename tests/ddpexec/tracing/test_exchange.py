@@ -111,7 +111,7 @@ def pair(machines: tuple[int, int], store: Any) -> list[tuple[float | None, list
         for each in threads:
             each.start()
         for each in threads:
-            each.join(20)
+            each.join(60)
     return found
 
 
@@ -128,9 +128,12 @@ def test_ranks_find_the_first_ones_clock_and_tell_it_their_words(
     assert own == [(0, {"step_s": 1}, {})]
 
 
-@pytest.mark.shares_clock  # a rank says its step while the other still listens
 @pytest.mark.parametrize("alone", [0, 1])
-def test_ranks_of_which_one_was_traced_alone_before_hear_each_other(alone: int) -> None:
+def test_ranks_of_which_one_was_traced_alone_before_hear_each_other(
+    alone: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for wait in ("ALIGN_S", "PATIENCE_S", "LEAVE_S"):
+        monkeypatch.setattr(exchange, wait, 60.0)  # each speaks while the other listens, however slow the machine
     store = torch.distributed.HashStore()
     with joined(lambda: store), mock.patch.object(exchange, "ALIGN_S", 0.1):
         before = Exchange(alone, 2, lambda *words: None)
