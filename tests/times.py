@@ -19,11 +19,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ddpsim.cli.progress import Progress
 from tests.conftest import ABORTED, AGAIN
 
 PYTEST = "-m", "pytest", "tests", "-n", "2", "--dist=worksteal", "-r", "fE"
 SLOWEST = 20
 TOLD = re.compile(rf"^(FAILED|ERROR|{AGAIN}|left to|\d+ (passed|failed|error)).*", re.MULTILINE)
+DONE = re.compile(r"\[ *(\d+)%\]$")
 TIMES = re.compile(r"^ *[\d.]+s (call|setup|teardown) .*|^ *[\d.]+ +[\d.]+ +\d+  .*", re.MULTILINE)
 
 
@@ -39,16 +41,21 @@ def load(processes: int) -> Iterator[None]:
             process.wait()
 
 
-def run(part: str, by_test: Path | None) -> tuple[bool, str]:
+def run(part: str, by_test: Path | None, progress: Progress) -> tuple[bool, str]:
     """Run a part of the tests once; return whether it was green, and all that pytest said."""
     words = [sys.executable, *PYTEST, "--part", part, f"--durations={SLOWEST}", "--durations-min=0"]
     if by_test is not None:
         words += ["-p", "tests.processor", "--seconds-by-test", str(by_test)]
     wide = {**os.environ, "COLUMNS": "400"}  # pytest cuts the reason of a failure at the terminal's width
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=wide)
-    text = done.stdout + done.stderr
-    again = [line for line in text.splitlines() if line.startswith(AGAIN)]
-    return done.returncode == 0 and all(ABORTED in line for line in again), text
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(words, text=True, env=wide, **pipes) as child:
+        lines = []
+        for line in child.stdout or ():
+            lines.append(line)
+            if percent := DONE.search(line):
+                progress(int(percent[1]), 100)
+    again = [line for line in lines if line.startswith(AGAIN)]
+    return child.returncode == 0 and all(ABORTED in line for line in again), "".join(lines)
 
 
 def main() -> int:
@@ -63,7 +70,8 @@ def main() -> int:
     with load(given.load):
         for number in range(1, given.repeat + 1):
             begin_s, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-            green, text = run(given.part, given.by_test)
+            progress = Progress(f"run {number} of {given.repeat}, percent")
+            green, text = run(given.part, given.by_test, progress)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             spent_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             red += not green

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ddpsim.cli.progress import Progress
 from tests.unchanged.cases import CALIBRATION, MACHINE, NODES, TABLE, cases
 from tests.unchanged.jobs import jobs
 
@@ -89,10 +90,9 @@ def main(arguments: list[str]) -> int:
     found = [case for case in recorded_cases(simulations=asked.simulations) if asked.only in case[0]]
     anew = asked.verb == "record" and not (asked.only and asked.file.exists())
     kept = {} if anew else json.loads(asked.file.read_text())
-    changed = 0
+    changed, progress = 0, Progress(what := "traces" if asked.simulations else "documents")
     for number, (name, run) in enumerate(found, 1):
-        if sys.stderr.isatty():
-            print(f"\r{number} of {len(found)}", end="", file=sys.stderr)
+        progress(number - 1, len(found))
         made = json.loads(json.dumps(run()))
         if asked.verb == "record":
             kept[name] = made
@@ -100,11 +100,11 @@ def main(arguments: list[str]) -> int:
         scale = scale_of(kept[name])
         if lines := list(differences(kept[name], made, tolerance=asked.tolerance, scale=scale)):
             changed += 1
-            print(f"\n{name}\n    " + "\n    ".join(lines[:5]))
+            print(f"{name}\n    " + "\n    ".join(lines[:5]))
     if asked.verb == "record":
         asked.file.write_text(json.dumps(kept))
-    what = "traces" if asked.simulations else "documents"
-    print(f"\n{len(found)} {what}" + ("" if asked.verb == "record" else f", {changed} changed"))
+    progress(len(found), len(found))
+    print(f"{len(found)} {what}" + ("" if asked.verb == "record" else f", {changed} changed"))
     return int(changed > 0)
 
 
