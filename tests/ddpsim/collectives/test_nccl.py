@@ -92,6 +92,9 @@ def test_back_to_back_and_isolated_differ_by_the_start() -> None:
     isolated, row = (collectives(placement, isolated=each) for each in (True, False))
     started_s = isolated.calibration["nccl.isolated_s"]
     assert isolated.simulate_s(MIB) - row.simulate_s(MIB) == pytest.approx(started_s, rel=0.05)
+    for operation in (Operation.ALLREDUCE, Operation.ALL_TO_ALL):
+        alone_s, queued_s = (each.transport.time_s(operation, MIB) for each in (isolated, row))
+        assert alone_s - queued_s == pytest.approx(started_s, rel=1e-3), operation
 
 
 @pytest.mark.parametrize(
