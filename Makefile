@@ -60,8 +60,8 @@ demo: .venv/.run
 WORKERS ?= 2
 
 # Every test that needs no network namespace, browser, wheel or wait, but for the costliest cases (tests/costly.txt); it
-# says how many it leaves to `make check`. A test runs again only where torch's native code aborted a rank, or where it is
-# marked as sharing the machine's clock.
+# says how many it leaves to `make check`. A test runs again only where torch's native code aborted a rank; of those that
+# are left, also where it is marked as sharing the machine's clock.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -r R
 test: .venv/.dev
 	$(PYTEST) tests --part quick
