@@ -109,11 +109,15 @@ def _resend_signal(handler: _Handler) -> Iterator[None]:
             former(dropped)
             return
         number = dropped.exc_value.number
-        signal.signal(number, handler)
-        # Raised here it would be dropped too.
-        later = threading.Timer(_LATER_S, os.kill, (os.getpid(), number))
-        later.daemon = True
-        later.start()
+        while True:
+            try:
+                signal.signal(number, handler)
+                later = threading.Timer(_LATER_S, os.kill, (os.getpid(), number))  # raised here it would be dropped too
+                later.daemon = True
+                later.start()
+                return  # without a call: Python looks for signals at calls
+            except Stopped:
+                continue  # the timer was quicker than this thread, on a busy machine
 
     sys.unraisablehook = again
     try:
