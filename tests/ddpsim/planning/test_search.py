@@ -36,7 +36,7 @@ def _step_s(model: Model, machine: str, nodes: int, candidate: SearchCandidate, 
     ("name", "machine", "ranks", "batches"),
     [
         ("gpt2-small", "dgx-a100", (1,), (2, 8)),
-        ("gpt2-small", "p3.16xlarge", (1, 4), (8,)),
+        pytest.param("gpt2-small", "p3.16xlarge", (1, 4), (8,), marks=pytest.mark.needs("seconds")),
         ("mlp", "p3.16xlarge", (1,), (16, 64)),
     ],
 )
