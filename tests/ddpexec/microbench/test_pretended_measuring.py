@@ -74,6 +74,8 @@ def gil_is_kept() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+@pytest.mark.needs("wait")
+@pytest.mark.shares_clock  # of the interpreter, whose threads take turns
 @pytest.mark.usefixtures("one_rank", "gil_is_kept")
 def test_a_collective_beside_a_computation_ends_when_the_device_has_ended_it(gpu: Gpu) -> None:
     nccl, tensor, spans, devices = Nccl(gpu, 20 * MS), torch.zeros(1), list[Span](), list[torch.device]()
