@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 from studies.command import parser
 
@@ -43,7 +44,9 @@ def imported(command: str) -> dict[str, object]:
         RuntimeError: the command failed.
     """
     done = subprocess.run([sys.executable, "-c", _RUN, *command.split()], capture_output=True, text=True, check=False)
-    found = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {"code": done.returncode}
+    found: dict[str, Any] = {"code": done.returncode}
+    if done.stdout:
+        found = json.loads(done.stdout.splitlines()[-1])
     if found["code"]:
         raise RuntimeError(f"ddpsim {command}: {done.stderr.strip()}")
     libraries = [name for name in LIBRARIES if name in found["top"]]
