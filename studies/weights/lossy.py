@@ -74,7 +74,7 @@ class Half:
                 found.append(None)
                 continue
             parts = [gradient.to(self._dtype or gradient.dtype) / len(local) for gradient in given]
-            found.append(sum(parts).to(given[0].dtype))  # type: ignore[union-attr]
+            found.append(sum(parts).to(given[0].dtype))
         return found
 
 
@@ -107,8 +107,8 @@ class Feedback:
         for number, group in enumerate(self._groups):
             tensors = [self._tensors[index] for index in group]
             if self._sparse is not None and group == (self._sparse,):
-                given = [g[self._sparse] for g in local if g[self._sparse] is not None]
-                found[self._sparse] = sum(given) / len(local)  # type: ignore[operator]
+                given = [gradient for each in local if (gradient := each[self._sparse]) is not None]
+                found[self._sparse] = sum(given, torch.zeros_like(given[0])) / len(local)
                 continue
             total: Any = 0
             for rank, gradients in enumerate(local):

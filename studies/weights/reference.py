@@ -136,7 +136,7 @@ class Reference:
         if self.flow is not None and not self.learning:
             return [self.flow.reduced(local)] * self.ranks
         if self.case.linear:
-            sums: Gradients = [sum(each) for each in zip(*local, strict=True)]  # type: ignore[arg-type]
+            sums: Gradients = [sum(each) for each in zip(*local, strict=True)]
             return [sums] * self.ranks
         divisor = self.ranks if self.case.feature == "join" else None
         together = self.ranks if self.learning else len(local) if self.case.joins else self.together
