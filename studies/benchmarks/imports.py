@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import Any
+from typing import Any, TypedDict
 
 from studies.command import parser
 
@@ -37,7 +37,16 @@ print(json.dumps({"code": code, "top": sorted(top), "modules": ours, "all": len(
 """
 
 
-def imported(command: str) -> dict[str, object]:
+class Imported(TypedDict):
+    """What a command imports, as the document says it."""
+
+    command: str
+    libraries: list[str]
+    modules: int
+    all_modules: int
+
+
+def imported(command: str) -> Imported:
     """Return what a command imports: libraries of `LIBRARIES`, and how many modules of the project and in all.
 
     Raises:
@@ -63,7 +72,7 @@ def main() -> None:
         print(json.dumps(found))
         return
     for each in found:
-        libraries = ", ".join(map(str, each["libraries"])) or "none"  # type: ignore[call-overload]
+        libraries = ", ".join(each["libraries"]) or "none"
         print(f"ddpsim {each['command']}: {each['modules']} of {each['all_modules']} modules ours; {libraries}")
 
 
