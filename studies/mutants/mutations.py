@@ -96,8 +96,8 @@ def mutated(source: str, mutant: Mutant) -> str:
             node.ops[0] = SWAPS[type(node.ops[0])]()
         case ast.Constant(value=bool()):
             node.value = not node.value
-        case ast.Constant():
-            node.value += 1  # type: ignore[operator]
+        case ast.Constant(value=int() | float() as number):
+            node.value = number + 1
         case ast.If() | ast.IfExp() | ast.While():
             node.test = ast.UnaryOp(ast.Not(), node.test)
         case ast.Return():

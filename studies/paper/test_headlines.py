@@ -78,7 +78,8 @@ def of_system(system: str) -> list[Headline]:
 def test_a_verdict_is_that_of_the_figure(factor: float, verdict: str) -> None:
     headline = of_system("Horovod")[0]
     [job] = headline.points
-    alone_s, ranks = 0.5, job.machine.world_size  # type: ignore[attr-defined]
+    assert isinstance(job, points.Job)
+    alone_s, ranks = 0.5, job.machine.world_size
     iteration_s = alone_s * ranks / (13.7 * factor)
     answer = {
         "iteration_s": iteration_s, "alone_s": alone_s, "exposed_s": 0.01, "samples_per_s": ranks * 64 / iteration_s,

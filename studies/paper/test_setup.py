@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -75,10 +75,9 @@ def test_what_a_channel_moves_makes_communication_of_resnet_as_long_as_backward(
 
 
 @pytest.mark.parametrize(("backend", "faster"), [("nccl", 0.38), ("gloo", 0.57)])
-def test_what_the_congested_link_leaves_gives_figure_10(backend: str, faster: float) -> None:
+def test_what_the_congested_link_leaves_gives_figure_10(backend: Literal["nccl", "gloo"], faster: float) -> None:
     each, eighth = (
-        Step(setup.RESNET, backend, 256, setup.SHARED, sync_every=every).answer()["iteration"]  # type: ignore[arg-type]
-        for every in (1, 8)
+        Step(setup.RESNET, backend, 256, setup.SHARED, sync_every=every).answer()["iteration"] for every in (1, 8)
     )
     assert 1 - eighth / each == pytest.approx(faster, abs=0.002)
 
