@@ -9,13 +9,14 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 from ddpsim.files import write_whole
 
 FOLDER = "STUDIES_SESSION"
 """The variable that names the session's folder; without it each process keeps its own results."""
-Given, Made = ParamSpec("Given"), TypeVar("Made")
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
 
 
 def once_a_session(function: Callable[Given, Made]) -> Callable[Given, Made]:
@@ -39,4 +40,4 @@ def once_a_session(function: Callable[Given, Made]) -> Callable[Given, Made]:
         made: Made = pickle.loads(path.read_bytes())
         return made
 
-    return kept
+    return cast("Callable[Given, Made]", kept)

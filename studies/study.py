@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypedDict
 
 from ddpsim.files import write_whole
 
@@ -29,6 +30,13 @@ class Page:
     text: Callable[[], str]
     pictures: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
     quick: bool = True
+
+
+class Table(TypedDict):
+    """A table of a page: the title it stands under, and its rows by the names of the columns."""
+
+    title: str
+    rows: list[dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +84,15 @@ class Study:
         return 0
 
 
-def tables(text: str) -> Iterator[dict[str, object]]:
-    """Yield each table of a page in Markdown: the title it stands under, and its rows by the names of the columns.
+def tables(text: str) -> Iterator[Table]:
+    """Yield each table of a page in Markdown.
 
     >>> list(tables("# A\\n\\n| x | y |\\n|--|--:|\\n| 1 | 2 |\\n"))
     [{'title': 'A', 'rows': [{'x': '1', 'y': '2'}]}]
     """
-    title, head, rows = "", None, []
+    title = ""
+    head: list[str] | None = None
+    rows: list[dict[str, str]] = []
     for line in [*text.splitlines(), ""]:
         if line.startswith("|"):
             cells = [cell.strip() for cell in line.strip().strip("|").split("|")]

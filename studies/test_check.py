@@ -35,8 +35,9 @@ def test_a_study_says_its_question_its_command_its_answer_and_what_it_does_not_s
 
 @pytest.mark.parametrize("name", check.names())
 def test_every_page_of_a_study_is_committed_and_linked_in_its_readme(name: str) -> None:
-    study = check.imported(name)
-    for page in study.pages if study else ():
+    if (study := check.imported(name)) is None:
+        return
+    for page in study.pages:
         assert (study.folder / page.name).exists()
         link = Path(os.path.relpath(study.folder / page.name, HERE / name)).as_posix()
         assert f"]({link})" in (HERE / name / "README.md").read_text()

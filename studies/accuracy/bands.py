@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddpsim.calibrating.fitting import Vector
 from studies.accuracy.cases import Errors
@@ -23,7 +24,7 @@ class Band:
 
     system: str
     sizes: tuple[int, ...]
-    inside: Vector
+    inside: NDArray[np.bool_]
     widths: Vector
     baseline_inside: float
     baseline_width: float

@@ -37,7 +37,7 @@ def log_log(known: Sample, asked: Sample) -> Vector:
 def alpha_beta(known: Sample, asked: Sample) -> Vector:
     """Return a + b size, least squares on the known rows."""
     slope, intercept = np.polyfit(known.sizes, known.measured, 1)
-    return np.maximum(intercept + slope * np.array(asked.sizes), 1e-9)
+    return np.asarray(np.maximum(intercept + slope * np.array(asked.sizes), 1e-9))
 
 
 def constant_busbw(known: Sample, asked: Sample) -> Vector:

@@ -52,7 +52,8 @@ def errors(samples: list[Sample]) -> str:
 
 def width(samples: list[Sample]) -> str:
     """Return the width of bands of as many doubts as hold 80 % of the rows left out."""
-    residuals, doubts = [], []
+    residuals: list[float] = []
+    doubts: list[float] = []
     for each in samples:
         known, asked = (
             each.select_rows([n for n in range(len(each.sizes)) if (n % 4 == 0) is kept]) for kept in (True, False)
@@ -62,7 +63,10 @@ def width(samples: list[Sample]) -> str:
         residuals += np.log(
             [t / corrected.allreduce_s(s) for s, t in zip(asked.sizes, asked.measured, strict=True)]
         ).tolist()
-        doubts += [corrected.doubt(size) for size in asked.sizes]
+        for size in asked.sizes:
+            doubt = corrected.doubt(size)
+            assert doubt is not None
+            doubts.append(doubt)
     low, high = np.percentile(np.array(residuals) / np.array(doubts), [10, 90])
     return f"x/÷ {np.exp((high - low) * np.mean(doubts) / 2):.3f}"
 

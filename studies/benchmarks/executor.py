@@ -170,7 +170,7 @@ def launch(case: Case, device: str, blocks: int, seed: int, *, hold: bool) -> tu
 
 
 def _slowest(turns: tuple[list[float], ...]) -> float:
-    return sum(map(max, zip(*turns, strict=True)))
+    return float(sum(map(max, zip(*turns, strict=True))))
 
 
 def cases(pattern: str, world_sizes: list[int]) -> Iterator[Case]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any, TypedDict
 
 from studies.command import parser
 
@@ -36,14 +37,25 @@ print(json.dumps({"code": code, "top": sorted(top), "modules": ours, "all": len(
 """
 
 
-def imported(command: str) -> dict[str, object]:
+class Imported(TypedDict):
+    """What a command imports, as the document says it."""
+
+    command: str
+    libraries: list[str]
+    modules: int
+    all_modules: int
+
+
+def imported(command: str) -> Imported:
     """Return what a command imports: libraries of `LIBRARIES`, and how many modules of the project and in all.
 
     Raises:
         RuntimeError: the command failed.
     """
     done = subprocess.run([sys.executable, "-c", _RUN, *command.split()], capture_output=True, text=True, check=False)
-    found = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {"code": done.returncode}
+    found: dict[str, Any] = {"code": done.returncode}
+    if done.stdout:
+        found = json.loads(done.stdout.splitlines()[-1])
     if found["code"]:
         raise RuntimeError(f"ddpsim {command}: {done.stderr.strip()}")
     libraries = [name for name in LIBRARIES if name in found["top"]]
@@ -60,7 +72,7 @@ def main() -> None:
         print(json.dumps(found))
         return
     for each in found:
-        libraries = ", ".join(map(str, each["libraries"])) or "none"  # type: ignore[call-overload]
+        libraries = ", ".join(each["libraries"]) or "none"
         print(f"ddpsim {each['command']}: {each['modules']} of {each['all_modules']} modules ours; {libraries}")
 
 

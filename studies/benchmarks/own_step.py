@@ -40,7 +40,8 @@ def train() -> tuple[object, Callable[[], object]]:
             x = self.embedding(tokens)
             for block in self.blocks:
                 x = block(x)
-            return self.head(x)
+            logits: torch.Tensor = self.head(x)
+            return logits
 
     net = Transformer()
     optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4)

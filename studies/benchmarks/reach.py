@@ -108,8 +108,8 @@ def _seconds(arguments: Sequence[str], compiled: str) -> tuple[float, float]:
 
 def lines(every: int) -> Iterator[tuple[str, float, str]]:
     """Yield each measure: what it is, its value, and its unit with what it is of."""
-    for name, value in {**simulation(), **on_the_way()}.items():
-        yield name.replace("_", " "), value, ""
+    for name, count in {**simulation(), **on_the_way()}.items():
+        yield name.replace("_", " "), count, ""
     made = becomes()
     yield "classes of objects that one bucket becomes", len(made), ", ".join(made)
     files = files_of_schemes()

@@ -94,7 +94,8 @@ def steps(folder: Path, configuration: Configuration) -> list[float]:
     for repeat in range(configuration.repeats):
         trace = read_trace(folder / "runs" / configuration.name / f"run{repeat}")
         by_rank = [[it.end_s - it.start_s for it in trace.of_rank(rank)] for rank in trace.ranks]
-        found += max(by_rank, key=lambda taken: float(np.median(taken)))
+        slowest = max(by_rank, key=lambda taken: float(np.median(taken)))
+        found += slowest
     return found
 
 
@@ -126,17 +127,17 @@ def table(campaign: Campaign, results: Sequence[Result], folder: Path) -> Iterat
 
 
 def _cells(group: Sequence[tuple[Configuration, Result]], folder: Path) -> list[str]:
-    stock = [pair for pair in group if pair[0].run.impl == "torch"]
-    capped = [pair for pair in stock if pair[0].run.bucket_cap_mb is not None]
-    scheduled = [pair for pair in group if pair[0].run.impl != "torch"]
-    default = next((pair for pair in stock if pair[0].run.bucket_cap_mb is None), None)
+    stock = [pair for pair in group if pair[0].run.options["implementation"] == "torch"]
+    capped = [pair for pair in stock if pair[0].run.options["bucket_cap_mb"] is not None]
+    scheduled = [pair for pair in group if pair[0].run.options["implementation"] != "torch"]
+    default = next((pair for pair in stock if pair[0].run.options["bucket_cap_mb"] is None), None)
     if default is None or not scheduled:
         return []
     ours = min(scheduled, key=lambda pair: pair[1].step_s)
     cells = [_step(default[1]), "-", f"{ours[0].scheme}, {_step(ours[1])}", _gain(default, ours, folder), "-"]
     if capped:
         best = min(capped, key=lambda pair: pair[1].step_s)
-        cells[1] = f"{best[0].run.bucket_cap_mb:g} MiB, {_step(best[1])}"
+        cells[1] = f"{best[0].run.options['bucket_cap_mb']:g} MiB, {_step(best[1])}"
         cells[4] = _gain(best, ours, folder)
     return cells
 

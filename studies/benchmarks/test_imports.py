@@ -8,16 +8,16 @@ from studies.benchmarks.imports import imported
 
 def test_help_imports_no_library_of_the_core() -> None:
     libraries = imported("--help")["libraries"]
-    assert set(libraries).isdisjoint({"numpy", "networkx", "simpy", "pydantic", "yaml", "matplotlib"})  # type: ignore[call-overload]
+    assert set(libraries).isdisjoint({"numpy", "networkx", "simpy", "pydantic", "yaml", "matplotlib"})
 
 
 def test_a_machine_is_shown_without_the_simulation() -> None:
     shown, predicted = (
         imported(command) for command in ("topo show dgx-1v", "predict --workload mlp --topology dgx-1v")
     )
-    assert "simpy" not in shown["libraries"]  # type: ignore[operator]
-    assert "simpy" in predicted["libraries"]  # type: ignore[operator]
-    assert shown["modules"] < predicted["modules"]  # type: ignore[operator]
+    assert "simpy" not in shown["libraries"]
+    assert "simpy" in predicted["libraries"]
+    assert shown["modules"] < predicted["modules"]
 
 
 def test_what_reads_a_job_beside_is_imported_where_there_is_one() -> None:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -105,7 +106,7 @@ def batches(images: Images, size: int, rank: int, ranks: int, seed: int) -> Iter
         yield images[chosen[rank::ranks]]
 
 
-def train(images: Images, held_out: Images, size: int, rate: float, every: int, seed: int) -> dict[str, object]:
+def train(images: Images, held_out: Images, size: int, rate: float, every: int, seed: int) -> dict[str, Any]:
     """Train once; return the mean loss of all ranks by window, and what is made of the images held out."""
     torch.manual_seed(seed)
     model = DistributedDataParallel(resnet8())

@@ -66,6 +66,9 @@ class Product(nn.Module):
 class WrittenOutAttention(nn.Module):
     """Causal attention with rotated queries and keys, whose scores and their softmax are written to memory."""
 
+    cos: Tensor
+    sin: Tensor
+
     def __init__(self, width: int, heads: int, length: int) -> None:
         super().__init__()
         self.heads = heads

@@ -101,7 +101,8 @@ def kernels(step: Step) -> Kernels:
     form = Form.of(step)
     parameters, layers = _model(form.model, form.length)
     if not layers:
-        return Kernels(*map(Counter, _of_batch(form, step.batch_size, 0)), parameters)
+        forward, backward = map(Counter, _of_batch(form, step.batch_size, 0))
+        return Kernels(forward, backward, parameters)
     one, two = (_of_batch(form, step.batch_size, some) for some in (1, 2))
     forward, backward = (_times(Counter(few), Counter(more), layers) for few, more in zip(one, two, strict=True))
     return Kernels(forward, backward, parameters)
@@ -177,7 +178,9 @@ def _shape(form: Form, batch: int, layers: int) -> ModelShape:
         if form.checkpointed:
             checkpoint_layers(made.module)
         if layers:
-            del layers_of(made.module)[layers:]  # type: ignore[index]
+            found = layers_of(made.module)
+            assert found is not None
+            del found[layers:]
         return made
 
     with _apart(masked=form.model.startswith("bert")) if form.apart else nullcontext():

@@ -56,10 +56,11 @@ class Case:
     def transports(self) -> tuple[NcclTransport, NcclTransport]:
         """Return NCCL on the machine before and after."""
         before = load_topology(self.machine)
-        return tuple(
+        one, other = (
             NcclTransport(Layout(each.place(self.nodes), CURRENT), options=_BACK_TO_BACK)
             for each in (before, doubled(before, self.doubled))
-        )  # type: ignore[return-value]
+        )
+        return one, other
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +100,10 @@ def doubled(topology: Topology, kind: str) -> Topology:
         nics = template.nics
         if kind in ("all", "nic"):
             nics = tuple(replace(nic, bandwidth=2 * nic.bandwidth) for nic in nics)
-        stated = (template.ring_bandwidth, template.tree_bandwidth)
+        rings, trees = template.ring_bandwidth, template.tree_bandwidth
         if kind == "all":
-            stated = tuple(rate and 2 * rate for rate in stated)  # type: ignore[assignment]
-        found = replace(template, links=links, nics=nics, ring_bandwidth=stated[0], tree_bandwidth=stated[1])
+            rings, trees = (rate and 2 * rate for rate in (rings, trees))
+        found = replace(template, links=links, nics=nics, ring_bandwidth=rings, tree_bandwidth=trees)
         return replace(each, template=found)
 
     fabric = topology.fabric

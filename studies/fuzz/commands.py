@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -158,7 +158,7 @@ def _run(program: Callable[[Sequence[str]], object], arguments: Sequence[str], f
 
 
 @contextmanager
-def _inside(folder: Path):  # type: ignore[no-untyped-def]
+def _inside(folder: Path) -> Iterator[None]:
     before = os.getcwd()
     os.chdir(folder)
     try:

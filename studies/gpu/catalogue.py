@@ -208,7 +208,8 @@ def _table(scope: Scope, name: str, begin: tuple[str, ...], choice: dict[str, st
 def step_of(output: str) -> str:
     """Return the step's time from the document of a run."""
     found = document(output)
-    return f"{found.get('iteration_s', found.get('step_s')) * 1e3:.2f} ms a step"
+    step_s = found["iteration_s"] if "iteration_s" in found else found["step_s"]
+    return f"{step_s * 1e3:.2f} ms a step"
 
 
 def slowed(output: str) -> str:

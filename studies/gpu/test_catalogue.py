@@ -16,10 +16,10 @@ from ddpsim.files import json_text, write_whole
 from ddpsim.workload.files import load_workload, save_workload
 from studies.benchmarks import executor
 from studies.gpu import alone
-from studies.gpu.catalogue import Scope, Step, fastest, machine_step, mean_of, slowed, step_of, steps
+from studies.gpu.catalogue import Scope, fastest, machine_step, mean_of, slowed, step_of, steps
 from studies.gpu.machine import description
 from studies.gpu.report import report
-from studies.gpu.steps import FAILED, OK, Result, Steps
+from studies.gpu.steps import FAILED, OK, Result, Step, Steps
 
 MACHINE = {"device": "cuda", "model": "H100", "name": "NVIDIA H100 80GB HBM3", "capability": [9, 0], "torch": "2.13.0"}
 RUN = {
@@ -102,7 +102,7 @@ def several(factor: float) -> dict[str, object]:
 
 def test_the_report_holds_the_figures_of_every_step(tmp_path: Path) -> None:
     kept, made = Steps(tmp_path, print), scope(tmp_path)
-    outputs = {step.name: RUN for step in steps(made) if step.name.startswith(("run-", "shared-"))}
+    outputs: dict[str, object] = {step.name: RUN for step in steps(made) if step.name.startswith(("run-", "shared-"))}
     outputs |= {"alone-resnet50": {"step_s": 0.09}, "run-resnet50-torch": {**RUN, "iteration_s": 0.095}}
     outputs |= {"several": several(1), "several-ring-ll": several(2)}
     outputs |= {"under-load": {"ddp": {"compute_slowdown": 1.25, "communication_slowdown": 1.5}}}

@@ -21,7 +21,7 @@ from torch._inductor import config, metrics
 from torch._inductor.async_compile import AsyncCompile
 
 from ddpexec.capturing.shapes import count_training_step
-from ddpexec.models.training import Batch, TrainingModel
+from ddpexec.models.training import Batch, TrainingModel, as_tensor
 from ddpsim.bucketing import BucketCaps
 from ddpsim.bucketing.compiled import graph_splits
 from ddpsim.collectives.calibration import Calibration
@@ -67,7 +67,7 @@ def counted(caps: Sequence[int]) -> list[tuple[int, float]]:
         def batch(size: int, device: torch.device, generator: torch.Generator | None) -> Batch:
             return Batch(inputs(device), ())
 
-        return TrainingModel("layers", layers(), 1, "sequence", batch, lambda output, batch: output.sum())
+        return TrainingModel("layers", layers(), 1, "sequence", batch, lambda output, batch: as_tensor(output).sum())
 
     with torch.device("meta"):
         model = make()
@@ -87,7 +87,7 @@ def counted(caps: Sequence[int]) -> list[tuple[int, float]]:
 
 def main() -> None:
     """Print the bytes of one graph, and for each cap what its cuts add."""
-    torch._logging.set_logs(inductor_metrics=True)
+    torch._logging._internal.set_logs(inductor_metrics=True)
     torch.manual_seed(0)
     whole = inductors_bytes("inductor")
     print(f"one graph: {whole / MIB:.1f} MiB")

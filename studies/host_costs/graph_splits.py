@@ -32,7 +32,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what the block adds to `x`, and `x`."""
-        return x + self.narrow(nn.functional.gelu(self.wide(self.norm(x))))
+        added: Tensor = self.narrow(nn.functional.gelu(self.wide(self.norm(x))))
+        return x + added
 
 
 def compiled(graphs: int) -> tuple[nn.Module, Any, int]:

@@ -56,6 +56,7 @@ def costs_s(layers: int) -> dict[str, float]:
 
     caps, order = BucketCaps(bucket_cap_mb=0.25), list(range(count))[::-1]
     groups = rebuilt_plan(model.policy, caps, order).groups()
+    assert dist.group.WORLD is not None
     policy, alone = OrderPolicy(count), Communicator([dist.group.WORLD])
     schedule = BucketSchedule(model, rebuilt_plan(model.policy, caps, order), alone, ReducerOptions(caps=caps), policy)
 
@@ -73,7 +74,7 @@ def costs_s(layers: int) -> dict[str, float]:
 def main() -> None:
     """Print the costs."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     found = [costs_s(layers) for layers in (20, 60, 200)]
     for name in found[0]:
         each = [costs[name] for costs in found]

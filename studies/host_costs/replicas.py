@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Sequence
 from statistics import median
 from unittest.mock import patch
 
 import torch
+from torch import Tensor
 
 from ddpexec.models import build
 from studies.command import parser
@@ -27,7 +29,7 @@ def per_parameter_s(name: str) -> float:
     module = build(name, torch.device("cpu")).module
     count = len(list(module.parameters()))
 
-    def copies(tensors, devices, detach=False):
+    def copies(tensors: Sequence[Tensor], devices: Sequence[object], detach: bool = False) -> list[Sequence[Tensor]]:
         return [tensors for _ in devices]
 
     times = []

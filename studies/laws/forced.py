@@ -18,6 +18,7 @@ from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 from ddpsim.topology.node import Link, NodeTemplate
 from ddpsim.topology.paths import Route
+from ddpsim.topology.placement import place
 
 CHOICES = ("algorithm and protocol", "channels")
 """What NCCL chooses: by its model (`src/graph/tuning.cc`), and by its search (`src/graph/search.cc`)."""
@@ -33,7 +34,7 @@ def chosen_as_for(placement: Placement, choices: Sequence[str], *, per_rank: boo
         per_rank: groups of any shape choose as all ranks of `placement` do, where there are fewer nodes or GPUs here.
     """
     machine = placement.topology
-    costs, find = NcclTransport._costs, nccl_layout.find_channels
+    costs = NcclTransport._costs
 
     def as_there(self: NcclTransport, operation: Operation, size_bytes: int) -> list[tuple[Cost, float]]:
         own = costs(self, operation, size_bytes)
@@ -53,14 +54,14 @@ def chosen_as_for(placement: Placement, choices: Sequence[str], *, per_rank: boo
     def same_channels(template: NodeTemplate, gpus: Sequence[str], *, network: bool = False) -> Channels:
         there = next((group.template for group in machine.groups if group.template.name == template.name), None)
         if there is None:
-            return find(template, gpus, network=network)
-        return _on_links(find(there, gpus, network=network), template, gpus)
+            return find_channels(template, gpus, network=network)
+        return _on_links(find_channels(there, gpus, network=network), template, gpus)
 
     execute.layout_of.cache_clear()
     try:
         with (
             patch.object(NcclTransport, "_costs", as_there if CHOICES[0] in choices else costs),
-            patch.object(nccl_layout, "find_channels", same_channels if CHOICES[1] in choices else find),
+            patch.object(nccl_layout, "find_channels", same_channels if CHOICES[1] in choices else find_channels),
         ):
             yield
     finally:
@@ -74,8 +75,8 @@ def _there(transport: NcclTransport, other: Placement, *, per_rank: bool) -> Ncc
         here = transport.layout.placement
         try:
             with patch.object(nccl_layout, "find_channels", find_channels):
-                place = other if per_rank else other.topology.place(here.nodes, here.gpus_per_node)
-                layout = nccl_layout.Layout(place, transport.layout.shape.version)
+                placed = other if per_rank else place(other.topology, here.nodes, here.gpus_per_node)
+                layout = nccl_layout.Layout(placed, transport.layout.shape.version)
             kept["_there"] = NcclTransport(layout, transport.calibration, transport._options)
         except InputError:
             kept["_there"] = None
@@ -88,8 +89,8 @@ def _on_links(channels: Channels, template: NodeTemplate, gpus: Sequence[str]) -
     links = {link.name: link for link in template.select_gpus(tuple(gpus)).links}
 
     def moved(channel: Channel) -> Channel:
-        ends = {name: _moved(end, links) for name in ("entry", "exit") if (end := getattr(channel, name)) is not None}
-        return replace(channel, routes=tuple(_moved(route, links) for route in channel.routes), **ends)
+        into, out = (None if end is None else _moved(end, links) for end in (channel.entry, channel.exit))
+        return replace(channel, routes=tuple(_moved(route, links) for route in channel.routes), entry=into, exit=out)
 
     return replace(channels, rings=tuple(map(moved, channels.rings)), trees=tuple(map(moved, channels.trees)))
 

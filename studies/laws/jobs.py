@@ -11,6 +11,7 @@ from unittest.mock import patch
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.channels import find_channels
 from ddpsim.collectives.nccl import costs
+from ddpsim.collectives.nccl.tuning import ll_max, tree_max
 from ddpsim.errors import InputError
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options, simulate
@@ -204,7 +205,6 @@ def _faster_constants(factor: float) -> Calibration:
 @contextmanager
 def _faster_limits(factor: float) -> Iterator[None]:
     """Multiply the rates that NCCL's table has of its protocols, in GB/s."""
-    ll_max, tree_max = costs.ll_max, costs.tree_max
     with (
         patch.object(costs, "ll_max", lambda shape: ll_max(shape) * factor),
         patch.object(costs, "tree_max", lambda shape, protocol: tree_max(shape, protocol) * factor),

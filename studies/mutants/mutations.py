@@ -8,8 +8,9 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-SWAPS: dict[type[ast.AST], type[ast.AST]] = {
+SWAPS: dict[type[ast.AST], type[Any]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
     ast.Mult: ast.Div,
@@ -58,10 +59,10 @@ def change_of(node: ast.AST) -> str | None:
         return f"{type(node.op).__name__} to {SWAPS[type(node.op)].__name__}"
     if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
         return f"{type(node.ops[0]).__name__} to {SWAPS[type(node.ops[0])].__name__}"
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return f"{node.value!r} to {node.value + 1!r}"
-    if isinstance(node, ast.Constant) and type(node.value) is bool:
+    if isinstance(node, ast.Constant) and isinstance(node.value, bool):
         return f"{node.value!r} to {not node.value!r}"
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return f"{node.value!r} to {node.value + 1!r}"
     if isinstance(node, ast.If | ast.IfExp | ast.While):
         return "the condition is turned round"
     if isinstance(node, ast.Return) and node.value is not None and not isinstance(node.value, ast.Constant):
@@ -90,13 +91,13 @@ def mutated(source: str, mutant: Mutant) -> str:
     node = next(node for number, node in enumerate(ast.walk(tree)) if number == mutant.number)
     match node:
         case ast.BinOp() | ast.BoolOp() | ast.AugAssign():
-            node.op = SWAPS[type(node.op)]()  # type: ignore[assignment]
+            node.op = SWAPS[type(node.op)]()
         case ast.Compare():
-            node.ops[0] = SWAPS[type(node.ops[0])]()  # type: ignore[assignment]
+            node.ops[0] = SWAPS[type(node.ops[0])]()
         case ast.Constant(value=bool()):
             node.value = not node.value
-        case ast.Constant():
-            node.value += 1  # type: ignore[operator]
+        case ast.Constant(value=int() | float() as number):
+            node.value = number + 1
         case ast.If() | ast.IfExp() | ast.While():
             node.test = ast.UnaryOp(ast.Not(), node.test)
         case ast.Return():

@@ -20,6 +20,7 @@ from statistics import fmean
 from typing import Any
 
 from ddpsim.files import json_text, write_whole
+from ddpsim.jobs.job_options import DropBuckets
 from ddpsim.prediction.predict import predict
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
@@ -30,8 +31,11 @@ KEPT = Path(__file__).with_name("drop_runs.json")
 NETWORK = Path(__file__).resolve().parents[2] / "traces" / "order-runs" / "lab-plain.yaml"
 LAYERS = (*(f"layer3.{number}" for number in range(1, 6)), "layer4.1", "layer4.2")
 SHARES = (0.5, 0.25)
-BUCKETS = ("mixed", "aligned", "remapped")
-CASES = ((0.0, "mixed"), *((share, buckets) for share in SHARES for buckets in BUCKETS))
+BUCKETS: tuple[DropBuckets, ...] = ("mixed", "aligned", "remapped")
+CASES: tuple[tuple[float, DropBuckets], ...] = (
+    (0.0, "mixed"),
+    *((share, buckets) for share in SHARES for buckets in BUCKETS),
+)
 ORDER = (0, 1, 2, 3, 0, 4, 5, 6, 0)
 """In which cases are run: the whole model in between, so that what drifts shows."""
 ITERATIONS = 16

@@ -16,6 +16,7 @@ from typing import Any
 
 from ddpsim import shipped
 from ddpsim.files import json_text, write_whole
+from ddpsim.jobs.job_options import DropBuckets
 from ddpsim.orderbench import Bench, BenchMachine, bench
 from ddpsim.orderbench.generated import generate_trace, statistics_of
 from ddpsim.prediction.predict import predict
@@ -94,7 +95,7 @@ def rows_of(
     return [{**row.document(), "ratio": ratio} for row in bench(asked)]
 
 
-def of_drop(task: tuple[str, float]) -> dict[str, Any]:
+def of_drop(task: tuple[DropBuckets, float]) -> dict[str, Any]:
     """Return the predicted step with the upper half of BERT-base's layers left out by chance."""
     buckets, share = task
     drop = {f"encoder.layer.{layer}": share for layer in range(6, 12)}
@@ -107,7 +108,7 @@ def collected() -> dict[str, Any]:
     """Return everything that the page says, computed anew."""
     whole = predict(load_workload("bert-base"), load_topology("p3dn.24xlarge"), nodes=4, band=False)
     tasks = [(name, ratio) for name in shipped.names("order trace") for ratio in RATIOS]
-    drops = [(kind, share) for share in SHARES for kind in ("mixed", "aligned", "remapped")]
+    drops = [(kind, share) for share in SHARES for kind in drop_runs.BUCKETS]
     with ProcessPoolExecutor(2) as pool:
         rows = [row for found in pool.map(of_trace, tasks) for row in found]
         large = [row for found in pool.map(of_large, LARGE) for row in found]

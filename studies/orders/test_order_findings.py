@@ -13,13 +13,13 @@ from studies.orders.order_findings import KEPT, PREDICTORS, RATIOS, rows_of
 FOUND = json.loads(KEPT.read_text())
 
 
-def test_every_kept_trace_is_on_it():
+def test_every_kept_trace_is_on_it() -> None:
     assert {row["trace"] for row in FOUND["rows"]} == set(shipped.names("order trace"))
     assert {row["ratio"] for row in FOUND["rows"]} == set(RATIOS)
     assert {row["predictor"] for row in FOUND["rows"]} == set(PREDICTORS)
 
 
-def test_a_kept_row_is_what_the_bench_says_today():
+def test_a_kept_row_is_what_the_bench_says_today() -> None:
     trace = load_order_trace(shipped.path("order trace", "checkpointing")).first(60)
     [row] = rows_of(trace, "lab-flat", 1.0, ("drift:0.95:20",), ("mean",))
     names = ("trace", "ratio", "policy", "predictor")

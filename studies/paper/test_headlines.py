@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,6 +15,7 @@ from ddpsim.schedules.averaging import OUTER_PASSES
 from ddpsim.schedules.chunks import GradientFlow
 from ddpsim.schedules.gradientflow import gradientflow
 from ddpsim.schedules.setup import SchemeInputs
+from studies.paper.figure import Point
 from studies.paper.headlines import allocations, chunks, points, reduced, staged
 from studies.paper.headlines.figure import FIGURE, HEADLINES
 from studies.paper.headlines.headline import Headline, SystemClaim
@@ -76,7 +78,8 @@ def of_system(system: str) -> list[Headline]:
 def test_a_verdict_is_that_of_the_figure(factor: float, verdict: str) -> None:
     headline = of_system("Horovod")[0]
     [job] = headline.points
-    alone_s, ranks = 0.5, job.machine.world_size  # type: ignore[attr-defined]
+    assert isinstance(job, points.Job)
+    alone_s, ranks = 0.5, job.machine.world_size
     iteration_s = alone_s * ranks / (13.7 * factor)
     answer = {
         "iteration_s": iteration_s, "alone_s": alone_s, "exposed_s": 0.01, "samples_per_s": ranks * 64 / iteration_s,
@@ -132,11 +135,12 @@ def test_gradientflow_s_messages_are_those_of_its_schedule() -> None:
 
 def test_the_consensus_eats_a_gain_where_small_messages_gain_less_than_nothing() -> None:
     headline = next(each for each in of_system("GradientFlow") if "consensus" in each.paper)
-    steps = {point: {"iteration_s": 1.0} for point in headline.points if isinstance(point, points.Job)}
+    jobs = [point for point in headline.points if isinstance(point, points.Job)]
     sums = [point for point in headline.points if isinstance(point, points.Allreduce)]
 
     def verdict(byte_s: float) -> str:
-        return headline.claim({**steps, **{p: {"seconds": 1e-4 + p.size_bytes * byte_s} for p in sums}}).verdict
+        steps: dict[Point, Any] = {point: {"iteration_s": 1.0} for point in jobs}
+        return headline.claim(steps | {p: {"seconds": 1e-4 + p.size_bytes * byte_s} for p in sums}).verdict
 
     # Where bytes cost nothing no model is large enough to gain.
     assert (verdict(1e-9), verdict(0.0)) == ("holds", "fails")

@@ -23,6 +23,7 @@ def test_each_kept_run_has_its_row_with_the_prediction_written_before_it() -> No
     configurations = {each.name: each for each in load_campaign(RECORD / "campaign.yaml").configurations}
     for name, document in KEPT.items():
         run, asked = configurations[name].run, configurations[name].settings()
+        assert run.wire_over_backward is not None, name
         found = lab.run(
             run.network,
             run.wire_over_backward,

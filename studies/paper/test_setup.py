@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import _compute_bucket_assignment_by_size
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.execute import Collectives
@@ -19,6 +20,7 @@ from ddpsim.workload.files import load_workload
 from studies.paper import setup
 from studies.paper.assumptions import ASSUMPTIONS, CENTRAL, Settings, at, ends
 from studies.paper.fig2 import SIZES, Total
+from studies.paper.figure import Point
 from studies.paper.figures import FIGURES
 from studies.paper.page import value_of
 from studies.paper.step import PARTS, Step, told, with_ends
@@ -30,7 +32,7 @@ PAGE = Path(__file__).with_name("paper.md").read_text()
 def test_buckets_are_those_that_torch_makes_in_registration_order_and_reverses(cap_mb: float) -> None:
     workload = load_workload("resnet50")
     tensors = [torch.empty(parameter.shape) for parameter in workload.parameters]
-    asked, _ = dist._compute_bucket_assignment_by_size(tensors, [MIB, int(cap_mb * MIB)])
+    asked, _ = _compute_bucket_assignment_by_size(tensors, [MIB, int(cap_mb * MIB)])
     options = Options(caps=BucketCaps(bucket_cap_mb_list=(setup.FIRST_MB, cap_mb)), assignment="unused", backend="nccl")
     plan = options.bucket_plan(workload)
     assert [list(bucket.parameters) for bucket in plan.buckets] == list(reversed(asked))
@@ -73,10 +75,9 @@ def test_what_a_channel_moves_makes_communication_of_resnet_as_long_as_backward(
 
 
 @pytest.mark.parametrize(("backend", "faster"), [("nccl", 0.38), ("gloo", 0.57)])
-def test_what_the_congested_link_leaves_gives_figure_10(backend: str, faster: float) -> None:
+def test_what_the_congested_link_leaves_gives_figure_10(backend: Literal["nccl", "gloo"], faster: float) -> None:
     each, eighth = (
-        Step(setup.RESNET, backend, 256, setup.SHARED, sync_every=every).answer()["iteration"]  # type: ignore[arg-type]
-        for every in (1, 8)
+        Step(setup.RESNET, backend, 256, setup.SHARED, sync_every=every).answer()["iteration"] for every in (1, 8)
     )
     assert 1 - eighth / each == pytest.approx(faster, abs=0.002)
 
@@ -100,7 +101,7 @@ def test_a_claim_whose_figure_fixed_what_it_would_be_judged_by_is_undecided() ->
 
 def test_a_band_holds_its_figure_and_each_end_moves_it_on_its_own() -> None:
     step = Step(setup.RESNET, "nccl", 32)
-    answers = {each: each.answer() for each in with_ends([step])}
+    answers: dict[Point, Any] = {each: each.answer() for each in with_ends([step])}
     found = told(answers, {"it": step}, lambda of: of["it"]["iteration"])
     alone = [answers[replace(step, settings=end)]["iteration"] for pair in ends(["resnet_batch"]) for end in pair]
     assert found.low <= min(*alone, found.value) < max(*alone, found.value) <= found.high

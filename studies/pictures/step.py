@@ -26,7 +26,7 @@ _PARTS = {"forward_s": FORWARD, "backward_compute_s": BACKWARD, "waiting_s": WAI
 @cache
 def steps() -> tuple[TimelineStep, TimelineStep]:
     """Return the step as it was predicted before the run, and the measured one of median length."""
-    record = read_json(LAB / "runs" / f"{RUN}.json.gz", InputError, "check out the file again")
+    record: Any = read_json(LAB / "runs" / f"{RUN}.json.gz", InputError, "check out the file again")
     prediction = record["documents"]["prediction"]
     measured = [it for run in record["runs"] for it in run["iterations"] if it["rank"] == 0]
     middle = statistics.median_low([it["end_s"] - it["start_s"] for it in measured])

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from ddpsim.planning.planner import plan
+from ddpsim.topology.cluster import Topology
 from studies.published.gpu_steps import Judged, judge
 from studies.published.gpu_systems import System, calibration_of, cases, systems
 from studies.published.scheme_pairs import pairs
@@ -158,8 +159,11 @@ def advice(rows: Sequence[Judged]) -> str:
         return "-"
     one = rows[0].predicted
     given = calibration_of(rows[0].system, rows[0].row)
-    places = {"nodes": [one.nodes], "gpus_per_node": one.placement.gpus_per_node}
-    [found] = plan(one.workload, [one.topology], options=one.options, calibration=given, **places).rows  # type: ignore[arg-type]
+    assert isinstance(one.topology, Topology)
+    gpus = one.placement.gpus_per_node
+    [found] = plan(
+        one.workload, [one.topology], nodes=[one.nodes], gpus_per_node=gpus, options=one.options, calibration=given
+    ).rows
     said = "keep the default" if found.keep_default else f"`{found.advice}`"
     return f"{said}; at most {found.most:.1%} found"
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
@@ -126,11 +127,11 @@ def _predicted(job: Workload, placement: Placement) -> tuple[float, float]:
         algorithm,
     )
     own = replace(Calibration.priors("nccl"), curves=(curve,))
-    topology = placement.topology
-    assert isinstance(topology, Topology)
-    shape = {"nodes": placement.nodes, "gpus_per_node": placement.gpus_per_node}
-    bare = predict(job, topology, **shape, band=False)
-    from_rows = predict(job, topology, **shape, options=Options(algorithm=algorithm), calibration=own, band=False)
+    of_job = partial(
+        predict, job, placement.topology, nodes=placement.nodes, gpus_per_node=placement.gpus_per_node, band=False
+    )
+    bare = of_job()
+    from_rows = of_job(options=Options(algorithm=algorithm), calibration=own)
     return bare.iteration_s, from_rows.iteration_s
 
 

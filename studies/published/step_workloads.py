@@ -15,7 +15,6 @@ from ddpsim.errors import UnknownNameError
 from ddpsim.prediction.carry import Factors, retimed
 from ddpsim.units import parse_time
 from ddpsim.workload import Workload
-from ddpsim.workload.anchors import PHASES
 from ddpsim.workload.estimate import estimate
 from ddpsim.workload.files import load_workload
 from ddpsim.workload.gpus import gpu_named
@@ -113,11 +112,14 @@ def known(workload: Workload, one_s: float) -> Workload:
     phases = (workload.forward, workload.backward, workload.optimizer)
     factor = one_s / sum(float(phase.device_s[0]) for phase in phases)
     host = min(1.0, _AHEAD * one_s / sum(float(phase.host_s[0]) for phase in phases))
+    forward, backward, optimizer = (Phase(phase.host_s * host, phase.device_s) for phase in phases)
     hastened = replace(
         workload,
         estimated=False,
         gradient_hook_s=workload.gradient_hook_s * host,
-        **{name: Phase(phase.host_s * host, phase.device_s) for name, phase in zip(PHASES, phases, strict=True)},
+        forward=forward,
+        backward=backward,
+        optimizer=optimizer,
     )
     return retimed(hastened, Factors(factor, np.full(len(workload.parameters), factor), factor, factor))
 
@@ -149,7 +151,7 @@ def transformer(
     backward_s = (one_s - optimizer_s) * (3 / 4 if checkpointed else 2 / 3)
     sizes = np.array([prod(shape) for shape in shapes], dtype=float)
     last = np.cumsum(sizes[::-1])[::-1] / sizes.sum()
-    one, hooks = np.ones(1), np.arange(len(shapes), 0, -1) * _HOST_S
+    one, hooks = np.ones(1), np.arange(len(shapes), 0, -1, dtype=float) * _HOST_S
     return Workload(
         name="transformer", device=gpu, precision="bf16", batch_size=1, threads=None, estimated=False,
         parameters=parameters, buffers=(), forward=Phase(hooks[:1], (one_s - optimizer_s - backward_s) * one),

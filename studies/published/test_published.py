@@ -12,7 +12,7 @@ from studies.published.published_fit import nonnegative
 from studies.published.published_table import GPUS, MODELS, Case, Measured, published
 
 
-def test_both_columns_bound_a_measured_time():
+def test_both_columns_bound_a_measured_time() -> None:
     # 217 images/s, cut: between 32/218 and 32/217; 0.147 s, rounded: from 146.5 to 147.5 ms.
     found = Measured.of(0.147, 217)
     assert found.middle - found.half == pytest.approx(32 / 218)
@@ -20,7 +20,7 @@ def test_both_columns_bound_a_measured_time():
     assert found.minus(found).half == pytest.approx(2 * found.half)
 
 
-def test_the_table_has_every_row_and_its_intervals_are_not_empty():
+def test_the_table_has_every_row_and_its_intervals_are_not_empty() -> None:
     medians, quartiles = published()
     for model in MODELS:
         assert {case.gpus for case in medians if case.model == model} == {0, *GPUS}
@@ -29,7 +29,7 @@ def test_the_table_has_every_row_and_its_intervals_are_not_empty():
     assert [case for case, time in quartiles.items() if time.noisy] == [Case("resnet50", 16, 1)]
 
 
-def test_non_negative_least_squares_meets_its_optimality_conditions():
+def test_non_negative_least_squares_meets_its_optimality_conditions() -> None:
     random = np.random.default_rng(0)
     for _ in range(50):
         matrix, target = random.normal(size=(9, 4)), random.normal(size=9)
@@ -40,7 +40,7 @@ def test_non_negative_least_squares_meets_its_optimality_conditions():
         assert np.abs(gradient * x).max() < 1e-9
 
 
-def test_the_size_that_takes_75_ms_on_two_machines_is_bound_by_the_wire():
+def test_the_size_that_takes_75_ms_on_two_machines_is_bound_by_the_wire() -> None:
     collectives = aws_post.two_machines("ring")
     size = aws_post.size_taking(collectives, aws_post.SEEN_S)
     assert collectives.estimate_s(size) == pytest.approx(aws_post.SEEN_S, rel=1e-6)

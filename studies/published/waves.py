@@ -50,6 +50,7 @@ def main() -> None:
         found = products(name)
         for gpu in GPUS:
             all_of = gpu_named(gpu).spec.multiprocessors
+            assert all_of is not None
             for taken in CHANNELS:
                 shares = [taken / (all_of - taken), *(longer(found, tile, all_of, taken) for tile in TILES)]
                 print(f"| {name} | {gpu} | {taken} | " + " | ".join(f"{share:+.0%}" for share in shares) + " |")

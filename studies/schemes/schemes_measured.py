@@ -22,12 +22,12 @@ def chosen_of_table1(configuration: Configuration) -> bool:
     It was by those of the first two networks' first family, and where ranks go alone by all.
     """
     run = configuration.run
-    return (run.network != "quad-narrow" and run.wire_over_backward == 1.5) or run.scheme.endswith("async")
+    return (run.network != "quad-narrow" and run.wire_over_backward == 1.5) or run.options["scheme"].endswith("async")
 
 
 def chosen_of_all(configuration: Configuration) -> bool:
     """Whether it was by a configuration of all schemes: by all in an earlier run, `hsdp` apart, by `local-sgd`'s."""
-    return not configuration.run.scheme.startswith("hsdp")
+    return not configuration.run.options["scheme"].startswith("hsdp")
 
 
 def chosen_of_rows(configuration: Configuration) -> bool:

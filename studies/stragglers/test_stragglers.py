@@ -16,7 +16,7 @@ ROWS = json.loads((HERE / "stragglers.json").read_text())
 PAGE = (HERE / "README.md").read_text()
 
 
-def test_the_cases_are_those_of_the_seed():
+def test_the_cases_are_those_of_the_seed() -> None:
     asked = {case.number: asdict(case) for case in cases(SEED)}
     for row in ROWS:
         for name, value in asked[row["number"]].items():
@@ -24,13 +24,13 @@ def test_the_cases_are_those_of_the_seed():
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "healthy"])
-def test_the_page_counts_what_was_named_right(kind):
+def test_the_page_counts_what_was_named_right(kind: str) -> None:
     judged = [row["right"] for row in ROWS if row["kind"] == kind]
     (said,) = re.findall(rf"^\| {kind} \| (\d+) of (\d+) \|", PAGE, re.MULTILINE)
     assert said == (str(sum(judged)), str(len(judged)))
 
 
-def test_the_page_says_how_often_a_slow_link_is_placed():
+def test_the_page_says_how_often_a_slow_link_is_placed() -> None:
     places = [
         row["rank"] in json.loads(said[1])
         for row in ROWS

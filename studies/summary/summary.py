@@ -22,10 +22,10 @@ are predicted / measured - 1; no figure is pooled over systems. What is known of
 """
 
 
-def table(page: str, title: str, column: str) -> list[Row]:
+def table(page: str, title: str, column: str) -> Sequence[Row]:
     """Return the rows of the first table of a study's page that stands under `title` and has `column`."""
     found = tables((HERE / page).read_text(encoding="utf-8"))
-    return next(each["rows"] for each in found if each["title"] == title and column in each["rows"][0])  # type: ignore[index,return-value]
+    return next(each["rows"] for each in found if each["title"] == title and column in each["rows"][0])
 
 
 def percent(cell: str) -> float:
@@ -37,7 +37,7 @@ def allreduces() -> list[tuple[str, str, float]]:
     """Return each measured table with its rows and the mean absolute error in percent, least first."""
     title = "No calibration, 1 MiB and more"
     found = [each["rows"] for each in tables((HERE / "accuracy/accuracy.md").read_text()) if each["title"] == title]
-    rows: list[Row] = [row for part in found for row in part if not row["system"].startswith("**")]  # type: ignore[attr-defined]
+    rows: list[Row] = [row for part in found for row in part if not row["system"].startswith("**")]
     return sorted(((row["system"], row["rows"], percent(row["ddpsim"])) for row in rows), key=lambda each: each[2])
 
 

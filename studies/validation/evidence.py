@@ -123,7 +123,7 @@ def _recorded(configuration: Configuration, before: Path, now: Path) -> Recorded
     stamp = _mapping(own / "prediction.json")["campaign"]
     traces = [read_trace(own / f"run{repeat}") for repeat in range(configuration.repeats)]
     network = stages.MeasuredNetwork.of(configuration, before)
-    late = [t.provenance["late_gradients"] for t in traces if isinstance(t.provenance.get("late_gradients"), float)]
+    late = [share for t in traces if isinstance(share := t.provenance.get("late_gradients"), float)]
     stages.fit(stages.MeasuredNetwork.of(configuration, now))
     return Recorded(
         configuration,
@@ -133,7 +133,7 @@ def _recorded(configuration: Configuration, before: Path, now: Path) -> Recorded
         min(_begun(trace) for trace in traces),
         stamp["inputs_fingerprint"] == predicting.inputs_fingerprint(configuration, network, own),
         str(traces[0].provenance.get("torch")),
-        sum(map(float, late)) / len(late) if late else None,  # type: ignore[arg-type]
+        sum(late) / len(late) if late else None,
     )
 
 

@@ -14,21 +14,21 @@ SIDES = ("before", "now")
 
 def factors(configuration: Configuration) -> Mapping[str, str]:
     """Return the value of every factor, in words."""
-    run, network = configuration.run, configuration.network
-    caps = "default" if run.bucket_cap_mb is None else f"{run.bucket_cap_mb:g} MiB"
+    run, network, options = configuration.run, configuration.network, configuration.run.options
+    caps = "default" if options["bucket_cap_mb"] is None else f"{options['bucket_cap_mb']:g} MiB"
     return {
         "network": run.network,
         "shape": "slow link" if network.slow else "trunk" if network.trunk else "flat",
         "ranks": str(network.ranks),
         "delay": f"{network.delay * 1e3:g} ms",
         "wire / backward": "real computation" if run.model else _wire(configuration),
-        "implementation": run.impl,
+        "implementation": options["implementation"],
         "workload": run.workload or f"{run.model}, computed",
-        "caps": "list" if run.bucket_cap_mb_list else caps,
-        "gradients as views": "yes" if run.gradient_as_bucket_view else "no",
-        "synchronised every": str(run.no_sync_every),
-        "process groups": str(run.process_groups),
-        "straggler": "yes" if run.straggler else "no",
+        "caps": "list" if options["bucket_cap_mb_list"] else caps,
+        "gradients as views": "yes" if options["gradient_as_bucket_view"] else "no",
+        "synchronised every": str(options["accumulate"]),
+        "process groups": str(options["process_groups"]),
+        "straggler": "yes" if options["stragglers"] else "no",
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from ddpexec.campaign.spec import Configuration
 from ddpsim.errors import InputError
@@ -18,7 +19,8 @@ def run_of(record: Path, configuration: Configuration) -> Path:
 def alone(record: Path, one: Configuration, folder: Path) -> Path:
     """Copy what `record` has of one configuration to `folder`, and return that."""
     run = run_of(record, one)
-    workload = read_json(run, InputError, "pack the record again")["workload"]
+    document: Any = read_json(run, InputError, "pack the record again")
+    workload = document["workload"]
     for part in ("campaign.yaml", workload, f"runs/{run.name}"):
         (folder / part).parent.mkdir(exist_ok=True)
         shutil.copy(record / part, folder / part)

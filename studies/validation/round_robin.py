@@ -18,16 +18,20 @@ def gains(recorded: Sequence[Recorded]) -> Iterator[str]:
     for each in recorded:
         families.setdefault(_family(each.configuration), []).append(each)
     for family in families.values():
-        one = next((each for each in family if each.configuration.run.process_groups == 1), None)
+        one = next((each for each in family if _groups(each) == 1), None)
         if one is None or len(family) < 2:
             continue
-        for each in sorted(family, key=lambda each: each.configuration.run.process_groups):
+        for each in sorted(family, key=_groups):
             yield f"| {' | '.join(_cells(each, one))} |"
+
+
+def _groups(each: Recorded) -> int:
+    return int(each.configuration.run.options["process_groups"])
 
 
 def _cells(each: Recorded, one: Recorded) -> Iterator[str]:
     run, measured = each.configuration.run, each.before.result
-    yield from (run.network, str(run.process_groups), f"{measured.step_s * 1e3:.0f}", percent(measured.noise))
+    yield from (run.network, str(_groups(each)), f"{measured.step_s * 1e3:.0f}", percent(measured.noise))
     yield _gain(one.before.result.step_s, measured.step_s)
     for result, base in ((each.before.result, one.before.result), (each.now.result, one.now.result)):
         yield from _predicted(result, base)

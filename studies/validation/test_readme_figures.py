@@ -87,4 +87,4 @@ def count(text: str) -> int:
 def rounds_to(value: float, text: str) -> bool:
     """Return whether `value`, itself rounded to hundredths, is `text` to as many places as that has."""
     places = len(text.partition(".")[2])
-    return abs(value - float(text)) <= 0.5 * 10**-places + 0.005 + 1e-9
+    return bool(abs(value - float(text)) <= 0.5 * 10**-places + 0.005 + 1e-9)

@@ -14,6 +14,7 @@ from ddpexec.campaign import predicting
 from ddpexec.campaign.report import MEASURES
 from ddpexec.campaign.spec import Configuration
 from ddpsim.errors import InputError
+from ddpsim.prediction.predict import predict
 from studies.validation.evidence import Evidence, Recorded, load
 from studies.validation.factors import by_factor, factors
 from studies.validation.round_robin import gains
@@ -39,10 +40,8 @@ def test_predictions_are_older_than_the_runs_and_follow_from_what_is_kept(eviden
 def test_a_change_of_the_model_moves_todays_column_alone(
     evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual = predicting.predict
-
     def slower(workload: Any, *rest: Any, **options: Any) -> Any:
-        made = usual(workload, *rest, **options)
+        made = predict(workload, *rest, **options)
         return replace(made, summary=replace(made.summary, iteration_s=2 * made.summary.iteration_s))
 
     monkeypatch.setattr(predicting, "predict", slower)

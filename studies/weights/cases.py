@@ -231,8 +231,8 @@ def case_of(seed: int, number: int, families: list[str]) -> Case:
         options={} if family in UNITS else _options(pick, family, how, micros, unused),
     )
     if linear:
-        only = {"dtypes": (EXACT,), "optimizer": "sgd"}
-        return replace(case, unused=False, by_rank=False, sparse=None, looks=False, **only)
+        case = replace(case, dtypes=(EXACT,), optimizer="sgd")
+        return replace(case, unused=False, by_rank=False, sparse=None, looks=False)
     if not plain and family not in SERVING and not case.options["learn"] and pick.random() < 0.3:
         case = replace(case, resumes=pick.randint(1, case.steps - 1))
     if not plain and family != "not here":

@@ -47,9 +47,9 @@ class Flow:
                 padded = torch.cat([flat, flat.new_zeros(chunks * self._chunk - size)])
                 self._left[number, rank] = self._left.get((number, rank), torch.zeros_like(padded)) + padded
             rows = [self._left[number, rank].view(chunks, self._chunk) for rank in range(len(local))]
-            norms = sum(each.abs().sum(1).float() for each in rows)
+            norms = sum((each.abs().sum(1).float() for each in rows), torch.zeros(chunks, dtype=torch.float32))
             count = max(1, math.ceil(self._share * chunks))
-            chosen = sorted(range(chunks), key=lambda place: (-float(norms[place]), place))[:count]  # type: ignore[index]
+            chosen = sorted(range(chunks), key=lambda place: (-float(norms[place]), place))[:count]
             whole = torch.zeros_like(rows[0])
             for place in chosen:
                 for each in rows:
@@ -74,7 +74,7 @@ class Half:
                 found.append(None)
                 continue
             parts = [gradient.to(self._dtype or gradient.dtype) / len(local) for gradient in given]
-            found.append(sum(parts).to(given[0].dtype))  # type: ignore[union-attr]
+            found.append(sum(parts).to(given[0].dtype))
         return found
 
 
@@ -107,8 +107,8 @@ class Feedback:
         for number, group in enumerate(self._groups):
             tensors = [self._tensors[index] for index in group]
             if self._sparse is not None and group == (self._sparse,):
-                given = [g[self._sparse] for g in local if g[self._sparse] is not None]
-                found[self._sparse] = sum(given) / len(local)  # type: ignore[operator]
+                given = [gradient for each in local if (gradient := each[self._sparse]) is not None]
+                found[self._sparse] = sum(given, torch.zeros_like(given[0])) / len(local)
                 continue
             total: Any = 0
             for rank, gradients in enumerate(local):
@@ -227,7 +227,7 @@ class PowerSGD:
         shape = self._matrix(index)
         out: Gradients = [None] * len(self._tensors)
         if shape is None or self._iteration < self.FIRST:
-            _split(out, sum(flats) / len(flats), (index,), [tensor])  # type: ignore[arg-type]
+            _split(out, sum(flats, torch.zeros_like(flats[0])) / len(flats), (index,), [tensor])
         else:
             zero = torch.zeros(shape, dtype=tensor.dtype)
             parts = [flat.view(shape) + self._error.get((index, rank), zero) for rank, flat in enumerate(flats)]
@@ -241,7 +241,9 @@ class PowerSGD:
             for rank, part in enumerate(parts):
                 self._error[index, rank] = part - product
             _split(out, product.reshape(-1), (index,), [tensor])
-        return out[index]  # type: ignore[return-value]
+        mean = out[index]
+        assert mean is not None
+        return mean
 
 
 def codec_of(case: Any, groups: Sequence[tuple[int, ...]]) -> Codec:

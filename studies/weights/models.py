@@ -69,6 +69,8 @@ class Twice(nn.Module):
 class Centred(nn.Module):
     """It takes a running mean off, which is a buffer, behind its layer."""
 
+    mean: Tensor
+
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer

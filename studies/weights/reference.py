@@ -136,7 +136,7 @@ class Reference:
         if self.flow is not None and not self.learning:
             return [self.flow.reduced(local)] * self.ranks
         if self.case.linear:
-            sums: Gradients = [sum(each) for each in zip(*local, strict=True)]  # type: ignore[arg-type]
+            sums: Gradients = [sum(each) for each in zip(*local, strict=True)]
             return [sums] * self.ranks
         divisor = self.ranks if self.case.feature == "join" else None
         together = self.ranks if self.learning else len(local) if self.case.joins else self.together
@@ -272,4 +272,4 @@ def _mean(gradients: Sequence[Tensor | None], divisor: int | None = None) -> Ten
     """Return the sum through `divisor`, which is the number of ranks where None."""
     given = [gradient for gradient in gradients if gradient is not None]
     share = 1 / (divisor or len(gradients))
-    return sum(gradient * share for gradient in given) if given else None  # type: ignore[return-value]
+    return sum((gradient * share for gradient in given), torch.zeros_like(given[0])) if given else None

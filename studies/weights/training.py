@@ -167,7 +167,8 @@ class _Scheduled(_Run):
         return super().weights()
 
     def groups(self) -> list[tuple[int, ...]]:
-        return self.made.plan.groups()
+        groups: list[tuple[int, ...]] = self.made.plan.groups()
+        return groups
 
 
 class _Hooked(_Run):
@@ -183,7 +184,8 @@ class _Hooked(_Run):
         self.optimizer = OPTIMIZERS[case.optimizer](self.made.parameters())
 
     def groups(self) -> list[tuple[int, ...]]:
-        return self.made.reducer.plan.groups()
+        groups: list[tuple[int, ...]] = self.made.reducer.plan.groups()
+        return groups
 
 
 class _Sharded(_Run):
