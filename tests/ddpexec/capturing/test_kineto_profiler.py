@@ -161,5 +161,4 @@ def test_forward_needs_a_parameter_within_the_call_of_its_layer(tmp_path):
     for name, seconds in use.items():
         if name.startswith("layers"):
             mark = spans[name[: len("layers.0")]]
-            earliest, latest = np.median(mark[:, 0] - first[:, 1]), np.median(mark[:, 1] - first[:, 0])
-            assert earliest <= seconds - use["head.weight"] <= latest, name
+            assert min(mark[:, 0] - first[:, 1]) <= seconds <= max(mark[:, 1] - first[:, 0]), name

@@ -4,6 +4,7 @@ import contextlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,7 +28,10 @@ def joined(connection: Callable[[], Any]) -> Iterator[None]:
 
 def test_a_clock_of_this_machine_is_not_off() -> None:
     token = make_token()
-    assert abs(offset_to("127.0.0.1", serve_clock("127.0.0.1", token)[0], token)) < 2e-3
+    port, _ = serve_clock("127.0.0.1", token)
+    begin_s = time.perf_counter()
+    offset_s = offset_to("127.0.0.1", port, token)
+    assert abs(offset_s) < (time.perf_counter() - begin_s) / 2, "more than half of what an answer takes"
 
 
 def test_a_clock_is_told_to_nobody_without_the_token() -> None:
@@ -115,25 +119,32 @@ def pair(machines: tuple[int, int], store: Any) -> list[tuple[float | None, list
     return found
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each rank speak while the other still listens, however slow the machine."""
+    for wait in ("ALIGN_S", "PATIENCE_S", "LEAVE_S"):
+        monkeypatch.setattr(exchange, wait, 60.0)
+
+
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("machines", [(1, 1), (1, 2)])
 def test_ranks_find_the_first_ones_clock_and_tell_it_their_words(
     machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    begin_s = time.perf_counter()
     (first, heard), (second, own) = pair(machines, torch.distributed.HashStore())
+    took_s = time.perf_counter() - begin_s
     assert first == 0.0
     assert second is not None
-    assert second == 0.0 if machines == (1, 1) else 0.0 < abs(second) < 2e-3
+    assert second == 0.0 if machines == (1, 1) else 0.0 < abs(second) < took_s / 2
     assert heard == [(0, {"step_s": 0}, {1: {"step_s": 1}})]
     assert own == [(0, {"step_s": 1}, {})]
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("alone", [0, 1])
-def test_ranks_of_which_one_was_traced_alone_before_hear_each_other(
-    alone: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for wait in ("ALIGN_S", "PATIENCE_S", "LEAVE_S"):
-        monkeypatch.setattr(exchange, wait, 60.0)  # each speaks while the other listens, however slow the machine
+def test_ranks_of_which_one_was_traced_alone_before_hear_each_other(alone: int) -> None:
     store = torch.distributed.HashStore()
     with joined(lambda: store), mock.patch.object(exchange, "ALIGN_S", 0.1):
         before = Exchange(alone, 2, lambda *words: None)
