@@ -45,7 +45,12 @@ def find(kind: str, name: str) -> Path:
         return Path(name)
     index = _index(kind)
     if name not in index:
-        raise _missing_file(kind, name) if is_path(name) else UnknownNameError.among(kind, name, index)
+        if is_path(name):
+            raise _missing_file(kind, name)
+        for file in (name + ending for ending in (*_SUFFIXES[kind], *_ENDINGS.get(kind, ()))):
+            if os.path.isfile(file):
+                raise UnknownNameError(f"unknown {kind} {name!r}", remedy=f"did you mean {file}?")
+        raise UnknownNameError.among(kind, name, index)
     return index[name]
 
 

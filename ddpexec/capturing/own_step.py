@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 import torch
@@ -78,11 +79,23 @@ def factory(path: str) -> Factory:
         with name_errors(path):
             function = import_object(path)
     except (ImportError, AttributeError) as error:
-        remedy = "run from the folder its package is in, or install it"
-        raise InputError(f"{path!r} cannot be imported: {error}", place="--step", remedy=remedy) from error
+        raise InputError(
+            f"{path!r} cannot be imported: {error}", place="--step", remedy=_remedy(path, error)
+        ) from error
     if not callable(function):
         raise InputError(f"{path!r} is a {type(function).__name__}", place="--step", remedy="name a function")
     return function  # type: ignore[no-any-return]
+
+
+def _remedy(path: str, error: ImportError | AttributeError) -> str:
+    """Return what to do where `path` cannot be imported: mostly it names a file, or a function that is not there."""
+    module, _, name = path.partition(":")
+    if module.endswith(".py"):
+        return f"write {module.removesuffix('.py').removeprefix('./').replace('/', '.')}:{name}"
+    functions = [each for each, value in vars(getattr(error, "obj", object)).items() if callable(value)]
+    if near := get_close_matches(name, functions, n=1, cutoff=0.6):
+        return f"did you mean {module}:{near[0]}?"
+    return "run from the folder its package is in, or install it"
 
 
 def call_builder(function: Factory, path: str) -> OwnStep:

@@ -47,6 +47,19 @@ def test_a_path_without_a_file_is_said_to_be_missing(folders, name):
         shipped.find("workload", name)
 
 
+def test_a_name_whose_file_lies_here_gets_the_file(folders, tmp_path, monkeypatch):
+    for there in ("mine.json", "old.json.gz", "box.yml"):
+        (tmp_path / there).touch()
+    monkeypatch.chdir(tmp_path)
+    for kind, name, file in (
+        ("workload", "mine", "mine.json"),
+        ("workload", "old", "old.json.gz"),
+        ("topology", "box", "box.yml"),
+    ):
+        with pytest.raises(UnknownNameError, match=rf"^unknown {kind} '{name}'; did you mean {file}\?$"):
+            shipped.find(kind, name)
+
+
 @pytest.mark.parametrize("name", ["mine.jsn", "./mine.json.gs", "mein.json"])
 def test_a_path_without_a_file_gets_the_nearest_file_beside_it(folders, name, tmp_path, monkeypatch):
     for there in ("mine.json", "notes.txt", "mine.yaml"):

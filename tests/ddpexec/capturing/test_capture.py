@@ -88,7 +88,8 @@ def test_a_shipped_model_in_each_precision(precision):
         ("no_backward", WorkloadError, "iteration 0: no backward"),
         ("nothing", InputError, r"step: .*nothing returned NoneType; return \(module, step\)"),
         ("WIDTH", InputError, "is a int; name a function"),
-        ("absent", InputError, "cannot be imported: .*absent"),
+        ("absent", InputError, "cannot be imported: .*absent.*; run from the folder"),
+        ("no_backwards", InputError, f"cannot be imported: .*; did you mean {STEPS}:no_backward"),
     ],
 )
 def test_a_step_that_does_not_fit_is_named(function, error, message):
@@ -102,6 +103,8 @@ def test_other_bad_input():
         capture_step("train", QUICK)
     with pytest.raises(InputError, match="'no_such:train' cannot be imported"):
         capture_step("no_such:train", QUICK)
+    with pytest.raises(InputError, match=r"'my/model.py:train' cannot be imported: .*; write my.model:train"):
+        capture_step("my/model.py:train", QUICK)
     with pytest.raises(UnknownNameError, match="did you mean mlp"):
         capture_model("mpl", QUICK)
     with pytest.raises(InputError, match="precision: unknown precision 'int8'; use one of fp32"):

@@ -221,3 +221,9 @@ def test_a_malformed_document_is_read_or_refused_in_one_message(workload, data):
     target[key] = data.draw(json_values)
     with contextlib.suppress(WorkloadError):
         workload_from(document, "w.json")
+
+
+def test_a_program_given_as_a_workload_is_told_how_to_estimate_it(tmp_path):
+    (tmp_path / "mine.py").write_text("def train(): ...\n")
+    with pytest.raises(WorkloadError, match=r"mine.py: is a program, not a workload; .* --step mine:FUNCTION"):
+        load_workload(tmp_path / "mine.py")
