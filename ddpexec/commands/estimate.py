@@ -13,12 +13,14 @@ import typer
 
 from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import OnlyFields, expand
+from ddpsim.cli.progress import show, shown
 from ddpsim.errors import InputError
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.option import Section
 
 if TYPE_CHECKING:
     from ddpsim.workload import Workload
+    from ddpsim.workload.estimate import EstimateOptions
     from ddpsim.workload.gpus import AchievedGpu
 
 _SHIPPED_PRECISION = "fp32"
@@ -124,7 +126,7 @@ def estimate(
     if arguments.all_ + counted + (arguments.step is not None) != 1:
         remedy = "e.g. --model resnet50 --gpu A100, or --from capture.json --gpu A100"
         raise InputError("give one of --model, --step, --from and --all", place="estimate", remedy=remedy)
-    from ddpexec.capturing.estimate import carry_model, estimate_model, estimate_step, write_shipped
+    from ddpexec.capturing.estimate import carry_model, write_shipped
     from ddpsim.workload.anchors import TERM_SHARES, RooflineFactors, parse_anchor
     from ddpsim.workload.estimate import EstimateOptions
     from ddpsim.workload.files import load_workload
@@ -164,24 +166,10 @@ def estimate(
         accumulate=job.accumulate,
         without=tuple(arguments.without or ()),
     )
-    again = arguments.activation_checkpointing
     if arguments.step is not None:
         _check_alone("--step", ("sequence_length",), arguments, job)
-        size = arguments.batch_size
-        workload = estimate_step(
-            arguments.step,
-            whose,
-            arguments.precision,
-            batch_size=size,
-            options=options,
-            checkpointing=again,
-            note=_note,
-        )
-    else:
-        assert arguments.model is not None
-        length, precision = arguments.sequence_length, arguments.precision or _SHIPPED_PRECISION
-        name = arguments.model if length is None else f"{arguments.model}-s{length}"
-        workload = estimate_model(name, whose, precision, arguments.batch_size, options, checkpointing=again)
+    with shown(f"counting the operators of {arguments.step or arguments.model} ..."):
+        workload = _count(arguments, whose, options)
     if workload.provenance.get(COMPILED) is True:
         compiled_as = CompiledAs.of(workload.provenance)
         other = "compiled by torch.compile with another backend than inductor: priced operator by operator"
@@ -191,6 +179,27 @@ def estimate(
         _note(f"device time: {told}; waves and minimum are within the others, --without TERM leaves one out")
     _warn(workload)
     _deliver(add_jitter(workload, job.jitter), arguments.output)
+
+
+def _count(arguments: EstimateArguments, whose: AchievedGpu, options: EstimateOptions) -> Workload:
+    """Return the estimate of the step or model that was asked for."""
+    from ddpexec.capturing.estimate import estimate_model, estimate_step
+
+    again = arguments.activation_checkpointing
+    if arguments.step is not None:
+        return estimate_step(
+            arguments.step,
+            whose,
+            arguments.precision,
+            batch_size=arguments.batch_size,
+            options=options,
+            checkpointing=again,
+            note=_note,
+        )
+    assert arguments.model is not None
+    length, precision = arguments.sequence_length, arguments.precision or _SHIPPED_PRECISION
+    name = arguments.model if length is None else f"{arguments.model}-s{length}"
+    return estimate_model(name, whose, precision, arguments.batch_size, options, checkpointing=again)
 
 
 def _deliver(workload: Workload, output: Path) -> None:
@@ -203,6 +212,7 @@ def _deliver(workload: Workload, output: Path) -> None:
 
 
 def _note(message: str) -> None:
+    show("")
     print(f"note: {message}", file=sys.stderr)
 
 

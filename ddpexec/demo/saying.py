@@ -9,6 +9,7 @@ import sys
 import typer
 
 from ddpsim.cli.output import note, write
+from ddpsim.cli.progress import show
 
 
 def say(message: str) -> None:
@@ -18,9 +19,8 @@ def say(message: str) -> None:
 
 def progress(message: str) -> None:
     """Show `message` on one line of a terminal, or as a line of its own elsewhere."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{message}", end="", file=sys.stderr, flush=True)
-    elif message:
+    show(message)
+    if message and not sys.stderr.isatty():
         note(message)
 
 

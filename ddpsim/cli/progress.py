@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 REDRAW_S = 0.2
@@ -65,6 +66,23 @@ class Progress:
         if self._printed:
             print(f"{self.what}: {total} of {total}", file=sys.stderr, flush=True)
         self._drawn = self._printed = False
+
+
+@contextmanager
+def shown(message: str) -> Iterator[None]:
+    """Show what a command is at, where it cannot say how far, on one line of a terminal; elsewhere nothing."""
+    show(message)
+    try:
+        yield
+    finally:
+        show("")
+
+
+def show(message: str) -> None:
+    """Show `message` on one line of a terminal, in place of the one before."""
+    if sys.stderr.isatty():
+        _erase()
+        print(message, end="", file=sys.stderr, flush=True)
 
 
 def _erase() -> None:

@@ -10,6 +10,7 @@ from ddpsim.prediction.memory import Memory
 from ddpsim.topology.graph import Placement
 from ddpsim.units import format_bandwidth
 from ddpsim.workload import Workload
+from ddpsim.workload.anchors import MEASURED_ON
 from ddpsim.workload.fusing import CompiledAs
 from ddpsim.workload.replayed import was_compiled
 
@@ -59,6 +60,12 @@ def pace_notes(
     elif workload.timed:
         pace = workload.device
         yield f"{workload.name} keeps the pace of {pace} by layers that sleep, as `ddpexec run --workload` does"
+    if (other := workload.provenance.get(MEASURED_ON)) is not None:
+        yield (
+            f"the step that was measured on {other} says nothing of {workload.device_label}: {workload.name} is "
+            "estimated as if none had been; measure one there too, or take over its pace with `python -m ddpexec "
+            "estimate --pace-of`"
+        )
     if was_compiled(workload) and not options.compiled:
         yield (
             f"{workload.name} is compiled by torch.compile, which splits it at bucket bounds under DDP: predict with "

@@ -24,6 +24,9 @@ half of the published steps, each machine as one (`python -m studies.estimates.e
 lies beyond is asked about."""
 
 
+MEASURED_ON = "measured_on"
+"""Key of an estimate's provenance: the GPU whose step its user gave, where it is of another, whose pace that leaves
+open."""
 TERM_SHARES = "device_terms"
 """Key of an estimate's provenance: the share of the device's time that each term is, before any anchor."""
 

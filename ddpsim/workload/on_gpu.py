@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ddpsim.errors import WorkloadError
 from ddpsim.gpus.table import find_shipped_gpu
-from ddpsim.workload.anchors import RooflineFactors
+from ddpsim.workload.anchors import GIVEN, MEASURED_ON, RooflineFactors
 from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
 from ddpsim.workload.gpus import AchievedGpu, gpu_named, kind_of
 from ddpsim.workload.optimizers import OPTIMIZERS, Optimizer, optimizer_named
@@ -65,6 +65,8 @@ def estimate_on_gpu(
         optimizer=_optimizer(source), pace=pace, tensor_parallel=tensor_parallel, expert_parallel=expert_parallel
     )
     made = estimate(shape, target, wanted, options)
+    if not same_gpu and GIVEN in str(source.provenance.get("scaled_to")):
+        made = replace(made, provenance={**made.provenance, MEASURED_ON: kind_of(source.device)})
     return replace(made, sequence_length=source.sequence_length)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim.cli.progress import APART_S, Progress
+from ddpsim.cli.progress import APART_S, Progress, shown
 
 HERE = ("--topology", "loopback", "--gpus-per-node", "2")
 TABLE = "size_bytes,time_us\n1024,20\n65536,60\n1048576,900\n16777216,14000\n# ranks: 2\n"
@@ -109,6 +109,16 @@ def test_the_time_left_is_told_of_what_was_done_now(capsys: pytest.CaptureFixtur
     now[0] = 160.0
     show(5, 10)
     assert capsys.readouterr().err.splitlines() == ["predictions: 0 of 10", "predictions: 5 of 10, 10 s left"]
+
+
+@pytest.mark.parametrize(("terminal", "drawn"), [(True, "\r\x1b[Kcounting ...\r\x1b[K"), (False, "")])
+def test_what_is_under_way_is_shown_on_a_terminal_until_it_ends_or_fails(
+    terminal: bool, drawn: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    with pytest.raises(ValueError, match="bad"), shown("counting ..."):
+        raise ValueError("bad")
+    assert capsys.readouterr().err == drawn
 
 
 NAME = "a\x1b]0;title\x07\x1b[31m\x9bb\r\x7f\u202ec"

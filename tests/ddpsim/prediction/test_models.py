@@ -8,8 +8,8 @@ from ddpsim import Options, load_topology, load_workload, predict, save_workload
 from ddpsim.errors import InputError, UnknownNameError, WorkloadError
 from ddpsim.prediction.carry import carry_workload
 from ddpsim.prediction.models import Model
-from ddpsim.workload.anchors import RooflineFactors
-from ddpsim.workload.estimate import ModelShape, estimate
+from ddpsim.workload.anchors import Anchor, RooflineFactors
+from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
 from ddpsim.workload.gpus import gpu_named
 from ddpsim.workload.on_gpu import is_superseded
 
@@ -75,6 +75,21 @@ def test_a_measured_pace_is_kept_for_other_batches_of_its_own_gpu():
     doubled = Model.of("resnet50").on(V100S, 64)
     assert doubled.provenance["scale"] == scale
     assert doubled.forward.device_s[0] == pytest.approx(2 * source.forward.device_s[0], rel=0.02)
+
+
+def test_a_step_that_its_user_measured_elsewhere_is_said_to_be_left_out():
+    source = load_workload("resnet50@A100")
+    anchor = Anchor("step", 0.05)
+    paced = estimate(
+        ModelShape.of(source, source.operators),
+        gpu_named("A100").with_fitted(),
+        "fp32",
+        EstimateOptions(anchors=(anchor,)),
+    )
+    there = predict(paced, load_topology("dgx-h100"), band=False)
+    assert [note for note in there.notes if note.startswith("the step that was measured on A100 says nothing of H100")]
+    for other, machine in ((paced, A100S), (source, load_topology("dgx-h100")), (load_workload("resnet50"), A100S)):
+        assert not [note for note in predict(other, machine, band=False).notes if "was measured on" in note]
 
 
 def bare(tmp_path, **changes):
