@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from ddpsim.collectives.calibration import Calibration
 from ddpsim.jobs.simulated import Options
 from ddpsim.prediction.memory import Memory
 from ddpsim.topology.graph import Placement
@@ -39,6 +40,13 @@ def codec_notes(codec: str, ranks: int, plain_bytes: int, sent_bytes: int) -> It
             f"compression {codec} gathers what each rank has encoded: on {ranks} ranks {sent_bytes / plain_bytes:.2g} "
             f"times the bytes of an allreduce of plain gradients; {fewer}"
         )
+
+
+def calibration_notes(calibration: Calibration | None, machine: str) -> Iterator[str]:
+    """Yield a note where constants were fitted to tables of another machine."""
+    fitted_to = None if calibration is None else calibration.provenance.get("topology")
+    if fitted_to not in (None, machine):
+        yield f"the calibration was fitted to {fitted_to}: its constants are taken over to {machine}"
 
 
 def pace_notes(

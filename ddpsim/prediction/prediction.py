@@ -16,7 +16,7 @@ from ddpsim.jobs.graph_cuts import GraphCuts
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.stages import parts_of
 from ddpsim.prediction.memory import Memory
-from ddpsim.prediction.notes import codec_notes, pace_notes
+from ddpsim.prediction.notes import calibration_notes, codec_notes, pace_notes
 from ddpsim.prediction.path import CriticalPath
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
@@ -268,7 +268,8 @@ class Prediction:
             assumed=self.assumed,
         )
         cuts = self.graph_cuts
-        return (*self.codec_notes, *noted, *(() if cuts is None else [cuts.text(self.iteration_s)]))
+        taken_over = calibration_notes(self.calibration, self.placement.topology.name)
+        return (*self.codec_notes, *noted, *taken_over, *(() if cuts is None else [cuts.text(self.iteration_s)]))
 
     @property
     def graph_cuts(self) -> GraphCuts | None:

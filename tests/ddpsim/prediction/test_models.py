@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ddpsim import Options, load_topology, load_workload, predict, save_workload
+from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError, UnknownNameError, WorkloadError
 from ddpsim.prediction.carry import carry_workload
 from ddpsim.prediction.models import Model
@@ -90,6 +91,16 @@ def test_a_step_that_its_user_measured_elsewhere_is_said_to_be_left_out():
     assert [note for note in there.notes if note.startswith("the step that was measured on A100 says nothing of H100")]
     for other, machine in ((paced, A100S), (source, load_topology("dgx-h100")), (load_workload("resnet50"), A100S)):
         assert not [note for note in predict(other, machine, band=False).notes if "was measured on" in note]
+
+
+def test_a_calibration_of_another_machine_is_said_to_be_taken_over():
+    given = Calibration.priors("nccl")
+    given = replace(given, provenance={**given.provenance, "topology": "dgx-a100"})
+    note = "the calibration was fitted to dgx-a100: its constants are taken over to dgx-h100"
+    for machine, expected in (("dgx-h100", [note]), ("dgx-a100", [])):
+        found = predict("resnet50", load_topology(machine), calibration=given, band=False)
+        assert [each for each in found.notes if "calibration" in each] == expected
+    assert not [each for each in predict("resnet50", V100S, band=False).notes if "calibration" in each]
 
 
 def bare(tmp_path, **changes):
