@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest import mock
 
 from ddpsim.options.option import Section
 
@@ -77,9 +78,9 @@ def programs() -> dict[str, Callable[[list[str]], object]]:
 @functools.cache
 def help_of(program: str, *words: str) -> str:
     """Return what `program WORDS --help` prints."""
-    os.environ["COLUMNS"] = "80"
     text = io.StringIO()
-    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+    wide = mock.patch.dict(os.environ, COLUMNS="80")
+    with wide, contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
         programs()[program]([*words, "--help"])
     return text.getvalue().rstrip()
 
