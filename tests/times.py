@@ -1,9 +1,9 @@
 """How long `make test` takes, and whether it is green every time: `python -m tests.times`.
 
-Prints for each run how long it took, how many processor seconds, what pytest counted, and each test that failed or ran
-again; of a single run the twenty slowest tests. With `--by-test FILE` also the processor's seconds by file, and by test
-into FILE. Beside `--load N` processes that never rest. Ends with 1 where a run was not green, or a test ran again for
-another reason than an abort of torch's native code.
+Prints for each run how long it took, how many processor seconds, what pytest counted, and each test that failed, with
+what pytest says of it, or ran again; of a single run the twenty slowest tests. With `--by-test FILE` also the
+processor's seconds by file, and by test into FILE. Beside `--load N` processes that never rest. Ends with 1 where a run
+was not green, or a test ran again for another reason than an abort of torch's native code.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from tests.conftest import ABORTED, AGAIN
 PYTEST = "-m", "pytest", "tests", "-n", "2", "--dist=worksteal", "-r", "fE"
 SLOWEST = 20
 TOLD = re.compile(rf"^(FAILED|ERROR|{AGAIN}|left to|\d+ (passed|failed|error)).*", re.MULTILINE)
+FAILURES = re.compile(
+    r"^=+ (?:ERRORS|FAILURES) =+$.*?(?=^=+ (?:warnings|slowest|short test) )", re.MULTILINE | re.DOTALL
+)
 DONE = re.compile(r"\[ *(\d+)%\]$")
 TIMES = re.compile(r"^ *[\d.]+s (call|setup|teardown) .*|^ *[\d.]+ +[\d.]+ +\d+  .*", re.MULTILINE)
 
@@ -79,6 +82,8 @@ def main() -> int:
             print(f"run {number}: {words}, {time.monotonic() - begin_s:.0f} s, {spent_s:.0f} processor seconds")
             for told in TOLD.finditer(text):
                 print(f"    {told[0]}")
+            if failures := FAILURES.search(text):
+                print(failures[0])
             if given.repeat == 1:
                 print("\n".join(line[0] for line in TIMES.finditer(text)))
             sys.stdout.flush()
