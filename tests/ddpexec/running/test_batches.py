@@ -15,7 +15,6 @@ from ddpexec.running.settings import RunSettings
 from ddpsim.errors import InputError
 from ddpsim.options.input_stage import InputStage, input_stage
 from ddpsim.simulation import Options, simulate_local
-from ddpsim.trace.metrics import summarise
 from tests.ddpexec.running.runs import CPU, trained_run
 from tests.ddpexec.small import small_workload
 
@@ -51,13 +50,13 @@ def test_a_run_waits_for_its_batches_as_simulated() -> None:
     found = {}
     for name in ("none", "recorded", "load=100ms"):
         run = trained_run(RunSettings(iterations=5, local_iterations=3, input_stage=name), workload=recorded)
-        found[name] = summarise(run.trace()), run.local_s()
+        found[name] = run.trace().iterations, run.local_s()
     (plain, _), (loaded, loaded_alone_s), (asked, _) = found.values()
-    assert plain.parts.get("input_s") is None
+    assert {each.input_s for each in plain} == {None}
     [*_, simulated] = simulate_local(recorded, Options(input_stage="recorded"))
-    for summary in (loaded, asked):
-        assert summary.iteration_s > summary.parts["input_s"] >= simulated.input_s
-    assert loaded_alone_s > simulated.input_s
+    least_s = 0.999 * simulated.input_s
+    assert all(each.iteration_s > each.input_s >= least_s for each in (*loaded, *asked))
+    assert loaded_alone_s > least_s
 
 
 @pytest.mark.usefixtures("one_rank")
