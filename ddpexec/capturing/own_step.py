@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from torch import nn
@@ -92,7 +93,8 @@ def _remedy(path: str, error: ImportError | AttributeError) -> str:
     module, _, name = path.partition(":")
     if module.endswith(".py"):
         return f"write {module.removesuffix('.py').removeprefix('./').replace('/', '.')}:{name}"
-    functions = [each for each, value in vars(getattr(error, "obj", object)).items() if callable(value)]
+    found = getattr(error, "obj", None)
+    functions = [each for each in dir(found) if callable(getattr(found, each))] if isinstance(found, ModuleType) else []
     if near := get_close_matches(name, functions, n=1, cutoff=0.6):
         return f"did you mean {module}:{near[0]}?"
     return "run from the folder its package is in, or install it"

@@ -169,7 +169,7 @@ def estimate(
     if arguments.step is not None:
         _check_alone("--step", ("sequence_length",), arguments, job)
     with shown(f"counting the operators of {arguments.step or arguments.model} ..."):
-        workload = _count(arguments, whose, options)
+        workload = _make_estimate(arguments, whose, options)
     if workload.provenance.get(COMPILED) is True:
         compiled_as = CompiledAs.of(workload.provenance)
         other = "compiled by torch.compile with another backend than inductor: priced operator by operator"
@@ -181,7 +181,7 @@ def estimate(
     _deliver(add_jitter(workload, job.jitter), arguments.output)
 
 
-def _count(arguments: EstimateArguments, whose: AchievedGpu, options: EstimateOptions) -> Workload:
+def _make_estimate(arguments: EstimateArguments, whose: AchievedGpu, options: EstimateOptions) -> Workload:
     """Return the estimate of the step or model that was asked for."""
     from ddpexec.capturing.estimate import estimate_model, estimate_step
 
