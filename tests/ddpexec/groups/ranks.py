@@ -55,7 +55,7 @@ def outcomes(
     function: Callable[..., Any],
     *arguments: Any,
     timeout_s: float = 60,
-    group_timeout_s: float = 20,
+    group_timeout_s: float = 45,
     start: str = "fork",
     backend: str = "gloo",
 ) -> list[Outcome]:
