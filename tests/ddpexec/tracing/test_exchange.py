@@ -124,14 +124,14 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each rank speak while the other still listens, however slow the machine."""
     for wait in ("ALIGN_S", "PATIENCE_S", "LEAVE_S"):
         monkeypatch.setattr(exchange, wait, 60.0)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")  # without it rank 0 waits for rank 1 to say where it calls from
 
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("machines", [(1, 1), (1, 2)])
 def test_ranks_find_the_first_ones_clock_and_tell_it_their_words(
-    machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    machines: tuple[int, int],
 ) -> None:
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     begin_s = time.perf_counter()
     (first, heard), (second, own) = pair(machines, torch.distributed.HashStore())
     took_s = time.perf_counter() - begin_s
