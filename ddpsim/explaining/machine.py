@@ -24,6 +24,7 @@ from ddpsim.workload.gpus import kind_of
 _ASSUMED = {
     "A100": "dgx-a100", "A800": "dgx-a100", "V100": "dgx-1v", "H100": "dgx-h100", "H200": "hgx-h200",
     "B200": "dgx-b200", "L40S": "8xl40s-pcie", "RTX4090": "8xrtx4090", "RTXPRO6000": "8xrtxpro6000",
+    "T4": "g4dn.metal", "A10G": "g5.48xlarge", "L4": "g6.48xlarge",
     "MI250X": "mi250x-4", "MI300X": "mi300x-8", "MI325X": "mi325x-8", "MI355X": "mi355x-8",
 }  # fmt: skip
 """Shipped machines by their GPU, for a trace whose machine nobody names: its wires are then the trace's."""

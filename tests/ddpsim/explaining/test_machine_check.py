@@ -53,6 +53,14 @@ def test_a_machine_that_it_can_have_been_on_is_taken(topology, world_size, devic
     assert (machine.nodes, machine.gpus_per_node, machine.notes) == (*placed, ())
 
 
+@pytest.mark.parametrize(("device", "name"), [("T4", "g4dn.metal"), ("A10G", "g5.48xlarge"), ("L4", "g6.48xlarge")])
+def test_a_run_on_a_cloud_gpu_has_a_machine_that_is_assumed_where_none_is_given(device, name):
+    machine = machine_of(8, device, [], "nccl")
+    assert (machine.topology.name, machine.nodes, machine.gpus_per_node) == (name, 1, 8)
+    assert [gpu.model for gpu in machine.topology.groups[0].template.gpus] == [device] * 8
+    assert machine.assumed == f"no machine is given: {name} is assumed"
+
+
 def test_ranks_that_do_not_fill_nodes_are_placed_and_said_to_be():
     assert on("dgx-1v", 12).notes == ("12 ranks do not fill nodes of 8 of dgx-1v: 2 nodes of 6 ranks each are taken",)
 

@@ -44,6 +44,9 @@ def of(template: NodeTemplate, *, network: bool = True) -> dict[tuple[str, str],
         ("4xrtx4090", {HOST: 6}),  # nccl-tests#307's log: `via SHM/direct`
         ("8xl40s-pcie", {PCIE: 4, HOST: 24}),  # `nvidia-smi topo -m`: PIX in four pairs, NODE and SYS elsewhere
         ("ncv4-4", {NVLINK: 2, HOST: 4}),  # two bridged pairs: Azure's `nvidia-smi topo -m`
+        ("g4dn.12xlarge", {HOST: 6}),  # ray#15495's `nvidia-smi topo -m`: PHB between all
+        ("g5.48xlarge", {HOST: 28}),  # TensorRT-LLM#1034: no peer access
+        ("g6.48xlarge", {HOST: 28}),  # llm-d-infra#181: no peer access
     ],
 )
 def test_transports_inside_shipped_machines(machine: str, inside: dict[str, int]) -> None:
