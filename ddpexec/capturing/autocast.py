@@ -1,4 +1,4 @@
-"""CUDA's autocast for tensors without memory: what a step keeps alive under it is counted on any machine.
+"""CUDA's autocast on any machine: what a step keeps alive under it, and the 16-bit type that it would cast to there.
 
 Fake tensors of the processor take the processor's autocast. Its list of 16-bit operators is CUDA's; the operators that
 CUDA runs in fp32 (`aten/src/ATen/autocast_mode.h`, torch 2.13) are added to it here.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
@@ -26,6 +27,44 @@ prod.dim_int softmax.int log_softmax.int cumprod cumsum sum sum.dim_IntList
 _FP32 = tuple(_FP32_TEXT.split())
 
 _KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+
+
+_ON_GPUS = "_ddpexec_dtype_on_gpus"
+"""Where an autocast made within `watch_dtypes` keeps what it casts to on a GPU; None where it is off."""
+_NOT_IN_BACKWARD = -1
+"""torch's number of the running backward pass, where there is none."""
+
+
+@contextmanager
+def watch_dtypes() -> Iterator[set[torch.dtype]]:
+    """Yield a set that is filled with the types that a GPU would cast to in the autocasts that a step enters.
+
+    An autocast that names no type has the one of CUDA, float16, and not that of the processor the step is counted on,
+    as `torch.autocast(x.device.type)` there. One made before the context counts where it is CUDA's. Those that
+    backward enters, as checkpoints do with all that was set in forward, are no words of the user's.
+    """
+    plain, found = torch.autocast, set[torch.dtype]()
+    make, enter = plain.__init__, plain.__enter__
+
+    @wraps(make)
+    def made(
+        self: Any, device_type: str, dtype: torch.dtype | None = None, enabled: bool = True, *args: Any, **kwargs: Any
+    ) -> None:
+        make(self, device_type, dtype, enabled, *args, **kwargs)
+        setattr(self, _ON_GPUS, (dtype or torch.get_autocast_dtype("cuda")) if enabled else None)
+
+    @wraps(enter)
+    def entered(self: Any) -> Any:
+        cast_to = getattr(self, _ON_GPUS, self.fast_dtype if self.device == "cuda" else None)
+        if cast_to is not None and torch._C._current_graph_task_id() == _NOT_IN_BACKWARD:
+            found.add(cast_to)
+        return enter(self)  # type: ignore[no-untyped-call]
+
+    plain.__init__, plain.__enter__ = made, entered  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        plain.__init__, plain.__enter__ = make, enter  # type: ignore[method-assign]
 
 
 @contextmanager

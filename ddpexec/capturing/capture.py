@@ -144,6 +144,7 @@ class Capture:
             estimated=False,
             parameters=collect(self._module).policy,
             buffers=describe_buffers(self._module),
+            autocast_dtype=self._recorder.autocast_dtype,
             **fields,
             provenance={
                 "how": "measured: post-accumulate hooks, host clock" + how,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -121,9 +121,25 @@ def batch_size_of(inputs: Sequence[object]) -> int | None:
 def precision_of(parameters: Sequence[Tensor]) -> str:
     """Return the precision a step computes in, seen at the start of its forward: `fp32`, `tf32`, `bf16` or `amp`."""
     device = parameters[0].device
-    if any(map(torch.is_autocast_enabled, ("cpu", "cuda") if device.type == "meta" else (device.type,))):
+    if _autocasting_on(device):
         return "amp"
     if all(parameter.dtype == torch.bfloat16 for parameter in parameters):
         return "bf16"
     tf32 = device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32
     return "tf32" if tf32 else "fp32"
+
+
+def autocast_dtype_of(parameters: Sequence[Tensor]) -> str | None:
+    """Return the 16-bit type autocast casts to at the start of forward, as `Workload` has it; None where it is off."""
+    on = _autocasting_on(parameters[0].device)
+    return name_autocast_dtype(map(torch.get_autocast_dtype, on))
+
+
+def name_autocast_dtype(dtypes: Iterable[torch.dtype]) -> str | None:
+    """Return `bfloat16` where that is one of the types that a step's autocast casts to, as `Workload` has it."""
+    return "bfloat16" if torch.bfloat16 in dtypes else None
+
+
+def _autocasting_on(device: torch.device) -> list[str]:
+    """Return the kinds of devices of a step on `device` that autocast is on for."""
+    return list(filter(torch.is_autocast_enabled, ("cpu", "cuda") if device.type == "meta" else (device.type,)))

@@ -15,7 +15,7 @@ from ddpexec.capturing.device_pass import DevicePass
 from ddpexec.capturing.devices import CopiesBetween, DevicesStamps, check_devices
 from ddpexec.capturing.forward_calls import ForwardCalls
 from ddpexec.capturing.needs import StampedForward, forward_use_of
-from ddpexec.capturing.phases import Phases, batch_size_of, precision_of
+from ddpexec.capturing.phases import Phases, autocast_dtype_of, batch_size_of, precision_of
 from ddpexec.capturing.stamps import NANOSECOND, Stamp
 from ddpexec.ddp.parameters import collect
 from ddpsim.errors import WorkloadError
@@ -56,6 +56,7 @@ class Recorder:
         self.copies = CopiesBetween()
         self._stamps = DevicesStamps(self.devices) if len(self.devices) > 1 else None
         self.precision = "fp32"
+        self.autocast_dtype: str | None = None
         self.batch_size: int | None = None
         self._records: list[IterationStamps] = []
         self._current = IterationStamps()
@@ -180,6 +181,7 @@ class Recorder:
         """Stamp the start of forward."""
         if self.iterations == 0:
             self.precision, self.batch_size = precision_of(self._parameters), batch_size_of(inputs)
+            self.autocast_dtype = autocast_dtype_of(self._parameters)
         self._current.forward = self._stamp()
         self._current.calls = self._calls.begin(self._current.forward)
         self._mark("forward")

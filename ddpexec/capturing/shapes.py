@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddpexec.capturing.autocast import autocasting
+from ddpexec.capturing.autocast import autocasting, watch_dtypes
 from ddpexec.capturing.checkpointing import checkpoint_layers
 from ddpexec.capturing.counting import StepCounter, optimizer_name
 from ddpexec.capturing.fake import copy_as_fake, make_fakes
 from ddpexec.capturing.own_step import Factory, OwnStep, call_builder, factory
+from ddpexec.capturing.phases import name_autocast_dtype
 from ddpexec.models import build
 from ddpexec.models.training import TrainingModel
 from ddpsim.errors import InputError
@@ -115,7 +116,8 @@ def step_shape(
         WorkloadError: a step without exactly one forward and one backward, or without any gradient.
     """
     path = step if isinstance(step, str) else f"{step.__module__}:{getattr(step, '__qualname__', 'step')}"
-    function = factory(step) if isinstance(step, str) else step
+    with watch_dtypes():  # an autocast may be made where its module is imported
+        function = factory(step) if isinstance(step, str) else step
 
     def make() -> OwnStep:
         own = call_builder(function, path)
@@ -182,7 +184,7 @@ def module_shape(
 def _count_step(
     make: Callable[[], OwnStep], batch_size: int | None, *, real: bool, original: nn.Module | None = None
 ) -> OwnShape:
-    with _autocast_on_gpus() as wanted:
+    with _autocast_on_gpus() as wanted, watch_dtypes() as dtypes:
         own = make()
         for parameter in own.module.parameters():
             parameter.grad = None
@@ -195,6 +197,8 @@ def _count_step(
         raise InputError(what, place="batch_size", remedy=remedy)
     shape = counter.shape(own.name, size, f"as {own.path} makes it")
     precision = "amp" if wanted else counter.counted.precision
+    if precision == "amp":
+        shape = replace(shape, autocast_dtype=counter.counted.autocast_dtype or name_autocast_dtype(dtypes))
     return OwnShape(replace(shape, counted=REAL if real else FAKE), precision)
 
 

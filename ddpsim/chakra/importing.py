@@ -130,7 +130,7 @@ def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place
 
     uses = [each.use for each in steps if each.use is not None]
     threads = header.get("threads")
-    length, optimizer = header.get("sequence_length"), header.get("optimizer")
+    length, optimizer, cast = (header.get(key) for key in ("sequence_length", "optimizer", "autocast_dtype"))
     return Workload(
         name=str(header.get("workload", place)),
         device=device.removeprefix(_TIMED),
@@ -152,6 +152,7 @@ def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place
         timed=device.startswith(_TIMED),
         forward_use_s=median_use(uses) if uses else None,
         optimizer_kind=None if optimizer is None else str(optimizer),
+        autocast_dtype=None if cast is None else str(cast),
         sequence_length=None if length is None else int(length),
     )
 

@@ -78,6 +78,7 @@ def _header(run: JobRun, setting: RankConfiguration, rank: int) -> dict[str, Att
         "scheme": run.job.options.scheme,
         **({} if workload.threads is None else {"threads": workload.threads}),
         **({} if workload.optimizer_kind is None else {"optimizer": workload.optimizer_kind}),
+        **({} if workload.autocast_dtype is None else {"autocast_dtype": workload.autocast_dtype}),
         **({} if workload.sequence_length is None else {"sequence_length": workload.sequence_length}),
     }
 

@@ -10,7 +10,7 @@ import numpy as np
 from ddpsim.errors import WorkloadError
 from ddpsim.workload import Phase, Workload
 from ddpsim.workload.estimate import ModelShape, convert_to_run, estimate
-from ddpsim.workload.gpus import AchievedGpu, gpu_of
+from ddpsim.workload.gpus import AchievedGpu, check_peak, gpu_of
 from ddpsim.workload.iteration_profile import paces
 from ddpsim.workload.profile import Seconds
 from ddpsim.workload.replayed import was_compiled
@@ -56,7 +56,8 @@ def carry_workload(
         if shape is None:
             what = f"recorded on {source.device}, whose times say nothing of a GPU; the file has no operators"
             raise WorkloadError(what, place=source.name, remedy=_REMEDY)
-        made = estimate(replace(shape, compiled=was_compiled(source)), target, precision or source.precision)
+        shape = replace(shape, compiled=was_compiled(source), autocast_dtype=source.autocast_dtype)
+        made = estimate(shape, target, precision or source.precision)
         notes = [f"{source.name} was recorded on {source.device}: its operators are estimated on {target.name}"]
         if was_compiled(source) and shape.compiler is None:
             remedy = "estimate the compiled step itself for what fusing saves: `python -m ddpexec estimate --step ...`"
@@ -72,11 +73,8 @@ def carry_workload(
         remedy = "capture on a GPU that `--gpu` knows, or estimate the step: `python -m ddpexec estimate --model ...`"
         raise WorkloadError(f"{source.device} has no figures to carry from", place=source.name, remedy=remedy)
     for gpu in (known, target):
-        if source.precision not in gpu.peak_flops:
-            remedy = f"use a workload in {', '.join(target.peak_flops)}"
-            raise WorkloadError(
-                f"{gpu.name} has no figures for precision {source.precision!r}", place=source.name, remedy=remedy
-            )
+        remedy = f"use a workload in {', '.join(target.peak_flops)}"
+        check_peak(gpu, source.precision, source.autocast_dtype, source.name, remedy)
     here = known.with_fitted()
     factors, how, assumed = (
         _scale_by_operators(source, here, target, shape) if shape else _scale_by_share(source, here, target)

@@ -14,7 +14,7 @@ from ddpsim.topology.declared import Cluster
 from ddpsim.workload import Workload
 from ddpsim.workload.devices import check_devices_told
 from ddpsim.workload.files import RECORDED, locate_workload, read_workload, with_operators
-from ddpsim.workload.gpus import gpu_named, kind_of
+from ddpsim.workload.gpus import gpu_named, has_peak, kind_of
 
 Parts = tuple[int, int]
 """Ranks that share each layer, and ranks that have some of the experts each; one of them is 1."""
@@ -155,8 +155,10 @@ class Model:
         return not (is_superseded(self.source) and _is_shipped(self.source))
 
     def _is_estimable(self, gpu: str) -> bool:
-        spec = find_shipped_gpu(gpu)
-        return self.source.operators is not None and spec is not None and self.source.precision in spec.peaks
+        spec, source = find_shipped_gpu(gpu), self.source
+        if source.operators is None or spec is None:
+            return False
+        return has_peak(spec, source.precision, source.autocast_dtype)
 
 
 def _is_shipped(source: Workload) -> bool:

@@ -26,7 +26,7 @@ from ddpsim.workload.anchors import (
 )
 from ddpsim.workload.expert_parallel import ExpertStep, experts_on_ranks
 from ddpsim.workload.fusing import COMPILED_AS, INDUCTOR_GRAPHS, CompiledAs, fuse_operators
-from ddpsim.workload.gpus import AchievedGpu
+from ddpsim.workload.gpus import AchievedGpu, check_peak
 from ddpsim.workload.layer_messages import ExpertParallel, LayerMessage, TensorParallel, in_backward, in_forward
 from ddpsim.workload.operators import Activations, Operator, PhasesUnderAutocast, StepOperators
 from ddpsim.workload.optimizers import ADDITION, OPTIMIZERS, Optimizer, optimizer_of_kind
@@ -61,6 +61,7 @@ class ModelShape:
         compiled: whether torch.compile compiles the step; operators are counted as if it did not.
         compiler: of `fusing.COMPILERS`, by which a compiled step is priced; None is operator by operator.
         amp: the operators that autocast dispatches; None where it was not counted.
+        autocast_dtype: that the step's autocast casts to, as `Workload` has it.
     """
 
     name: str
@@ -78,6 +79,7 @@ class ModelShape:
     compiled: bool = False
     compiler: str | None = None
     amp: PhasesUnderAutocast | None = None
+    autocast_dtype: str | None = None
 
     @classmethod
     def of(cls, workload: Workload, operators: StepOperators) -> ModelShape:
@@ -100,6 +102,7 @@ class ModelShape:
             was_compiled(workload),
             None if compiled is None else compiled.compiler,
             operators.amp,
+            workload.autocast_dtype,
         )
 
     def operators(self, parameters: Sequence[Parameter]) -> StepOperators:
@@ -158,9 +161,7 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
     """
     options = options or EstimateOptions()
     optimizer, accumulate, without = options.optimizer, options.accumulate, options.without
-    if precision not in gpu.peak_flops:
-        remedy = f"use one of {', '.join(gpu.peak_flops)}"
-        raise WorkloadError(f"{gpu.name} has no figures for precision {precision!r}", place=shape.name, remedy=remedy)
+    check_peak(gpu, precision, shape.autocast_dtype, shape.name, f"use one of {', '.join(gpu.peak_flops)}")
     own = optimizer_of_kind(shape.optimizer_kind)
     used, targets = optimizer or OPTIMIZER, list(options.anchors)
     counted, shape, gpu = (
@@ -317,6 +318,7 @@ def _workload(
         forward_use_s=_forward_use(shape, timeline),
         activations_bytes=None if shape.activations is None else shape.activations.in_precision(precision),
         optimizer_kind=shape.optimizer_kind,
+        autocast_dtype=shape.autocast_dtype if precision == "amp" else None,
     )
 
 

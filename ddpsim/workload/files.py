@@ -24,7 +24,7 @@ _TIMED = "timed "
 """How the file marks a device whose pace layers that sleep keep."""
 _REMEDY = "make the file again with `python -m ddpexec capture` or `ddpsim workload import`"
 _PHASES = ("forward", "backward", "optimizer")
-_OPTIONAL = ("activations_bytes", "optimizer_kind")
+_OPTIONAL = ("activations_bytes", "optimizer_kind", "autocast_dtype")
 _AS_THEY_ARE = (
     "name", "precision", "batch_size", "threads", "estimated", "gradient_hook_s", "gradient_ready_s", "provenance",
     "arithmetic_share", "ranks", "sequence_length", *_OPTIONAL,

@@ -216,6 +216,40 @@ class AchievedGpu:
         return self.peak_flops[precision] * self.achieved.share(kind, precision)
 
 
+def has_peak(spec: GpuSpec, precision: str, autocast_dtype: str | None) -> bool:
+    """Return whether a GPU has the peaks that a step in `precision` needs.
+
+    Autocast to bfloat16 needs that of `bf16` too: a GPU whose matrix units take float16 alone emulates it without them.
+    """
+    return precision in spec.peaks and ("bf16" in spec.peaks or not _casts_to_bfloat16(precision, autocast_dtype))
+
+
+def check_peak(gpu: AchievedGpu, precision: str, autocast_dtype: str | None, place: str, remedy: str) -> None:
+    """Refuse a GPU that lacks a peak which a step needs; see `has_peak`.
+
+    Args:
+        gpu: what the step is to run on.
+        precision: of the step.
+        autocast_dtype: that its autocast casts to, as `Workload` has it.
+        place: what names the step in errors.
+        remedy: where it is the precision itself that the GPU lacks.
+
+    Raises:
+        WorkloadError: it lacks one.
+    """
+    if has_peak(gpu.spec, precision, autocast_dtype):
+        return
+    what = f"{gpu.name} has no figures for precision {precision!r}"
+    if precision in gpu.peak_flops:
+        what = f"{gpu.name} has no figures for precision 'bf16', to which the step's autocast casts"
+        remedy = "use torch.autocast(dtype=torch.float16) with a GradScaler there, or another GPU"
+    raise WorkloadError(what, place=place, remedy=remedy)
+
+
+def _casts_to_bfloat16(precision: str, autocast_dtype: str | None) -> bool:
+    return precision == "amp" and autocast_dtype == "bfloat16"
+
+
 class _GpuTable(Mapping[str, AchievedGpu]):
     """The shipped GPUs by name; each is read when it is asked for."""
 

@@ -181,6 +181,8 @@ class Workload:
             state and the batch; None where it is not known.
         optimizer_kind: the step's optimizer, as `ddpsim.workload.estimate.ModelShape` names it; None where it is not
             known.
+        autocast_dtype: of a step in `amp`, `bfloat16` where that is what autocast casts to; None is float16, or that it
+            is not known.
         operators: of the step, from which it is estimated on other GPUs and for other batches; None where they are not
             known.
         input_stage: how the recorded step's batches are loaded and copied; None where it is not known.
@@ -218,6 +220,7 @@ class Workload:
     forward_use_s: ForwardUse | None = None
     activations_bytes: int | None = None
     optimizer_kind: str | None = None
+    autocast_dtype: str | None = None
     operators: StepOperators | None = None
     input_stage: InputStage | None = None
     sequence_length: int | None = None

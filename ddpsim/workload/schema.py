@@ -320,6 +320,7 @@ class WorkloadFile(File):
     forward_use_s: ForwardUseEntry | None = None
     activations_bytes: Index | None = None
     optimizer_kind: Text | None = None
+    autocast_dtype: Literal["float16", "bfloat16"] | None = None
     operators: OperatorsEntry | None = None
     input_stage: InputStageEntry | None = None
     sequence_length: Count | None = None

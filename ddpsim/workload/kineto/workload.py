@@ -156,6 +156,7 @@ def workload_in(traced: DissectedTrace, shapes: Workload | None) -> Imported:
     file, steps, mapping = traced.file, traced.steps, traced.mapping
     recorded = [_record(step, traced.timeline) for step in steps]
     precision = _precision(traced, shapes)
+    autocast_dtype = _autocast_dtype(traced, shapes) if precision == "amp" else None
     batch_size = shapes.batch_size if shapes is not None else 1
     model = shapes.name.partition("@")[0] if shapes is not None else Path(file.place).name.partition(".")[0]
     hook, ready = (np.full((len(steps), len(mapping.parameters)), np.nan) for _ in range(2))
@@ -168,6 +169,7 @@ def workload_in(traced: DissectedTrace, shapes: Workload | None) -> Imported:
         name=f"{model}@{file.device.lower()}-{precision}-b{batch_size}",
         device=file.device,
         precision=precision,
+        autocast_dtype=autocast_dtype,
         batch_size=batch_size,
         threads=shapes.threads if shapes is not None and file.device == "cpu" else None,
         estimated=False,
@@ -249,8 +251,22 @@ def _precision(traced: DissectedTrace, shapes: Workload | None) -> str:
     if shapes is not None and not events.works:
         return shapes.precision
     names = {work.name for work in events.works}
-    marks = {"amp": ("bf16", "BFloat16", "c10::Half", "f16f16", "h884", "h1688", "h16816"), "tf32": ("tf32",)}
+    halves = ("c10::Half", "f16f16", "h884", "h1688", "h16816")
+    marks = {"amp": (*_BFLOAT16, *halves), "tf32": ("tf32",)}
     return next((p for p, words in marks.items() if any(w in name for name in names for w in words)), "fp32")
+
+
+_BFLOAT16 = ("bf16", "BFloat16")
+"""What names of kernels that take bfloat16 have."""
+
+
+def _autocast_dtype(traced: DissectedTrace, shapes: Workload | None) -> str | None:
+    """Return the type that a step under autocast casts to, as `Workload` has it, by its kernels but for NCCL's."""
+    works = traced.file.events.works
+    if not works:
+        return None if shapes is None else shapes.autocast_dtype
+    names = {work.name for work in works if not work.name.startswith("nccl")}
+    return "bfloat16" if any(word in name for name in names for word in _BFLOAT16) else None
 
 
 def _bound(workload: Workload) -> list[str]:

@@ -53,6 +53,13 @@ def test_a_step_of_one_clock_is_read_again(tmp_path, machine):
     assert again.iteration_s == pytest.approx(before.iteration_s, rel=0.005)
 
 
+def test_the_type_that_autocast_casts_to_is_read_again(tmp_path):
+    model = load_workload("resnet50@a100-amp-b32")
+    for dtype in ("bfloat16", None):
+        before = predicted(replace(model, autocast_dtype=dtype), keep_pace=True)
+        assert import_trace(written(before, tmp_path)[0]).workload.autocast_dtype == dtype
+
+
 def test_a_file_is_what_the_published_schema_says(tmp_path):
     prediction = predicted(load_workload("resnet50"), scheme="hsdp:8")
     files = written(prediction, tmp_path)

@@ -81,6 +81,7 @@ def workloads(draw):
         forward_use_s=draw(st.none() | st.just(ForwardUse(hook[0], ready[0]))),
         activations_bytes=draw(st.none() | st.integers(0, 1 << 40)),
         optimizer_kind=draw(st.none() | st.just("adamw-fused+clip")),
+        autocast_dtype=draw(st.none() | st.just("bfloat16")),
         operators=draw(st.none() | operators(count)),
     )
 

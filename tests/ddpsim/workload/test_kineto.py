@@ -140,6 +140,18 @@ def test_a_trace_that_holds_shapes_holds_types_too(folder):
     assert result.workload.precision == "fp32"
 
 
+@pytest.mark.parametrize(("kernel", "dtype"), [("ampere_bf16_s16816gemm", "bfloat16"), ("ampere_h16816gemm", None)])
+def test_the_type_that_autocast_casts_to_is_that_of_the_kernels(folder, kernel, dtype):
+    job = Job([10.0] * 4, recorded=True)
+    job.document()
+    for event in job.events:
+        event["name"] = event["name"].replace("wgrad", kernel)
+    path = folder / "trace.json"
+    path.write_text(json.dumps({"traceEvents": job.events}))
+    workload = import_trace(path, shapes(4)).workload
+    assert (workload.precision, workload.autocast_dtype) == ("amp", dtype)
+
+
 def test_what_does_not_fit_is_refused(folder):
     with pytest.raises(WorkloadError, match=r"shapes: net@cpu-fp32-b4 has 4 gradients an iteration, .* has 5"):
         imported(folder, Job([10.0] * 5), shapes(4))
