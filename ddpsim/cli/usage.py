@@ -8,7 +8,7 @@ from typing import Any, cast
 import typer
 
 from ddpsim.cli.flags import find_command, select_own_arguments
-from ddpsim.errors import InputError, shorten
+from ddpsim.errors import InputError, list_few, shorten
 
 INTERRUPTED = 130
 """Exit code of a command that SIGINT ends."""
@@ -73,10 +73,7 @@ def _describe_owners(flag: str, command: Any, program: str) -> str:
     owners = [f"`{path}`" for path in _find_owners(flag, command, program)]
     if not owners:
         return ""
-    named, left = owners[:_MOST_COMMANDS], len(owners) - _MOST_COMMANDS
-    parts = [*named, f"{left} more"] if left > 0 else named
-    listed = " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
-    return f", which {listed} {'has' if len(owners) == 1 else 'have'}"
+    return f", which {list_few(owners, _MOST_COMMANDS)} {'has' if len(owners) == 1 else 'have'}"
 
 
 def _find_owners(flag: str, command: Any, path: str) -> Iterator[str]:
