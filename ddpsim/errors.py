@@ -40,6 +40,16 @@ def shorten(text: str, most: int) -> str:
     return f"{text[: kept // 2]}{left_out}{text[len(text) - (kept - kept // 2) :]}"
 
 
+def list_few(names: Sequence[str], most: int) -> str:
+    """Return the first `most` of some names and how many more there are.
+
+    >>> list_few(["a", "b", "c", "d"], 2)
+    'a, b and 2 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
 def join_problems(problems: Sequence[str]) -> str:
     """Return the problems of one file as a message: alone on its line, several on a line each."""
     if len(problems) == 1:
@@ -100,8 +110,7 @@ class UnknownNameError(InputError):
         """
         names = sorted(known)
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        remedy = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(names[:_MOST_NAMES])}{more}"
+        remedy = f"did you mean {', '.join(near)}?" if near else f"known: {list_few(names, _MOST_NAMES)}"
         return cls(f"unknown {kind} {name!r}", place=place, remedy=remedy)
 
 

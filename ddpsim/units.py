@@ -27,6 +27,7 @@ _BANDWIDTH: dict[str, float] = {
     },
     **{f"{prefix}bps": factor / 8 for prefix, factor in {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}.items()},
     **{f"{prefix}bit": factor / 8 for prefix, factor in {"k": 1e3, "m": 1e6, "g": 1e9}.items()},
+    "GbE": 1e9 / 8,  # IEEE 802.3's names of Ethernet: 25GbE carries 25 Gb/s
 }
 _RANGES = {"time": (1e-15, 1e7), "bandwidth": (1.0, 1e18), "size": (1.0, 1e18), "peak": (1.0, 1e21)}
 """Smallest above zero and largest in the base unit: results of what lies beyond are no numbers any more."""
@@ -42,7 +43,7 @@ _NCCL_SUFFIX = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def parse_bandwidth(text: object, place: str | None = None) -> float:
-    """Return bytes per second for `50GB/s`, `400Gb/s`, `400Gbps` or `1gbit`; refuse zero, negatives, bare numbers."""
+    """Return bytes per second for `50GB/s`, `400Gb/s`, `25GbE` or `1gbit`; refuse zero, negatives, bare numbers."""
     return _parse(text, _BANDWIDTH, "bandwidth", "50GB/s, 400Gb/s or 1gbit", place, positive=True)
 
 

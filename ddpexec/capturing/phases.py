@@ -130,8 +130,12 @@ def precision_of(parameters: Sequence[Tensor]) -> str:
 
 
 def autocast_dtype_of(parameters: Sequence[Tensor]) -> str | None:
-    """Return the 16-bit type autocast casts to at the start of forward, as `Workload` has it; None where it is off."""
-    on = _autocasting_on(parameters[0].device)
+    """Return the 16-bit type that a GPU's autocast casts to at the start of forward, as `Workload` has it.
+
+    None where it is off, and on a processor: its own default is bfloat16, that of a GPU is float16, and which of them
+    the user stated cannot be told.
+    """
+    on = [kind for kind in _autocasting_on(parameters[0].device) if kind == "cuda"]
     return name_autocast_dtype(map(torch.get_autocast_dtype, on))
 
 

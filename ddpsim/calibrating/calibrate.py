@@ -21,13 +21,15 @@ from ddpsim.calibrating.samples import Sample, predict_times
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.nccl.versions import OLD
 from ddpsim.collectives.priors import PRIORS
-from ddpsim.errors import CalibrationError, UnknownNameError
+from ddpsim.errors import CalibrationError, UnknownNameError, list_few
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.measured import MeasuredTable
 from ddpsim.topology.graph import Topology
 
 _FOLDS = 4
 """Parts of the rows: what is fitted without one of them rests on three quarters of what the user gave."""
+_MOST_NAMES = 3
+"""Constants that a note names of those that kept their priors; chosen by hand, the report has all."""
 RANK_COUNTS, LARGEST_SIZES = "a rank count", "the largest sizes"
 """What held-out errors are of."""
 
@@ -383,7 +385,7 @@ def _notes(samples: Sequence[Sample], found: Fit) -> tuple[str, ...]:
         fixed = ", ".join(name for name in found.values if name not in found.undetermined) or "nothing"
         notes.append(f"{places[0]}: one row fixes {fixed} alone, and is no evidence of how well the constants predict")
     if found.undetermined:
-        notes.append(f"the rows do not determine {', '.join(found.undetermined)}: the priors stay")
+        notes.append(f"the rows do not determine {list_few(found.undetermined, _MOST_NAMES)}: the priors stay")
     if found.unused:
-        notes.append(f"no row depends on {', '.join(found.unused)}: the priors stay")
+        notes.append(f"no row depends on {list_few(found.unused, _MOST_NAMES)}: the priors stay")
     return tuple(notes)

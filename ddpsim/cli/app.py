@@ -165,7 +165,7 @@ def command_name(arguments: Sequence[str]) -> str:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; the modules of the others stay unread."""
-    return carry_out(command_for(command_name(arguments)), arguments, "ddpsim")
+    return carry_out(command_for(command_name(arguments)), arguments, "ddpsim", whole=whole_command)
 
 
 def print_error(message: str, error: InputError | None) -> None:
@@ -177,19 +177,34 @@ Say = Callable[[str, InputError | None], None]
 """How a program tells of bad input: `print_error`, or what lets one of several processes speak."""
 
 
-def carry_out(command: Any, arguments: Sequence[str], program: str, say: Say = print_error) -> int:
-    """Run click's `command` and return its exit code; bad input is one message on standard error, and 2."""
+def carry_out(
+    command: Any,
+    arguments: Sequence[str],
+    program: str,
+    say: Say = print_error,
+    *,
+    whole: Callable[[], Any] | None = None,
+) -> int:
+    """Run click's `command` and return its exit code; bad input is one message on standard error, and 2.
+
+    Args:
+        command: of the program.
+        arguments: of the program.
+        program: its name.
+        say: tells of bad input.
+        whole: makes the program's command with all of its commands, where `command` only lists the others.
+    """
     interrupts = Interrupts()
     try:
         with interrupts.note_interrupts():
-            return _carry_out(command, arguments, program, say)
+            return _carry_out(command, arguments, program, say, whole or (lambda: command))
     except BaseException:
         if not interrupts.came:
             raise
         return _interrupted()
 
 
-def _carry_out(command: Any, arguments: Sequence[str], program: str, say: Say) -> int:
+def _carry_out(command: Any, arguments: Sequence[str], program: str, say: Say, whole_command: Callable[[], Any]) -> int:
     try:
         with guard_streams():
             refuse_repeated(command, arguments)
@@ -200,7 +215,7 @@ def _carry_out(command: Any, arguments: Sequence[str], program: str, say: Say) -
     except (typer.Abort, KeyboardInterrupt):
         return _interrupted()
     except USAGE_ERROR as error:
-        say(usage_message(error, arguments, program), None)
+        say(usage_message(error, arguments, program, whole_command), None)
         return 2
     return code if isinstance(code, int) else 0
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 
 from ddpsim.cli.destination import STANDARD_OUTPUT
 from ddpsim.cli.expand import expand
+from ddpsim.cli.flags import flags_of, told_in_flags
 from ddpsim.cli.output import Output, note
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
 from ddpsim.errors import InputError
@@ -66,19 +68,28 @@ def explain(
             None if arguments.against is None else explained(arguments.against, shapes=shapes, crew=crew, predict=False)
         )
     since = None if then is None else beside(found, then)
-    for line in found.notes:
-        if found.unpredicted is None or not line.endswith(found.unpredicted):  # the text has it
+    shown = replace(found, notes=tuple(_write_unpredicted(line, flags_of(context.command)) for line in found.notes))
+    for line in shown.notes:
+        if shown.unpredicted is None or not line.endswith(shown.unpredicted):  # the text has it
             note(f"note: {line}")
     for line in () if then is None else then.notes:
         note(f"note: {arguments.against}: {line}")
     name = Path(arguments.traces).name or arguments.traces
     deliver_report(
         arguments.report,
-        lambda pages: pages.explain_report(found, title=name, command=command_line(context), since=since),
+        lambda pages: pages.explain_report(shown, title=name, command=command_line(context), since=since),
     )
     document = {**found.document(), "against": None if since is None else since.document()}
-    said = (lambda: text(found)) if since is None else (lambda: f"{changes(since)}\n\n{text(found)}")
+    said = (lambda: text(shown)) if since is None else (lambda: f"{changes(since)}\n\n{text(shown)}")
     output.emit(document, said, aside=arguments.report == STANDARD_OUTPUT)
+
+
+def _write_unpredicted(line: str, flags: Mapping[str, str]) -> str:
+    """Return a note with the options in it as flags, where it says why there is no prediction."""
+    from ddpsim.explaining.seen import UNPREDICTED
+
+    before, mark, why = line.partition(UNPREDICTED)
+    return f"{before}{mark}{told_in_flags(why, flags)}" if mark else line
 
 
 def _print_tuned(folder: str, output: Output, *, refused: bool) -> None:

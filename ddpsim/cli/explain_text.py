@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddpsim.cli.output import first_rows
 from ddpsim.explaining.against import RunComparison
 from ddpsim.explaining.explanation import Explanation
-from ddpsim.explaining.tables import CHANGES, COLLECTIVES, MOVED, PARTS, RANKS
+from ddpsim.explaining.tables import CHANGES, COLLECTIVES, MOVED, PARTS, RANKS, describe_collective_times
 from ddpsim.prediction.path import format_helps_most
 from ddpsim.tables import break_line
 from ddpsim.units import format_count, format_time
@@ -66,7 +66,8 @@ def _format_rank(found: Explanation) -> str:
     if found.late_untold is not None:
         lines.insert(0, found.late_untold)
     elif found.late is None and found.link is None and len(found.ranks.ranks) > 1:
-        lines.insert(0, "none of the traced ranks is late" if found.ranks.missing else "no rank is late")
+        nobody = "none of the traced ranks is late" if found.ranks.missing else "no rank is late"
+        lines.insert(0, break_line(f"{nobody}: {found.late_unsure}" if found.late_unsure else nobody))
     return "\n".join(lines)
 
 
@@ -91,7 +92,8 @@ def _collectives(found: Explanation) -> str:
     if not found.splits:
         return ""
     several = len(found.ranks.ranks) > 1
-    lines = [first_rows(found.tables()[COLLECTIVES], _SHOWN)]
+    times = describe_collective_times(found.traced.rank, several=several)
+    lines = [break_line(f"collectives, ms: {times}"), first_rows(found.tables()[COLLECTIVES], _SHOWN)]
     if several and any(split.bound for split in found.splits):
         lines.append("no last rank: not all ranks take part; as of one rank, waiting is the least, wire the most")
     if not several:

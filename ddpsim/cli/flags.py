@@ -49,6 +49,15 @@ def error_in_flags(error: InputError, flags: Mapping[str, str]) -> str:
     return str(InputError(write_as_flags(error.message, flags), place=place, remedy=remedy))
 
 
+def told_in_flags(told: str, flags: Mapping[str, str]) -> str:
+    """Return an error that was told as text, its place first, as `error_in_flags` does.
+
+    >>> told_in_flags("shapes: no step; give e.g. `shapes=resnet50`", {"shapes": "--shapes"})
+    '--shapes: no step; give e.g. --shapes resnet50'
+    """
+    return write_as_flags(_place(told, flags), flags)
+
+
 def _place(place: str, flags: Mapping[str, str]) -> str:
     """Return `place` with its option as a flag: the first word, or the last after what it is of.
 

@@ -10,7 +10,7 @@ import typer
 from ddpsim.errors import InputError
 from ddpsim.jobs.job import Job
 from ddpsim.options.option import Section
-from ddpsim.options.text import numbers
+from ddpsim.options.text import caps
 
 if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
@@ -70,7 +70,7 @@ def parse_swept_caps(text: str | None, job: Job) -> list[BucketCaps] | None:
         return None
     if job.caps.bucket_cap_mb_list is not None:
         raise InputError("`bucket_cap_mb` and `bucket_cap_mb_list` are both given", remedy="keep one")
-    return [replace(job.caps, bucket_cap_mb=cap) for cap in numbers(text, "bucket_cap_mb")]
+    return [replace(job.caps, bucket_cap_mb=cap) for cap in caps(text, "bucket_cap_mb", "1,5,25")]
 
 
 def refuse_beside_plan(plan: str | None, job: Job, bucket_cap_mb: str | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddpsim.cli.output import table
+from ddpsim.errors import list_few
 from ddpsim.tables import break_line
 
 if TYPE_CHECKING:
@@ -38,6 +39,4 @@ def transports_text(paths: ChosenPaths) -> str:
 
 
 def _pairs(group: list[PairTransport]) -> str:
-    names = [f"{pair.first} - {pair.second}" for pair in group]
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"
+    return list_few([f"{pair.first} - {pair.second}" for pair in group], _SHOWN)

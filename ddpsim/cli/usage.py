@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import typer
 
 from ddpsim.cli.flags import find_command, select_own_arguments
-from ddpsim.errors import InputError, shorten
+from ddpsim.errors import InputError, list_few, shorten
 
 INTERRUPTED = 130
 """Exit code of a command that SIGINT ends."""
@@ -16,16 +16,30 @@ USAGE_ERROR = cast(type[Exception], typer.BadParameter.__mro__[2])
 """What every usage error derives from; typer carries click inside and does not export it."""
 _LONGEST = 800
 """Characters of a message, whatever was given."""
+_MOST_COMMANDS = 3
+"""Commands that are named of those that have an option; chosen by hand, so that the line stays one."""
 
 
-def usage_message(error: BaseException, arguments: Sequence[str], program: str) -> str:
-    """Return `error` as one line to print; the help where a command was called without anything."""
+def usage_message(
+    error: BaseException, arguments: Sequence[str], program: str, whole_command: Callable[[], Any]
+) -> str:
+    """Return `error` as one line to print; the help where a command was called without anything.
+
+    Args:
+        error: of the parser.
+        arguments: of the program.
+        program: its name.
+        whole_command: makes the command of the whole program, in which an option is looked for that the called one
+            does not have.
+    """
     message = getattr(error, "format_message", lambda: str(error))()
     if type(error).__name__ == "NoArgsIsHelpError":
         return str(message)
     context = getattr(error, "ctx", None)
     path = context.command_path if context else program
     said = shorten(f"{message.rstrip('.')}{_find_given_value(error, arguments)}", _LONGEST)
+    if type(error).__name__ == "NoSuchOption":
+        said += _describe_owners(getattr(error, "option_name", ""), whole_command(), program)
     return f"error: {said}; see `{path} --help`"
 
 
@@ -52,3 +66,19 @@ def _find_given_value(error: BaseException, arguments: Sequence[str]) -> str:
         if name.replace("_", "-") in options and (equals or number + 1 < len(arguments)):
             return f", got {value if equals else arguments[number + 1]!r}"
     return ""
+
+
+def _describe_owners(flag: str, command: Any, program: str) -> str:
+    """Return which commands have the option that another was given; the empty string where none has."""
+    owners = [f"`{path}`" for path in _find_owners(flag, command, program)]
+    if not owners:
+        return ""
+    return f", which {list_few(owners, _MOST_COMMANDS)} {'has' if len(owners) == 1 else 'have'}"
+
+
+def _find_owners(flag: str, command: Any, path: str) -> Iterator[str]:
+    """Yield the commands that declare the option `flag`: `command`, called as `path`, and those below it."""
+    if any(flag in param.opts for param in command.params):
+        yield path
+    for name, below in getattr(command, "commands", {}).items():
+        yield from _find_owners(flag, below, f"{path} {name}")

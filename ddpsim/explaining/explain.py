@@ -15,7 +15,7 @@ from ddpsim.explaining.explanation import Explanation, TracedStep
 from ddpsim.explaining.files import Ranks, read_ranks
 from ddpsim.explaining.foretold import PredictedBreakdown, foretell
 from ddpsim.explaining.given import RunFacts
-from ddpsim.explaining.late import excess_s, explain_unknown, late_rank
+from ddpsim.explaining.late import excess_s, explain_unknown, explain_unsure, late_rank
 from ddpsim.explaining.links import find_slow_link
 from ddpsim.explaining.machine import TracedMachine, machine_of
 from ddpsim.explaining.machine_check import count_node_gpus
@@ -83,6 +83,7 @@ def explain(
         notes=tuple(notes),
         buckets="" if basis is None else bucket_origin(basis),
         late_untold=explain_unknown(seen),
+        late_unsure=None if late is not None else explain_unsure(seen),
     )
     return advice_of(found)
 

@@ -63,6 +63,7 @@ class Explanation:
         notes: what a reader must know.
         buckets: what the traced buckets are among torch's.
         late_untold: why nobody can say whether a rank is late; None where one can.
+        late_unsure: the largest excess of a phase that names no rank as late, and why; None where there is none.
     """
 
     ranks: Ranks
@@ -80,6 +81,7 @@ class Explanation:
     notes: tuple[str, ...]
     buckets: str = field(default="")
     late_untold: str | None = None
+    late_unsure: str | None = None
 
     @property
     def bound(self) -> Bound:
@@ -110,6 +112,7 @@ class Explanation:
             "late_rank": None if self.late is None else self.late.document(),
             "unpredicted": self.unpredicted,
             "late_untold": self.late_untold,
+            "late_unsure": self.late_unsure,
             "slow_link": None if self.link is None else self.link.document(),
             "bound": self.bound,
             "shares": asdict(self.shares),

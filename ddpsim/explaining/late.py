@@ -21,7 +21,7 @@ SHARE = 0.015
 STEADY = 0.75
 """Share of the steps in which the rank must be behind the others' median: one step's hiccup names nobody."""
 SURE = 4.0
-"""Standard errors of the median excess that it must exceed; likewise."""
+"""Standard errors of the median excess that it must exceed, "four" in words; likewise."""
 _MAD = 1.4826
 """Standard deviations of a normal distribution in its median absolute deviation."""
 _MEDIANS = 1.2533
@@ -95,6 +95,25 @@ def excess_s(ranks: Sequence[SeenRank]) -> dict[int, dict[str, float]]:
     return {rank: {phase: median(_excesses(rank, steps, _own(phase))) for phase in PHASES} for rank in sorted(steps[0])}
 
 
+def explain_unsure(ranks: Sequence[SeenRank]) -> str | None:
+    """Return the largest excess of a phase, and why it names nobody as late.
+
+    None where it is below `SHARE` of the step or names somebody, and where too few steps were seen.
+    """
+    steps = _common(ranks)
+    if len(ranks) < 2 or len(steps) < FEWEST:
+        return None
+    step_s = median(step.step_s for row in steps for step in row.values())
+    each = {(rank, phase): _excesses(rank, steps, _own(phase)) for rank in sorted(steps[0]) for phase in PHASES}
+    rank, phase = max(each, key=lambda which: median(each[which]))
+    if (seconds := median(each[rank, phase])) < SHARE * step_s:
+        return None
+    why = _explain_chance(each[rank, phase])
+    if why is None and median(_excesses(rank, steps, _total)) < (least_s := SHARE * step_s / 2):
+        why = f"less than {format_time(least_s)} in all phases together"
+    return why and f"rank {rank} takes {format_time(seconds)} more in {phase} (median of {len(steps)} steps), but {why}"
+
+
 Row = Mapping[int, SeenStep]
 
 
@@ -133,9 +152,18 @@ def _late_rank(rank: int, steps: Sequence[Row], step_s: float) -> LateRank | Non
 
 
 def _is_told(excesses: Sequence[float], step_s: float) -> bool:
-    middle = median(excesses)
-    steady = sum(each > 0 for each in excesses) >= STEADY * len(excesses)
-    return middle >= SHARE * step_s and middle >= SURE * standard_error(excesses) and steady
+    return median(excesses) >= SHARE * step_s and _explain_chance(excesses) is None
+
+
+def _explain_chance(excesses: Sequence[float]) -> str | None:
+    """Return why the median of the excesses of some steps may be chance; None where it is not."""
+    behind = sum(each > 0 for each in excesses)
+    if behind < STEADY * len(excesses):
+        return f"in {behind} of {len(excesses)} only"
+    least_s = SURE * standard_error(excesses)
+    if median(excesses) < least_s:
+        return f"steps differ too much to be sure: four standard errors are {format_time(least_s)}"
+    return None
 
 
 def standard_error(values: Sequence[float]) -> float:

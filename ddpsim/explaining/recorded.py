@@ -55,7 +55,7 @@ def _basis(seen: SeenRank, trace: Trace, rank: int, shapes: Workload | None) -> 
     """
     if shapes is None:
         what = "a recorded run holds no step without DDP"
-        raise WorkloadError(what, place="shapes", remedy="give the workload that it ran")
+        raise WorkloadError(what, place="shapes", remedy="give the workload that it ran, e.g. `shapes=resnet50`")
     for name, usual in _ALSO.items():
         if seen.options.get(name, usual) != usual:
             what = f"the run has {name}={seen.options[name]}"

@@ -9,6 +9,18 @@ CHANGES, MOVED = "What changed", "Collectives, then and now"
 """Titles of tables."""
 
 
+def describe_collective_times(rank: int, *, several: bool) -> str:
+    """Return what the times of the table of collectives are of.
+
+    Args:
+        rank: whose moments are shown.
+        several: whether more than one rank was traced.
+    """
+    moments = f"ready (launched, and all before it done), started and finished are rank {rank}'s, from its step's start"
+    split = "; waiting is the ranks' mean until the last has come, where the wire begins" if several else ""
+    return f"{moments}{split}; each is the median over steps by itself, so that they need not add up"
+
+
 def part_name(part: str) -> str:
     """Return what a part of a step is called."""
     names = {**PART_NAMES, "input_s": "input, loop"}

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from ddpsim.errors import InputError
 
+_CAPS_UNIT = "MiB"
+"""What a bucket cap is a number of, as torch counts `bucket_cap_mb`."""
 
-def numbers(text: str, name: str, example: str = "1,5,25") -> list[float]:
+
+def numbers(text: str, name: str, example: str = "1,5,25", unit: str = "") -> list[float]:
     """Return the numbers of a comma-separated list.
+
+    Args:
+        text: the list.
+        name: of the option.
+        example: of a list, for errors.
+        unit: in which the option counts; a number may say it.
 
     Raises:
         InputError: where one is not a finite number; the option, the value and an example are named.
@@ -14,22 +23,23 @@ def numbers(text: str, name: str, example: str = "1,5,25") -> list[float]:
     found = []
     for item in text.split(","):
         try:
-            value = float(item)
+            value = float(item.strip().removesuffix(unit))
         except ValueError:
             value = float("nan")
         if not abs(value) < float("inf"):
-            raise InputError(f"{item!r} is not a number", place=name, remedy=f"write e.g. `{name}={example}`")
+            what = f"{item!r} is not a number{unit and f' of {unit}'}"
+            raise InputError(what, place=name, remedy=f"write e.g. `{name}={example}`")
         found.append(value)
     return found
 
 
-def parse_one_number(text: str, name: str, example: str) -> float:
-    """Return one number.
+def parse_one_number(text: str, name: str, example: str, unit: str = "") -> float:
+    """Return one number, as `numbers` does.
 
     Raises:
         InputError: where `text` is no number, or several.
     """
-    found = numbers(text, name, example)
+    found = numbers(text, name, example, unit)
     if len(found) != 1:
         raise InputError(f"{text!r} is not one number", place=name, remedy=f"write e.g. `{name}={example}`")
     return found[0]
@@ -63,12 +73,12 @@ def indices(text: str, name: str, example: str) -> list[int]:
 
 def cap(text: str, name: str) -> float:
     """Return the one bucket cap in `text`, as `parse_one_number` does."""
-    return parse_one_number(text, name, {"bucket_cap_mb": "25"}.get(name, "1"))
+    return parse_one_number(text, name, {"bucket_cap_mb": "25"}.get(name, "1"), _CAPS_UNIT)
 
 
-def caps(text: str, name: str) -> tuple[float, ...]:
+def caps(text: str, name: str, example: str = "1,25") -> tuple[float, ...]:
     """Return the bucket caps in `text`, as `numbers` does."""
-    return tuple(numbers(text, name, "1,25"))
+    return tuple(numbers(text, name, example, _CAPS_UNIT))
 
 
 def factors(items: list[str], name: str) -> dict[int, float]:

@@ -11,7 +11,7 @@ from ddpsim.explaining.against import RunComparison
 from ddpsim.explaining.explanation import Explanation
 from ddpsim.explaining.seen import SeenRank
 from ddpsim.explaining.splits import MedianSplit
-from ddpsim.explaining.tables import CHANGES, COLLECTIVES, PARTS, RANKS
+from ddpsim.explaining.tables import CHANGES, COLLECTIVES, PARTS, RANKS, describe_collective_times
 from ddpsim.report.assumptions import doubt_tables
 from ddpsim.report.model import BarChart, Report, StepsChart, Table, TimelineChart
 from ddpsim.report.rows import MOST_ROWS, PART_NAMES
@@ -115,7 +115,8 @@ def _format_rank(found: Explanation) -> str:
     if found.late_untold is not None:
         said.append(f"{found.late_untold[:1].upper()}{found.late_untold[1:]}.")
     elif not said:
-        none = "None of the traced ranks is late." if found.ranks.missing else "No rank is late."
+        none = "None of the traced ranks is late" if found.ranks.missing else "No rank is late"
+        none = f"{none}: {found.late_unsure}." if found.late_unsure else f"{none}."
         said.append(none if len(found.ranks.ranks) > 1 else "One rank alone is traced: none can be late.")
     if found.ranks.missing:
         said.append(f"{format_count(len(found.ranks.missing), 'rank')} of {found.ranks.world_size} left no trace.")
@@ -164,8 +165,9 @@ def _collectives(found: Explanation) -> tuple[Table, ...]:
     if not found.splits:
         return ()
     bound = "One rank alone: waiting is the least and the wire the most that they may be."
-    whole = "Waiting is the ranks' mean until the last of them has come; the wire begins there."
-    note = bound if all(split.bound for split in found.splits) else whole
+    several = not all(split.bound for split in found.splits)
+    times = describe_collective_times(found.traced.rank, several=several)
+    note = f"{'' if several else f'{bound} '}{times[:1].upper()}{times[1:]}."
     said = f"{note} {found.buckets[:1].upper()}{found.buckets[1:]}." if found.buckets else note
     return (Table(COLLECTIVES, found.tables()[COLLECTIVES].first(MOST_ROWS), said),)
 

@@ -17,6 +17,7 @@ Refusal = Callable[..., str]
         (["run", "--wrong"], ["--wrong", "python -m ddpexec run --help"]),
         (["run", "--out", "x", "--iterations", "abc"], ["--iterations", "abc"]),
         (["run"], ["--out", "python -m ddpexec run --help"]),
+        (["run", "--gpu", "H100"], ["--gpu", "which `python -m ddpexec estimate` has; "]),
         (["runn"], ["'runn'", "python -m ddpexec --help"]),
     ],
 )

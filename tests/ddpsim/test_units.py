@@ -19,6 +19,7 @@ from ddpsim.errors import UnitError
         ("400Gb/s", 50e9),
         ("400Gbps", 50e9),
         ("1gbit", 125e6),
+        ("25GbE", 3.125e9),
         ("100mbit", 12.5e6),
         ("12.5 GiB/s", 12.5 * 2**30),
         ("1e3 MB/s", 1e9),

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ddpexec.capturing.capture import CaptureSettings, capture_model, capture_step
+from ddpexec.capturing.capture import CaptureSettings, capture_model
 from ddpexec.capturing.estimate import carry_model, estimate_model, estimate_module, estimate_step
+from ddpexec.capturing.phases import autocast_dtype_of
 from ddpexec.capturing.shapes import REAL, step_shape
 from ddpsim import load_topology
 from ddpsim.errors import InputError, WorkloadError
@@ -218,11 +219,25 @@ def test_the_pace_of_another_estimate_does_not_hide_it():
         estimate_step(own_steps.autocast, "V100", options=options)
 
 
+@pytest.mark.parametrize("dtype", [BFLOAT16, torch.float16])
+def test_a_step_recorded_on_a_gpu_says_what_was_cast_to(dtype: torch.dtype) -> None:
+    parameters = [torch.nn.Parameter(torch.empty(2, device="meta"))]
+    casting, to = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", dtype)
+    try:
+        assert autocast_dtype_of(parameters) == ("bfloat16" if dtype is BFLOAT16 else None)
+    finally:
+        torch.set_autocast_enabled("cuda", casting)
+        torch.set_autocast_dtype("cuda", to)
+    assert autocast_dtype_of(parameters) is None
+
+
 def test_a_recorded_step_says_it_and_is_not_carried_where_it_cannot_be_priced():
-    captured = capture_step("tests.ddpexec.capturing.own_steps:autocast", QUICK)
-    assert (captured.precision, captured.autocast_dtype) == ("amp", "bfloat16")
-    model = capture_model("mlp", QUICK, batch_size=1, precision="amp", device="cpu")
-    assert model.autocast_dtype == "bfloat16"
+    of_cpu = capture_model("mlp", QUICK, batch_size=1, precision="amp", device="cpu")
+    assert of_cpu.autocast_dtype is None, "a processor's default says nothing of a GPU's"
+    assert carry_model(of_cpu, FITTED["V100"]).workload.precision == "amp"
+    model = replace(of_cpu, autocast_dtype="bfloat16")
     with refused("V100"):
         carry_model(model, FITTED["V100"])
     assert carry_model(model, FITTED["A100"]).workload.autocast_dtype == "bfloat16"

@@ -73,6 +73,14 @@ def test_wrong_usage_is_one_message(ddpsim: Callable, arguments: list[str], part
     ddpsim(*arguments).refused(part, "--help")
 
 
+def test_an_option_of_another_command_is_told_with_the_commands_that_have_it(ddpsim: Callable) -> None:
+    ddpsim("predict", "--batch-size", "64").refused("--batch-size", "which `ddpsim compare` has; see `ddpsim predict")
+    ddpsim("explain", "--micro_batch_size", "64").refused(", which `ddpsim plan` has; ")
+    ddpsim("topo", "list", "--step", "1s").refused(", which `ddpsim workload anchor` has; ")
+    ddpsim("topo", "list", "--nodes", "4").refused(", which `ddpsim predict`, `ddpsim sweep`, `ddpsim plan` and ")
+    ddpsim("topo", "list", "--zzz").refused("No such option: --zzz; see")
+
+
 def test_underscores_and_dashes_are_the_same(ddpsim: Callable, tiny: Path) -> None:
     with_dashes = ddpsim("buckets", "--workload", tiny, "--bucket-cap-mb", "2", "--json")
     assert with_dashes == ddpsim("buckets", "--workload", tiny, "--bucket_cap_mb", "2", "--json")

@@ -9,6 +9,7 @@ import pytest
 
 from ddpsim.bucketing import BucketCaps, Parameter
 from ddpsim.bucketing.plan import plan_buckets
+from ddpsim.cli.app import run
 from ddpsim.cli.explain_text import text
 from ddpsim.explaining import foretold
 from ddpsim.explaining.advice import advice_of
@@ -164,3 +165,24 @@ def test_a_loop_that_stamped_one_step_in_twenty_is_told_to_stamp_all(tmp_path):
     provenance = {**trace.provenance, "every": 20}
     write_trace(replace(trace, provenance=provenance), tmp_path)
     assert "trace with every=1" in explain(tmp_path).late_untold
+
+
+def test_the_text_says_why_an_excess_of_the_table_names_nobody_and_what_the_collectives_times_are(tmp_path):
+    write_trace(example_trace(world_size=2, iterations=4), tmp_path)
+    found = explain(tmp_path)
+    assert "\nno rank is late\n" in text(found)
+    assert found.document()["late_unsure"] is None
+    unsure = replace(found, late_unsure="rank 1 takes 9 ms more in forward")
+    assert "\nno rank is late: rank 1 takes 9 ms more in forward\n" in text(unsure)
+    assert unsure.document()["late_unsure"] == unsure.late_unsure
+    head = text(found).partition("\ncollectives, ms: ")[2].partition("\ncollective ")[0]
+    assert "are rank 0's" in head
+    assert "median over steps by itself" in head
+    assert "mean until the last" in head
+
+
+def test_what_a_recorded_run_lacks_for_a_prediction_is_told_with_the_option(tmp_path, capsys):
+    write_trace(example_trace(world_size=2, iterations=4), tmp_path)
+    assert run(["explain", str(tmp_path)]) == 0
+    assert "give the workload that it ran, e.g. --shapes resnet50" in capsys.readouterr().out.replace("\n  ", " ")
+    assert "`shapes=resnet50`" in explain(tmp_path).unpredicted

@@ -1,8 +1,11 @@
 """The late rank is named by what it takes before collectives, with phase and cause; a healthy run names none."""
 
+import re
+from dataclasses import replace
+
 import pytest
 
-from ddpsim.explaining.late import SHARE, excess_s, late_rank
+from ddpsim.explaining.late import SHARE, excess_s, explain_unsure, late_rank
 from tests.ddpsim.explaining.seen_ranks import STEP_S, ranks
 
 
@@ -47,3 +50,32 @@ def test_the_worst_of_two_is_named_and_both_are_in_the_table():
     excess = excess_s(found)
     assert excess[1]["forward"] == pytest.approx(0.005, abs=3e-4)
     assert excess[2]["input"] == pytest.approx(0.009)
+
+
+def late_in(seconds):
+    """Return ranks of which the second takes so much longer in forward, step by step."""
+    healthy = ranks(2, steps=len(seconds))
+    steps = tuple(
+        replace(step, host_s={**step.host_s, "forward": step.host_s["forward"] + more})
+        for step, more in zip(healthy[1].steps, seconds, strict=True)
+    )
+    return [healthy[0], replace(healthy[1], steps=steps)]
+
+
+def test_an_excess_of_the_table_that_names_nobody_is_told_with_the_condition_that_it_misses():
+    unsteady = late_in([0.010, 0.010, 0.010, 0.010, -0.010, -0.010])
+    assert re.fullmatch(
+        r"rank 1 takes \S+ ms more in forward \(median of 6 steps\), but in 4 of 6 only", explain_unsure(unsteady)
+    )
+    differing = late_in([0.002, 0.004, 0.006, 0.020, 0.040, 0.060])
+    assert ", but steps differ too much to be sure: four standard errors are " in explain_unsure(differing)
+    made_up = ranks(2, late={1: {"forward": 0.010, "backward": -0.010}})
+    assert explain_unsure(made_up).endswith(" in all phases together")
+    assert ", but less than " in explain_unsure(made_up)
+    assert [late_rank(each) for each in (unsteady, differing, made_up)] == [None] * 3
+
+
+def test_nothing_is_unsure_where_a_rank_is_late_or_all_take_the_same():
+    late = ranks(late={1: {"forward": 0.010}})
+    assert late_rank(late) is not None
+    assert [explain_unsure(late), explain_unsure(ranks()), explain_unsure(ranks(1))] == [None] * 3

@@ -74,7 +74,7 @@ def test_no_column_is_one_of_dashes(tmp_path, capsys):
     page.parent.mkdir()
     assert run(["explain", str(tmp_path), "--report", str(page)]) == 0
     out = capsys.readouterr().out
-    header = next(line for line in out.splitlines() if line.startswith("collective"))
+    header = next(line for line in out.splitlines() if line.startswith("collective "))
     assert header.split() == ["collective", "MiB", "ready", "ms", "started", "finished", "waiting", "wire"]
     assert "<th>last rank</th>" not in page.read_text()
     assert "all_reduce (not DDP's)" in out

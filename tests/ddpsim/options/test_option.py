@@ -124,3 +124,11 @@ def test_layers_of_no_rank_are_refused(item: str) -> None:
 def test_a_rank_whose_layers_are_given_twice_is_refused() -> None:
     with pytest.raises(InputError, match=r"unused\[3\]: is given twice"):
         layers_by_rank(["3:head", "2-4:head"], "unused")
+
+
+def test_a_cap_may_say_the_unit_that_torch_counts_it_in_and_no_other():
+    assert made(["--bucket-cap-mb", "25MiB"]) == made(["--bucket-cap-mb", "25"])
+    assert made(["--bucket-cap-mb-list", "1, 2.5 MiB"]) == made(["--bucket-cap-mb-list", "1,2.5"])
+    for other in ("25MB", "MiB", "1GiB"):
+        with pytest.raises(InputError, match=f"'{other}' is not a number of MiB; write e.g. `bucket_cap_mb=25`"):
+            made(["--bucket-cap-mb", other])
