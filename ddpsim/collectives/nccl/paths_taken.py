@@ -197,7 +197,9 @@ def find_other_reach(placement: Placement) -> tuple[str, str, Cluster] | None:
 
 
 def _describe_enabling(topology: Cluster) -> str:
-    """Return what brings peer-to-peer about where NCCL does not take it."""
+    """Return what brings peer-to-peer about where NCCL does not take it: what says now that it is not there, changed."""
+    if any(group.template.peer_to_peer is not None for group in topology.groups):
+        return "peer_to_peer: SYS in its file"
     facts = [gpu_facts(group.template.gpus[0].model) for group in topology.groups]
     refused = any(each is not None and not each.peer_to_peer for each in facts)
     return "a driver that allows it" if refused else "NCCL_P2P_LEVEL=SYS"

@@ -60,6 +60,11 @@ def test_a_card_whose_driver_refuses_needs_another_driver() -> None:
     assert settings == {"P2P everywhere": "a driver that allows it"}
 
 
+def test_where_a_file_says_that_there_is_none_its_own_key_is_named() -> None:
+    settings = {other.name: other.setting for other in inside(box("A40, peer_to_peer: LOC")).alternatives}
+    assert settings == {"P2P everywhere": "peer_to_peer: SYS in its file"}
+
+
 def test_a_switch_reduces_only_where_gpus_reach_each_other() -> None:
     # NVLS maps every GPU's memory to the others: without P2P there is none.
     stretch = inside(load_topology("dgx-h100"))
