@@ -108,7 +108,9 @@ class JobOptions:
         Section.BUCKETS,
     ] = "rebuilt"
     find_unused_parameters: Annotated[
-        bool, Option("As torch's option: assignment `unused`, a search and a bitmap each iteration."), Section.BUCKETS
+        bool,
+        Option("As torch's option: buckets of parameters that may be unused, a search and a bitmap each iteration."),
+        Section.BUCKETS,
     ] = False
     backend: Annotated[
         Backend | None,

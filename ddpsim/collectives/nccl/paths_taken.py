@@ -197,7 +197,7 @@ def find_other_reach(placement: Placement) -> tuple[str, str, Cluster] | None:
 
 
 def _describe_enabling(topology: Cluster) -> str:
-    """Return what brings peer-to-peer about where NCCL does not take it: what says now that it is not there, changed."""
+    """Return what brings peer-to-peer about where NCCL does not take it: the key or the driver that rules it out."""
     if any(group.template.peer_to_peer is not None for group in topology.groups):
         return "peer_to_peer: SYS in its file"
     facts = [gpu_facts(group.template.gpus[0].model) for group in topology.groups]
