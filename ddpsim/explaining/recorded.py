@@ -55,7 +55,8 @@ def _basis(seen: SeenRank, trace: Trace, rank: int, shapes: Workload | None) -> 
     """
     if shapes is None:
         what = "a recorded run holds no step without DDP"
-        raise WorkloadError(what, place="shapes", remedy="give the workload that it ran, e.g. `shapes=resnet50`")
+        remedy = "give the workload that it ran, as `python -m ddpexec capture` writes it: `shapes=capture.json`"
+        raise WorkloadError(what, place="shapes", remedy=remedy)
     for name, usual in _ALSO.items():
         if seen.options.get(name, usual) != usual:
             what = f"the run has {name}={seen.options[name]}"

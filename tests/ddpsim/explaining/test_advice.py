@@ -184,5 +184,7 @@ def test_the_text_says_why_an_excess_of_the_table_names_nobody_and_what_the_coll
 def test_what_a_recorded_run_lacks_for_a_prediction_is_told_with_the_option(tmp_path, capsys):
     write_trace(example_trace(world_size=2, iterations=4), tmp_path)
     assert run(["explain", str(tmp_path)]) == 0
-    assert "give the workload that it ran, e.g. --shapes resnet50" in capsys.readouterr().out.replace("\n  ", " ")
-    assert "`shapes=resnet50`" in explain(tmp_path).unpredicted
+    said = capsys.readouterr().out.replace("\n  ", " ")
+    assert "not predicted: --shapes: " in said
+    assert "writes it: --shapes capture.json" in said
+    assert "`shapes=capture.json`" in explain(tmp_path).unpredicted
