@@ -40,10 +40,12 @@ def watch_dtypes() -> Iterator[set[torch.dtype]]:
     """Yield a set that is filled with the types that a GPU would cast to in the autocasts that a step enters.
 
     An autocast that names no type has the one of CUDA, float16, and not that of the processor the step is counted on,
-    as `torch.autocast(x.device.type)` there. One made before the context counts where it is CUDA's. Those that
-    backward enters, as checkpoints do with all that was set in forward, are no words of the user's.
+    as `torch.autocast(x.device.type)` there. One made or entered before the context counts where it is
+    CUDA's. Those that backward enters, as checkpoints do with all that was set in forward, are no words of the user's.
     """
     plain, found = torch.autocast, set[torch.dtype]()
+    if torch.is_autocast_enabled("cuda"):
+        found.add(torch.get_autocast_dtype("cuda"))
     make, enter = plain.__init__, plain.__enter__
 
     @wraps(make)

@@ -19,7 +19,7 @@ from ddpexec.capturing.fixed import FixedBytes
 from ddpexec.capturing.intermediates import Intermediates
 from ddpexec.capturing.live import LiveBytes, fp32_bytes, own_bytes, storage_key
 from ddpexec.capturing.operators import keeps_fp32, operator_of, tensors_in
-from ddpexec.capturing.phases import Phases, batch_size_of, name_autocast_dtype, precision_of
+from ddpexec.capturing.phases import Phases, batch_size_of, precision_of
 from ddpexec.ddp.parameters import collect
 from ddpexec.describe import describe_buffers
 from ddpsim.errors import WorkloadError
@@ -39,7 +39,7 @@ class StepCounts:
         forward, backward: operators; `gap` are those between backward and the optimizer.
         forward_use: number of the forward operator that first reads a parameter, by registration index.
         batch_size: first dimension of what forward was given.
-        precision: the step's own; `autocast_dtype` as `Workload` has it, where autocast is CUDA's.
+        precision: the step's own.
         optimizers: as `optimizer_name` calls them.
         synchronises: phases after which the host read a value of the device's.
         compiled: whether torch.compile compiles it, and `compiler` by what; see `ModelShape`.
@@ -51,7 +51,6 @@ class StepCounts:
     forward_use: dict[int, int] = field(default_factory=dict)
     batch_size: int | None = None
     precision: str = "fp32"
-    autocast_dtype: str | None = None
     optimizers: list[str] = field(default_factory=list)
     synchronises: set[str] = field(default_factory=set)
     compiled: bool = False
@@ -144,8 +143,6 @@ class StepCounter(TorchDispatchMode):
         self.counted.batch_size = batch_size_of(inputs)
         on_gpus = torch.is_autocast_enabled("cuda")  # whatever the tensors are on that are counted
         self.counted.precision = "amp" if on_gpus else precision_of(self.parameters.tensors)
-        if on_gpus:
-            self.counted.autocast_dtype = name_autocast_dtype([torch.get_autocast_dtype("cuda")])
         called, caller = find_calling_compiler()
         self.counted.compiled = called or is_compiled(self._original)
         self.counted.compiler = caller or compiler_of(self._original)

@@ -198,7 +198,7 @@ def _count_step(
     shape = counter.shape(own.name, size, f"as {own.path} makes it")
     precision = "amp" if wanted else counter.counted.precision
     if precision == "amp":
-        shape = replace(shape, autocast_dtype=counter.counted.autocast_dtype or name_autocast_dtype(dtypes))
+        shape = replace(shape, autocast_dtype=name_autocast_dtype(dtypes))
     return OwnShape(replace(shape, counted=REAL if real else FAKE), precision)
 
 

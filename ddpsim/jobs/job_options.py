@@ -109,7 +109,9 @@ class JobOptions:
     ] = "rebuilt"
     find_unused_parameters: Annotated[
         bool,
-        Option("As torch's option: buckets of parameters that may be unused, a search and a bitmap each iteration."),
+        Option(
+            "As torch's option: its buckets where parameters may stay unused, a search and a bitmap each iteration."
+        ),
         Section.BUCKETS,
     ] = False
     backend: Annotated[

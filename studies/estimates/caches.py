@@ -31,7 +31,7 @@ L2_MIB = {
 the TechPowerUp GPU database."""
 
 
-def hits(operator: Operator, precision: str, cache_bytes: float) -> float:
+def hit_rate(operator: Operator, precision: str, cache_bytes: float) -> float:
     """Return the share of what an operator moves, parameters left out, that it finds in the cache."""
     if operator.kind != "memory":
         return 0.0
@@ -39,9 +39,9 @@ def hits(operator: Operator, precision: str, cache_bytes: float) -> float:
     return min(max(2 - moved / cache_bytes, 0.0), 1.0) / 2
 
 
-def from_memory(operator: Operator, precision: str, cache_bytes: float) -> Operator:
+def subtract_hits(operator: Operator, precision: str, cache_bytes: float) -> Operator:
     """Return the operator with what it moves between memory and chip alone."""
-    found = hits(operator, precision, cache_bytes) * (operator.traffic_bytes - operator.fixed_bytes)
+    found = hit_rate(operator, precision, cache_bytes) * (operator.traffic_bytes - operator.fixed_bytes)
     return replace(operator, traffic_bytes=operator.traffic_bytes - found) if found else operator
 
 
@@ -52,18 +52,18 @@ def with_cache(row: Counted) -> Counted:
     for phase in row.phases:
         moved = Counter[Operator]()
         for operator, times in phase.items():
-            moved[from_memory(operator, precision, cache_bytes)] += times
+            moved[subtract_hits(operator, precision, cache_bytes)] += times
         phases.append(moved)
     return replace(row, phases=tuple(phases))
 
 
-def off(row: Counted, shares: PeakShares, launch_s: float) -> float:
+def relative_error(row: Counted, shares: PeakShares, launch_s: float) -> float:
     """Return by how much of the published step the estimate is off."""
     spec = gpu_named(row.step.gpu).spec
     return row.seconds(AchievedGpu(spec, fitted_peaks(spec, shares)), launch_s) / row.step.seconds - 1
 
 
-def told(name: str, rows: Sequence[Counted]) -> str:
+def describe_fit(name: str, rows: Sequence[Counted]) -> str:
     """Fit on the first half of `rows`, judge on the second, and say both in a few lines."""
     shares, launch_s = fit([row for row in rows if row.step.fitted])
     fitted_to = f"products in 16 bits {shares.gemm_half}, on capped units {shares.gemm_capped}"
@@ -71,13 +71,13 @@ def told(name: str, rows: Sequence[Counted]) -> str:
     for half, fitted in (("first half", True), ("second half", False)):
         judged = [row for row in rows if row.step.fitted == fitted]
         narrow = [row for row in judged if row.step.length and row.step.precision in NARROW]
-        errors, of_narrow = ([abs(off(row, shares, launch_s)) for row in each] for each in (judged, narrow))
+        errors, of_narrow = ([abs(relative_error(row, shares, launch_s)) for row in each] for each in (judged, narrow))
         lines.append(
             f"  {half}: {median(errors):.1%} off in the median, transformers in 16 bits {median(of_narrow):.1%}; "
             f"mean of machines {math.expm1(loss(judged, shares, launch_s)):.1%}"
         )
     for gpu in ("A100", "H100", "RTX4090", "RTXPRO6000", "GB300"):
-        mine = [off(row, shares, launch_s) for row in rows if row.step.gpu == gpu and row.step.length]
+        mine = [relative_error(row, shares, launch_s) for row in rows if row.step.gpu == gpu and row.step.length]
         lines.append(f"  transformers on {gpu}: {median(mine):+.1%} in the median of {len(mine)}")
     return "\n".join(lines)
 
@@ -85,5 +85,5 @@ def told(name: str, rows: Sequence[Counted]) -> str:
 if __name__ == "__main__":
     parser(__doc__).parse_args()
     published = [counted(step) for step in steps() if not step.fused]
-    print(told("without the cache", published), flush=True)
-    print(told("with it", [with_cache(row) for row in published]))
+    print(describe_fit("without the cache", published), flush=True)
+    print(describe_fit("with it", [with_cache(row) for row in published]))
