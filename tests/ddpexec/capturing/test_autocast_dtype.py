@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from ddpexec.capturing.autocast import watch_dtypes
 from ddpexec.capturing.capture import CaptureSettings, capture_model
 from ddpexec.capturing.estimate import carry_model, estimate_model, estimate_module, estimate_step
 from ddpexec.capturing.phases import autocast_dtype_of
@@ -227,6 +228,9 @@ def test_a_step_recorded_on_a_gpu_says_what_was_cast_to(dtype: torch.dtype) -> N
     torch.set_autocast_dtype("cuda", dtype)
     try:
         assert autocast_dtype_of(parameters) == ("bfloat16" if dtype is BFLOAT16 else None)
+        with watch_dtypes() as around:
+            pass
+        assert around == {dtype}, "entered before a step is counted"
     finally:
         torch.set_autocast_enabled("cuda", casting)
         torch.set_autocast_dtype("cuda", to)
