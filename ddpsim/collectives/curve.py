@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
-from ddpsim.collectives.interpolation import MonotoneTable
-from ddpsim.collectives.scaled import TransportAround, fit_demand, fit_steps
+import simpy
+
+from ddpsim.collectives.calibration import Calibration, Curve
+from ddpsim.collectives.interpolation import RowTable
+from ddpsim.collectives.scaled import TransportAround, fit_demand, fit_steps, scale_steps
+from ddpsim.collectives.steps import carry_out
 from ddpsim.collectives.transport import Steps, Transport
-from ddpsim.network.fairness import Demand
+from ddpsim.network.fairness import Demand, alone_s
+from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
 from ddpsim.topology.graph import Placement
 
@@ -30,16 +33,15 @@ class Correction:
     """
 
     operation: Operation
-    rows: MonotoneTable
+    rows: RowTable
     measured: Transport
 
     @classmethod
     def of(cls, curve: Curve, measured: Transport) -> Correction:
-        """Return the correction by `curve`, whose times are first made to rise with size."""
-        points = {point.size_bytes: point for point in make_monotone(curve.points)}.values()
-        sizes, operation = [point.size_bytes for point in points], curve.operation
-        modelled_s = [measured.time_s(operation, size) for size in sizes]
-        return cls(operation, MonotoneTable.of(sizes, [point.time_s for point in points], modelled_s), measured)
+        """Return the correction by `curve`."""
+        times = {point.size_bytes: point.time_s for point in sorted(curve.points, key=lambda point: point.size_bytes)}
+        modelled_s = [measured.time_s(curve.operation, size) for size in times]
+        return cls(curve.operation, RowTable.of(list(times), list(times.values()), modelled_s), measured)
 
     def correct_s(self, inner: Transport, operation: Operation, size_bytes: int) -> float:
         """Return what the rows make of the time that `inner` says an operation takes."""
@@ -50,24 +52,26 @@ class Correction:
         return self.rows.time_s(size_bytes, own_s) * modelled_s / own_s
 
     def doubt(self, size_bytes: int) -> float:
-        """Return how unsure the corrected time is (`interpolation.Rows.doubt`)."""
+        """Return how unsure the corrected time is (`interpolation.RowTable.doubt`)."""
         return self.rows.doubt(size_bytes, self.measured.time_s(self.operation, size_bytes))
 
 
 @dataclass(frozen=True, slots=True)
 class CurveTransport(TransportAround):
-    """`inner` with its times corrected by measured rows (`interpolation.Rows`).
+    """`inner` with its times corrected by measured rows (`interpolation.RowTable`).
 
     Where the rows were measured otherwise than `inner` launches, a time is theirs times what the model says of the
     difference. An operation without rows of its own takes an allreduce's times what the model says of both, where both
     run the same algorithm: they load the same links.
 
-    Between two rows a time stays between theirs, so where the rows rise the curve does. Beyond the first and last row
-    the factor there holds on. A time shorter than the model's is taken from its latency first (`scaled.fit_demand`).
+    At a row the time is the row's, as one flow and as single transfers too. Between two rows a time stays between
+    theirs, so where the rows rise the curve does. Beyond the first and last row the factor there holds on. A time
+    shorter than the model's is taken from its latency first (`scaled.fit_demand`).
     """
 
     corrections: tuple[Correction, ...]
     start_s: float = 0.0
+    _steps: dict[tuple[Operation, int], Steps] = field(default_factory=dict, repr=False, compare=False)
 
     def demand(self, operation: Operation, size_bytes: int) -> Demand:
         """Return the demand inside, so changed that alone it takes the corrected time."""
@@ -91,15 +95,22 @@ class CurveTransport(TransportAround):
         return correction.doubt(size_bytes) + (0.0 if correction.operation is operation else _CARRIED)
 
     def steps(self, operation: Operation, size_bytes: int) -> Steps:
-        """Return the transfers inside, so changed that the whole takes the corrected time."""
-        steps, demand = self.inner.steps(operation, size_bytes), self.inner.demand(operation, size_bytes)
-        if size_bytes == 0:
-            return steps
-        corrected = fit_steps(steps, demand, self._fit(demand, operation, size_bytes))
-        return replace(corrected, launch_s=corrected.launch_s + self.start_s)
+        """Return the transfers inside, so changed that the whole takes the corrected time.
+
+        How long they take alone follows from no formula: they are carried out for it, once a size.
+        """
+        key = (operation, size_bytes)
+        if key not in self._steps and size_bytes:
+            steps, demand = self.inner.steps(operation, size_bytes), self.inner.demand(operation, size_bytes)
+            fitted = fit_steps(steps, demand, self._fit(demand, operation, size_bytes))
+            network = Network(simpy.Environment(), self.capacities)
+            network.env.run(carry_out(network, fitted))
+            fitted = scale_steps(fitted, self._correct_s(operation, size_bytes) / network.env.now)
+            self._steps[key] = replace(fitted, launch_s=fitted.launch_s + self.start_s)
+        return self._steps[key] if size_bytes else self.inner.steps(operation, size_bytes)
 
     def _fit(self, demand: Demand, operation: Operation, size_bytes: int) -> Demand:
-        return fit_demand(demand, self.inner.time_s(operation, size_bytes), self._correct_s(operation, size_bytes))
+        return fit_demand(demand, alone_s(demand, self.capacities), self._correct_s(operation, size_bytes))
 
     def _correct_s(self, operation: Operation, size_bytes: int) -> float:
         correction = self._correction(operation, size_bytes)
@@ -114,23 +125,6 @@ class CurveTransport(TransportAround):
             return found.get(operation)
         asked, measured = (self.inner.choice(size_bytes, each) for each in (operation, Operation.ALLREDUCE))
         return found[Operation.ALLREDUCE] if asked.algorithm == measured.algorithm else None
-
-
-def make_monotone(points: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
-    """Return the points by size with times that never fall: neighbours out of order share their geometric mean.
-
-    Pool adjacent violators on log time (Ayer et al. 1955).
-    """
-    pools: list[list[float]] = []
-    for point in sorted(points, key=lambda point: point.size_bytes):
-        pools.append([math.log(point.time_s), 1.0])
-        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
-            value, count = pools.pop()
-            total = pools[-1][1] + count
-            pools[-1] = [(pools[-1][0] * pools[-1][1] + value * count) / total, total]
-    times = [math.exp(value) for value, count in pools for _ in range(int(count))]
-    sizes = sorted(point.size_bytes for point in points)
-    return tuple(CurvePoint(size, time_s) for size, time_s in zip(sizes, times, strict=True))
 
 
 def find_curve(

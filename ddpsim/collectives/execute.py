@@ -279,7 +279,7 @@ class Collectives:
             return
         transfers = 0
         for (operation, size_bytes), count in Counter(messages).items():
-            transfers += self.transport.steps(operation, size_bytes).transfers * times * count
+            transfers += self.transport.transfers(operation, size_bytes) * times * count
             refuse_too_many(transfers, "the run's collectives have at least")
 
     def broadcast(self, size_bytes: int) -> simpy.Event:

@@ -23,8 +23,8 @@ three at half or at double (`python -m studies.accuracy.by_hand`).
 
 
 @dataclass(frozen=True, slots=True)
-class MonotoneTable:
-    """Measured rows rise in size, and are made to rise in time.
+class RowTable:
+    """Measured rows of one machine, which rise in size; each is met.
 
     Attributes:
         sizes: natural logarithms of bytes.
@@ -39,7 +39,7 @@ class MonotoneTable:
     slopes: tuple[float, ...]
 
     @classmethod
-    def of(cls, sizes_bytes: Sequence[int], times_s: Sequence[float], models_s: Sequence[float]) -> MonotoneTable:
+    def of(cls, sizes_bytes: Sequence[int], times_s: Sequence[float], models_s: Sequence[float]) -> RowTable:
         """Return the rows of these bytes, seconds measured and seconds modelled."""
         sizes, times, models = (tuple(map(math.log, each)) for each in (sizes_bytes, times_s, models_s))
         return cls(sizes, times, models, _slopes(sizes, times))
@@ -76,8 +76,8 @@ class MonotoneTable:
         """Return least and largest time from which neither time nor rate falls with size, where the rows allow it."""
         before, after = self.times[low], self.times[low + 1]
         width = self.sizes[low + 1] - self.sizes[low]
-        if after - before > width:
-            return before, after
+        if not 0 <= after - before <= width:
+            return min(before, after), max(before, after)
         return max(before, after - (1 - part) * width), min(after, before + part * width)
 
     def _model(self, low: int, part: float, model: float) -> float:

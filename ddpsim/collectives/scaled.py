@@ -44,6 +44,12 @@ def fit_steps(steps: Steps, demand: Demand, corrected: Demand) -> Steps:
     return replace(_scale_transfers(steps, latency, size), launch_s=steps.launch_s * launch)
 
 
+def scale_steps(steps: Steps, factor: float, latency: float = 1.0) -> Steps:
+    """Return `steps` that take `factor` times as long, what passes without bytes on links `latency` times that."""
+    moved = _scale_transfers(steps, factor * latency, factor)
+    return replace(moved, launch_s=steps.launch_s * factor * latency)
+
+
 def _scale_transfers(steps: Steps, latency: float, size: float) -> Steps:
     def scaled(found: Connection) -> Connection:
         loads = {link: load * size for link, load in found.loads.items()}
@@ -67,6 +73,10 @@ class TransportAround(Transport):
     def choice(self, size_bytes: int, operation: Operation = Operation.ALLREDUCE) -> AlgorithmChoice:
         """Return how an operation of `size_bytes` is carried out."""
         return self.inner.choice(size_bytes, operation)
+
+    def transfers(self, operation: Operation, size_bytes: int) -> int:
+        """Return of how many single transfers an operation is."""
+        return self.inner.transfers(operation, size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +107,4 @@ class ScaledTransport(TransportAround):
 
     def steps(self, operation: Operation, size_bytes: int) -> Steps:
         """Return the transfers inside, scaled."""
-        found, factor = self.inner.steps(operation, size_bytes), self.factor(size_bytes)
-        moved = _scale_transfers(found, factor * self.latency, factor)
-        return replace(moved, launch_s=found.launch_s * factor * self.latency)
+        return scale_steps(self.inner.steps(operation, size_bytes), self.factor(size_bytes), self.latency)

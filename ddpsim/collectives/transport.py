@@ -120,6 +120,10 @@ class Transport(ABC):
     def steps(self, operation: Operation, size_bytes: int) -> Steps:
         """Return the operation as its single transfers."""
 
+    def transfers(self, operation: Operation, size_bytes: int) -> int:
+        """Return of how many single transfers an operation is."""
+        return self.steps(operation, size_bytes).transfers
+
     def allreduce(self, size_bytes: int) -> Demand:
         """Return the demand of an allreduce."""
         return self.demand(Operation.ALLREDUCE, size_bytes)

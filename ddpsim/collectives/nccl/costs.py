@@ -90,6 +90,7 @@ class Cost:
         net_ends: message bytes per second that they move between nodes, where that is known to be less.
         before_s: of the latency, what passes before the first step besides the start: an in-switch reduction's rounds
             that fill its pipe, copies into buffers of a ring that pulls.
+        switch_share: factor on the rate of links to an NVSwitch, where the size of rounds changes it.
     """
 
     entry: TuningEntry
@@ -101,6 +102,7 @@ class Cost:
     pieces: int = 1
     net_ends: float = math.inf
     before_s: float = 0.0
+    switch_share: float = 1.0
 
     def time_s(self, size_bytes: float) -> float:
         """Return the time of `size_bytes`."""
@@ -138,7 +140,7 @@ class EntryCosts:
             links = min(rates.values()) / self.share(operation)
             rounds_s = self._rounds_s(size_bytes / cut, rates)
             latency_s += self._get["nvls.start_s"] + self._switch_fill_s(size_bytes / cut, rates) + rounds_s
-            return Cost(entry, channels, latency_s, links, links, pieces=cut, before_s=rounds_s)
+            return Cost(entry, channels, latency_s, links, links, pieces=cut, before_s=rounds_s, switch_share=share)
         latency_s += self.start_s(protocol)
         sent = operation.sent(self.layout.ranks) if algorithm == RING else 2.0
         limits = [links, channels * self._channel_rate(protocol) / sent]
@@ -195,7 +197,14 @@ class EntryCosts:
         """Return the message bytes per second that each group of links allows."""
         key = (entry.algorithm, entry.protocol)
         if key not in self._rates:
-            self._rates[key] = {g: rate * self.share_of_rate(entry, g) for g, rate in self.pattern(entry).rates.items()}
+            pattern = self.pattern(entry)
+            shares = {group: self.share_of_rate(entry, group) for group in pattern.rates}
+            found = {group: rate * shares[group] for group, rate in pattern.rates.items()}
+            for mixed in pattern.mixed:
+                reached = {group: rate * shares[group] for group, rate in mixed.items()}
+                slowest = min(reached, key=reached.__getitem__)
+                found[slowest] = min(found[slowest], 1 / sum(1 / rate for rate in reached.values()))
+            self._rates[key] = found
         return self._rates[key]
 
     def _cut(self, entry: TuningEntry, channels: int, size_bytes: int) -> int:
@@ -301,6 +310,11 @@ class EntryCosts:
         if group in (NET, HOST) and layout.lone:
             part *= self._get["nic.lone"]
         return part
+
+    def reached(self, cost: Cost) -> dict[str, float]:
+        """Return the part of their rate that links of each kind reach as `cost` has it."""
+        found = {group: self.share_of_rate(cost.entry, group) for group in self.groups}
+        return found | {NVSWITCH: found[NVSWITCH] * cost.switch_share} if NVSWITCH in found else found
 
     def share_of_rate(self, entry: TuningEntry, group: str) -> float:
         """Return the part of a link's rate that `entry` reaches."""

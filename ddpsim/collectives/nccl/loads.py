@@ -38,12 +38,14 @@ class Pattern:
 
     Attributes:
         rates: message bytes per second that each group of links allows at efficiency 1.
+        mixed: the same of each link that hops of several kinds load; it carries all of them.
         port: bytes that the busiest port of a card carries for a byte of the message; 0 inside a node.
     """
 
     loads: tuple[Load, ...]
     rates: Mapping[str, float]
     port: float = 0.0
+    mixed: tuple[Mapping[str, float], ...] = ()
 
     @classmethod
     def of(cls, loads: Iterable[Load]) -> Pattern:
@@ -54,11 +56,14 @@ class Pattern:
             before = total[key].bytes if key in total else 0.0
             total[key] = Load(load.link, load.group, before + load.bytes)
         rates: dict[str, float] = {}
+        by_link: dict[LinkId, dict[str, float]] = {}
         for load in total.values():
             rate = load.link.link.bandwidth / load.bytes
             rates[load.group] = min(rates.get(load.group, rate), rate)
+            by_link.setdefault(load.link.name, {})[load.group] = rate
+        mixed = tuple({tuple(each.items()): each for each in by_link.values() if len(each) > 1}.values())
         port = max((load.bytes for load in total.values() if load.link.link.kind == "nic"), default=0.0)
-        return cls(tuple(total.values()), rates, port)
+        return cls(tuple(total.values()), rates, port, mixed)
 
 
 def route_loads(route: Route) -> Iterator[tuple[Link, str, float]]:

@@ -136,8 +136,7 @@ class NcclTransport(Transport):
         cost, time_s = costs[0][0], self._average_s(costs, size_bytes)
         factor = time_s / cost.time_s(size_bytes)
         pattern, share = self._cost.pattern(cost.entry), self._cost.share(operation)
-        groups = dict.fromkeys(load.group for load in pattern.loads)
-        reached = {group: self._cost.share_of_rate(cost.entry, group) for group in groups}
+        reached = self._cost.reached(cost)
         put = ((load.link.name, load.bytes * share * factor / reached[load.group]) for load in pattern.loads)
         # A ring's latencies lie between its steps. Trees and chains are one message, their latency before it.
         stepwise = cost.entry.algorithm == RING and operation.steps(self.layout.ranks) > 1 and not operation.rooted
@@ -239,7 +238,7 @@ class NcclTransport(Transport):
             net_s=self._cost.net_s(algorithm, protocol) * factor,
             rate=cost.rate * share / factor if ring else cost.ends / scale,
             net_rate=min(cost.ends, cost.net_ends) / scale,
-            load_factors={group: scale / self._cost.share_of_rate(cost.entry, group) for group in self._cost.groups},
+            load_factors={group: scale / part for group, part in self._cost.reached(cost).items()},
         )
 
     def _average_s(self, costs: list[tuple[Cost, float]], size_bytes: int) -> float:
