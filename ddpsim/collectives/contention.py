@@ -12,8 +12,10 @@ A `Processor` works at the speed that this leaves. Collectives in flight beside 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,6 +34,10 @@ UNKNOWN_GPU = "A100"
 
 MOST = 0.9
 """Share of a GPU that collectives take at most: the scheduler leaves computation some blocks."""
+
+
+_INSTANT_S = 1e-12
+"""What is left of a part when it ends now: sums of its seconds are rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +169,8 @@ class Processor:
         copy_slowdown: the same of what the host does for DDP: hooks, copies, launches.
 
     Attributes:
-        late_s: how long a collective waits for multiprocessors where this works when it could begin.
-        busy: whether it works, other than for DDP.
+        late_s: how long a collective waits for multiprocessors where this computes when it could begin.
+        busy: whether it works, other than `serve`.
         on_busy: called with True when work begins and with False when it ends.
     """
 
@@ -184,6 +190,14 @@ class Processor:
         self._on_busy = on_busy
         self._timer: simpy.Event | None = None
         self.busy = False
+        self._under_way: tuple[Sequence[tuple[float, int]], float, float, float] = ((), 0.0, 0.0, 1.0)
+
+    def part_under_way(self) -> int | None:
+        """Return the number of the part of its work that it is at; None where it is idle, or its work has no parts."""
+        parts, done, since_s, factor = self._under_way
+        reached = done + (self.env.now - since_s) / factor
+        at = bisect_right(parts, reached + _INSTANT_S, key=itemgetter(0)) if self.busy else len(parts)
+        return parts[at][1] if at < len(parts) else None
 
     def collective_begins(self, collective: Collective) -> None:
         """Count one more collective in flight on this rank."""
@@ -214,6 +228,7 @@ class Processor:
         done, told, count, moments = 0.0, 0, len(parts), [] if ends is None else ends
         while done < seconds:
             factor, begin = self._factor, self.env.now
+            self._under_way = parts, done, begin, factor
             timer = self._timer = self.env.timeout((seconds - done) * factor)
             yield timer
             reached = seconds if timer.processed else done + (self.env.now - begin) / factor

@@ -65,6 +65,8 @@ class RankBuilder:
         self._last_copies: dict[str, int] = {}
         self._launched = [0.0 for _ in devices]
         self._begun: list[deque[tuple[float, int]]] = [deque() for _ in devices]
+        # Launched and beside no computing yet, by the node of their end: the device, and how many collectives they are.
+        self._entering: dict[int, tuple[int, int]] = {}
 
     # Host and device.
 
@@ -104,9 +106,12 @@ class RankBuilder:
             self.on_host(NodeKind.WAIT, after=(begun.popleft()[1],))
 
     def fits(self, kernels: float) -> bool:
-        """Whether the host launches so many kernels before it looks at the queue again; it counts them then."""
+        """Whether the host launches so many kernels before it looks at the queue again; it counts them then.
+
+        Not where collectives enter beside them.
+        """
         here, begun = self.current, self._begun[self.current]
-        if not begun or self._launched[here] + kernels - begun[-1][0] >= AT_ONCE:
+        if not begun or self._launched[here] + kernels - begun[-1][0] >= AT_ONCE or self._entering:
             return False
         self._launched[here] += kernels
         return True
@@ -115,6 +120,10 @@ class RankBuilder:
         """Let the computing stream work for `seconds`."""
         if seconds > 0:
             self.add_on_stream(NodeKind.COMPUTE, seconds)
+            if self._entering:
+                # The kernel that collectives come upon; one that is waited for before any computing takes nothing.
+                entering = [done for done, (device, _) in self._entering.items() if device == self.current]
+                self.copies(sum(self._entering.pop(done)[1] for done in entering) * self._enter_s)
 
     def gradient(self, work_s: float, host_s: float, owed_s: float, copy_s: float) -> int:
         """Let the device work and its host launch that, then the device copy the gradient; return where that was there.
@@ -247,6 +256,7 @@ class RankBuilder:
                 if self.one_thread:
                     self.expose(iteration, done)
                 else:
+                    self._entering.pop(done, None)
                     self.on_host(NodeKind.WAIT, after=(done,))
             before = []
         encoding, costs = message.encoding, self._costs
@@ -261,8 +271,9 @@ class RankBuilder:
             if fill_s > 0:
                 self.copies(fill_s)
                 filled = self.event()
-            self.copies(len(encoding.messages) * self._enter_s)
         self._send(iteration, message, ready, (filled, *before))
+        if not self.one_thread and self._enter_s > 0:
+            self._entering[self._sent[message.number].done] = self.current, len(encoding.messages)
         if not message.blocking:
             return
         self.take_in(iteration, [message])
@@ -333,6 +344,8 @@ class RankBuilder:
 
     def _wait(self, *after: int) -> int:
         """Let the device, or the only thread, go on when nodes have ended."""
+        for node in after:
+            self._entering.pop(node, None)
         return (self.on_host if self.one_thread else self.add_on_stream)(NodeKind.WAIT, after=after)
 
     def add_delay(self, after: tuple[int, ...], seconds: float, cause: Cause = Cause.DDP) -> int:

@@ -14,7 +14,7 @@ import simpy
 from ddpsim.collectives.contention import Process, Processor
 from ddpsim.collectives.launched import Collective
 from ddpsim.options.input_stage import Loader
-from ddpsim.simulation.graph import ORIGIN, NodeKind, PeerCopy, RankGraph, StepGraph
+from ddpsim.simulation.graph import ORIGIN, Cause, NodeKind, PeerCopy, RankGraph, StepGraph
 
 _NEVER = float("inf")
 
@@ -283,7 +283,8 @@ class _Resources:
             # Whatever waits for the collective before goes on first, so that computation may be under way again.
             yield env.timeout(0.0)
             yield from run.all_ended(run.graph.after[node])
-            if processor.late_s > 0 and processor.busy:
+            # A kernel of the model keeps its multiprocessors until it ends; DDP's own copies are short.
+            if processor.late_s > 0 and (part := processor.part_under_way()) and run.graph.cause[part] is not Cause.DDP:
                 yield env.timeout(processor.late_s)
             times.begin[node] = env.now
             processor.collective_begins(collective)

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from ddpsim.bucketing.caps import BucketCaps
 from ddpsim.cli.predict import format_hidden_cost
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.constant import GIVEN
@@ -141,3 +142,34 @@ def test_computation_slows_the_messages_of_every_group_that_meets_beside_it():
     alone, beside = wire_s(1.0), wire_s(1.5)
     assert {Operation.REDUCE_SCATTER, Operation.ALLREDUCE} <= set(alone)
     assert all(alone[each] * 1.1 < beside[each] <= alone[each] * 1.5 * (1 + 1e-9) for each in alone if alone[each] > 0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(scheme="naive"),
+        Options(overlap="off"),
+        Options(scheme="horovod", overlap="off"),
+        Options(scheme="flat"),
+        Options(scheme="multiworker-mirrored"),
+    ],
+    ids=lambda options: f"{options.scheme}, overlap {options.overlap}",
+)
+def test_a_collective_beside_no_computing_neither_waits_for_a_kernel_nor_takes_from_one(options: Options) -> None:
+    base = predict(MODEL, MACHINE, nodes=2, band=False, options=options)
+    for costs in (given(late_kernels=20.0), given(enter_s=1e-3)):
+        other = predict(MODEL, MACHINE, nodes=2, band=False, options=options, calibration=costs)
+        assert other.summary.iteration_s == pytest.approx(base.summary.iteration_s, rel=1e-9)
+
+
+def test_only_a_bucket_beside_computing_waits_for_a_kernel() -> None:
+    """Behind the last gradient nothing is computed, so the last bucket waits for none."""
+    small, each = workload(device="V100"), Options(caps=BucketCaps(bucket_cap_mb=0), iterations=2)
+    kernels = 0.5
+    waits = {"nccl.ddp.late_kernels": kernels, "nccl.ddp.tail_share": 0.0}
+    found = predict(small, MACHINE, options=each, band=False, calibration=ALIKE.with_values(waits, source=GIVEN))
+    free = predict(small, MACHINE, options=each, band=False, calibration=ALIKE)
+    later = [a.started_s - b.started_s for a, b in zip(found.summary.buckets, free.summary.buckets, strict=True)]
+    kernel_s = 0.08 / 8 / 2
+    assert later[:-1] == pytest.approx([kernels * kernel_s] * 7)
+    assert later[-1] == pytest.approx(0.0, abs=1e-9)
