@@ -143,7 +143,10 @@ class ImportTopologyArguments:
         ),
     ]
     gpu: Annotated[
-        str | None, typer.Option(metavar="v100|a100|h100|...", help="GPU model, where the file leaves out NVLinks.")
+        str | None,
+        typer.Option(
+            metavar="v100|a100|h100|...", help="A name in gpus/, where the file does not say which GPU it is."
+        ),
     ] = None
     name: Annotated[str, typer.Option(metavar="NAME", help="Name of the machine.")] = "imported"
     graph_dump: Annotated[

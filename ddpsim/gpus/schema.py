@@ -34,6 +34,7 @@ class GpuFile(BaseModel):
     peaks: Annotated[dict[Literal["fp32", "tf32", "amp", "bf16"], Peak], Field(min_length=1)]
     pcie: Annotated[int, Field(ge=1, le=6)] | None = None
     nvlinks: Annotated[int, Field(ge=0)] = 0
+    bridge_links: Annotated[int, Field(ge=0)] = 0
     peer_to_peer: bool = True
     sources: Annotated[list[str], Field(min_length=1)] = ["given by the user"]
     confidence: str = "as its source"

@@ -35,7 +35,8 @@ class GpuSpec:
         multiprocessors: enabled ones.
         peaks: dense operations per second by precision; 16-bit ones accumulate in fp32, as torch does.
         pcie: generation.
-        nvlinks: 0 where it has none.
+        nvlinks: of the board that it is soldered to, 0 where it has none.
+        bridge_links: NVLinks that bridges to other cards give it, 0 where there are no bridges.
         peer_to_peer: False where transfers between two of them go through host memory.
         sources: where the figures are from, the one named first in what is estimated with them.
         confidence: `high` where a vendor's figure was seen and agrees with units times clock.
@@ -54,6 +55,7 @@ class GpuSpec:
     peaks: Mapping[str, float]
     pcie: int | None = None
     nvlinks: int = 0
+    bridge_links: int = 0
     peer_to_peer: bool = True
     sources: Sequence[str] = ("given by the user",)
     confidence: str = "as its source"

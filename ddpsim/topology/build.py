@@ -8,6 +8,7 @@ from itertools import combinations, count
 from ddpsim.errors import TopologyError, UnknownNameError
 from ddpsim.topology.hardware import (
     DEFAULT_SOCKET_BANDWIDTH,
+    MESHED_GCN,
     PCIE_X16_BANDWIDTH,
     gcn_of,
     gpu_facts,
@@ -34,9 +35,6 @@ from ddpsim.topology.node import (
     make_both_ways,
 )
 from ddpsim.topology.schema import BranchSpec, CpuSpec, NodeSpec, PcieSpec, ProcessesSpec, RootBranchSpec, XgmiSpec
-
-_MESHED = ("gfx94", "gfx95")
-"""Architectures whose boards of `MESHED` join every two GPUs, by all seven xGMI links that a GPU has."""
 
 
 def gpu_links(spec: NodeSpec, gpus: Sequence[Gpu], place: str) -> Iterator[Link]:
@@ -95,7 +93,7 @@ def _xgmi_pairs(spec: XgmiSpec, gpus: Sequence[Gpu], gcn: str, place: str) -> li
     found = list(_check_pairs(spec.pairs, gpus, f"{place}.pairs"))
     joined = {frozenset(pair[:2]) for pair in found}
     missing = [pair for pair in every if frozenset(pair) not in joined]
-    if missing and gcn.startswith(_MESHED) and len(gpus) == MESHED:
+    if missing and gcn.startswith(MESHED_GCN) and len(gpus) == MESHED:
         first, second = missing[0]
         more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise TopologyError(

@@ -5,6 +5,7 @@ Source: NCCL 2.30 `src/graph/topo.h` (`*_BW`, `*_NVLINK_BW`) and `topo.cc` (`ncc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -141,6 +142,7 @@ class GpuModel:
         sm: compute capability without its point, 70 for 7.0; of AMD's what HIP calls one, 94 for gfx942.
         pcie: its PCIe generation.
         nvlinks: NVLinks on the SXM form, 0 where it has none.
+        bridge_links: NVLinks that bridges between cards give one, 0 where there are no bridges.
         peer_to_peer: False where the driver refuses it and transfers go through host memory, as on most GeForce cards.
         gcn: AMD's name of the architecture, `gfx942`; empty for another vendor's, whose collectives are NCCL's.
     """
@@ -148,32 +150,36 @@ class GpuModel:
     sm: int
     pcie: int
     nvlinks: int = 0
+    bridge_links: int = 0
     peer_to_peer: bool = True
     gcn: str = ""
 
 
-_WITHOUT_DATA_SHEET = {"MI60": GpuModel(0, 4)}
+GCN = r"gfx[0-9]{2}[0-9a-f]{1,2}"
+"""AMD's name of an architecture."""
+
+MESHED_GCN = ("gfx94", "gfx95")
+"""Architectures whose boards of eight join every two GPUs, by all seven xGMI links that a GPU has."""
+
+_WITHOUT_DATA_SHEET = {"MI60": GpuModel(90, 4, gcn="gfx906")}
 """GPUs that NCCL's topology files name and no file in `gpus/` describes."""
 
 _GENERATION_OF_MOST = 4
 """PCIe generation of a GPU whose file leaves it out: most of the table's."""
 
-IMPORTED_MODELS = (
-    *("K80", "P100", "GP100", "P40", "GTX1080Ti", "V100", "T4", "RTX2080Ti", "A100", "A10", "A40", "RTX3090"),
-    *("RTX4090", "L4", "L40", "L40S", "H100", "H200", "GH200", "B200", "GB200", "MI60"),
-    *("MI210", "MI250X", "MI300X", "MI325X", "MI355X"),
-)
-"""GPUs that an importer may be told a file's are."""
-
 
 @cache
 def gpu_facts(model: str) -> GpuModel | None:
-    """Return what a GPU model implies, by its file in `gpus/`; None for one that has none."""
+    """Return what a GPU model, or an architecture of AMD, implies, by files in `gpus/`; None for one that has none."""
+    if re.fullmatch(GCN, model):
+        return GpuModel(int(model[3:5]), _GENERATION_OF_MOST, gcn=model)
     spec = find_shipped_gpu(model)
     if spec is None or spec.name != model or (spec.sm is None and spec.gcn is None):
         return _WITHOUT_DATA_SHEET.get(model)
     sm = spec.sm or int(str(spec.gcn)[3:5])
-    return GpuModel(sm, spec.pcie or _GENERATION_OF_MOST, spec.nvlinks, spec.peer_to_peer, gcn=spec.gcn or "")
+    return GpuModel(
+        sm, spec.pcie or _GENERATION_OF_MOST, spec.nvlinks, spec.bridge_links, spec.peer_to_peer, spec.gcn or ""
+    )
 
 
 def gcn_of(model: str) -> str:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from ddpsim.errors import TopologyError
 from ddpsim.topology import xml_devices
 from ddpsim.topology.cluster import Topology
-from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH
-from ddpsim.topology.layouts import gpu_model, nvlink_layout
+from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, gcn_of, gpu_facts
+from ddpsim.topology.layouts import ask_for_gpu, find_gpus, gpu_layout, gpu_model
 from ddpsim.topology.spec import topology_from_document
 from ddpsim.topology.xml_text import Element, read_xml
 from ddpsim.units import format_bandwidth, format_count
@@ -22,14 +22,67 @@ from ddpsim.units import format_bandwidth, format_count
 UNKNOWN_NIC_MBPS = 10_000
 """What NCCL takes for a NIC of unknown speed."""
 
-_MODEL_OF_SM = {60: "P100", 70: "V100", 75: "T4", 80: "A100", 90: "H100", 100: "B200"}
-_MODEL_OF_DEVICE = {"0x20b0": "A100", "0x20b2": "A100", "0x2330": "H100", "0x1db1": "V100", "0x1db5": "V100"}
+_DEVICES = {
+    "K80": "102d",
+    "P100": "15f9",
+    "P100-PCIe": "15f8",
+    "P100-PCIe-12GB": "15f7",
+    "P40": "1b38",
+    "V100": "1db1 1db5",
+    "V100-SXM3": "1db8",
+    "V100-PCIe": "1db4",
+    "V100-PCIe-32GB": "1db6",
+    "V100S": "1df6",
+    "T4": "1eb8",
+    "A100": "20b0 20b2",
+    "A100-PCIe": "20f1",
+    "A100-PCIe-80GB": "20b5",
+    "A30": "20b7",
+    "A800": "20f3",
+    "A800-PCIe": "20f5",
+    "A10": "2236",
+    "A10G": "2237",
+    "A40": "2235",
+    "RTXA6000": "2230",
+    "RTX3090": "2204",
+    "RTX4090": "2684",
+    "L4": "27b8",
+    "L40": "26b5",
+    "L40S": "26b9",
+    "H100": "2330",
+    "H100-PCIe": "2331",
+    "H100-NVL": "2321",
+    "H800": "2324",
+    "H20": "2329",
+    "H200": "2335",
+    "H200-NVL": "233b",
+    "GH200": "2342",
+    "GH200-144GB": "2348",
+    "B200": "2901",
+    "GB200": "2941",
+    "B300": "3182",
+    "GB300": "31c2",
+    "RTX5090": "2b85",
+    "RTXPRO6000": "2bb1",
+    "RTXPRO6000-Server": "2bb5",
+    "MI100": "738c",
+    "MI210": "740f",
+    "MI250X": "7408",
+    "MI300X": "74a1 74b5",
+    "MI325X": "74a5 74b9",
+    "MI355X": "75a3 75b3",
+}
+_MODEL_OF_DEVICE = {f"0x{number}": model for model, numbers in _DEVICES.items() for number in numbers.split()}
+"""PCI device numbers by the PCI ID Repository, pci-ids.ucw.cz; virtual functions of AMD's have their own."""
+_MODEL_OF_GCN = {"gfx908": "MI100"}
+"""Architectures of a single GPU."""
 _KNOWN = {
     "system": {"version"},
     "cpu": {"numaid", "affinity", "arch", "vendor", "familyid", "modelid", "host_hash"},
     "pci": {"busid", "class", "vendor", "device", "subsystem_vendor", "subsystem_device", "link_speed", "link_width"},
     "gpu": {"dev", "sm", "gcn", "arch", "rank", "gdr"},
     "nvlink": {"target", "count", "tclass"},
+    "xgmi": {"target", "count", "tclass"},
     "nic": set(),
     "net": {"name", "dev", "speed", "port", "latency", "guid", "maxconn", "gdr", "coll", "keep"},
 }
@@ -39,7 +92,7 @@ def read_nccl_xml(text: str, place: str, *, gpu: str | None = None, name: str = 
     """Return the node that a topology file describes.
 
     Args:
-        gpu: which GPU it is, `v100`, `a100-pcie`, ...; needed where the file leaves its GPUs' details out.
+        gpu: which GPU it is, `v100`, `a100-pcie`, ...; needed where the file does not say.
 
     Raises:
         TopologyError: malformed, another kind of file, or without GPU details and without `gpu`.
@@ -63,10 +116,12 @@ class _System:
         pcis = list(root.all("pci"))
         xml_devices.check(pcis, place)
         self._unknown = sum(xml_devices.classify(pci) for pci in pcis)
-        self._gpus = xml_devices.gpus_in_order([pci for pci in pcis if xml_devices.is_of_class(pci, "0x03")], place)
+        self._gpus = xml_devices.gpus_in_order(list(filter(xml_devices.is_gpu, pcis)), place)
         self._nets = xml_devices.nets_in_order(root)
         if not self._gpus:
-            raise TopologyError("no GPU (<pci class=0x03...>) in it", place=place, remedy="give a GPU node's file")
+            raise TopologyError(
+                "no GPU (<pci class=0x03...>, or 0x12... of AMD) in it", place=place, remedy="give a GPU node's file"
+            )
         self._slot = PCIE_X16_BANDWIDTH[3]
 
     def document(self, name: str) -> dict[str, object]:
@@ -85,53 +140,57 @@ class _System:
         return {"name": name, "sources": sources, "confidence": "; ".join(notes), "node": node}
 
     def _gpu_facts(self) -> tuple[dict[str, object], dict[str, object], str]:
-        count = len(self._gpus)
+        """Return which GPUs it has, the links between them, and where both are known from."""
         described = [inner for pci in self._gpus for inner in pci.children if inner.tag == "gpu"]
-        if len(described) < count:
-            self._ask_for_gpu()
-        if self._choice is not None:
-            chosen = gpu_model(self._choice, "gpu")
-            gpus: dict[str, object] = {"count": count, "model": chosen}
-            stated = self._find_model(described[0] if described else None)
-            doubt = f"; {chosen} by --gpu, {stated} by the file" if stated not in (None, chosen) else ""
-            links = self._nvlinks(described)
-            if links:
-                return gpus, links, f"NVLinks from the file{doubt}"
-            said = f"NVLinks as of {self._choice}, by --gpu{doubt}"
-            return gpus, dict(nvlink_layout(self._choice, count, "gpu")), said
-        first = described[0]
-        sm = xml_devices.integer(first, "sm", 0)
-        if "gcn" in first.attributes:
-            return {"count": count, "model": self._find_model(first), "sm": 0}, {}, "an AMD GPU; PCIe only"
-        links = self._nvlinks(described)
-        source = "NVLinks from the file" if links else "no NVLinks in the file; --gpu adds them"
-        return {"count": count, "model": self._find_model(first) or f"sm{sm}", "sm": sm}, links, source
+        first = described[0] if described else None
+        stated, fitting = self._identify(first)
+        if self._choice is None and len(described) < len(self._gpus):
+            what = "its GPUs have no <gpu> lines, so their NVLinks are not in the file (NCCL adds them on the machine)"
+            raise ask_for_gpu(what, self._place, fitting)
+        sm = 0 if first is None else xml_devices.integer(first, "sm", 0)
+        if self._choice is None and not stated and fitting:
+            what = f"neither `sm={sm}` nor a PCI device that is known tells which GPU it is"
+            raise ask_for_gpu(what, self._place, fitting)
+        model = stated or f"sm{sm}" if self._choice is None else gpu_model(self._choice, "gpu")
+        gcn = gcn_of(model)
+        gpus = {"count": len(self._gpus), "model": model, **({} if gpu_facts(model) else {"sm": sm})}
+        doubt = ""
+        known = {stated, gcn_of(stated or ""), *fitting} - {None, ""}
+        if self._choice is not None and known and not known & {model, gcn}:
+            doubt = f"; {model} by --gpu, {stated or ', '.join(fitting)} by the file"
+        elif model == gcn and fitting:
+            doubt = f"; of {gcn} are {', '.join(fitting)}: --gpu says which"
+        name = "xGMI" if gcn else "NVLinks"
+        if links := self._links(described, amd=bool(gcn)):
+            return gpus, links, f"{name} from the file{doubt}"
+        if self._choice is None:
+            return gpus, {}, f"no {name} in the file; --gpu adds {'those of eight' if gcn else 'them'}{doubt}"
+        layout = dict(gpu_layout(self._choice, len(self._gpus), "gpu"))
+        return gpus, layout, f"{name} as of {self._choice}, by --gpu{doubt}"
 
-    def _find_model(self, gpu: Element | None) -> str | None:
-        """Return which GPU it is by what the file says of the first: its PCI device, else its architecture."""
+    def _identify(self, gpu: Element | None) -> tuple[str | None, list[str]]:
+        """Return which GPU the first is, None where the file does not say, and the GPUs of which it may be one.
+
+        A PCI device tells the model, and AMD's architecture is taken for one where no device does; of NVIDIA's
+        compute capability with as many NVLinks are often several.
+        """
         stated = {} if gpu is None else gpu.attributes
-        if "gcn" in stated:
-            return f"gfx{stated['gcn'].removeprefix('gfx')}"
-        device = _MODEL_OF_DEVICE.get(self._gpus[0].attributes.get("device", ""))
-        return device or (_MODEL_OF_SM.get(xml_devices.integer(gpu, "sm", 0)) if gpu is not None else None)
+        device = _MODEL_OF_DEVICE.get(self._gpus[0].attributes.get("device", "").lower())
+        if device is not None:
+            return device, find_gpus(lambda spec: spec.kind == device)[0]
+        if gcn := xml_devices.architecture(stated.get("gcn", "")):
+            return _MODEL_OF_GCN.get(gcn, gcn), find_gpus(lambda spec: spec.gcn == gcn)[0]
+        sm = 0 if gpu is None else xml_devices.integer(gpu, "sm", 0)
+        links = sum(xml_devices.integer(link, "count", 1) for link in gpu.all("nvlink")) if gpu is not None else 0
+        names, kind = find_gpus(lambda spec: sm and spec.sm == sm and max(spec.nvlinks, spec.bridge_links) >= links)
+        return kind, names
 
-    def _ask_for_gpu(self) -> None:
-        if self._choice is not None:
-            return
-        device = self._find_model(None)
-        hint = f"its PCI device is an {device}'s: `gpu={device.lower()}`" if device else "say `gpu=v100|a100|h100|...`"
-        raise TopologyError(
-            "its GPUs have no <gpu> lines, so their NVLinks are not in the file (NCCL adds them on the machine)",
-            place=self._place,
-            remedy=f"{hint}, with -pcie for a card without NVLink",
-        )
-
-    def _nvlinks(self, described: list[Element]) -> dict[str, object]:
+    def _links(self, described: list[Element], *, amd: bool) -> dict[str, object]:
         numbers = {pci.attributes["busid"].lower(): n for n, pci in enumerate(self._gpus)}
         directed: Counter[tuple[int, int]] = Counter()
         switched: Counter[int] = Counter()
         for source, gpu in enumerate(described):
-            for link in gpu.all("nvlink"):
+            for link in (*gpu.all("nvlink"), *gpu.all("xgmi")):
                 target = numbers.get(link.attributes.get("target", "").lower())
                 count = xml_devices.integer(link, "count", 1)
                 # Some dumps name a link from a GPU to itself; no byte takes it, as in NCCL's own graph.
@@ -143,8 +202,8 @@ class _System:
                     switched[source] += count
         joined = sorted({(min(pair), max(pair)) for pair in directed})
         pairs = [[a, b, max(directed[a, b], directed[b, a])] for a, b in joined]
-        links: dict[str, object] = {"nvlink": {"pairs": pairs}} if pairs else {}
-        if switched:
+        links: dict[str, object] = {"xgmi" if amd else "nvlink": {"pairs": pairs}} if pairs else {}
+        if switched and not amd:
             links["nvswitch"] = {"links_per_gpu": self._check_even(switched)}
         return links
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from ddpsim.errors import TopologyError
 from ddpsim.topology.cluster import Topology
-from ddpsim.topology.layouts import gpu_choices, gpu_model
+from ddpsim.topology.hardware import gpu_facts
+from ddpsim.topology.layouts import ask_for_gpu, find_gpus, gpu_model
 from ddpsim.topology.matrix_text import MatrixVocabulary, check_rows, plain_lines
 from ddpsim.topology.nccl_xml import UNKNOWN_NIC_MBPS
 from ddpsim.topology.spec import topology_from_document
@@ -20,7 +21,8 @@ from ddpsim.units import format_bandwidth
 
 _WORDS = MatrixVocabulary(re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS"), "X, NV#, PIX, PXB, PHB, NODE, SYS")
 _DEVICE = re.compile(r"GPU\d+|NIC\d+|mlx\d+_\w+|\w*(?:ib|efa|rdma|bnxt|hfi|hsi|irdma|roce)\w*\d+")
-_MOST_LINKS = {4: "P100", 6: "V100", 12: "A100", 18: "H100"}
+_MOST_LINKS = 18
+"""NVLinks of a GPU, of any model."""
 _NEAR = {"switch": {"PIX"}, "outer": {"PIX", "PXB"}, "socket": {"PIX", "PXB", "PHB", "NODE"}}
 
 
@@ -28,7 +30,7 @@ def read_topo_matrix(text: str, place: str, *, gpu: str | None = None, name: str
     """Return the node that a matrix describes.
 
     Args:
-        gpu: which GPU it is; guessed from the number of its NVLinks where None.
+        gpu: which GPU it is; needed unless a single one has as many NVLinks as each of the matrix.
 
     Raises:
         TopologyError: no matrix in `text`, a row or word that does not fit (with its line), a GPU that cannot be told.
@@ -91,13 +93,13 @@ def _header(line: str) -> list[str]:
 
 
 def _document(matrix: _Matrix, place: str, gpu: str | None, name: str) -> dict[str, object]:
-    links = _nvlinks(matrix)
-    model = _model(matrix, place, gpu)
+    model = _model(matrix, place) if gpu is None else gpu_model(gpu, "gpu")
+    links = _nvlinks(matrix, model)
     sockets = _sockets(matrix)
     node: dict[str, object] = {"gpus": {"count": len(matrix.gpus), "model": model}, **links}
     node["pcie"] = _pcie(matrix, sockets)
     node["cpu"] = {"sockets": len(sockets)}
-    notes = [f"{model} {'by --gpu' if gpu else 'guessed from the number of NVLinks'}", "processor not in the matrix"]
+    notes = [f"{model} by {'--gpu' if gpu else 'the number of its NVLinks'}", "processor not in the matrix"]
     if matrix.nics:
         rate = format_bandwidth(UNKNOWN_NIC_MBPS * 1e6 / 8)
         node["nics"] = [{"count": len(matrix.nics), "rate": rate, "kind": "infiniband"}]
@@ -106,11 +108,12 @@ def _document(matrix: _Matrix, place: str, gpu: str | None, name: str) -> dict[s
     return {"name": name, "sources": [f"nvidia-smi topo -m {place}"], "confidence": "; ".join(notes), "node": node}
 
 
-def _nvlinks(matrix: _Matrix) -> dict[str, object]:
+def _nvlinks(matrix: _Matrix, model: str) -> dict[str, object]:
     counts = _counts(matrix)
     if not counts:
         return {}
-    if _is_switched(matrix):
+    facts = gpu_facts(model)
+    if _is_switched(matrix, (max(facts.nvlinks, facts.bridge_links) if facts else 0) or _MOST_LINKS):
         return {"nvswitch": {"links_per_gpu": next(iter(counts.values()))}}
     pairs = [[matrix.gpus.index(a), matrix.gpus.index(b), n] for (a, b), n in counts.items()]
     return {"nvlink": {"pairs": [pair for pair in pairs if pair[0] < pair[1]]}}
@@ -124,28 +127,35 @@ def _counts(matrix: _Matrix) -> dict[tuple[str, str], int]:
     }
 
 
-def _is_switched(matrix: _Matrix) -> bool:
-    """Return whether a switch joins them: every pair has the same links, more in all than a GPU has."""
+def _is_switched(matrix: _Matrix, most: int) -> bool:
+    """Return whether a switch joins them: every pair has the same links, more in all than the `most` of a GPU."""
     counts = _counts(matrix)
     every_pair = len(counts) == len(matrix.gpus) * (len(matrix.gpus) - 1)
     alike = set(counts.values())
-    return every_pair and len(alike) == 1 and min(alike) * (len(matrix.gpus) - 1) > max(_MOST_LINKS)
+    return every_pair and len(alike) == 1 and min(alike) * (len(matrix.gpus) - 1) > most
 
 
-def _model(matrix: _Matrix, place: str, gpu: str | None) -> str:
-    if gpu is not None:
-        return gpu_model(gpu, "gpu")
+def _model(matrix: _Matrix, place: str) -> str:
+    """Return the GPU that alone has as many NVLinks as each of the matrix, on boards of more than two.
+
+    Raises:
+        TopologyError: none has, or several have: it names them.
+    """
     counts = _counts(matrix)
-    totals = [sum(n for (first, _), n in counts.items() if first == device) for device in matrix.gpus]
-    links = max(counts.values(), default=0) if _is_switched(matrix) else max(totals)
-    fitting = [number for number in _MOST_LINKS if 0 < links <= number]
-    if not fitting:
-        raise TopologyError(
-            "no NVLink in the matrix tells which GPU it is",
-            place=place,
-            remedy=f"say `gpu`, one of {', '.join(choice for choice in gpu_choices() if 'pcie' not in choice)}",
-        )
-    return _MOST_LINKS[fitting[0]]
+    if not counts:
+        bare, _ = find_gpus(lambda spec: spec.gcn is None and not spec.nvlinks)
+        raise ask_for_gpu("no NVLink in the matrix tells which GPU it is", place, bare)
+    totals = {sum(n for (first, _), n in counts.items() if first == device) for device in matrix.gpus}
+    most = max(totals)
+    # A switch shows a GPU's links anew to each other GPU; from a part of a board some links are out of sight.
+    seen = {most, *([max(counts.values())] if _is_switched(matrix, 0) else [])}
+    bridged = len(counts) <= len(matrix.gpus)
+    exact, kind = find_gpus(lambda spec: spec.nvlinks in seen or (bridged and spec.bridge_links == most))
+    if kind is not None and len(totals) == 1 and not bridged:
+        return kind
+    shown = " or ".join(map(str, sorted(n for n in seen if n <= _MOST_LINKS))) or most
+    what = f"{shown} NVLinks of a GPU do not tell which it is"
+    raise ask_for_gpu(what, place, exact or find_gpus(lambda spec: spec.nvlinks > most)[0])
 
 
 def _sockets(matrix: _Matrix) -> list[list[str]]:

@@ -15,8 +15,8 @@ from ddpsim import shipped
 from ddpsim.documents.yaml_reading import read_mapping
 from ddpsim.errors import TopologyError
 from ddpsim.topology.cluster import Topology
-from ddpsim.topology.hardware import gcn_of
-from ddpsim.topology.layouts import gpu_model
+from ddpsim.topology.hardware import MESHED_GCN, gcn_of
+from ddpsim.topology.layouts import ask_for_gpu, find_gpus, gpu_model
 from ddpsim.topology.matrix_text import MatrixVocabulary, check_rows, plain_lines
 from ddpsim.topology.node import MESHED
 from ddpsim.topology.spec import topology_from_document
@@ -35,7 +35,7 @@ def read_showtopo(text: str, place: str, *, gpu: str | None = None, name: str = 
     """Return the node that `rocm-smi --showtopo` describes.
 
     Args:
-        gpu: which GPU it is; where None, MI300X of eight joined each to each, MI250X of four boards as shipped.
+        gpu: which GPU it is; where None, MI250X of four boards as shipped.
 
     Raises:
         TopologyError: no matrix of link types, a row or word that does not fit (with its line), a GPU that cannot be
@@ -59,7 +59,7 @@ def read_showtopo(text: str, place: str, *, gpu: str | None = None, name: str = 
     node["pcie"] = {"slots": [{"socket": number, "gpus": each} for number, each in enumerate(sockets)]}
     node["cpu"] = {"sockets": len(sockets), "vendor": "amd", "model": "not stated"}
     notes = [
-        f"{model} {'by --gpu' if gpu else 'guessed from the links'}",
+        f"{model} by {'--gpu' if gpu else 'its links'}",
         "processor and NICs are not in the output",
         *([f"links of each pair as of {_BOARDS}"] if links is boards else []),
     ]
@@ -100,10 +100,12 @@ def _model(gpu: str | None, pairs: Sequence[tuple[int, int]], count: int, *, boa
         return model
     if boards:
         return "MI250X"
-    if count == MESHED and len(pairs) == MESHED * (MESHED - 1) // 2:
-        return "MI300X"
-    raise TopologyError(
-        f"nothing tells which GPU has {count} of these links", place=place, remedy="say `gpu`, e.g. mi210 or mi300x"
+    meshed = count == MESHED and len(pairs) == MESHED * (MESHED - 1) // 2
+    what = (
+        f"nothing tells which GPU has {count} of these links" if not meshed else "several GPUs are joined each to each"
+    )
+    raise ask_for_gpu(
+        what, place, find_gpus(lambda spec: (spec.gcn or "").startswith(MESHED_GCN if meshed else "gfx"))[0]
     )
 
 

@@ -9,12 +9,14 @@ import re
 from collections.abc import Iterator
 
 from ddpsim.errors import TopologyError
-from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH
+from ddpsim.topology.hardware import GCN, PCIE_X16_BANDWIDTH
 from ddpsim.topology.xml_text import Element
 
 _GENERATION = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 """Of PCIe, by GT/s."""
 _CLASS_OF_HELD = {"gpu": "0x030200", "nic": "0x020000", "pci": "0x060400"}
+_AMD, _CRAY = "0x1002", "0x17db"
+"""Vendors' PCI numbers."""
 
 
 def check(pcis: list[Element], place: str) -> None:
@@ -75,6 +77,8 @@ def nets_of(element: Element) -> list[Element]:
 def _nic_kind(pci: Element, net: Element) -> str:
     if pci.attributes.get("vendor") == "0x1d0f" and pci.attributes.get("device", "").startswith("0xefa"):
         return "efa"
+    if pci.attributes.get("vendor") == _CRAY:
+        return "slingshot"
     if is_of_class(pci, "0x0207"):
         return "infiniband"
     return "roce" if net.attributes.get("gdr") == "1" else "ethernet"
@@ -96,6 +100,23 @@ def _broadcom_level(pci: Element) -> str | None:
     get = pci.attributes.get
     ours = get("vendor") == "0x1000" and get("device") in ("0xc010", "0xc030") and get("subsystem_vendor") == "0x1000"
     return get("subsystem_device", "0x0000")[2:3] if ours else None
+
+
+def is_gpu(pci: Element) -> bool:
+    """Whether a device is a GPU: by what NCCL wrote of it, or by class; of AMD's later ones that of accelerators."""
+    ours = pci.attributes.get("vendor", _AMD).lower() == _AMD
+    described = any(inner.tag == "gpu" for inner in pci.children)
+    return described or is_of_class(pci, "0x03") or (ours and is_of_class(pci, "0x12"))
+
+
+def architecture(gcn: str) -> str:
+    """Return AMD's name of an architecture as RCCL writes it, `gfx942:sramecc+`, or once wrote it; empty for none.
+
+    910 is gfx90a: major, minor and stepping (9, 0, 10) in a row, as `gcnArch` of HIP had it.
+    """
+    name = "gfx" + gcn.split(":")[0].removeprefix("gfx")
+    name = "gfx90a" if name == "gfx910" else name
+    return name if re.fullmatch(GCN, name) else ""
 
 
 def is_of_class(pci: Element, prefix: str) -> bool:

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from ddpsim.collectives.channels import find_channels
 from ddpsim.errors import InputError, TopologyError
+from ddpsim.gpus.table import find_shipped_gpu, names
 from ddpsim.topology.dump import dump_topology
 from ddpsim.topology.graph import Link, Topology
 from ddpsim.topology.importers import import_topology
 from ddpsim.topology.layouts import gpu_choices
+from ddpsim.topology.node import is_mesh
 from ddpsim.topology.spec import load_topology, parse_topology
 from tests.profile import examples
 
@@ -59,7 +61,7 @@ def tree(parents: dict[str, Link]) -> dict[str, tuple[str, float]]:
 
 @pytest.mark.parametrize("path", ["ndv2-topo.xml", "ndv4-topo.xml", "p4d-24xl-topo.xml"])
 def test_files_without_nvlinks_ask_for_the_gpu_and_say_why(path: str) -> None:
-    with pytest.raises(TopologyError, match=r"NVLinks are not in the file.*`gpu="):
+    with pytest.raises(TopologyError, match=r"NVLinks are not in the file.*`gpu`"):
         published(path, None)
 
 
@@ -73,10 +75,10 @@ def test_the_matrix_of_a_cube_mesh_is_the_shipped_machine_but_for_what_it_cannot
 XML = """<system version="1" mood="fine">
   <cpu numaid="0" arch="x86_64" vendor="AuthenticAMD" familyid="23" modelid="49" colour="red">
     <pci busid="0000:01:00.0" class="0x060400" link_speed="16.0 GT/s PCIe" link_width="16">
-      <pci busid="0000:02:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="8">
+      <pci busid="0000:02:00.0" class="0x030200" device="0x20b2" link_speed="16.0 GT/s PCIe" link_width="8">
         <gpu dev="1" sm="80" rank="1" gdr="1"><nvlink target="0000:03:00.0" count="4" tclass="0x030200"/></gpu>
       </pci>
-      <pci busid="0000:03:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16">
+      <pci busid="0000:03:00.0" class="0x030200" device="0x20b2" link_speed="16.0 GT/s PCIe" link_width="16">
         <gpu dev="0" sm="80" rank="0" gdr="1"><nvlink target="0000:02:00.0" count="4" tclass="0x030200"/></gpu>
       </pci>
       <pci busid="0000:04:00.0" class="0x020700" link_speed="16.0 GT/s PCIe" link_width="16">
@@ -117,9 +119,10 @@ def test_a_gpu_that_the_file_contradicts_is_said() -> None:
 
     assert confidence(XML, "v100") == "NVLinks from the file; V100 by --gpu, A100 by the file"
     assert confidence(XML, "a100") == confidence(XML, None) == "NVLinks from the file"
-    amd = XML.replace('sm="80"', 'sm="90" gcn="gfx942"')
+    amd = XML.replace('sm="80"', 'sm="90" gcn="gfx942"').replace("0x20b2", "0x74a2")
     assert import_topology(amd, "node.xml").compute_device == "gfx942"
     assert "gfx942 by the file" in confidence(amd, "h100")
+    assert confidence(amd, "mi300x") == "xGMI from the file"
 
 
 def test_devices_without_a_class_are_what_they_hold() -> None:
@@ -218,10 +221,116 @@ def test_bad_xml(text: str, words: list[str]) -> None:
 def test_every_choice_of_gpu_gives_a_node_of_eight_or_says_what_to_do(choice: str) -> None:
     bare = "".join(f'<pci busid="0000:0{n}:00.0" class="0x030200"/>' for n in range(8))
     text = f'<system version="1"><cpu numaid="0">{bare}</cpu></system>'
-    if choice in ("b200", "gb200", "gh200", "gp100", "p100"):
+    spec = find_shipped_gpu(choice)
+    links = 0 if spec is None else spec.nvlinks
+    if links and choice.startswith(("gb", "gh", "gp", "p100")):
         with pytest.raises(TopologyError, match=f"`gpu={choice}-pcie`"):
             import_topology(text, "x.xml", gpu=choice)
         return
-    template = import_topology(text, "x.xml", gpu=choice).groups[0].template
+    topology = import_topology(text, "x.xml", gpu=choice)
+    template = topology.groups[0].template
+    assert topology.compute_device.lower() in (choice, choice.removesuffix("-pcie"))
     assert len(template.gpus) == 8
-    assert any(link.kind == "nvlink" for link in template.links) == (choice in ("v100", "a100", "h100", "h200"))
+    assert any(link.kind == "nvlink" for link in template.links) == bool(links)
+    if links:
+        assert {link.count for link in template.links if link.target == "nvswitch0"} <= {links}
+    assert any(link.kind == "xgmi" for link in template.links) == choice.startswith(("mi250", "mi3"))
+
+
+def test_every_gpu_of_the_table_may_be_named() -> None:
+    assert {name.lower() for name in names()} <= set(gpu_choices())
+
+
+def amd(gpus: int, *, pci: str = "", gpu: str = "", links: str = "", nic: str = "") -> str:
+    """Return RCCL's file of GPUs, of which `links` has lines with `{n}` and `{other}` for each pair."""
+    bus = "0000:{:02x}:00.0".format
+    devices = ""
+    for n in range(gpus):
+        joined = "".join(links.format(other=bus(16 + other)) for other in range(gpus) if links and other != n)
+        devices += (
+            f'<pci busid="{bus(16 + n)}" {pci} link_speed="32.0 GT/s PCIe" link_width="16">'
+            f'<gpu dev="{n}" {gpu} arch="38911" rank="{n}" gdr="1">{joined}</gpu></pci>'
+        )
+    cpu = 'arch="x86_64" vendor="AuthenticAMD" familyid="175" modelid="17"'
+    return f'<system version="2"><cpu numaid="-1" affinity="ff" {cpu}>{devices}{nic}</cpu></system>'
+
+
+XGMI = '<xgmi target="{other}" count="1" tclass="0x120000"/>'
+ACCELERATOR = 'class="0x120000"'
+AMD = {
+    "an accelerator by its class, its GPU chosen": (ACCELERATOR, 'sm="304" gcn="gfx942"', "mi300x", "MI300X", 48e9),
+    "by its PCI device": ('class="0x120000" vendor="0x1002" device="0x74a1"', 'sm="304"', None, "MI300X", 48e9),
+    "a virtual function": ('class="0x120000" vendor="0x1002" device="0x74b5"', 'gcn="942"', None, "MI300X", 48e9),
+    "an architecture of several GPUs": (ACCELERATOR, 'sm="304" gcn="942"', None, "gfx942", 48e9),
+    "an architecture of one GPU": ('class="0x038000"', 'sm="90" gcn="908"', None, "MI100", 24e9),
+    "major, minor and stepping in a row": ('class="0x038000"', 'sm="90" gcn="910"', None, "gfx90a", 36e9),
+    "the same, chosen": ('class="0x038000"', 'sm="110" gcn="910"', "mi250x", "MI250X", 36e9),
+    "with its features": ('class="0x038000"', 'sm="90" gcn="gfx90a:sramecc+:xnack-"', "mi210", "MI210", 36e9),
+    "an old one": ('class="0x038000"', 'sm="60" gcn="906"', "mi60", "MI60", 24e9),
+    "no class": ("", 'sm="64" gcn="900"', None, "gfx900", 24e9),
+}
+
+
+@pytest.mark.parametrize(("pci", "gpu", "choice", "model", "bandwidth"), AMD.values(), ids=AMD)
+def test_files_of_rccl_are_machines_joined_by_xgmi(
+    pci: str, gpu: str, choice: str | None, model: str, bandwidth: float
+) -> None:
+    text = amd(3, pci=pci, gpu=gpu, links=XGMI).replace(  # one to itself, and one to a GPU that is not in the file
+        "</gpu>", XGMI.format(other="0000:10:00.0") + XGMI.format(other="ffff:10:00.0") + "</gpu>", 1
+    )
+    topology = import_topology(text, "system.xml", gpu=choice)
+    links = {(link.source, link.target): link for link in topology.groups[0].template.links if link.kind == "xgmi"}
+    assert (topology.compute_device, topology.backend) == (model, "rccl")
+    assert {(source, target) for source, target in links} == {
+        (f"gpu{a}", f"gpu{b}") for a in range(3) for b in range(3) if a != b
+    }
+    assert {link.bandwidth for link in links.values()} == {bandwidth}
+    assert topology.confidence.startswith("xGMI from the file")
+    assert ("--gpu says which" in topology.confidence) == (model in ("gfx942", "gfx90a"))
+    assert "by the file" not in topology.confidence
+    assert parse_topology(dump_topology(topology), "again") == topology
+
+
+def test_links_of_both_ends_that_differ_count_as_the_more_and_several_add_up() -> None:
+    text = amd(2, pci=ACCELERATOR, gpu='gcn="942"', links='<xgmi target="{other}" count="2"/>' + XGMI)
+    text = text.replace('count="2"', 'count="1"', 1)
+    assert {link.count for link in import_topology(text, "x.xml").groups[0].template.links if link.kind == "xgmi"} == {
+        3
+    }
+
+
+def test_only_accelerators_of_amd_or_with_a_gpu_line_are_gpus() -> None:
+    other = '<pci busid="0000:99:00.0" class="0x120000" vendor="0x1da3" device="0x1020"/>'
+    port = '<nic><net name="cxi0" dev="0" speed="200000" gdr="1"/></nic>'
+    nic = f'<pci busid="0000:e1:00.0" class="0x020000" vendor="0x17db">{port}</pci>'
+    topology = import_topology(amd(2, pci=ACCELERATOR, gpu='gcn="942"', nic=other + nic), "x.xml")
+    template = topology.groups[0].template
+    assert (len(template.gpus), template.nics[0].kind) == (2, "slingshot")
+    assert topology.confidence.startswith("no xGMI in the file; --gpu adds those of eight")
+    bare = re.sub("<gpu.*?</gpu>", "", amd(8, pci=ACCELERATOR))
+    assert is_mesh(import_topology(bare, "x.xml", gpu="mi300x").groups[0].template)
+    with pytest.raises(TopologyError, match="no <gpu> lines"):
+        import_topology(bare, "x.xml")
+
+
+@pytest.mark.parametrize(
+    ("sm", "links", "model", "fitting"),
+    [
+        (80, 12, "A100", ""),
+        (70, 6, "V100", ""),
+        (90, 18, None, "gh200, gh200-144gb, h100, h20, h200, h200-nvl"),
+        (80, 0, None, "a100, a100-80gb, a100-pcie, a100-pcie-80gb, a30, a800, a800-pcie"),
+        (123, 0, "sm123", ""),
+    ],
+)
+def test_compute_capability_and_links_tell_the_gpu_or_it_is_asked_for(
+    sm: int, links: int, model: str | None, fitting: str
+) -> None:
+    text = re.sub(r' device="\w+"', "", XML).replace('sm="80"', f'sm="{sm}"').replace('count="4"', f'count="{links}"')
+    if not links:
+        text = re.sub("<nvlink.*?/>", "", text)
+    if model is None:
+        with pytest.raises(TopologyError, match=f"neither `sm={sm}` .*say `gpu`, one of {fitting}$"):
+            import_topology(text, "x.xml")
+    else:
+        assert import_topology(text, "x.xml").compute_device == model

@@ -1,5 +1,7 @@
 """Matrices of `nvidia-smi topo -m` as machines."""
 
+from collections.abc import Callable
+
 import pytest
 
 from ddpsim.collectives.channels import find_channels
@@ -38,6 +40,39 @@ def test_a_matrix_of_equal_links_beyond_a_gpus_own_is_a_switch() -> None:
     topology = import_topology("  ".join(["", *(f"GPU{n}" for n in range(8))]) + "\n" + "\n".join(rows), "m.txt")
     assert topology.compute_device == "A100"
     assert find_channels(topology.groups[0].template).bus_bandwidth == pytest.approx(240e9)
+
+
+def square(count: int, word: Callable[[int, int], str]) -> str:
+    rows = [
+        f"GPU{a}  " + "  ".join("X" if a == b else word(a, b) for b in range(count)) + "  0-9" for a in range(count)
+    ]
+    return "\n".join(["  ".join(["", *(f"GPU{n}" for n in range(count))]), *rows])
+
+
+LINKED = {
+    "a pair by a bridge": (2, "NV4", "a30, a40, .*p100, rtx3090, .*rtxa6000", "rtxa6000", 48e9),
+    "eight on switches": (8, "NV18", "b200, .*h100, h20, h200", "b200", 721.8e9),
+    "fewer links than the whole": (8, "NV8", "a800, h800", "a800", 160e9),
+    "four of a larger machine": (4, "NV6", ".*h100, .*v100", "v100-sxm3", 120e9),
+    "links of which some are out of sight": (3, "NV5", "a100, .*h200", "a100", 100e9),
+}
+
+
+@pytest.mark.parametrize(("count", "word", "fitting", "choice", "bandwidth"), LINKED.values(), ids=LINKED)
+def test_links_that_several_gpus_have_ask_for_the_gpu(
+    count: int, word: str, fitting: str, choice: str, bandwidth: float
+) -> None:
+    text = square(count, lambda a, b: word)
+    with pytest.raises(TopologyError, match=f"say `gpu`, one of {fitting}"):
+        import_topology(text, "m.txt")
+    topology = import_topology(text, "m.txt", gpu=choice)
+    assert topology.compute_device.lower() == choice
+    assert {link.bandwidth for link in topology.groups[0].template.links if link.kind == "nvlink"} == {bandwidth}
+
+
+@pytest.mark.parametrize(("count", "word", "model"), [(8, "NV12", "A100"), (16, "NV6", "V100"), (4, "NV2", "V100")])
+def test_links_that_one_gpu_has_tell_which_it_is(count: int, word: str, model: str) -> None:
+    assert import_topology(square(count, lambda a, b: word), "m.txt").compute_device == model
 
 
 @pytest.mark.parametrize(

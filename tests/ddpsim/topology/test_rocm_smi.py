@@ -15,13 +15,15 @@ from tests.ddpsim.topology.showtopo_text import matrix, showtopo
 MESH = showtopo(8, lambda a, b: True, lambda number: number // 4)
 
 
-@pytest.mark.parametrize(("gpu", "model"), [(None, "MI300X"), ("mi355x", "MI355X")])
-def test_eight_joined_each_to_each_are_a_mesh_on_their_sockets(gpu: str | None, model: str) -> None:
+@pytest.mark.parametrize(("gpu", "model"), [("mi300x", "MI300X"), ("mi355x", "MI355X")])
+def test_eight_joined_each_to_each_are_a_mesh_on_their_sockets(gpu: str, model: str) -> None:
     topology = import_topology("$ rocm-smi --showtopo\n" + MESH, "-", gpu=gpu)
     template = topology.groups[0].template
     parents = {name: link.target for name, link in template.parents().items()}
     assert (topology.compute_device, topology.backend, is_mesh(template)) == (model, "rccl", True)
     assert [parents[f"gpu{number}"] for number in range(8)] == ["cpu0"] * 4 + ["cpu1"] * 4
+    with pytest.raises(TopologyError, match="say `gpu`, one of mi300x, mi325x, mi355x"):
+        import_topology(MESH, "-")
 
 
 def test_two_fours_of_cards_are_joined_inside_a_four_alone() -> None:
@@ -67,7 +69,7 @@ def test_xgmi_over_several_hops_is_no_link() -> None:
 def test_bad_matrices_are_one_message(old: str, new: str, words: list[str]) -> None:
     assert old in MESH
     if not words:
-        assert import_topology(MESH.replace(old, new), "m.txt").compute_device == "MI300X"
+        assert import_topology(MESH.replace(old, new), "m.txt", gpu="mi300x").compute_device == "MI300X"
         return
     with pytest.raises(TopologyError) as caught:
         import_topology(MESH.replace(old, new), "m.txt")
