@@ -89,9 +89,9 @@ def _predict(
     operation: Operation, topology: str, asked: CollectiveRequest, given: ConstantOptions, output: Output
 ) -> None:
     from ddpsim.collectives.execute import Collectives, find_correcting_curve, library_of
+    from ddpsim.collectives.nccl.paths_taken import paths_advice
     from ddpsim.jobs.job_options import GPU_BACKENDS, CollectiveOptions
     from ddpsim.measured import Conditions
-    from ddpsim.topology.file_advice import file_advice
     from ddpsim.topology.spec import load_topology
 
     check_destination(asked.plot)
@@ -130,7 +130,7 @@ def _predict(
     if asked.plot:
         _draw(found, asked.plot)
     correcting = 0 if curve is None else len(curve.points)
-    for line in file_advice(machine, network=placement.nodes > 1) if backend in GPU_BACKENDS else ():
+    for line in paths_advice(placement) if backend in GPU_BACKENDS else ():
         note(f"advice: {line}")
     document = {"operation": str(operation), "rows": found, "correcting_rows": correcting}
     output.emit(document, lambda: _text(operation, found, placement, correcting))

@@ -13,7 +13,7 @@ from ddpsim.cli.destination import STANDARD_OUTPUT, check_destination, deliver
 from ddpsim.cli.expand import expand
 from ddpsim.cli.output import Output, note, table
 from ddpsim.cli.pictures import plot_option
-from ddpsim.cli.transports import transports_of, transports_text
+from ddpsim.cli.transports import place_several, transports_of, transports_text
 from ddpsim.errors import InputError
 from ddpsim.options.text import indices
 from ddpsim.tables import break_line
@@ -78,7 +78,6 @@ def show(
     output: Output,
 ) -> None:
     """Show one machine: its links, bandwidths in each direction, NCCL's transports between its GPUs, sources."""
-    from ddpsim.topology.file_advice import file_advice
     from ddpsim.topology.spec import load_topology
 
     check_destination(arguments.plot)
@@ -96,7 +95,7 @@ def show(
     document = _document(machine)
     document |= {
         "transports": None if paths is None else paths.document(),
-        "advice": file_advice(machine, network=True),
+        "advice": [] if paths is None else list(paths.advice),
     }
     if arguments.channels:
         document |= {"channels": channels_document(found), "trees": [list(parents) for parents in trees]}
@@ -159,14 +158,22 @@ class ImportTopologyArguments:
 @expand
 def import_(arguments: ImportTopologyArguments, output: Output) -> None:
     """Take a machine in from `nvidia-smi topo -m`, `rocm-smi --showtopo` or NCCL's XML; prints its YAML."""
+    from ddpsim.collectives.nccl.paths_taken import compare_machines, paths_advice
     from ddpsim.files import display_name
     from ddpsim.topology.dump import document_of, dump_topology
     from ddpsim.topology.importers import import_topology
     from ddpsim.topology.nccl_graph import with_graph_dump
+    from ddpsim.topology.nvidia_smi import by_affinity
 
     check_destination(arguments.out, as_json=output.as_json)
     place = display_name(arguments.file)
-    machine = import_topology(_text_of(arguments.file), place, gpu=arguments.gpu, name=arguments.name)
+    source = _text_of(arguments.file)
+    machine = import_topology(source, place, gpu=arguments.gpu, name=arguments.name)
+    advice = list(paths_advice(place_several(machine), every=True))
+    if (other := by_affinity(source, place, machine)) is not None:
+        what, machine_by_affinity = other
+        _, text = compare_machines(machine.place(1), machine_by_affinity.place(1), "by affinities")
+        advice.append(f"{what}; in a node {text}")
     if arguments.graph_dump:
         machine = with_graph_dump(machine, _text_of(arguments.graph_dump), display_name(arguments.graph_dump))
     machine = replace(machine, sources=tuple(source.replace(place, Path(place).name) for source in machine.sources))
@@ -174,6 +181,8 @@ def import_(arguments: ImportTopologyArguments, output: Output) -> None:
     if arguments.out:
         deliver(arguments.out, text)
     note(f"note: {machine.confidence}; write what you know better into the file")
+    for line in advice:
+        note(f"advice: {line}")
     output.emit(
         document_of(machine),
         lambda: f"wrote {arguments.out}" if arguments.out else text.rstrip(),

@@ -10,7 +10,7 @@ from ddpsim.tables import break_line
 
 if TYPE_CHECKING:
     from ddpsim.collectives.nccl.paths_taken import ChosenPaths
-    from ddpsim.topology.graph import Topology
+    from ddpsim.topology.graph import Placement, Topology
     from ddpsim.topology.transports import PairTransport
 
 _SHOWN = 2
@@ -21,8 +21,13 @@ def transports_of(machine: Topology, nodes: int | None) -> ChosenPaths | None:
     """Return the transports over `nodes` nodes; where None, over the machine's own, two where one could be many."""
     from ddpsim.collectives.nccl.paths_taken import paths_taken
 
+    return paths_taken(place_several(machine, nodes), every=True)
+
+
+def place_several(machine: Topology, nodes: int | None = None) -> Placement:
+    """Return a rank on each GPU of `nodes` nodes; where None, of the machine's own, two where one could be many."""
     own = 2 if machine.nodes == 1 and machine.elastic else machine.nodes
-    return paths_taken(machine.place(own if nodes is None else nodes))
+    return machine.place(own if nodes is None else nodes)
 
 
 def transports_text(paths: ChosenPaths) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from ddpsim.errors import UnknownNameError
+from ddpsim.errors import UnknownNameError, list_few
 from ddpsim.topology.declared import Cluster
-from ddpsim.topology.hardware import RDMA_FROM, SOCKET_BANDWIDTH
-from ddpsim.topology.node import Nic, NodeTemplate, VertexKind
+from ddpsim.topology.hardware import PCIE_X16_BANDWIDTH, RDMA_FROM, SOCKET_BANDWIDTH, gpu_facts
+from ddpsim.topology.node import Link, Nic, NodeTemplate, Vertex, VertexKind
+from ddpsim.topology.paths import KINDS, find_paths
 from ddpsim.units import format_bandwidth, format_count
 
 _LANES = 4 / 3
@@ -15,6 +17,12 @@ _LANES = 4 / 3
 
 Cards of 200 Gb/s stand in sixteen lanes of PCIe 4, which it counts as 24 GB/s.
 """
+
+_NARROW = PCIE_X16_BANDWIDTH[1] / 4
+"""Bytes per second of four lanes of 2.5 GT/s: a GPU that trains does not hang on less, chosen by hand."""
+
+_NAMED = 4
+"""Devices that a line names."""
 
 _SLOTS = ("pcie", "host_bridge")
 """Kinds of links between a card and what its slot is of."""
@@ -28,7 +36,83 @@ def file_advice(cluster: Cluster, *, network: bool) -> list[str]:
     """
     templates = [group.template for group in cluster.groups]
     found = [*nic_advice(cluster), *(line for each in templates for line in _slots(each))] if network else []
-    return [*found, *(line for each in templates for line in _processors(each))]
+    return [*found, *(line for each in templates for line in (*_processors(each), *_rings(each)))]
+
+
+def bottlenecks(template: NodeTemplate, *, network: bool) -> Iterator[tuple[bool, str, str, Mapping[str, Link]]]:
+    """Yield where a node's PCIe tree may cost bandwidth: whether inside nodes too, what is there, what would be
+    better, and the links that make it so.
+
+    Args:
+        template: with the GPUs of a job alone.
+        network: whether several nodes talk, so that NICs matter.
+    """
+    parents = template.parents()
+    both = {link.name: link for link in template.links}
+
+    def widened(links: Iterable[Link], bandwidth: float) -> dict[str, Link]:
+        names = (name for link in links for name in (link.name, f"{link.target}>{link.source}"))
+        return {name: replace(both[name], bandwidth=bandwidth) for name in names}
+
+    gpus = [gpu.name for gpu in template.gpus]
+    narrow = [link for link in parents.values() if link.bandwidth < _NARROW]
+    if held := [gpu for gpu in gpus if any(link in narrow for link in _upwards(parents, gpu))]:
+        facts = gpu_facts(template.gpus[0].model)
+        least = format_bandwidth(min(link.bandwidth for link in narrow))
+        which = "all its GPUs" if len(held) == len(gpus) else list_few(held, _NAMED)
+        yield (
+            True,
+            f"{which} behind PCIe of {least}, at which batches are copied too, as virtual machines show it: write the "
+            "real tree under `pcie`",
+            "in slots of 16 lanes",
+            widened(narrow, PCIE_X16_BANDWIDTH[facts.pcie if facts else 3]),
+        )
+        return
+    if not network:
+        return
+    shared: list[tuple[Link, list[Nic]]] = []
+    for link in parents.values():
+        nics = [nic for nic in template.nics if nic.name != link.source and link in _upwards(parents, nic.name)]
+        if len(nics) > 1 and sum(nic.bandwidth for nic in nics) > _LANES * link.bandwidth:
+            shared.append((link, nics))
+    if shared:
+        link, nics = shared[0]
+        more = f", and others likewise behind {len(shared) - 1} more" if len(shared) > 1 else ""
+        yield (
+            False,
+            f"{list_few([nic.name for nic in nics], _NAMED)} behind one PCIe link ({link.source} - {link.target}) of "
+            f"{format_bandwidth(link.bandwidth)}{more}",
+            "with a link for each",
+            {name: new for link, nics in shared for name, new in widened([link], len(nics) * link.bandwidth).items()},
+        )
+    yield from _far_nics(template, gpus)
+
+
+def _upwards(parents: Mapping[str, Link], device: str) -> Iterator[Link]:
+    """Yield the links from a device to its socket."""
+    while device in parents:
+        yield parents[device]
+        device = parents[device].target
+
+
+def _far_nics(template: NodeTemplate, gpus: Sequence[str]) -> Iterator[tuple[bool, str, str, Mapping[str, Link]]]:
+    """Yield the GPUs whose NICs are all on another socket, and the links that put them on the NIC's."""
+    paths, parents = find_paths(template, pxn=False), template.parents()
+    nearest = {
+        gpu: min((nic.name for nic in template.nics), key=lambda nic, gpu=gpu: paths.distance(gpu, nic))
+        for gpu in (gpus if template.nics else ())
+    }
+    far = {gpu: nic for gpu, nic in nearest.items() if KINDS[paths.distance(gpu, nic)] == "SYS"}
+    moved: dict[str, Link] = {}
+    for gpu, nic in far.items():
+        *_, top = _upwards(parents, gpu)
+        root, socket = Vertex(top.source, top.source_kind), Vertex(paths.socket(nic) or top.target, VertexKind.CPU)
+        for name, source, target in ((top.name, root, socket), (f"{top.target}>{top.source}", socket, root)):
+            moved[name] = Link.between(source, target, top.kind, top.bandwidth, top.latency_s)
+    if far:
+        alone = format_bandwidth(min(paths[gpu, nic].bandwidth for gpu, nic in far.items()))
+        what = f"{list_few(list(far), _NAMED)} on another socket than every NIC, to which one alone has {alone}"
+        yield False, what, "on the NIC's", moved
 
 
 def nic_advice(cluster: Cluster) -> list[str]:
@@ -66,6 +150,16 @@ def _slots(template: NodeTemplate) -> Iterator[str]:
         yield (
             f"{template.name} has {name}{more} of {rate} in a slot of {format_bandwidth(slots[name])}, which binds it: "
             f"correct its `rate`, or write its slot as `pcie: {{devices: {{{name}: ...}}}}`"
+        )
+
+
+def _rings(template: NodeTemplate) -> Iterator[str]:
+    """Yield a line for rings that are stated and pass fewer GPUs than there are: jobs on all have others."""
+    fewest = min((sum(gpu.name in ring for gpu in template.gpus) for ring in template.rings), default=0)
+    if 0 < fewest < len(template.gpus):
+        yield (
+            f"{template.name} has `rings` over {fewest} of its {len(template.gpus)} GPUs, which a job on all does not "
+            "use: write those of all, or leave them out and they are searched"
         )
 
 

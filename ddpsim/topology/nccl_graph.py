@@ -28,7 +28,7 @@ def with_graph_dump(topology: Topology, text: str, place: str) -> Topology:
     """Return `topology` with the rings and trees of a graph dump in each of its templates that has their devices.
 
     Raises:
-        TopologyError: malformed, without a ring, or naming a device that no template has.
+        TopologyError: malformed, without a ring, naming a device that no template has, or passing fewer GPUs.
     """
     root = read_xml(text, place)
     if root.tag != "graphs":
@@ -55,13 +55,20 @@ def with_graph_dump(topology: Topology, text: str, place: str) -> Topology:
         for group in topology.groups
     )
     if groups == topology.groups:
+        passed = sorted({name for ring in rings for name in ring})
+        gpus = max((group.template.gpus for group in topology.groups), key=len)
+        fewer = f" {sum(gpu.name in passed for gpu in gpus)} of the {len(gpus)} GPUs that {topology.name} has"
         raise TopologyError(
-            f"its rings pass {', '.join(sorted({name for ring in rings for name in ring}))}, "
-            f"which {topology.name} does not have",
+            f"its rings pass {', '.join(passed)},"
+            + (fewer if {*passed} <= _devices(topology) else f" which {topology.name} does not have"),
             place=place,
-            remedy="give the graph of this machine",
+            remedy="give the graph of a run on all GPUs of this machine",
         )
     return replace(topology, groups=groups)
+
+
+def _devices(cluster: Topology) -> set[str]:
+    return {device.name for group in cluster.groups for device in (*group.template.gpus, *group.template.nics)}
 
 
 def _is_tree(graph: Element) -> bool:
@@ -122,8 +129,9 @@ def _with_graphs(
     tree_bandwidth: float | None,
 ) -> NodeGroup:
     template = group.template
-    known = {device.name for device in template.gpus} | {nic.name for nic in template.nics}
-    if not all(name in known for stops in (*rings, *trees) for name in stops):
+    gpus = {gpu.name for gpu in template.gpus}
+    known = gpus | {nic.name for nic in template.nics}
+    if not all(gpus <= {*stops} <= known for stops in (*rings, *trees)):
         return group
     stated = replace(template, rings=rings, trees=trees, ring_bandwidth=ring_bandwidth, tree_bandwidth=tree_bandwidth)
     return NodeGroup(stated, group.count)

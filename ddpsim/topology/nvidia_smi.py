@@ -68,6 +68,30 @@ class _Matrix:
         return list(found.values())
 
 
+def by_affinity(text: str, place: str, machine: Topology) -> tuple[str, Topology] | None:
+    """Return where a matrix's words contradict its processor affinities, and the machine as affinities have it.
+
+    Args:
+        machine: that the matrix was imported as, by its words.
+
+    Returns:
+        None where they agree, where there are no affinities, and of another kind of file.
+    """
+    if "GPU0" not in text or text.lstrip().startswith("<"):
+        return None
+    matrix = _read(text, place)
+    said = matrix.affinity
+    pairs = [pair for pair, word in matrix.words.items() if {*pair} <= {*matrix.gpus} and not word.startswith("NV")]
+    apart = [(a, b) for a, b in pairs if (said[a] == said[b]) == (matrix.words[a, b] == "SYS")]
+    if not apart or not all(said[gpu] for gpu in matrix.gpus):
+        return None
+    first, second = apart[0]
+    each = " and ".join(dict.fromkeys((said[first], said[second])))
+    what = f"{first} and {second} are {matrix.words[first, second]} apart and of affinity {each}; the words were taken"
+    document = _document(matrix, place, machine.compute_device, machine.name, _by_affinity(matrix))
+    return what, topology_from_document(document, place)
+
+
 def _read(text: str, place: str) -> _Matrix:
     lines = plain_lines(text)
     start = next((number for number, line in enumerate(lines) if line.split()[:1] == ["GPU0"]), None)
@@ -80,7 +104,7 @@ def _read(text: str, place: str) -> _Matrix:
     gpus = [device for device in devices if device.startswith("GPU")]
     check_rows(gpus, words, list(rest), place)
     nics = sorted((device for device in devices if device not in gpus), key=_natural_key)
-    return _Matrix(gpus, nics, words, {device: cells[0] if cells else "" for device, cells in rest.items()})
+    return _Matrix(gpus, nics, words, {device: " ".join(cells[:2]) for device, cells in rest.items()})
 
 
 def _header(line: str) -> list[str]:
@@ -92,10 +116,12 @@ def _header(line: str) -> list[str]:
     return devices
 
 
-def _document(matrix: _Matrix, place: str, gpu: str | None, name: str) -> dict[str, object]:
+def _document(
+    matrix: _Matrix, place: str, gpu: str | None, name: str, sockets: list[list[str]] | None = None
+) -> dict[str, object]:
     model = _model(matrix, place) if gpu is None else gpu_model(gpu, "gpu")
     links = _nvlinks(matrix, model)
-    sockets = _sockets(matrix)
+    sockets = sockets or _sockets(matrix)
     node: dict[str, object] = {"gpus": {"count": len(matrix.gpus), "model": model}, **links}
     node["pcie"] = _pcie(matrix, sockets)
     node["cpu"] = {"sockets": len(sockets)}
@@ -165,6 +191,16 @@ def _sockets(matrix: _Matrix) -> list[list[str]]:
     if any(first in group and second in group for group in by_affinity for first, second in apart):
         return matrix.groups(_NEAR["socket"])
     return by_affinity
+
+
+def _by_affinity(matrix: _Matrix) -> list[list[str]]:
+    """Return the devices of each socket by affinity; switches stay whole, NICs stay with a GPU that words put near."""
+    groups = matrix.groups(_NEAR["outer"], affinity=True)
+    sockets = [group for group in groups if any(device in matrix.gpus for device in group)]
+    for nic in (device for group in groups if group not in sockets for device in group):
+        near = (socket for socket in sockets if any(matrix.words.get((gpu, nic)) in _NEAR["socket"] for gpu in socket))
+        next(near, sockets[0]).append(nic)
+    return sockets
 
 
 def _pcie(matrix: _Matrix, sockets: list[list[str]]) -> dict[str, object]:

@@ -13,7 +13,7 @@ from ddpsim.collectives.nccl.transport import NcclTransport
 from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.declared import Cluster, NodeGroup
 from ddpsim.topology.far_gpus import farthest_from_nics
-from ddpsim.topology.file_advice import file_advice, nic_advice
+from ddpsim.topology.file_advice import bottlenecks, file_advice, nic_advice
 from ddpsim.topology.graph import NodeTemplate, Placement
 from ddpsim.topology.hardware import gpu_facts
 from ddpsim.topology.placement import place
@@ -31,6 +31,9 @@ from ddpsim.units import GIB
 
 _MOST_GPUS = 72
 """GPUs of a node up to which other choices are priced: each wants a search of its own, of seconds beyond a rack."""
+
+_COSTS = 1.05
+"""Times more bandwidth without a bottleneck from which it is worth a line; chosen by hand."""
 
 _SIZE_BYTES = int(GIB)
 """Of the allreduce whose bus bandwidth is said: latency is then a thousandth of it, or less."""
@@ -113,21 +116,54 @@ def format_path_advice(advice: Iterable[str]) -> list[str]:
     return [f"advice: {line}" for line in advice]
 
 
-def paths_advice(placement: Placement, calibration: Calibration | None = None) -> tuple[str, ...]:
-    """Return what a machine's file leaves open of the transports that NCCL takes on `placement`."""
+def paths_advice(
+    placement: Placement, calibration: Calibration | None = None, *, every: bool = False
+) -> tuple[str, ...]:
+    """Return what a machine's file leaves open of the transports that NCCL takes on `placement`, and what costs there.
+
+    Args:
+        every: with bottlenecks that cost an allreduce nothing.
+    """
     if placement.world_size == 1 or placement.topology.compute_device == "cpu":
         return ()
     constants = calibration or Calibration.priors(placement.topology.backend)
     joined = join_by_nvlink(placement, int(constants[f"{constants.backend}.version"]))
-    return tuple(file_advice(joined.topology, network=joined.nodes > 1))
+    return (*file_advice(joined.topology, network=joined.nodes > 1), *_costs(joined, calibration, every=every))
 
 
-def paths_taken(placement: Placement, calibration: Calibration | None = None) -> ChosenPaths | None:
+def _costs(placement: Placement, calibration: Calibration | None, *, every: bool) -> Iterator[str]:
+    """Yield a line for each bottleneck of a node's PCIe tree, with what it costs; of those between nodes if it does."""
+    for each in placement.classes if not _is_large(placement) else ():
+        template = each.template.select_gpus(placement.gpus(each))
+        for inside, what, otherwise, links in bottlenecks(template, network=placement.nodes > 1):
+            changed = _change_reach(
+                placement.topology,
+                lambda node, links=links: replace(node, links=tuple(links.get(link.name, link) for link in node.links)),
+            )
+            other = place(changed, placement.nodes, placement.gpus_per_node)
+            costs, text = compare_machines(placement, other, otherwise, calibration)
+            if costs or every or inside:
+                yield f"{template.name} has {what}; {text}"
+
+
+def compare_machines(
+    placement: Placement, other: Placement, otherwise: str, calibration: Calibration | None = None
+) -> tuple[bool, str]:
+    """Return whether a large allreduce has clearly more bandwidth on `other`, and both bandwidths in words."""
+    here, there = _busbw(placement, calibration), _busbw(other, calibration)
+    better = _gb(there) if max(here, there) > _COSTS * min(here, there) else "as much"
+    return there > _COSTS * here, f"bus bandwidth {_gb(here)}, {better} {otherwise}"
+
+
+def paths_taken(
+    placement: Placement, calibration: Calibration | None = None, *, every: bool = False
+) -> ChosenPaths | None:
     """Return the transports that NCCL takes on `placement`; None for one rank, or without GPUs.
 
     Args:
         calibration: constants; the priors where None. Its rows of the machine itself say nothing of other choices and
             are left out of both.
+        every: as of `paths_advice`.
     """
     if placement.world_size == 1 or placement.topology.compute_device == "cpu":
         return None
@@ -141,7 +177,7 @@ def paths_taken(placement: Placement, calibration: Calibration | None = None) ->
         tuple(dict.fromkeys(pairs)),
         _find_inside(trays, placement, calibration, {pair.name for pair in pairs if pair.second != NETWORK}),
         _find_between(placement, calibration, dict.fromkeys(pair.name for pair in pairs if pair.second == NETWORK)),
-        paths_advice(trays, calibration),
+        paths_advice(trays, calibration, every=every),
     )
 
 

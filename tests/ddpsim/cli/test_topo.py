@@ -87,6 +87,13 @@ def test_a_machine_without_confidence_says_so(ddpsim: Callable, tmp_path: Path) 
     assert "confidence: not stated" in ddpsim("topo", "show", file).out
 
 
+def test_an_import_advises_where_words_and_affinities_differ(ddpsim: Callable, tmp_path: Path) -> None:
+    matrix = tmp_path / "topo.txt"
+    matrix.write_text("\tGPU0\tGPU1\tCPU Affinity\nGPU0\tX\tSYS\t0-7\nGPU1\tSYS\tX\t0-7\n", encoding="utf-8")
+    imported = ddpsim("topo", "import", matrix, "--gpu", "a40")
+    assert re.search(r"advice: GPU0 and GPU1 are SYS apart .*bus bandwidth \S+ GB/s, .* by affinities", imported.err)
+
+
 def test_imports_that_cannot_be_read(ddpsim: Callable, tmp_path: Path) -> None:
     file = tmp_path / "smi.txt"
     file.write_text(MATRIX)

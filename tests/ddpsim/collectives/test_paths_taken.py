@@ -3,7 +3,7 @@
 import pytest
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.nccl.paths_taken import ChosenPaths, PathSegment, paths_taken
+from ddpsim.collectives.nccl.paths_taken import ChosenPaths, PathSegment, paths_advice, paths_taken
 from ddpsim.topology.graph import Topology
 from ddpsim.topology.spec import load_topology, parse_topology
 
@@ -107,3 +107,59 @@ def test_other_choices_of_nodes_larger_than_a_rack_are_not_searched() -> None:
     machines = [parse_topology(text.replace("COUNT", str(count)), "large.yaml") for count in (72, 73)]
     segments = [taken(machine).in_node for machine in machines]
     assert [bool(segment and segment.alternatives) for segment in segments] == [True, False]
+
+
+TREE = (
+    "name: x\nnodes: 2\nnode:\n  gpus: {{count: 2, model: A100-PCIe}}\n  pcie: {{generation: 4, {tree}}}\n"
+    "  cpu: {{sockets: 2, model: broadwell}}\n  nics: [{{count: 2, rate: 200Gb/s}}]\nfabric: {{kind: flat}}\n"
+)
+BOTTLENECKS = {
+    "each GPU on one lane": (
+        "devices: {gpu0: 187.5MB/s, gpu1: 187.5MB/s}, slots: [{gpus: [0, 1], nics: [0, 1]}]",
+        "slots: [{gpus: [0, 1], nics: [0, 1]}]",
+        "all its GPUs behind PCIe of 187.5MB/s, at which batches are copied too, as virtual machines show it",
+        "in slots of 16 lanes",
+    ),
+    "one GPU on one lane": (
+        "devices: {gpu1: 187.5MB/s}, slots: [{gpus: [0, 1], nics: [0, 1]}]",
+        "slots: [{gpus: [0, 1], nics: [0, 1]}]",
+        "gpu1 behind PCIe of 187.5MB/s",
+        "in slots of 16 lanes",
+    ),
+    "two cards behind one link": (
+        "slots: [{gpus: [0, 1]}], switches: [{nics: [0, 1], bandwidth: 3GB/s}]",
+        "slots: [{gpus: [0, 1]}], switches: [{nics: [0], bandwidth: 3GB/s}, {nics: [1], bandwidth: 3GB/s}]",
+        "nic0, nic1 behind one PCIe link (pcie0 - cpu0) of 3GB/s",
+        "with a link for each",
+    ),
+    "GPUs far from the cards": (
+        "slots: [{socket: 1, gpus: [0, 1]}, {nics: [0, 1]}]",
+        "slots: [{gpus: [0, 1], nics: [0, 1]}]",
+        "gpu0, gpu1 on another socket than every NIC, to which one alone has 6GB/s",
+        "on the NIC's",
+    ),
+}
+
+
+@pytest.mark.parametrize(("tree", "better", "what", "otherwise"), BOTTLENECKS.values(), ids=BOTTLENECKS)
+def test_a_bottleneck_of_the_tree_costs_what_a_file_without_it_gains(
+    tree: str, better: str, what: str, otherwise: str
+) -> None:
+    here, there = (parse_topology(TREE.format(tree=each), "x.yaml") for each in (tree, better))
+    (line,) = taken(here).advice
+    gain = f"; bus bandwidth {between(here).busbw / 1e9:.3g} GB/s, {between(there).busbw / 1e9:.3g} GB/s {otherwise}"
+    assert line.startswith(f"x has {what}")
+    assert line.endswith(gain)
+    assert paths_advice(there.place(2), every=True) == ()
+
+
+def test_a_lane_is_said_where_no_message_takes_it_and_links_that_cost_nothing_where_asked_for() -> None:
+    switch = "switches: [{bandwidth: 187.5MB/s, gpus: [0, 1], nics: [0, 1]}]"
+    (line,) = paths_advice(parse_topology(TREE.format(tree=switch), "x.yaml").place(1))
+    assert line.startswith("x has all its GPUs behind PCIe")
+    assert line.endswith("as much in slots of 16 lanes")
+    placement = load_topology("dgx-a100").place(2)
+    assert paths_advice(placement) == ()
+    (line,) = paths_advice(placement, every=True)
+    assert line.startswith("dgx-a100 has nic0, nic1 behind one PCIe link (pcie0 - cpu0) of 24GB/s, and others")
+    assert line.endswith("as much with a link for each")

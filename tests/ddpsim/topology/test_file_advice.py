@@ -58,3 +58,10 @@ def test_a_processor_that_is_not_in_the_table_is_said(cpu: str, said: str | None
 def test_shipped_machines_are_known_and_their_cards_fit_their_slots() -> None:
     every = [line for name in shipped.names("topology") for line in file_advice(load_topology(name), network=True)]
     assert [line for line in every if "kind: roce" not in line] == []
+
+
+def test_rings_over_fewer_gpus_than_there_are_are_said() -> None:
+    text = "name: x\nnode:\n  gpus: {count: 4, model: V100}\n  rings: [[gpu0, gpu1]]\n"
+    (line,) = file_advice(parse_topology(text, "x.yaml"), network=False)
+    assert line.startswith("x has `rings` over 2 of its 4 GPUs, which a job on all does not use")
+    assert file_advice(parse_topology(text.replace("count: 4", "count: 2"), "x.yaml"), network=False) == []

@@ -1,5 +1,6 @@
 """Rings and trees of NCCL's graph dumps, and those stated by hand."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -100,6 +101,7 @@ def test_graphs_stated_by_hand_and_wrong(node: str, words: list[str]) -> None:
         (GRAPHS.replace('speedintra="20"', 'speedintra="fast"'), ["line 2", "speedintra='fast'"]),
         (GRAPHS.replace('dev="3"', 'dev="-1"'), ["line 3", "dev='-1'"]),
         (GRAPHS.replace('dev="3"', 'dev="9"'), ["gpu9"]),
+        (re.sub(r'<gpu dev="[13]"/>', "", GRAPHS), ["rings pass gpu0, gpu2, 2 of the 4 GPUs that hgx-a100-4 has"]),
         (GRAPHS.replace('pattern="4"', 'pattern="2"'), ["no ring"]),
         (GRAPHS.replace('<gpu dev="2"/>', "<gpu/>"), ["line 3", "dev=None"]),
         (GRAPHS.replace('<gpu dev="2"/>', '<gpu dev="0"/>'), ["no ring"]),

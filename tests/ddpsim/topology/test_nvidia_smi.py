@@ -6,7 +6,10 @@ import pytest
 
 from ddpsim.collectives.channels import find_channels
 from ddpsim.errors import TopologyError
+from ddpsim.topology.cluster import Topology
 from ddpsim.topology.importers import import_topology
+from ddpsim.topology.nvidia_smi import by_affinity
+from ddpsim.topology.paths import find_paths
 
 MATRIX = """\x1b[4m        GPU0    GPU1    GPU2    GPU3    NIC0    NIC1    CPU Affinity    NUMA Affinity\x1b[0m
 GPU0     X      PIX     SYS     SYS     PXB     SYS     0-7     0
@@ -90,3 +93,34 @@ def test_bad_matrices_name_the_line(old: str, new: str, words: list[str]) -> Non
         import_topology(MATRIX.replace(old, new), "m.txt", gpu="t4")
     for word in ["m.txt", *words]:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said", "sockets"),
+    [
+        ("8-15    1", "0-7     0", "GPU0 and GPU2 are SYS apart and of affinity 0-7 0", [0, 0, 0, 0]),
+        (
+            "NODE     X      SYS     NODE    8-15    1",
+            "NODE     X      SYS     NODE    16-23    2",
+            "GPU2 and GPU3",
+            [0, 0, 1, 2],
+        ),
+    ],
+)
+def test_words_that_contradict_affinities_are_said_and_what_affinities_give(
+    old: str, new: str, said: str, sockets: list[int]
+) -> None:
+    assert by_affinity(MATRIX, "m.txt", import_topology(MATRIX, "m.txt", gpu="t4")) is None
+    text = MATRIX.replace(old, new)
+    by_words = import_topology(text, "m.txt", gpu="t4")
+    other = by_affinity(text, "m.txt", by_words)
+    assert other is not None
+    assert other[0].startswith(said)
+
+    def places(topology: Topology) -> list[int]:
+        paths = find_paths(topology.groups[0].template)
+        return [int((paths.socket(f"gpu{number}") or "").removeprefix("cpu")) for number in range(4)]
+
+    assert (places(by_words), places(other[1])) == ([0, 0, 1, 1], sockets)
+    bare = "\n".join(line.split("    0-")[0].split("    8-")[0] for line in text.splitlines())
+    assert by_affinity(bare.replace("16-23    2", ""), "m.txt", by_words) is None
