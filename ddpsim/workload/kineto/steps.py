@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from ddpsim.errors import TraceError
 from ddpsim.workload.kineto.events import DeviceWork, Events, HostEvent, dtype_named
@@ -20,9 +21,14 @@ ACCUMULATE = "torch::autograd::AccumulateGrad"
 """How traces call what autograd's engine runs, and the node that hands a gradient to its parameter."""
 
 _DDP_FORWARD = "DistributedDataParallel.forward"
+_FORWARD = ("aten::", _DDP_FORWARD, "FSDP::", "FullyShardedDataParallel.forward")
+_FSDP_END = "FSDP::root_post_backward_callback"
+"""Outside of autograd's nodes: what shows that a forward runs, and what does not."""
 _REDUCER_MARKS = ("torch::distributed::reducer::", "torch.distributed.ddp.reducer::")
 _DDP_MARKS = (*_REDUCER_MARKS, "c10d::")
 _OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
+_ALIKE = 0.8
+"""Share of their gradients that micro-batches of one step have in common at least: some leave branches out; by hand."""
 _SHORT_WAIT_S = 50e-6
 """A wait for an event shorter than this found it done; DDP's own timers wait so."""
 
@@ -83,7 +89,7 @@ class BucketAllreduce:
 
 @dataclass(frozen=True, slots=True)
 class HostStep:
-    """One iteration as the host ran it.
+    """One micro-batch as the host ran it: a whole step, where gradients are not accumulated over several.
 
     Attributes:
         name: the annotation's.
@@ -96,6 +102,7 @@ class HostStep:
         reducer: whether DDP is in it, torch's or one that marks its forward as torch's does.
         waits: calls in which the host waited for the device.
         end_s: end of the iteration.
+        number, count: of the step's micro-batches this is one, the first is 0.
     """
 
     name: str
@@ -110,6 +117,8 @@ class HostStep:
     end_s: float
     hooked: Sequence[float] = ()
     reducer: bool = False
+    number: int = 0
+    count: int = 1
 
     @property
     def held(self) -> tuple[float, float]:
@@ -127,15 +136,19 @@ class HostStep:
 
 
 def find_steps(events: Events, place: str) -> list[HostStep]:
-    """Return the trace's complete iterations.
+    """Return the micro-batches of the trace's complete iterations, one each where gradients are not accumulated.
 
     Raises:
         TraceError: no annotations that mark iterations, or no iteration with a backward in it.
     """
-    windows = [(event.name, event.start_s, event.end_s) for event in events.operators if "ProfilerStep#" in event.name]
+    windows = [event for event in events.operators if "ProfilerStep#" in event.name]
+    updates = [event for event in events.operators if event.name.startswith(_OPTIMIZER[0])]
     if not windows:
-        ends = [event.end_s for event in events.operators if event.name.startswith(_OPTIMIZER[0])]
-        windows = [(f"step {n}", s, e) for n, (s, e) in enumerate(zip([0.0, *ends], ends, strict=False))]
+        ends = pairwise([0.0, *(update.end_s for update in updates)])
+        windows = [
+            HostEvent(f"step {n}", start_s, end_s, update.thread, {})
+            for n, ((start_s, end_s), update) in enumerate(zip(ends, updates, strict=True))
+        ]
     if not windows:
         remedy = "record it with torch.profiler, call its step() after each iteration"
         raise TraceError(
@@ -143,22 +156,99 @@ def find_steps(events: Events, place: str) -> list[HostStep]:
         )
     starts = [event.start_s for event in events.operators]
     steps = []
-    for name, start_s, end_s in sorted(windows, key=lambda window: window[1]):
-        inside = events.operators[bisect_left(starts, start_s) : bisect_left(starts, end_s)]
-        waits = [wait for wait in events.waits if start_s <= wait.start_s < end_s and _is_wait(wait)]
-        if (step := _step(name, end_s, inside, waits)) is not None:
-            steps.append(step)
+    for window in _join_to_updates(sorted(windows, key=lambda window: window.start_s), events, updates):
+        inside = events.operators[bisect_left(starts, window.start_s) : bisect_left(starts, window.end_s)]
+        begins = _list_micro_batches(inside, window)
+        begun = [event.start_s for event in inside]
+        for number, (begin_s, end_s) in enumerate(pairwise([*begins, window.end_s])):
+            waits = [wait for wait in events.waits if begin_s <= wait.start_s < end_s and _is_wait(wait)]
+            part = inside[bisect_left(begun, begin_s) : bisect_left(begun, end_s)]
+            if (step := _step(window.name, end_s, part, waits, number, len(begins))) is not None:
+                steps.append(step)
     if not steps:
         remedy = "record CPU activity over whole training iterations"
         raise TraceError("no iteration has gradients: no AccumulateGrad operator in it", place=place, remedy=remedy)
     return steps
 
 
+def micro_batches_of(steps: Iterable[HostStep]) -> list[list[HostStep]]:
+    """Return the micro-batches of each step; `steps` are in order."""
+    groups: list[list[HostStep]] = []
+    for step in steps:
+        if not groups or step.number == 0 or step.name != groups[-1][0].name:
+            groups.append([])
+        groups[-1].append(step)
+    return groups
+
+
+def _join_to_updates(
+    windows: Sequence[HostEvent], events: Events, updates: Sequence[HostEvent]
+) -> Iterator[HostEvent]:
+    """Yield the windows with a backward, each joined with those before it whose gradients its optimizer takes too.
+
+    A loop may call the profiler's step() after each micro-batch. What has no optimizer behind it is left out.
+    """
+    moments = [[e.start_s for e in events.operators if e.name == ACCUMULATE], [update.start_s for update in updates]]
+    begin_s = None
+    for window in windows:
+        gradients, stepped = (
+            bisect_left(each, window.end_s) > bisect_left(each, window.start_s) for each in moments
+        )
+        if not gradients:
+            begin_s = None
+            continue
+        begin_s = window.start_s if begin_s is None else begin_s
+        if stepped or not updates:
+            yield window._replace(start_s=begin_s)
+            begin_s = None
+
+
+def _list_micro_batches(inside: Sequence[HostEvent], window: HostEvent) -> list[float]:
+    """Return where the micro-batches of a step begin, by its passes of backward between which a forward runs.
+
+    They are micro-batches where they give the same gradients, all for one step of the optimizer. Passes that do not, as
+    of a generator and its critic, repeat as one where the loop accumulates.
+    """
+    begins, passes, over_s = [window.start_s], [Counter[str]()], window.start_s
+    gap_s, updated = None, False
+    for event in inside:
+        if event.name.startswith(NODE):
+            if gap_s is not None and passes[-1]:
+                begins.append(gap_s)
+                passes.append(Counter())
+            gap_s, over_s = None, max(over_s, event.end_s)
+        elif event.name == ACCUMULATE:
+            if updated:
+                return begins[:1]
+            passes[-1][str(event.args.get("Input Dims"))] += 1
+        elif event.name.startswith((*_DDP_MARKS, _FSDP_END)):
+            over_s = max(over_s, event.end_s)
+        elif event.name.startswith(_OPTIMIZER):
+            updated = bool(passes[0])
+        elif gap_s is None and event.thread == window.thread and event.start_s >= over_s:
+            if event.name.startswith(_FORWARD):
+                gap_s = event.start_s
+    if not passes[-1]:
+        begins, passes = begins[:-1] or begins, passes[:-1] or passes
+    count = len(passes)
+    period = next(
+        p for p in range(1, count + 1)
+        if count % p == 0 and all(_are_alike(passes[n], passes[n % p]) for n in range(p, count))
+    )  # fmt: skip
+    return begins[::period]
+
+
+def _are_alike(one: Counter[str], other: Counter[str]) -> bool:
+    return (one & other).total() >= _ALIKE * max(one.total(), other.total())
+
+
 def _is_wait(wait: HostEvent) -> bool:
     return not wait.name.endswith("EventSynchronize") or wait.end_s - wait.start_s > _SHORT_WAIT_S
 
 
-def _step(name: str, end_s: float, inside: Sequence[HostEvent], waits: Sequence[HostEvent]) -> HostStep | None:
+def _step(
+    name: str, end_s: float, inside: Sequence[HostEvent], waits: Sequence[HostEvent], number: int, count: int
+) -> HostStep | None:
     nodes = [event for event in inside if event.name.startswith(NODE)]
     accumulations = [event for event in inside if event.name == ACCUMULATE]
     if not nodes or not accumulations:
@@ -173,13 +263,13 @@ def _step(name: str, end_s: float, inside: Sequence[HostEvent], waits: Sequence[
     tail_s = _usual_tail(nodes, functions)
     finish = HostInterval(backward_end_s, _finished_s(marks, backward_end_s))
     intervals = [*prefix, *_hooks(nodes, accumulations, marks, tail_s), finish]
-    if not optimizer:
+    if not optimizer and number + 1 == count:
         optimizer = [HostInterval(finish.end_s, end_s)]
     reducer = any(event.name == _DDP_FORWARD or event.name.startswith(_REDUCER_MARKS) for event in inside)
     collectives, hooked = _collectives(inside, nodes, accumulations) if reducer else ([], [])
     return HostStep(
         name, forward_s, backward_s, backward_end_s, optimizer, accumulations, intervals, collectives, waits, end_s,
-        hooked, reducer,
+        hooked, reducer, number, count,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from ddpsim.workload.kineto.forward_use import forward_use_in
 from ddpsim.workload.kineto.mapping import Mapping, map_arrivals
 from ddpsim.workload.kineto.parsing import collect
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
-from ddpsim.workload.kineto.steps import HostStep, find_steps
+from ddpsim.workload.kineto.steps import HostStep, find_steps, micro_batches_of
 from ddpsim.workload.profile import Phase, Workload
 
 _REMEDY = "export it again: torch.profiler's export_chrome_trace writes one file a rank"
@@ -103,7 +104,7 @@ class DissectedTrace:
     """A trace that was taken apart.
 
     Attributes:
-        steps: its iterations with the usual number of gradients.
+        steps: its micro-batches with the usual number of gradients.
         timeline: host and device without DDP.
         mapping: which parameter each arrival is.
         notes: what was left out.
@@ -155,6 +156,7 @@ def workload_in(traced: DissectedTrace, shapes: Workload | None) -> Imported:
     """Return the workload in a trace taken apart with `shapes`; see `import_trace`."""
     file, steps, mapping = traced.file, traced.steps, traced.mapping
     recorded = [_record(step, traced.timeline) for step in steps]
+    _share_optimizer(steps, recorded)
     precision = _precision(traced, shapes)
     autocast_dtype = _autocast_dtype(traced, shapes) if precision == "amp" else None
     batch_size = shapes.batch_size if shapes is not None else 1
@@ -186,6 +188,7 @@ def workload_in(traced: DissectedTrace, shapes: Workload | None) -> Imported:
             "how": "imported from a Kineto trace; the profiler slows the host",
             "mapping": mapping.how,
             "forward_use": known,
+            **({"accumulation": said} if (said := accumulation_in(steps)) else {}),
         },
     )
     return Imported(workload, (*traced.notes, mapping.how, known, *_bound(workload), *_batch(shapes)))
@@ -200,14 +203,48 @@ class _Record:
 
 
 def _select_alike(steps: Sequence[HostStep]) -> tuple[list[HostStep], list[str]]:
-    """Return the steps with the usual number of gradients, and a note on the others."""
+    """Return the micro-batches with the usual number of gradients, and notes on what they and the others are."""
     usual = statistics.mode(len(step.accumulations) for step in steps)
     kept = [step for step in steps if len(step.accumulations) == usual]
     others = [
-        f"{s.name}: {len(s.accumulations)} gradients instead of {usual}, left out" for s in steps if s not in kept
+        f"{s.name}: {len(s.accumulations)} gradients instead of {usual}, left out"
+        for s in steps
+        if len(s.accumulations) != usual
     ]
-    cut = "; ".join(f"{step.name}: {len(step.collectives)} allreduces" for step in kept if step.collectives)
-    return kept, [*others, *([f"communication and DDP's own work cut out ({cut})"] if cut else [])]
+    sent = {s[0].name: sum(len(each.collectives) for each in s) for s in micro_batches_of(kept)}
+    cut = "; ".join(f"{name}: {count} allreduces" for name, count in sent.items() if count)
+    said = [f"communication and DDP's own work cut out ({cut})"] if cut else []
+    return kept, [*others, *said, *filter(None, [accumulation_in(kept)])]
+
+
+def accumulation_in(steps: Sequence[HostStep]) -> str:
+    """Return what the loop accumulates and how to predict its step, in words; empty where it does not."""
+    usual = usual_micro_batches(steps)
+    if usual == 1:
+        return ""
+    whole = [group for group in micro_batches_of(steps) if len(group) == usual]
+    reducing = round(statistics.median(sum(bool(step.collectives) for step in group) for group in whole)) if whole else 0
+    how = {0: "", 1: ", reduced in one", usual: ", reduced in each"}.get(reducing, f", reduced in {reducing}")
+    every = " --sync every" if reducing == usual else ""
+    return (
+        f"gradients are accumulated over {usual} micro-batches a step{how}: the workload is one of these, "
+        f"`--accumulate {usual}{every}` makes a step of them"
+    )
+
+
+def usual_micro_batches(steps: Sequence[HostStep]) -> int:
+    """Return over how many micro-batches a usual step accumulates gradients."""
+    return statistics.mode(group[0].count for group in micro_batches_of(steps))
+
+
+def _share_optimizer(steps: Sequence[HostStep], recorded: Sequence[_Record]) -> None:
+    """Give each micro-batch the optimizer of its step: a workload has it in every row."""
+    rows = iter(recorded)
+    for group in micro_batches_of(steps):
+        mine = list(islice(rows, len(group)))
+        host_s, device_s = (sum(clock["optimizer"] for clock in c) for c in zip(*((r.host_s, r.device_s) for r in mine)))
+        for row in mine:  # both clocks of a CPU are one object
+            row.host_s["optimizer"], row.device_s["optimizer"] = host_s, device_s
 
 
 def _record(step: HostStep, timeline: TimelineWithoutDdp) -> _Record:
@@ -240,8 +277,11 @@ def _phase(recorded: Sequence[_Record], phase: str) -> Phase:
 
 def _find_synchronising(steps: Sequence[HostStep]) -> tuple[str, ...]:
     """Return the phases in which the host waits for the device in most iterations."""
-    phases = [{step.phase_of(wait.start_s) or "optimizer" for wait in step.waits} for step in steps]
-    return tuple(f"after_{p}" for p in _PHASES if 2 * sum(p in found for found in phases) > len(steps))
+    phases = [
+        {step.phase_of(wait.start_s) or "optimizer" for step in group for wait in step.waits}
+        for group in micro_batches_of(steps)
+    ]
+    return tuple(f"after_{p}" for p in _PHASES if 2 * sum(p in found for found in phases) > len(phases))
 
 
 def _precision(traced: DissectedTrace, shapes: Workload | None) -> str:
