@@ -9,6 +9,7 @@ from ddpsim.explaining.tables import CHANGES, COLLECTIVES, MOVED, PARTS, RANKS, 
 from ddpsim.prediction.path import format_helps_most
 from ddpsim.tables import break_line
 from ddpsim.units import format_count, format_time
+from ddpsim.workload.kineto.steps import describe_accumulation
 
 _SHOWN = 24
 """Rows of collectives in the text, `--json` has all; chosen by hand, for one screen."""
@@ -40,6 +41,8 @@ def _step(found: Explanation) -> str:
     ]
     if found.profiler_s is not None and found.untraced_s is not None:
         lines.append(f"profiler     {format_time(found.profiler_s)} of it: untraced {format_time(found.untraced_s)}")
+    if (added := ranks.ranks[0].accumulation) is not None:
+        lines.append(describe_accumulation(added.micro_batches, added.reducing))
     have = f"{len(ranks.ranks)} of {format_count(ranks.world_size, 'rank')} traced"
     missing = ", ".join(str(rank) for rank in ranks.missing[:16])
     lines.append(f"{have}{f', missing: {missing}' if missing else ''}")
@@ -80,7 +83,7 @@ def _parts(found: Explanation) -> str:
     where = f"on {format_count(told.prediction.nodes, 'node')} of {told.prediction.topology.name}"
     inside = "holds" if told.holds else "does NOT hold"
     band = f"predicted {where}: {format_time(told.low_s)} to {format_time(told.high_s)}, which {inside} the traced step"
-    helps = format_helps_most(told.sensitivities, told.prediction.iteration_s)
+    helps = format_helps_most(told.sensitivities, told.prediction.iteration_s, told.prediction.options.accumulate)
     return "\n".join([shown, band, told.prediction.critical_path.text("predicted: "), *helps])
 
 

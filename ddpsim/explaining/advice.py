@@ -27,6 +27,9 @@ def advice_of(found: Explanation) -> Explanation:
         said.append(f"{what}: {_REMEDIES[late.cause]}")
     if found.link is not None:
         said.append(f"a link is slow: {found.link.text()}")
+    added = found.ranks.ranks[0].accumulation
+    if added is not None and (change := added.advice()) is not None:
+        said.append(change)
     if found.profiler_s is not None and found.profiler_s > WORTH_IT * found.traced.step_s:
         said.append(
             f"{format_time(found.profiler_s)} of the traced step is the profiler's: what follows is of the traced step"

@@ -14,7 +14,7 @@ from ddpsim.workload import Workload
 from ddpsim.workload.kineto.mapping import map_arrivals
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
 from ddpsim.workload.kineto.steps import HostStep
-from ddpsim.workload.kineto.workload import DissectedTrace, TraceFile, workload_in
+from ddpsim.workload.kineto.workload import DissectedTrace, TraceFile, usual_micro_batches, workload_in
 from ddpsim.workload.profile import Phase
 
 _MOST_STEPS = 12
@@ -36,6 +36,8 @@ class PredictionBasis:
         broadcasts: whether buffers are broadcast before a forward.
         input_s: what lies between the optimizer and the next forward.
         caps: with which the job was run; None where the trace does not say.
+        micro_batches: whose gradients a step adds up.
+        sync: which of them reduce gradients.
         notes: of the import.
     """
 
@@ -48,6 +50,8 @@ class PredictionBasis:
     input_s: float = 0.0
     notes: tuple[str, ...] = ()
     caps: BucketCaps | None = None
+    micro_batches: int = 1
+    sync: Literal["last", "every"] = "last"
 
     @property
     def finishing(self) -> Workload:
@@ -72,40 +76,52 @@ class PredictionBasis:
 def basis_of(
     file: TraceFile,
     alone: TimelineWithoutDdp,
-    steps: Sequence[HostStep],
+    waited: Sequence[tuple[HostStep, float]],
     shapes: Workload | None,
-    exposed: Mapping[str, float],
 ) -> PredictionBasis:
     """Return the basis in a Kineto trace.
 
     Args:
         file: the trace.
         alone: its time line without DDP.
-        steps: those with the usual number of gradients.
+        waited: micro-batches with the usual number of gradients, each with how long its host waited for collectives at
+            the end of backward.
         shapes: a workload of the same model, where known.
-        exposed: by a step's name, how long its host waited for collectives at the end of backward.
 
     Raises:
         TraceError: a trace without shapes, where none are given.
         WorkloadError: `shapes` is of another model.
     """
-    steps = list(steps)[:_MOST_STEPS]
+    usual = usual_micro_batches([step for step, _ in waited])
+    waited = waited[: max(2, _MOST_STEPS // usual) * usual]
+    steps = [step for step, _ in waited]
     mapping = map_arrivals(steps, shapes, file.place)
     traced = DissectedTrace(file, steps, alone, mapping, ())
     imported = workload_in(traced, shapes)
-    last = steps[-1].collectives
+    synced = [step for step in steps if step.collectives]
+    last = synced[-1].collectives if synced else ()
     edges = [0, *(collective.after for collective in last)]
     groups = tuple(mapping.order[begin:end] for begin, end in pairwise(edges)) if last else ()
     broadcasts = any(i.start_s < step.backward_s for step in steps for i in step.ddp)
     workload = imported.workload
-    costs, finish_s = _costs(steps, workload, exposed) if last else ({}, 0.0)
+    costs, finish_s = _costs(waited, workload) if last else ({}, 0.0)
+    every = 2 * len(synced) > len(steps)
     return PredictionBasis(
-        workload, groups, mapping.order, costs, finish_s, broadcasts, _input_s(steps), imported.notes
+        workload,
+        groups,
+        mapping.order,
+        costs,
+        finish_s * (usual if every and workload.on_cpu else 1),
+        broadcasts,
+        usual * _input_s(steps),
+        imported.notes,
+        micro_batches=usual,
+        sync="every" if every else "last",
     )
 
 
 def _costs(
-    steps: Sequence[HostStep], workload: Workload, exposed: Mapping[str, float]
+    waited: Sequence[tuple[HostStep, float]], workload: Workload
 ) -> tuple[dict[str, float], float]:
     """Return what DDP took of the traced host, and what of the end of backward grows with parameters, not buckets.
 
@@ -114,8 +130,8 @@ def _costs(
     would go with fewer buckets. Forward's own part is inside its time. On a CPU copies are DDP's host time as well,
     which the constants have apart: they are taken off here.
     """
-    synced = [step for step in steps if step.collectives]
-    found = [_split_step(step, exposed.get(step.name, 0.0)) for step in synced]
+    synced = [(step, exposed_s) for step, exposed_s in waited if step.collectives]
+    found = [_split_step(step, exposed_s) for step, exposed_s in synced]
     on_cpu = workload.on_cpu
     costs = {name: (min if on_cpu else median)(each[name] for each in found) for name in found[0]}
     broadcast, finish = costs.pop("broadcast_s"), costs.pop("finish_s")
@@ -126,7 +142,7 @@ def _costs(
         costs["hook_s"] -= copies_s / len(workload.parameters)
         finish -= copies_s
     backend = "gloo" if on_cpu else "nccl"
-    finish -= len(synced[-1].collectives) * Calibration.priors(backend)[f"{backend}.ddp.finish_s"]
+    finish -= len(synced[-1][0].collectives) * Calibration.priors(backend)[f"{backend}.ddp.finish_s"]
     return {**{name: max(0.0, seconds) for name, seconds in costs.items()}, "forward_s": 0.0}, max(0.0, finish)
 
 
@@ -151,10 +167,13 @@ def _split_step(step: HostStep, exposed_s: float) -> dict[str, float]:
 
 
 def _input_s(steps: Sequence[HostStep]) -> float:
-    """Return the median of what lies between an optimizer's step and the next forward, without clearing gradients."""
+    """Return the median of what lies between an optimizer's step and the next forward, without clearing gradients.
+
+    Of micro-batches it is the mean: one of them has the step's own loading and logging.
+    """
     gaps = []
     for step, after in pairwise(steps):
-        updated_s = max((i.end_s for i in step.optimizer), default=step.backward_end_s)
+        updated_s = max([step.backward_end_s, *(i.end_s for i in (*step.ddp, *step.optimizer))])
         cleared = sum(i.end_s - i.start_s for i in after.optimizer if i.end_s <= after.forward_s)
         gaps.append(max(0.0, after.forward_s - updated_s - cleared))
-    return median(gaps) if gaps else 0.0
+    return 0.0 if not gaps else fmean(gaps) if steps[0].count > 1 else median(gaps)

@@ -29,6 +29,8 @@ from ddpsim.workload.profile import Phase
 
 _ITERATIONS = 8
 """Simulated steps that count, of at most a dozen recorded: a trace has no more, and the answer is wanted at once."""
+_FEWEST_STEPS = 2
+"""Of micro-batches whole steps count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +136,15 @@ def foretell(
         InputError: as `predict`.
     """
     calibration = with_costs(machine.calibration, machine.library(backend), basis.costs)
+    count = basis.micro_batches
     options = Options(
         plan=custom_plan(basis.parameters, basis.groups) if is_whole(basis) else None,
         # Without buffers the option changes nothing, and is none to advise.
         broadcast_buffers=basis.broadcasts or not basis.workload.buffers,
         backend=backend,
-        iterations=_ITERATIONS,
+        iterations=max(_ITERATIONS, _FEWEST_STEPS * count),
+        accumulate=count,
+        sync=basis.sync,
     )
 
     def predicted(workload: Workload) -> Prediction:
@@ -160,16 +165,17 @@ def foretell(
     others = {part: seconds for part, seconds in parts.items() if part not in PARTS}
     # What the loop does beside DDP is not predicted but as traced; on a GPU as its host had it.
     as_traced = {"input_s": parts["input_s"] if workload.on_cpu or others else basis.input_s, **others}
-    told = {part: getattr(summary, part, 0.0) for part in PARTS[:-1]} | as_traced
+    told = {part: count * getattr(summary, part, 0.0) for part in PARTS[:-1]} | as_traced
     extra = sum(as_traced.values())
     if basis.finishes == "optimizer":
         # In backward the simulation itself counts what makes the device idle as DDP's.
         told["optimizer_s"] -= basis.finish_s
         told["ddp_overhead_s"] += basis.finish_s
+    step_s, low_s, high_s = prediction.step_s
     made = PredictedBreakdown(
-        step_s=prediction.iteration_s + extra,
-        low_s=prediction.low_s + extra,
-        high_s=prediction.high_s + extra,
+        step_s=step_s + extra,
+        low_s=low_s + extra,
+        high_s=high_s + extra,
         traced_s=traced_s,
         terms=tuple(StepPart(part, parts[part], told[part]) for part in (*PARTS, *others)),
         buckets=bucket_origin(basis),

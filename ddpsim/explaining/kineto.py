@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from pathlib import Path
 from statistics import median, mode
 
@@ -15,18 +15,26 @@ from ddpsim.errors import InputError, TraceError
 from ddpsim.explaining.basis import basis_of
 from ddpsim.explaining.exposed import blocked_s, find_exposed, parts_of
 from ddpsim.explaining.host_parts import finished_s, host_parts, host_work
-from ddpsim.explaining.seen import UNPREDICTED, SeenCollective, SeenRank, SeenStep, complete_parts
+from ddpsim.explaining.seen import (
+    UNPREDICTED,
+    Accumulation,
+    SeenCollective,
+    SeenRank,
+    SeenStep,
+    complete_parts,
+)
 from ddpsim.explaining.sent import DeviceCollective, DeviceCollectives
 from ddpsim.strict import parse_whole_number
 from ddpsim.trace.metrics import Interval, union
 from ddpsim.workload import Workload
 from ddpsim.workload.kineto.events import DeviceWork, busy_s
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
-from ddpsim.workload.kineto.steps import HostStep, find_steps, is_communication
+from ddpsim.workload.kineto.steps import HostStep, find_steps, is_communication, micro_batches_of
 from ddpsim.workload.kineto.workload import TraceFile, read_kineto
 
 _TORCH = ("aten::", "autograd::", "torch::", "ProfilerStep", "Optimizer.", "c10d::")
 _SHARDED = "sharded"
+_REDUCING = ("all_reduce", "reduce_scatter")
 
 
 def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -> SeenRank:
@@ -42,13 +50,17 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
     """
     file = read_kineto(path)
     found = _steps_in(file)
-    usual = mode(len(step.accumulations) for step in found)
-    steps = [_from_its_forward(step, file) for step in found if len(step.accumulations) == usual]
-    notes = [f"{len(found) - len(steps)} steps with another number of gradients left out"] * (len(steps) < len(found))
-    reader = _Reader(file, found)
-    between = [after.forward_s - step.end_s for step, after in pairwise(steps)]
+    groups, kinds = micro_batches_of(found), [_kind(group) for group in micro_batches_of(found)]
+    usual = mode(kinds)
+    kept = [[_from_its_forward(s, file) for s in g] for g, kind in zip(groups, kinds, strict=True) if kind == usual]
+    left = len(groups) - len(kept)
+    notes = [f"{left} steps with another number of gradients, or of micro-batches, left out"] * (left > 0)
+    reader, steps = _Reader(file, found), list(chain.from_iterable(kept))
+    between = [after[0].forward_s - group[-1].end_s for group, after in pairwise(kept)]
     ahead_s = median(between) if between else 0.0
-    seen = tuple(reader.step(step, after, ahead_s) for step, after in zip(steps, [*steps[1:], None], strict=True))
+    each = [reader.step(step, after, ahead_s) for step, after in zip(steps, [*steps[1:], None], strict=True)]
+    rows = [list(islice(rest, len(group))) for rest in [iter(each)] for group in kept]
+    seen = tuple(map(_join, rows))
     basis, ddp = None, any(step.collectives for step in steps)
     unpredicted = _explain_unpredicted(steps, seen, reader.layers)
     if lead and not ddp and any(collective.own for step in seen for collective in step.collectives):
@@ -57,11 +69,10 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
         notes.append(f"{UNPREDICTED}{unpredicted}")
     elif lead:
         try:
-            waited = {
-                step.name: 0.0 if file.events.works else each.parts["exposed_comm_s"]
-                for step, each in zip(steps, seen, strict=True)
-            }
-            basis = basis_of(file, reader.alone, steps, shapes, waited)
+            waited = [0.0 if file.events.works else row.parts["exposed_comm_s"] for row in each]
+            gradients = mode(len(step.accumulations) for step in steps)
+            whole = [pair for pair in zip(steps, waited, strict=True) if len(pair[0].accumulations) == gradients]
+            basis = basis_of(file, reader.alone, whole, shapes)
         except InputError as error:
             notes.append(f"{UNPREDICTED}{error}")
     return SeenRank(
@@ -77,6 +88,7 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
         clock=file.host,
         made_by=basis,
         gpus=file.gpus,
+        accumulation=_accumulation(rows, ddp=ddp),
     ).shift(file.events.origin_s)
 
 
@@ -98,6 +110,46 @@ def _steps_in(file: TraceFile) -> list[HostStep]:
         what = "no gradient is accumulated outside its compiled graphs, so that no hook tells backward's course"
         remedy = "trace a step without compiled autograd"
         raise TraceError(what, place=file.place, remedy=remedy) from None
+
+
+def _kind(group: Sequence[HostStep]) -> tuple[int, int]:
+    """Return by what steps are alike: their micro-batches, or the gradients of the only one."""
+    return len(group), len(group[0].accumulations) if len(group) == 1 else 0
+
+
+def _join(rows: Sequence[SeenStep]) -> SeenStep:
+    """Return the step that micro-batches make."""
+    if len(rows) == 1:
+        return rows[0]
+    sent = chain.from_iterable(row.collectives for row in rows)
+    parts, host, device = (
+        dict(sum((Counter(getattr(row, name)) for row in rows), Counter())) for name in ("parts", "host_s", "device_s")
+    )
+    return replace(
+        rows[-1],
+        start_s=rows[0].start_s,
+        parts={name: parts.get(name, 0.0) for row in rows for name in row.parts},
+        host_s={name: host.get(name, 0.0) for name in rows[0].host_s},
+        device_s={name: device.get(name, 0.0) for name in rows[0].device_s},
+        collectives=tuple(replace(each, index=index) for index, each in enumerate(sent)),
+    )
+
+
+def _accumulation(steps: Sequence[Sequence[SeenStep]], *, ddp: bool) -> Accumulation | None:
+    """Return over how many micro-batches a step accumulates gradients, and what reducing them before the last costs.
+
+    Those reduce gradients that sum half as much as the most of them: a loop may sum its loss in each.
+    """
+    if len(steps[0]) == 1:
+        return None
+    own = any(c.own for rows in steps for row in rows for c in row.collectives)
+    sums = [
+        [sum(c.size_bytes or 1 for c in r.collectives if c.own >= own and c.operation in _REDUCING) for r in rows]
+        for rows in steps
+    ]
+    reducing = round(median(sum(0 < 2 * each >= max(row) for each in row) for row in sums))
+    waits_s = median(sum(row.parts["exposed_comm_s"] for row in rows[:-1]) for rows in steps) if ddp else None
+    return Accumulation(len(steps[0]), reducing, waits_s)
 
 
 def _from_its_forward(step: HostStep, file: TraceFile) -> HostStep:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ddpsim.units import format_time
+
 PARTS = (
     "forward_s", "backward_compute_s", "exposed_comm_s", "buffer_broadcast_s", "ddp_overhead_s", "optimizer_s",
     "input_s",
@@ -101,6 +103,30 @@ class SeenStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Accumulation:
+    """Gradients that a step adds up over several micro-batches.
+
+    Attributes:
+        reducing: micro-batches that reduce gradients; one is enough, the last.
+        waits_s: that a step waits for collectives of the others than the last; None where they are not DDP's.
+    """
+
+    micro_batches: int
+    reducing: int
+    waits_s: float | None
+
+    def advice(self) -> str | None:
+        """Return what to change; None where no micro-batch but one reduces gradients."""
+        if self.reducing < 2:
+            return None
+        what = f"{self.reducing} of {self.micro_batches} micro-batches reduce gradients, where the last is enough"
+        if self.waits_s is None:
+            how = "under no_sync(), of fully_shard set_requires_gradient_sync(False): a rank then keeps whole gradients"
+            return f"{what}: run the others {how}"
+        return f"{what}: run the others under no_sync(), a step waits {format_time(self.waits_s)} for theirs"
+
+
+@dataclass(frozen=True, slots=True)
 class SeenRank:
     """A rank's trace, taken apart.
 
@@ -116,6 +142,7 @@ class SeenRank:
         made_by: workload, plan and costs for a prediction, of the rank that was asked for them.
         options: of the run, where its trace records them.
         gpus: of its node, as many as its process saw; 0 where the trace does not say.
+        accumulation: of gradients over micro-batches; None where each step has one.
     """
 
     rank: int | None
@@ -131,6 +158,7 @@ class SeenRank:
     made_by: Any = None
     options: Mapping[str, object] = field(default_factory=dict)
     gpus: int = 0
+    accumulation: Accumulation | None = None
 
     def shift(self, offset_s: float) -> SeenRank:
         """Return the rank on a clock that is `offset_s` ahead."""

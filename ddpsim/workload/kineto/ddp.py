@@ -171,7 +171,7 @@ class _StepReader:
             buffer_broadcast_s=broadcast_s,
             optimizer_s=sum(i.end_s - i.start_s for i in step.optimizer),
             synced=bool(buckets),
-            stepped=bool(buckets),
+            stepped=bool(buckets) and step.number + 1 == step.count,
             buckets=buckets,
             gradients=tuple(
                 Gradient(parameter=parameter, hook_s=event.end_s, ready_s=_find_completed(computing, event.end_s))

@@ -27,7 +27,7 @@ from ddpsim.workload.kineto.forward_use import forward_use_in
 from ddpsim.workload.kineto.mapping import Mapping, map_arrivals
 from ddpsim.workload.kineto.parsing import collect
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
-from ddpsim.workload.kineto.steps import HostStep, find_steps, micro_batches_of
+from ddpsim.workload.kineto.steps import HostStep, describe_accumulation, find_steps, micro_batches_of
 from ddpsim.workload.profile import Phase, Workload
 
 _REMEDY = "export it again: torch.profiler's export_chrome_trace writes one file a rank"
@@ -224,11 +224,10 @@ def accumulation_in(steps: Sequence[HostStep]) -> str:
         return ""
     whole = [group for group in micro_batches_of(steps) if len(group) == usual]
     reducing = round(statistics.median(sum(bool(step.collectives) for step in group) for group in whole)) if whole else 0
-    how = {0: "", 1: ", reduced in one", usual: ", reduced in each"}.get(reducing, f", reduced in {reducing}")
     every = " --sync every" if reducing == usual else ""
     return (
-        f"gradients are accumulated over {usual} micro-batches a step{how}: the workload is one of these, "
-        f"`--accumulate {usual}{every}` makes a step of them"
+        f"{describe_accumulation(usual, reducing)}: the workload is one of these, `--accumulate {usual}{every}` makes a "
+        "step of them"
     )
 
 

@@ -17,6 +17,7 @@ class Job:
     `recorded`: with shapes and types. `others`: with allreduces of a layer, of unused parameters, and of the loop.
     `exchange`: microseconds of an all-to-all in forward and one in backward, for which the compute stream waits.
     `loop`: with an allreduce of the loop behind the optimizer.
+    `rounds`: micro-batches a step, whose gradients add up; `no_sync`: all but the last do not reduce them.
     `rocm`: RCCL's kernels, which do not say what they do, and HIP's runtime.
     """
 
@@ -33,6 +34,8 @@ class Job:
     exchange: float = 0.0
     rocm: bool = False
     loop: bool = False
+    rounds: int = 1
+    no_sync: bool = False
     events: list = field(default_factory=list)
     correlations: itertools.count = field(default_factory=lambda: itertools.count(1))
     free: dict = field(default_factory=dict)
@@ -59,8 +62,9 @@ class Job:
         return self.free[stream]
 
     def step(self, number, start):
-        now = self.forward(start + 5)
-        now = self.backward(now)
+        now = start
+        for part in range(self.rounds):
+            now = self.backward(self.forward(now + 5), synced=part + 1 == self.rounds or not self.no_sync)
         now += self.allreduce(now, 1, MAIN) if self.others else 0
         self.host("Optimizer.step#SGD.step", now, 40, category="user_annotation")
         self.device("sgd", now + 20, 15)
@@ -95,7 +99,7 @@ class Job:
         self.device("conv", now + 50, self.forward_kernel)
         return now + 100 + (self.all_to_all(now + 100, MAIN) if self.exchange else 0)
 
-    def backward(self, now):
+    def backward(self, now, synced=True):
         finished = 0.0
         for index, kernel in enumerate(self.kernels):
             self.host("autograd::engine::evaluate_function: ConvBackward0", now, 30 + TAIL, ENGINE)
@@ -107,7 +111,7 @@ class Job:
             if self.exchange and not index:
                 self.host("autograd::engine::evaluate_function: ExchangeBackward", now, 20 + TAIL, ENGINE)
                 now += self.all_to_all(now, ENGINE) + TAIL
-            hook = self.hook(index, now + 12) if self.ddp else (0.0, 0.0)
+            hook = self.hook(index, now + 12) if self.ddp and synced else (0.0, 0.0)
             self.host(
                 "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", now, 12 + hook[0] + TAIL, ENGINE
             )
@@ -115,7 +119,7 @@ class Job:
             self.host("torch::autograd::AccumulateGrad", now, 12, ENGINE, **recorded)
             finished = max(finished, hook[1])
             now += 12 + hook[0] + TAIL
-        if self.ddp:
+        if self.ddp and synced:
             for _ in self.kernels:
                 self.host("torch.distributed.ddp.reducer::copy_bucket_to_grad", now + 2, 6, ENGINE)
                 self.device("copy", now + 4, 3, ENGINE, after=finished)
