@@ -28,6 +28,7 @@ from ddpsim.strict import parse_whole_number
 from ddpsim.trace.metrics import Interval, union
 from ddpsim.workload import Workload
 from ddpsim.workload.kineto.events import DeviceWork, busy_s
+from ddpsim.workload.kineto.mapping import map_arrivals
 from ddpsim.workload.kineto.replay import TimelineWithoutDdp
 from ddpsim.workload.kineto.steps import HostStep, find_steps, is_communication, micro_batches_of
 from ddpsim.workload.kineto.workload import TraceFile, read_kineto
@@ -55,7 +56,9 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
     kept = [[_from_its_forward(s, file) for s in g] for g, kind in zip(groups, kinds, strict=True) if kind == usual]
     left = len(groups) - len(kept)
     notes = [f"{left} steps with another number of gradients, or of micro-batches, left out"] * (left > 0)
-    reader, steps = _Reader(file, found), list(chain.from_iterable(kept))
+    steps = list(chain.from_iterable(kept))
+    gradients = mode(len(step.accumulations) for step in steps)
+    reader = _Reader(file, found, _arrival_bytes([s for s in steps if len(s.accumulations) == gradients], shapes, file))
     between = [after[0].forward_s - group[-1].end_s for group, after in pairwise(kept)]
     ahead_s = median(between) if between else 0.0
     each = [reader.step(step, after, ahead_s) for step, after in zip(steps, [*steps[1:], None], strict=True)]
@@ -70,7 +73,6 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
     elif lead:
         try:
             waited = [0.0 if file.events.works else row.parts["exposed_comm_s"] for row in each]
-            gradients = mode(len(step.accumulations) for step in steps)
             whole = [pair for pair in zip(steps, waited, strict=True) if len(pair[0].accumulations) == gradients]
             basis = basis_of(file, reader.alone, whole, shapes)
         except InputError as error:
@@ -110,6 +112,15 @@ def _steps_in(file: TraceFile) -> list[HostStep]:
         what = "no gradient is accumulated outside its compiled graphs, so that no hook tells backward's course"
         remedy = "trace a step without compiled autograd"
         raise TraceError(what, place=file.place, remedy=remedy) from None
+
+
+def _arrival_bytes(steps: Sequence[HostStep], shapes: Workload | None, file: TraceFile) -> list[int]:
+    """Return the bytes of each gradient in order of arrival; empty where the trace has no shapes and none are given."""
+    try:
+        mapping = map_arrivals(steps, shapes, file.place)
+    except InputError:
+        return []
+    return [mapping.parameters[index].size_bytes for index in mapping.order]
 
 
 def _kind(group: Sequence[HostStep]) -> tuple[int, int]:
@@ -180,8 +191,8 @@ def _explain_unpredicted(steps: Sequence[HostStep], seen: Sequence[SeenStep], co
 
 
 class _Reader:
-    def __init__(self, file: TraceFile, found: Sequence[HostStep]) -> None:
-        self._events, self._file = file.events, file
+    def __init__(self, file: TraceFile, found: Sequence[HostStep], arrival_bytes: Sequence[int]) -> None:
+        self._events, self._file, self._arrival_bytes = file.events, file, arrival_bytes
         self._on_device = bool(file.events.works)
         self._works = sorted((w for w in file.events.works if w.launch is not None), key=_launch_s)
         self._launches = [_launch_s(work) for work in self._works]
@@ -242,9 +253,12 @@ class _Reader:
         afters = [0, *(c.after for c in step.collectives)]
         begin = max((edge for edge in afters if edge < sent.after), default=0)
         everyone = sent.own or sent.ranks is None or sent.ranks == self._file.world_size
+        size_bytes = sent.size_bytes
+        if size_bytes is None and len(step.accumulations) == len(self._arrival_bytes):
+            size_bytes = sum(self._arrival_bytes[begin : sent.after]) or None
         arrived_s = max(sent.launched_s, self._computed_s(sent.launched_s)) if self._on_device else sent.launched_s
         return SeenCollective(
-            index, sent.operation, sent.size_bytes, sent.after - begin, min(arrived_s, sent.end_s), sent.start_s,
+            index, sent.operation, size_bytes, sent.after - begin, min(arrived_s, sent.end_s), sent.start_s,
             sent.end_s, sent.own, everyone,
         )  # fmt: skip
 

@@ -75,18 +75,19 @@ def _collect_stamps(ranks: Sequence[SeenRank], index: int, usual: int) -> list[S
     return [stamps for _, stamps in sorted(by_step.items()) if len(stamps) == len(ranks)]
 
 
-def _best_rates(rank: SeenRank, usual: int) -> dict[str, float]:
-    """Return by operation the bytes a second of its fastest collective on one rank."""
-    rates: dict[str, float] = {}
+def _best_rates(rank: SeenRank, usual: int) -> dict[tuple[str, bool], float]:
+    """Return by operation, and whether it is of gradients' buckets, the bytes a second of the fastest collective on one rank."""
+    rates: dict[tuple[str, bool], float] = {}
     for step in rank.steps:
         for c in step.collectives[:usual]:
             if c.size_bytes and c.finished_s > c.started_s:
                 rate = c.size_bytes / (c.finished_s - c.started_s)
-                rates[c.operation] = max(rate, rates.get(c.operation, 0.0))
+                kind = c.operation, c.parameters > 0
+                rates[kind] = max(rate, rates.get(kind, 0.0))
     return rates
 
 
-def _split(index: int, steps: Sequence[Stamps], rates: Mapping[str, float], several: bool) -> MedianSplit:
+def _split(index: int, steps: Sequence[Stamps], rates: Mapping[tuple[str, bool], float], several: bool) -> MedianSplit:
     lowest = min(steps[0])
     if several and not all(c.everyone for stamps in steps for _, c in stamps.values()):
         # Of those that some ranks make among themselves, other ranks' are others.
@@ -94,7 +95,7 @@ def _split(index: int, steps: Sequence[Stamps], rates: Mapping[str, float], seve
     first = steps[0]
     ranks = sorted(first)
     size = first[ranks[0]][1].size_bytes
-    rate = rates.get(first[ranks[0]][1].operation)
+    rate = rates.get((first[ranks[0]][1].operation, first[ranks[0]][1].parameters > 0))
     waits: dict[int, list[float]] = {rank: [] for rank in ranks}
     wires, last = [], Counter[int]()
     for stamps in steps:

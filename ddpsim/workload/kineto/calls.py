@@ -60,9 +60,9 @@ def operation_named(name: str) -> str | None:
     return next((operation for word, operation in _WORDS if word in flat), None)
 
 
-def width_of(dtype: str | None) -> int:
-    """Return the bytes of a value of a type by torch's name; of one that is not known, those of float32."""
-    return _WIDTHS.get(dtype or "", 4)
+def width_of(dtype: str) -> int:
+    """Return the bytes of a value of a type that `dtype_named` knows."""
+    return _WIDTHS.get(dtype, 4)
 
 
 def calls_in(operators: Sequence[HostEvent]) -> list[Call]:
@@ -88,15 +88,16 @@ def calls_in(operators: Sequence[HostEvent]) -> list[Call]:
 
 def _size(said: Mapping[str, object], called: Mapping[str, object]) -> int | None:
     elements, dtype = said.get("In msg nelems"), dtype_named(said.get("dtype"))
-    if isinstance(elements, int):
+    if isinstance(elements, int) and dtype is not None:
         return elements * width_of(dtype) if 0 <= elements < _MOST else None
     return dimensions_bytes(called)
 
 
 def dimensions_bytes(args: Mapping[str, object]) -> int | None:
-    """Return the bytes of an event's first input, or of the tensors in it; None where it has no shapes."""
+    """Return the bytes of an event's first input; None where it has no shapes, or no type, as a list of tensors."""
     dimensions, types = args.get("Input Dims"), args.get("Input type")
-    if not (isinstance(dimensions, list) and dimensions and isinstance(dimensions[0], list)):
+    dtype = dtype_named(types[0]) if isinstance(types, list) and types else None
+    if dtype is None or not (isinstance(dimensions, list) and dimensions and isinstance(dimensions[0], list)):
         return None
     first = dimensions[0]
     shapes = first if first and all(isinstance(shape, list) for shape in first) else [first]
@@ -110,5 +111,4 @@ def dimensions_bytes(args: Mapping[str, object]) -> int | None:
             if not 0 <= each < _MOST:
                 return None
         count += each
-    kind = types[0] if isinstance(types, list) and types else None
-    return count * width_of(dtype_named(kind))
+    return count * width_of(dtype)

@@ -18,7 +18,8 @@ from ddpsim.explaining.kineto import read_kineto_rank
 from ddpsim.explaining.seen import complete_parts
 from ddpsim.explaining.splits import splits_of
 from ddpsim.workload.kineto.calls import dimensions_bytes
-from ddpsim.workload.kineto.workload import import_trace
+from ddpsim.workload.kineto.ddp import buckets_in
+from ddpsim.workload.kineto.workload import import_trace, open_trace
 from tests.ddpsim.explaining.seen_ranks import ranks
 from tests.ddpsim.workload.kineto_traces import Job
 
@@ -126,7 +127,35 @@ def test_parts_that_overlap_are_taken_off_the_largest():
 def test_a_size_that_no_tensor_has_is_not_known():
     assert dimensions_bytes({"Input Dims": [[1 << 90] * 20], "Input type": ["float"]}) is None
     assert dimensions_bytes({"Input Dims": [[[2, 3], [4]]], "Input type": ["c10::Half"]}) == 20
-    assert dimensions_bytes({"Input Dims": [[-2]]}) is None
+    assert dimensions_bytes({"Input Dims": [[-2]], "Input type": ["float"]}) is None
+    assert dimensions_bytes({"Input Dims": [[]], "Input type": ["float"]}) == 4
+    # A list of tensors has no type, and in some traces no shapes: nothing says how many bytes it is.
+    assert dimensions_bytes({"Input Dims": [[], []], "Input type": ["TensorList", ""]}) is None
+    assert dimensions_bytes({"Input Dims": [[[8]]], "Input type": ["TensorList"]}) is None
+
+
+@pytest.mark.parametrize("dtype", ["Float", "BFloat16"])
+@pytest.mark.parametrize("listed", [[], [[10]]])
+def test_buckets_without_a_size_of_their_own_have_that_of_their_gradients(tmp_path, dtype, listed):
+    # The loop's allreduce says its size, and is faster than DDP's: it says nothing of how fast those could be.
+    document = Job([50.0] * 5, ddp=True, recorded=True, dtype=dtype, others=True).document(4)
+    told = {"Input Dims": [listed, []], "Input type": ["TensorList", ""]}
+    events = document["traceEvents"]
+    for event in events:
+        if event["name"] == "c10d::allreduce_":
+            event["args"] = told
+        if event["cat"] == "kernel" and "AllReduce" in event["name"] and event["ts"] > 3000:
+            event["dur"] *= 0.75
+    document["traceEvents"] = [e for e in events if e["name"] != "record_param_comms" or e["args"]["dtype"] == "Int"]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps(document))
+    expected = buckets_in(open_trace(path))
+    found = [split for split in explain(path, predict=False).splits if split.parameters]
+    assert [split.size_bytes for split in found] == [each["size_bytes"] for each in expected]
+    assert [split.parameters for split in found] == [2, 2, 1]
+    assert [split.wait_s for split in found] == pytest.approx([each["skew_s"] for each in expected], abs=2e-9)
+    assert [split.wire_s for split in found] == pytest.approx([each["wire_s"] for each in expected], abs=2e-9)
+    assert max(split.wait_s for split in found) > 0
 
 
 def test_an_import_says_that_a_workload_has_no_collectives_of_layers(tmp_path):
