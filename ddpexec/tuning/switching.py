@@ -49,7 +49,7 @@ class PlanSwitch:
 
     Attributes:
         waits: whether a plan of torch's that is left waits for its next turn: where that takes little of the host's
-            memory.
+            memory, and its reducer has nothing to remember of steps that another one reduces.
     """
 
     def __init__(self, wrapped: Wrapped, present: TrialPlan) -> None:
@@ -57,6 +57,9 @@ class PlanSwitch:
         self._waiting: dict[tuple[str, Groups], dict[str, Any]] = {}
         size = sum(each.nbytes for each in wrapped.parameters() if each.requires_grad)
         self.waits = wrapped.device.type == "cpu" and size <= WAITING_BYTES and isinstance(wrapped, Stock)
+        # Hooks of a reducer that searches graphs note which parameters are used in steps that another one reduces too;
+        # in force again it would take those for used in its own step, and end the training where one is not.
+        self.waits &= not wrapped.find_unused_parameters or wrapped.static_graph
 
     def use(self, plan: TrialPlan) -> int:
         """Reduce by `plan` from the next forward on; return the steps from then on that do not count."""

@@ -92,7 +92,7 @@ def test_two_ranks_train_to_the_same_bits_while_buckets_change_to_and_fro(
 
     def between(number: int) -> None:
         if number in (3, 7):
-            assert switch.use(plans[1]) == (0 if number == 7 and kind == "torch" else MADE)
+            assert switch.use(plans[1]) == (0 if number == 7 and kind == "torch" and variant != "unused" else MADE)
         if number in (5, 9):
             found = buckets_of(model, parameters) if kind == "torch" else model.reducer.plan.groups()
             seen.extend(map(len, found))
@@ -106,7 +106,52 @@ def test_two_ranks_train_to_the_same_bits_while_buckets_change_to_and_fro(
     assert all(map(torch.equal, plain, train(model, 11, rank, between, accumulate)))
     assert seen == 2 * [len(group) for group in rebuilt_plan(policy, OTHER, order).groups()]
     assert caps_in_force(model) == first
-    assert kind == "ddpexec" or model.reducer is reducer
+    assert kind == "ddpexec" or variant == "unused" or model.reducer is reducer
+
+
+class Branched(torch.nn.Module):
+    """Layers, of which `forward` leaves one out where a step, or a rank in it, does not use it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(BLOCKS))
+
+    def forward(self, inputs: Any, used: bool) -> Any:
+        for number, layer in enumerate(self.layers):
+            if used or number != 1:
+                inputs = layer(inputs).relu()
+        return inputs
+
+
+def train_branched(kind: Any, rank: int, by_rank: bool, options: dict[str, bool], switches: bool) -> list[Any]:
+    model = kind(Branched(), bucket_cap_mb=CAP, find_unused_parameters=True, **options)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    generator = torch.Generator().manual_seed(rank)
+    policy, order = collect(model.module).policy, range(2 * BLOCKS)[::-1]
+    caps = [BucketCaps(bucket_cap_mb=CAP), OTHER, BucketCaps(bucket_cap_mb=1)]
+    plans = [TrialPlan(each, tuple(map(tuple, rebuilt_plan(policy, each, order).groups()))) for each in caps]
+    switch = PlanSwitch(model, plans[0])
+    for number in range(30):
+        used = (number + rank * by_rank) % 3 != 1 and number % 7 != 6
+        model(torch.randn(BATCH, WIDTH, generator=generator), used).square().mean().backward()
+        optimizer.step()
+        if switches and number > 2:
+            switch.use(plans[number // 2 % 3])
+        model.zero_grad(set_to_none=number % 5 < 3)
+    switch.settle()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("by_rank", [False, True])
+@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}], ids=["plain", "views"])
+@pytest.mark.parametrize("kind", [STOCK, OURS], ids=["torch", "ddpexec"])
+@ranks.on(2)
+def test_a_layer_that_some_steps_or_ranks_leave_out_is_trained_as_without_switches(
+    rank: int, kind: Any, options: dict[str, bool], by_rank: bool
+) -> None:
+    plain, switched = (train_branched(kind, rank, by_rank, options, switches) for switches in (False, True))
+    assert all(map(torch.equal, plain, switched))
 
 
 class AtOnce:
