@@ -360,11 +360,21 @@ def format_hidden_cost(prediction: Prediction) -> list[str]:
 
 def _format_binds(prediction: Prediction, bound: Bound) -> list[str]:
     """Return the line on what the step is bound by: what it would take if that took no time."""
-    from ddpsim.planning.bound import describe_bound
+    from ddpsim.planning.bound import describe_bound, describe_resource
     from ddpsim.units import format_time
 
-    left = format_time(prediction.options.accumulate * (prediction.iteration_s - bound.lost[bound.by]))
-    return [f"bound by: {describe_bound(bound, prediction.workload)}; {left} if it took no time"]
+    def left(lost_s: float) -> str:
+        return format_time(prediction.options.accumulate * (prediction.iteration_s - lost_s))
+
+    binds = f"bound by: {describe_bound(bound, prediction.workload)}"
+    if bound.beside is None:
+        return [f"{binds}; {left(bound.lost[bound.by])} if it took no time"]
+    without = [
+        f"{left(bound.lost[by])} if {describe_resource(by, prediction.workload)} took no time"
+        for by in (bound.by, bound.beside)
+    ]
+    both = [] if bound.together_s is None else [f"{left(bound.together_s)} if neither did"]
+    return [break_line(f"{binds}; {', '.join([*without, *both])}")]
 
 
 def _format_helps(prediction: Prediction, helps: Sequence[Sensitivity]) -> list[str]:

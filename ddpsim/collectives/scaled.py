@@ -78,6 +78,10 @@ class TransportAround(Transport):
         """Return of how many single transfers an operation is."""
         return self.inner.transfers(operation, size_bytes)
 
+    def threads_share(self, demand: Demand) -> float:
+        """Return the share of threads as of the transport inside."""
+        return self.inner.threads_share(demand)
+
 
 @dataclass(frozen=True, slots=True)
 class ScaledTransport(TransportAround):

@@ -124,6 +124,10 @@ class Transport(ABC):
         """Return of how many single transfers an operation is."""
         return self.steps(operation, size_bytes).transfers
 
+    def threads_share(self, demand: Demand) -> float:
+        """Return for which part of the time of a demand's bytes threads of the ends set the pace, rather than links."""
+        return float(self.backend == "gloo" and demand.limit < demand.alone_rate(self.capacities))
+
     def allreduce(self, size_bytes: int) -> Demand:
         """Return the demand of an allreduce."""
         return self.demand(Operation.ALLREDUCE, size_bytes)

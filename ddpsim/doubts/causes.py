@@ -24,6 +24,7 @@ from ddpsim.doubts.spreads import (
     DOUBT,
     ENCODING,
     HOST_LAUNCH,
+    INPUT,
     MEASURED_COLLECTIVE,
     PACE,
     UNPRICED,
@@ -77,6 +78,9 @@ def doubts_of(
     constants = _constants(backend, calibration)
     found += _list_measured_costs(constants)
     found += _list_encoding_doubts(constants, workload, options)
+    if options.input_stage != "none":
+        low, high = (replace(now, input=math.exp(end)) for end in (INPUT.low, INPUT.high))
+        found.append(Doubt("loading of batches", "time the loader by itself, in this loop", low, high))
     return found + list(_list_unmeasured_costs(constants, workload, placement, options))
 
 

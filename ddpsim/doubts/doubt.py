@@ -34,6 +34,7 @@ class Ends:
         steps_s: the step at its low and at its high end.
         factors: on device time and on host time, at either end.
         retimed, simulated: how many of its ends were told from the graph of the run, and by another simulation.
+        loads: factors on what loading a batch takes, at either end.
     """
 
     name: str
@@ -43,13 +44,15 @@ class Ends:
     factors: tuple[tuple[float, float], tuple[float, float]]
     retimed: int = 0
     simulated: int = 0
+    loads: tuple[float, float] = (1.0, 1.0)
 
     @classmethod
     def of(cls, doubt: Doubt, steps_s: tuple[float, float], *, retimed: int = 0) -> Ends:
         """Return the step at the ends of `doubt`, so many of which were retimed."""
         ends = sum(end is not None for end in (doubt.low, doubt.high))
         low, high = ((1.0, 1.0) if end is None else (end.compute, end.host) for end in (doubt.low, doubt.high))
-        return cls(doubt.name, doubt.remedy, doubt.left, steps_s, (low, high), retimed, ends - retimed)
+        loads = (1.0 if doubt.low is None else doubt.low.input, 1.0 if doubt.high is None else doubt.high.input)
+        return cls(doubt.name, doubt.remedy, doubt.left, steps_s, (low, high), retimed, ends - retimed, loads)
 
 
 Cause = Doubt | Ends

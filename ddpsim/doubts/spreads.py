@@ -141,6 +141,13 @@ def find_fusing_spreads(compiled: CompiledAs) -> tuple[Spread, Spread]:
     return Spread(0.0, math.log(device), SOURCE, "device"), Spread(0.0, math.log(host), SOURCE, "host")
 
 
+INPUT = Spread(
+    math.log(0.97),
+    math.log(1.097),
+    "periods of torch's DataLoader over the rule's: 0.97 to 1.10 (`python -m studies.host_costs.loading`, two cores)",
+)
+"""Of what loading a batch takes, and the host's part of its copy."""
+
 DDP_HOST = Spread(-0.5, 0.5, "launch costs of DDP range from 26 to 70 us on gloo, hooks from 4 to 10 us on CUDA")
 """Of DDP's own host costs at their priors: they scale together with a host's speed."""
 

@@ -82,6 +82,12 @@ class InputStage:
             return self.rate_Bps
         return float("inf") if self.pinned or self.queued or self.pipelined else PAGEABLE_Bps
 
+    def scale(self, factor: float) -> InputStage:
+        """Return the stage whose loading and host's part of a copy take `factor` of their time; 0 copies nothing."""
+        rate_Bps = self.limit_Bps / factor if factor and math.isfinite(self.limit_Bps) else self.rate_Bps  # noqa: N806
+        copied = self.copy_bytes if factor else 0
+        return replace(self, load_s=factor * self.load_s, copy_bytes=copied, rate_Bps=rate_Bps)
+
     def merge_ranks(self, ranks: int) -> InputStage:
         """Return the stage where one process loads and copies the batches of `ranks`, each to a GPU of its own.
 

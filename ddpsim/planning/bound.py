@@ -20,6 +20,9 @@ class Bound:
 
     Attributes:
         by: the resource without which the step would be shortest.
+        beside: another that binds it as well: without it the step would be nearly as short, or neither shortens the step
+            much by itself, and this one the most together with `by`; None where one binds alone.
+        together_s: how much shorter the step would be without both, where neither shortens it much by itself.
         link: of the links that its collectives load, the one with the most bytes for its capacity; None at one rank.
         link_share: share of the collectives' time in which that link is full; the rest is latency, or the pace of
             NCCL's own threads.
@@ -32,15 +35,19 @@ class Bound:
     link_share: float
     exposed_share: float
     lost: Mapping[By, float]
+    beside: By | None = None
+    together_s: float | None = None
 
     def document(self) -> dict[str, object]:
         """Return the bound as keys of a row."""
         return {
             "bound_by": self.by,
+            "bound_beside": self.beside,
             "binding_link": self.link,
             "binding_link_share": self.link_share,
             "exposed_share": self.exposed_share,
             "lost_s": dict(self.lost),
+            "lost_together_s": self.together_s,
         }
 
 
@@ -49,23 +56,37 @@ def bound_of(prediction: Prediction, calibration: Calibration | None = None) -> 
     summary, lost = prediction.summary, lost_s(prediction, calibration)
     link, share = _link(prediction, calibration)
     exposed = (summary.exposed_comm_s + summary.buffer_broadcast_s) / prediction.iteration_s
-    return Bound(max(lost, key=lambda by: lost[by]), link, share, exposed, lost)
+    first, *others = sorted(lost, key=lambda by: -lost[by])
+    beside, together_s = next((by for by in others if lost[by] >= _NEAR * lost[first]), None), None
+    if others and lost[first] < _ALONE * prediction.iteration_s:
+        # Each hides behind another, so that what the first saves says little.
+        pairs = lost_s(prediction, calibration, also=[first])
+        beside = max(others, key=lambda by: pairs[by])
+        together_s = pairs[beside]
+    return Bound(first, link, share, exposed, lost, beside, together_s)
 
 
 def describe_bound(bound: Bound, workload: Workload) -> str:
-    """Return what binds a step in a word; of an estimate that the host binds, whether its launches are a prior.
+    """Return what binds a step, both resources where two do."""
+    return " and ".join(describe_resource(by, workload) for by in (bound.by, bound.beside) if by is not None)
+
+
+def describe_resource(by: By, workload: Workload) -> str:
+    """Return a resource in a word; of an estimate's host, whether its launches are a prior.
 
     The host's time of an estimated step is a launch cost an operator, unless the step was scaled to a measured one that
     its launches bind.
     """
-    if bound.by != "host":
-        return _WORDS[bound.by]
+    if by != "host":
+        return _WORDS[by]
     pace = workload.provenance.get("pace")
     measured = isinstance(pace, Mapping) and pace.get("host", 1.0) != 1.0
     return "host" if measured or not workload.estimated else "host (launch prior)"
 
 
-_WORDS: Mapping[By, str] = {"computation": "GPU", "host": "host", "communication": "comm."}
+_WORDS: Mapping[By, str] = {
+    "computation": "GPU", "host": "host", "communication": "comm.", "input": "input", "rank": "slow rank",
+}  # fmt: skip
 
 
 def _link(prediction: Prediction, calibration: Calibration | None) -> tuple[str | None, float]:
@@ -81,7 +102,7 @@ def _link(prediction: Prediction, calibration: Calibration | None) -> tuple[str 
 def find_binding_link(transport: Transport, sizes: list[int]) -> tuple[str | None, float]:
     """Return the link that collectives of `sizes` fill for the longest, and for which share of their time.
 
-    Every link's time is that of its bytes at its capacity. Among links that are full for as long (a ring's are all
+    Every link's time is that of its bytes at its capacity; of collectives at the pace of threads alone none is full. Among links that are full for as long (a ring's are all
     alike) a NIC's port is named before others, as it is what is bought, then the first by name.
     """
     full_s: dict[str, float] = {}
@@ -89,6 +110,8 @@ def find_binding_link(transport: Transport, sizes: list[int]) -> tuple[str | Non
     for size in sizes:
         demand = transport.allreduce(size)
         total_s += transport.allreduce_s(size)
+        if transport.threads_share(demand) >= 1:
+            continue
         for link, load in demand.loads.items():
             name = str(link)
             full_s[name] = full_s.get(name, 0.0) + load * size / transport.capacities[link]
@@ -110,6 +133,12 @@ def drop_direction(name: str) -> str:
     ends = sorted((source, target), key=lambda end: (end == NETWORK, end))
     return ("" if node == "node0" else node + slash) + "-".join(ends)
 
+
+_NEAR = 2 / 3
+"""Of what the first resource saves, at least what one saves that binds the step beside it."""
+
+_ALONE = 0.1
+"""Share of the step that a resource saves at least that binds it by itself. Chosen by hand."""
 
 _ALIKE = 1e-6
 """Relative difference of times from which on one link binds more than another: above rounding, below any rate."""

@@ -148,7 +148,7 @@ class Search:
         made = self._prediction(FASTEST, self.row.nodes)
         bound = bound_of(made, self.calibration)
         share = _percent(self._predict_exposed(FASTEST, None) + HIDDEN)
-        return f"at no rate: at 1.6 Tb/s {share} of the step still waits, by {bound.link or 'latency'}"
+        return f"at no rate: at 1.6 Tb/s {share} of the step still waits, by {bound.link or 'latency or threads'}"
 
     def _slower_than_fastest(self, rate: float, end: Assumptions | None) -> float:
         def step_s(at: float) -> float:

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.doubts import join
+from ddpsim.jobs.job import RECORDED_INPUT
 from ddpsim.prediction.predict import local_period_s
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation import Options
@@ -19,20 +20,23 @@ def efficiency_of(prediction: Prediction) -> Band:
     middle = prediction.scaling_efficiency
     effects = []
     for ends in prediction.ends:
-        alone = (_local_s(prediction, compute, host) for compute, host in ends.factors)
+        alone = [_local_s(prediction, *pair, load) for pair, load in zip(ends.factors, ends.loads, strict=True)]
         shares = [local_s / step_s for local_s, step_s in zip(alone, ends.steps_s, strict=True)]
         effects.append(join.effect(ends, middle, shares))
     low, high = join.band(middle, effects)
     return middle, max(low, 0.0), min(high, max(1.0, middle))
 
 
-def _local_s(prediction: Prediction, compute: float, host: float) -> float:
-    """Return one rank's period without DDP, with these factors on its device's and its host's time."""
-    if compute == host == 1.0:
+def _local_s(prediction: Prediction, compute: float, host: float, load: float) -> float:
+    """Return one rank's period without DDP, with these factors on its device's, its host's and its loader's time."""
+    if compute == host == load == 1.0:
         return prediction.local_s
-    options = prediction.options
+    options, workload = prediction.options, prediction.workload
+    if load != 1:
+        workload = replace(workload, input_stage=options.input_of(workload).scale(load))
+        options = replace(options, input_stage=RECORDED_INPUT)
     scaled = replace(options, scale_compute=options.scale_compute * compute, scale_host=options.scale_host * host)
-    return local_s(prediction.workload, scaled)
+    return local_s(workload, scaled)
 
 
 def local_s(workload: Workload, options: Options) -> float:

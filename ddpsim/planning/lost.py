@@ -1,8 +1,8 @@
-"""What a step loses to each resource: how much shorter it would be if the resource took no time."""
+"""What a step loses to each resource, or to two at once: how much shorter it would be if they took no time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection
 from typing import Literal
 
 from ddpsim.collectives.calibration import Calibration
@@ -12,7 +12,7 @@ from ddpsim.prediction.predict import periods_under
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation.communication import Assumptions
 
-By = Literal["computation", "host", "communication"]
+By = Literal["computation", "host", "communication", "input", "rank"]
 
 _WITHOUT = "without "
 
@@ -20,42 +20,63 @@ _NO_TIME = 2e-9
 """Factor on the time of a resource that takes none; options take none below 1e-9."""
 
 
-def lost_s(prediction: Prediction, calibration: Calibration | None = None) -> dict[By, float]:
+def lost_s(
+    prediction: Prediction, calibration: Calibration | None = None, also: Collection[By] = ()
+) -> dict[By, float]:
     """Return by resource how much shorter the step of `prediction`, made with `calibration`, would be without it.
 
     Each is predicted again with that resource taking no time: the device's computation; the host's launches and hooks,
-    where host and computation are not one; all collectives, with what they cost computation beside them. Resources that
-    work at once hide each other, so that these do not sum to the step. It is told anew where `prediction` was not made
-    with `without_each`. The run's graph is let go afterwards.
+    where host and computation are not one; the input stage; what ranks given as slower take beyond the others; all
+    collectives, with what they cost computation beside them. Resources that work at once hide each other, so that these
+    do not sum to the step. It is told anew where `prediction` was not made with `without_each`. The run's graph is let
+    go afterwards.
+
+    Args:
+        also: resources that take no time in any of these predictions; they are none of those returned.
     """
-    without = dict(_without(prediction, calibration))
+    resources = [by for by in _resources(prediction) if by not in also]
     # Beside another job, as with doubts, of the job by itself.
-    known = [prediction.also[_WITHOUT + by] for by in without if _WITHOUT + by in prediction.also]
-    steps = known or periods_under(prediction, list(without.values()))
+    known = [] if also else [prediction.also[name] for by in resources if (name := _WITHOUT + by) in prediction.also]
+    steps = known or periods_under(prediction, [_assume(prediction, calibration, (by, *also)) for by in resources])
     prediction.run.let_go()
-    lost = (max(0.0, prediction.iteration_s - each.iteration_s) for each in steps)
-    return dict(zip(without, lost, strict=True))
+    return {by: max(0.0, prediction.iteration_s - each.iteration_s) for by, each in zip(resources, steps, strict=True)}
 
 
 def without_each(prediction: Prediction) -> dict[str, Assumptions]:
     """Return what `lost_s` assumes, for `predict`."""
-    return {_WITHOUT + by: assumed for by, assumed in _without(prediction, prediction.calibration)}
+    return {_WITHOUT + by: _assume(prediction, prediction.calibration, [by]) for by in _resources(prediction)}
 
 
-def _without(prediction: Prediction, calibration: Calibration | None) -> Iterator[tuple[By, Assumptions]]:
-    """Yield each resource with the assumption that it takes no time."""
+def _resources(prediction: Prediction) -> list[By]:
+    """Return what a step may be bound by."""
     options = prediction.options
-    backend = options.backend_for(prediction.workload)
-    yield "computation", Assumptions(calibration, compute=_NO_TIME / options.scale_compute)
+    found: list[By] = ["computation"]
     if not prediction.workload.one_clock:
-        yield "host", Assumptions(_free_host(backend, calibration), host=_NO_TIME / options.scale_host)
-    if prediction.placement.world_size == 1 or options.comm != "real":
-        return
-    if options.compression == "none":
-        yield "communication", Assumptions(calibration, silent=True)
-    else:
-        # A codec's kernels are no communication, and there is none without a collective to call it.
-        yield "communication", Assumptions(remove_overlap_costs(backend, calibration), wire_factor=_no_time)
+        found.append("host")
+    if options.input_stage != "none":
+        found.append("input")
+    if options.straggling is not None or any(factor > 1 for factor in options.stragglers.values()):
+        found.append("rank")
+    return [*found, "communication"] if prediction.placement.world_size > 1 and options.comm == "real" else found
+
+
+def _assume(prediction: Prediction, calibration: Calibration | None, without: Collection[By]) -> Assumptions:
+    """Return the assumption that some resources take no time."""
+    options = prediction.options
+    backend, silent = options.backend_for(prediction.workload), "communication" in without
+    # A codec's kernels are no communication, and there is none without a collective to call it.
+    codec = silent and options.compression != "none"
+    if codec:
+        calibration = remove_overlap_costs(backend, calibration)
+    return Assumptions(
+        _free_host(backend, calibration) if "host" in without else calibration,
+        wire_factor=_no_time if codec else None,
+        compute=_NO_TIME / options.scale_compute if "computation" in without else 1.0,
+        host=_NO_TIME / options.scale_host if "host" in without else 1.0,
+        silent=silent and not codec,
+        input=0.0 if "input" in without else 1.0,
+        excess=0.0 if "rank" in without else 1.0,
+    )
 
 
 def _free_host(backend: str, calibration: Calibration | None) -> Calibration:

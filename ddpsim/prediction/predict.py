@@ -258,6 +258,8 @@ def with_assumptions(
         comm="noop" if assumptions.silent else options.comm,
         scale_compute=options.scale_compute * assumptions.compute,
         scale_host=options.scale_host * assumptions.host,
+        stragglers={rank: assumptions.straggler(factor) for rank, factor in options.stragglers.items()},
+        straggling=options.straggling if assumptions.excess else None,
     )
     scaled, warm_up = shorten_run(scaled, prediction.workload)
     scaled, repeats = leave_out_repeated(scaled, prediction.workload) if prediction.run.brief else (scaled, 0)

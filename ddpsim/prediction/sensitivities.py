@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.ddp_costs import Costs
-from ddpsim.doubts.causes import HOST_COSTS
+from ddpsim.collectives.codec_priors import CODEC_PRIORS
+from ddpsim.collectives.ddp_costs import TIMES, Costs
 from ddpsim.prediction.path import Sensitivity
 from ddpsim.prediction.predict import periods_under
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation.communication import Assumptions
+from ddpsim.workload.gpus import gpu_of
 
 PERCENT = 1.0
 """By how much more of a resource a step is told; small beside what makes another choice or order of it."""
@@ -25,6 +27,16 @@ LINKS = {
 }
 """Kinds of links by what one buys more of; those between switches follow NICs where the machine's file derives them."""
 
+COMPUTATION, THREADS = "computation", "threads that move messages"
+_SAME, _COMMUNICATION = "nothing", "communication"
+_NOISE = 2e-4
+"""Share of a step by which retimed savings are off: a difference of them that is less is none."""
+
+_MEMORY = {"copy_s", "copy_Bps", "memory_passes"}
+_HOST = {*TIMES, "graph_s", "broadcast_s"} - _MEMORY
+_WAITS = {"pair_s", "behind_s"}
+"""DDP's own constants by the resource whose time they are; `_WAITS` are latencies of gloo's allreduces side by side."""
+
 
 def sensitivities_of(prediction: Prediction) -> list[Sensitivity]:
     """Return what `PERCENT` more of each resource would save of the iteration of `prediction`, the most first.
@@ -37,8 +49,27 @@ def sensitivities_of(prediction: Prediction) -> list[Sensitivity]:
     if not known:
         found = periods_under(prediction, list(more.values()), exact=_meet(prediction))
         known = dict(zip(more, found, strict=True))
-    saved = [Sensitivity(name, prediction.iteration_s - told.iteration_s, told.retimed) for name, told in known.items()]
-    return sorted(saved, key=lambda each: (-each.saved_s, each.resource))
+    # Of fewer iterations than the prediction's a step may be another, with nothing changed.
+    same_s = known.pop(_SAME).iteration_s
+    saved = {name: same_s - told.iteration_s for name, told in known.items()}
+    if slow_ranks(prediction) in saved:
+        saved[COMPUTATION] -= saved[slow_ranks(prediction)]
+    if _COMMUNICATION in saved:
+        # What no link and no latency explains of it is the pace of those that send.
+        rest_s = saved.pop(_COMMUNICATION) - sum(saved[name] for name in ("latency", *LINKS) if name in saved)
+        saved[THREADS] = rest_s if rest_s > _NOISE * prediction.iteration_s else 0.0
+        known[THREADS] = known[_COMMUNICATION]
+    listed = [Sensitivity(name, saved_s, known[name].retimed) for name, saved_s in saved.items()]
+    return sorted(listed, key=lambda each: (-each.saved_s, each.resource))
+
+
+def slow_ranks(prediction: Prediction) -> str:
+    """Return what ranks are called that were given as slower than the others; nothing where none was."""
+    options = prediction.options
+    if options.straggling is not None:
+        return "ranks that straggle"
+    ranks = [str(rank) for rank, factor in sorted(options.stragglers.items()) if factor > 1]
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(ranks)}" if ranks else ""
 
 
 def list_sensitivity_assumptions(prediction: Prediction) -> dict[str, Assumptions]:
@@ -58,33 +89,53 @@ def _meet(prediction: Prediction) -> bool:
 
 
 def resources_of(prediction: Prediction, factor: float) -> dict[str, Assumptions]:
-    """Return the assumption of `factor` times as much of each resource, by its name."""
+    """Return the assumption of `factor` times as much of each resource, by its name.
+
+    Together they are the step's whole time, but for communication, which is latency, links and threads in one.
+    """
     calibration, less = prediction.calibration, 1 / factor
-    backend = prediction.options.backend_for(prediction.workload)
+    options, workload = prediction.options, prediction.workload
+
+    def of_costs(names: Collection[str]) -> Calibration:
+        return _faster(prediction, names, less)
+
     # Where the host's time is the computation, what DDP costs it is left.
-    host = 1.0 if prediction.workload.one_clock else less
     found = {
-        "computation": Assumptions(calibration, compute=less),
-        "host": Assumptions(_faster_host(backend, calibration, prediction.workload.device, less), host=host),
+        _SAME: Assumptions(calibration),
+        COMPUTATION: Assumptions(calibration, compute=less),
+        "host": Assumptions(of_costs(_HOST), host=1.0 if workload.one_clock else less),
     }
+    if options.input_stage != "none":
+        found["input"] = Assumptions(calibration, input=less)
+    if slow_ranks(prediction) and options.straggling is None:
+        found[slow_ranks(prediction)] = Assumptions(calibration, excess=less)
+    communicates = prediction.placement.world_size > 1 and options.comm == "real"
+    if communicates:
+        found["memory bandwidth"] = Assumptions(of_costs(_MEMORY))
+        found["latency"] = Assumptions(of_costs(_WAITS), latency=less)
+        found[_COMMUNICATION] = Assumptions(of_costs(_WAITS), wire_factor=lambda _: less)
+    elif options.input_stage == "none":
+        return found
     kinds = {link.kind for each in prediction.placement.classes for link in each.template.links}
     if prediction.placement.nodes == 1:
         kinds.discard("nic")
-    communicates = prediction.placement.world_size > 1 and prediction.options.comm == "real"
-    if communicates:
-        found["latency"] = Assumptions(calibration, latency=less)
-    elif prediction.options.input_stage == "none":
-        return found
     links = {name: wanted & kinds for name, wanted in LINKS.items() if wanted & kinds}
     return found | {name: Assumptions(calibration, links=kind, link_rate=factor) for name, kind in links.items()}
 
 
-def _faster_host(backend: str, calibration: Calibration | None, device: str, less: float) -> Calibration:
-    """Return the constants in force on a host whose work for DDP takes `less` times as long."""
+def _faster(prediction: Prediction, names: Collection[str], less: float) -> Calibration:
+    """Return the constants in force with some of DDP's own `less` times as long, or rates that much higher."""
+    backend, workload = prediction.options.backend_for(prediction.workload), prediction.workload
     priors = Calibration.priors(backend)
-    given = calibration or priors
+    given = prediction.calibration or priors
     whole = replace(given, constants={**priors.constants, **given.constants})
-    costs = Costs.of(backend, calibration, device)
-    names = {name: each for each in HOST_COSTS if (name := f"{backend}.ddp.{each}") in whole.constants}
-    values = {name: getattr(costs, each) * less for name, each in names.items()}
-    return whole.with_values(values, source="a faster host")
+    costs = Costs.of(backend, prediction.calibration, gpu_of(workload.gpu, workload.provenance))
+    own = {f"{backend}.ddp.{each}": getattr(costs, each) for each in names}
+    codecs = [whole.constants[each.name] for each in CODEC_PRIORS[backend] if each.name in whole.constants]
+    own |= {each.name: each.value for each in codecs if each.fitted and names is _MEMORY}
+    values = {
+        name: value / less if whole.constants[name].unit == "B/s" else value * less
+        for name, value in own.items()
+        if name in whole.constants and value
+    }
+    return whole.with_values(values, source="more of a resource") if values else whole

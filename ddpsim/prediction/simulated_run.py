@@ -296,7 +296,7 @@ class SimulatedRun:
         """
         assumed = assumed or Assumptions(self.calibration)
         given["workloads"] = workloads_on(self.placement, self.options)
-        given["wire_factor"], given["latency"] = assumed.wire_factor, assumed.latency
+        given["wire_factor"], given["latency"], given["input"] = assumed.wire_factor, assumed.latency, assumed.input
         placement = assumed.on(self.placement)
         return run_job(self.workload, placement, options, assumed.calibration, progress=progress, **given)
 

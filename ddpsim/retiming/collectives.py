@@ -82,9 +82,14 @@ def _copied_s(run: JobRun, prices: Prices, number: int) -> Columns:
     if stage is None or stage.copy_bytes == 0:
         return np.zeros(len(prices.jobs))
     together = range(run.job.placement.world_size) if stage.in_turn else run.draws[number].stands_for
-    placements = {id(job.placement): job.placement for job in prices.jobs}
-    known = {key: alone_s(*copies_of(each, together, stage)) for key, each in placements.items()}
-    return np.array([known[id(job.placement)] for job in prices.jobs])
+    known: dict[tuple[int, float], float] = {}
+    for job, assumed in zip(prices.jobs, prices.assumed, strict=True):
+        if (key := (id(job.placement), assumed.input)) not in known:
+            scaled = stage.scale(assumed.input)
+            known[key] = alone_s(*copies_of(job.placement, together, scaled)) if scaled.copy_bytes else 0.0
+    return np.array(
+        [known[id(job.placement), assumed.input] for job, assumed in zip(prices.jobs, prices.assumed, strict=True)]
+    )
 
 
 FindBusy = Callable[[Columns], tuple[Columns, Columns]]

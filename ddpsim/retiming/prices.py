@@ -33,7 +33,7 @@ from ddpsim.simulation.setting import RankConfiguration
 from ddpsim.workload.gpus import AchievedGpu
 
 _COMPUTED = (Cause.FORWARD, Cause.BACKWARD, Cause.OPTIMIZER)
-_KEPT, _HOST, _DEVICE = 0, 1, 2
+_KEPT, _HOST, _DEVICE, _INPUT = range(4)
 _times_of = attrgetter(*TIMES)
 _ROUNDING_S = 1e-15
 """What is less is left over of sums."""
@@ -96,6 +96,8 @@ class Prices:
             others = [replace(kind, spread=c.pace_spread, node_spread=c.node_spread) for c in self.costs]
             self.another |= [len(kind.paces) == 1 and other.differs != kind.differs for other in others]
         self.another |= list(map(self._moves_part_of_host, assumed, self.costs))
+        if job.options.straggling is not None:
+            self.another |= [each.excess != 1 for each in assumed]
         if run.schedule is not None and any(message.delay_s > 0 for message in run.schedule):
             self.another |= [each.compute != 1 or not job.keeps_transports(each) for each in assumed]
         names = list(self.ranks[0].constants)
@@ -131,7 +133,8 @@ class Prices:
         plain = np.array(graph.seconds[of])
         plain[nodes - of.start] -= constants_s[:, 0]
         plain[np.abs(plain) < _ROUNDING_S] = 0.0
-        factors = np.stack([np.ones_like(prices.host), prices.host, prices.compute])
+        loads = np.array([each.input for each in self.assumed])
+        factors = np.stack([np.ones_like(prices.host), prices.host, prices.compute, loads])
         self.seconds[of] = plain[:, None] * factors[_paces(graph, rank)]
         self.seconds[nodes] += constants_s
 
@@ -167,6 +170,8 @@ class Prices:
         device, host = (np.array([getattr(each, name) for each in self.assumed]) for name in ("compute", "host"))
         kernels_s = setting.kernel_s * device
         compute = device * self._devices(draw, sleeps=setting.execution.sleeps)
+        if (factor := options.stragglers.get(draw.kind.first, 1.0)) != 1:
+            compute = compute * [each.straggler(factor) / factor for each in self.assumed]
         constants = dict(zip(TIMES, np.array([_times_of(each) for each in costs]).T, strict=True))
         constants[PER + "copy_Bps"] = np.array([1 / each.copy_Bps for each in costs])
         codecs = [each.codec(options.codec.name, one_thread=setting.execution.one_thread) for each in costs]
@@ -216,8 +221,10 @@ def _paces(graph: StepGraph, rank: RankGraph) -> NDArray[np.intp]:
     of = slice(rank.nodes.start, rank.nodes.stop)
     kind, cause = numbers_of(graph.kind[of]), numbers_of(graph.cause[of])
     delays, host = kind == NodeKind.DELAY, _KEPT if rank.one_thread else _HOST
-    computed = ((kind == NodeKind.COMPUTE) | (kind == NodeKind.PACED)) & np.isin(cause, _COMPUTED)
+    works = (kind == NodeKind.COMPUTE) | (kind == NodeKind.PACED)
+    computed = works & np.isin(cause, _COMPUTED)
     found = np.where(computed | (delays & (cause == Cause.OPTIMIZER)), _DEVICE, _KEPT)
+    found = np.where(works & (cause == Cause.INPUT), _INPUT, found)
     return np.where(delays & (cause == Cause.HOST), host, found)
 
 

@@ -121,8 +121,8 @@ def _keeps_graph(run: JobRun, assumed: Assumptions) -> bool:
 
     Of several recorded iterations another may be the latest where one of two clocks changes.
     """
-    scaled, job = (assumed.compute, assumed.host), run.job
-    if scaled != (1, 1) and any(len(kind.paces) > 1 for kind in run.kinds):
+    scaled, job = (assumed.compute, assumed.host, assumed.excess), run.job
+    if scaled != (1, 1, 1) and any(len(kind.paces) > 1 for kind in run.kinds):
         return False
     if run.schedule is None or (assumed.compute == 1 and job.keeps_transports(assumed)):
         return True
@@ -139,7 +139,10 @@ def _period_again(run: JobRun, graph: StepGraph, extent: SimulatedIterations, pr
     graph = replace(graph, seconds=prices.seconds[:, column].tolist())
     options = replace(job.options, scale_compute=job.options.scale_compute * prices.assumed[column].compute)
     ranks = zip(run.settings, prices.ranks, strict=True)
-    settings = [replace(each, costs=rank.costs[column], options=options) for each, rank in ranks]
+    settings = [
+        replace(each.with_input(prices.assumed[column].input), costs=rank.costs[column], options=options)
+        for each, rank in ranks
+    ]
     shared = job.communication(simpy.Environment(), run.settings[0].scheduled)
     again = make_graph_run(replace(run, job=job, settings=settings), shared, graph)
     end = again.run().end
@@ -169,6 +172,7 @@ class _Retiming:
         self._dependencies = order or Dependencies(run, extent.end)
         count, graph = self._dependencies.count, self._dependencies.graph
         self.prices = Prices(run, graph, assumed)
+        self._assumed = list(self.prices.assumed)
         row = self._dependencies.row
         seen_s = np.zeros(count)
         seen_s[row[row >= 0]] = np.array(run.times.end)[row >= 0]
@@ -238,7 +242,7 @@ class _Retiming:
         return found if len(rows) else np.zeros_like(found)
 
     def _leave_out_but(self, columns: NDArray[np.intp]) -> None:
-        self._columns = len(columns)
+        self._columns, self._assumed = len(columns), [self._assumed[column] for column in columns]
         self._seen.leave_out_but(columns)
         for rank, copies in zip(self._ranks, self._copies, strict=True):
             rank.leave_out_but(columns)
@@ -260,7 +264,7 @@ class _Retiming:
     def _pass(self) -> Moments:
         run, shape = self._run, self._seen.lasts.shape
         nothing: Columns = np.zeros(self._columns)
-        stage = [setting.input_stage for setting in run.settings]
+        stages = [[setting.with_input(each.input).input_stage for each in self._assumed] for setting in run.settings]
         lanes = len(self._dependencies.lanes)
         now = Moments(
             end=np.zeros(shape),
@@ -269,9 +273,9 @@ class _Retiming:
             wire=np.zeros(shape),
             late=self._seen.late,
             free=[[nothing] * run.shared.collectives.streams_per_group for _ in range(lanes)],
-            due=[nothing for _ in stage],
+            due=[nothing for _ in stages],
             line=[[nothing if self._messages is None else self._messages.line_s, nothing] for _ in range(lanes)],
-            loaders=[[] if each is None else [Loader(each) for _ in range(self._columns)] for each in stage],
+            loaders=[[Loader(each) for each in columns if each is not None] for columns in stages],
         )
         for operation in self._dependencies.operations:
             operation(now)

@@ -60,6 +60,8 @@ class Assumptions:
         latency: factor on the time of collectives in which none of their bytes are on links.
         links, link_rate: kinds of links, as `ddpsim.topology.link_rates` names them, and the factor on their rates.
         silent: whether collectives end where they begin, as with `comm=noop`.
+        input: factor on what loading a batch takes, and on the host's own part of its copy; 0 is no input stage.
+        excess: factor on what the ranks of `stragglers` take beyond the others.
     """
 
     calibration: Calibration | None = None
@@ -70,11 +72,20 @@ class Assumptions:
     latency: float = 1.0
     links: frozenset[str] = frozenset()
     link_rate: float = 1.0
+    input: float = 1.0
+    excess: float = 1.0
 
     def on(self, placement: Placement) -> Placement:
         """Return `placement` with its links' rates as they are assumed."""
         return with_faster_links(placement, self.links, self.link_rate) if self.links else placement
 
+    def straggler(self, factor: float) -> float:
+        """Return the factor on a rank's computing time that is `factor` as asked for."""
+        return 1 + (factor - 1) * self.excess
+
+
+_NO_SHARE = 1e-9
+"""What is less is left over of products that should be none."""
 
 COPIES = "copies"
 """Who sends batches, and what passes between devices: copy engines, which the computation of no rank slows."""
@@ -179,12 +190,11 @@ class Communication:
             return [(LATENCY, 1.0)]
         full = {str(link): load / transport.capacities[link] for link, load in demand.loads.items()}
         most = max(full, key=lambda link: full[link], default=None)
-        # NCCL's rate is that of its slowest hop; over gloo threads that add and step may be slower than any link.
-        if most is None or (transport.backend == "gloo" and demand.limit < demand.alone_rate(transport.capacities)):
-            by = ENDS
-        else:
-            by = BETWEEN_NODES if NETWORK in most else INSIDE_NODE
-        return [(LATENCY, latency_s / whole_s), (by, 1 - latency_s / whole_s)]
+        moving, threads = 1 - latency_s / whole_s, 1.0 if most is None else transport.threads_share(demand)
+        parts = [(LATENCY, latency_s / whole_s), (ENDS, threads * moving)]
+        if most is not None:
+            parts.append((BETWEEN_NODES if NETWORK in most else INSIDE_NODE, (1 - threads) * moving))
+        return [(cause, share) for cause, share in parts if share > _NO_SHARE]
 
 
 @dataclass(slots=True)

@@ -118,6 +118,7 @@ class JobConditions(TypedDict, total=False):
         workloads: by name, those that node templates name for their own GPUs.
         wire_factor: factor on the time of a collective of some bytes: an end of a calibration's band.
         latency: factor on the time of collectives in which none of their bytes are on links.
+        input: as that of `Assumptions`.
         every_rank: simulate each rank as itself instead of one of each kind and the latest of the others; devices then
             do not spread.
         warm_up: iterations simulated before those that count; no fewer than `WARM_UP` where forward makes updates.
@@ -132,6 +133,7 @@ class JobConditions(TypedDict, total=False):
     workloads: dict[str, Workload]
     wire_factor: WireFactor | None
     latency: float
+    input: float
     every_rank: bool
     warm_up: int
     whole: bool
@@ -188,6 +190,8 @@ def resolve(
     drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
     costs_of = partial(Costs.of, backend, calibration, terms=given.get("terms", True))
     settings = list(_settings_of(drawn, ranks, options, costs_of, extent.total, planned))
+    if (factor := given.get("input", 1.0)) != 1:
+        settings = [each.with_input(factor) for each in settings]
     if parts:
         settings = in_stages(parts, drawn, settings, placement, backend, calibration)
         schedule = settings[0].scheduled.schedule if options.staged else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from ddpsim.bucketing import Bucket, BucketPlan, LaunchQueue
@@ -203,6 +203,11 @@ class RankConfiguration:
         self.kernel_s = backward_s / len(self.workload.parameters) / KERNELS
         parts, parameters = self.workload.devices, self.workload.parameters
         self.devices = device_numbers(parts, parameters) if parts else (0,) * len(parameters)
+
+    def with_input(self, factor: float) -> RankConfiguration:
+        """Return it with an input stage that takes `factor` of its time."""
+        stage = self.input_stage
+        return self if stage is None else replace(self, input_stage=stage.scale(factor))
 
     @property
     def collectives_take(self) -> bool:

@@ -26,7 +26,7 @@ from ddpsim.units import MIB
 from studies.accuracy.systems import CITED, load
 from studies.command import parser
 
-MODEL = ((transport, "_SHARPNESS"), (transport, "_LEAST_WEIGHT"), (costs, "_CORNER"))
+MODEL = ((transport, "_SHARPNESS"), (transport, "_LEAST_WEIGHT"), (costs, "CORNER"))
 DOUBTS = ((interpolation, "_REPEATS"), (interpolation, "_APART"), (interpolation, "_BEYOND"))
 FACTORS = (0.5, 1.0, 2.0)
 _SHIPPED = Calibration.priors("nccl")

@@ -52,7 +52,7 @@ _CHANNEL_FACTORS = {LL128: (1.0, 1.0, 1.84, 2.0), SIMPLE: (1.1, 1.0, 1.61, 2.92)
 _BOARD = 8
 """GPUs, and heads, of the boards that the tables are of which `nvls.start_s` was fitted to (`ddpsim priors`)."""
 
-_CORNER = 8.0
+CORNER = 8.0
 """Exponent of the norm that joins limits; large is a sharp corner.
 
 Of two equal rates it leaves 2**(-1/8) = 92 %. Chosen by hand: `python -m studies.accuracy.by_hand` prints the error at
@@ -62,12 +62,12 @@ half and at double of it, on the tables kept here 21.1 and 21.2 %, beside 21.1 %
 
 def soft_min(rates: Iterable[float]) -> float:
     """Return the least of some rates, less where others are near it."""
-    return float(sum(rate**-_CORNER for rate in rates) ** (-1 / _CORNER))
+    return float(sum(rate**-CORNER for rate in rates) ** (-1 / CORNER))
 
 
 def soft_max(times_s: Iterable[float]) -> float:
     """Return the most of some times, more where others are near it."""
-    return float(sum(time_s**_CORNER for time_s in times_s) ** (1 / _CORNER))
+    return float(sum(time_s**CORNER for time_s in times_s) ** (1 / CORNER))
 
 
 def efficient_as(group: str, sm: int) -> str:
@@ -304,9 +304,8 @@ class EntryCosts:
         part = self._get[f"efficiency.{efficient_as(group, layout.shape.sm)}.{protocol}"]
         if group == NET and layout.nic_share:
             part *= self._get[f"nic.share.{layout.nic_share}"]
-        if group == NET and layout.socket_threads and pattern.port:
-            moved = layout.socket_threads * self._get["socket.thread"] / pattern.port
-            part *= min(1.0, moved / pattern.rates[NET])
+        if group == NET:
+            part *= self.socket_share(pattern)
         if group in (NET, HOST) and layout.lone:
             part *= self._get["nic.lone"]
         return part
@@ -315,6 +314,12 @@ class EntryCosts:
         """Return the part of their rate that links of each kind reach as `cost` has it."""
         found = {group: self.share_of_rate(cost.entry, group) for group in self.groups}
         return found | {NVSWITCH: found[NVSWITCH] * cost.switch_share} if NVSWITCH in found else found
+
+    def socket_share(self, pattern: Pattern) -> float:
+        """Return the part of a port's rate that the threads of its sockets move; 1 where they keep up with it."""
+        if not self.layout.socket_threads or not pattern.port:
+            return 1.0
+        return min(1.0, self.layout.socket_threads * self._get["socket.thread"] / pattern.port / pattern.rates[NET])
 
     def share_of_rate(self, entry: TuningEntry, group: str) -> float:
         """Return the part of a link's rate that `entry` reaches."""

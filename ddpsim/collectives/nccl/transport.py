@@ -12,7 +12,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.nccl import steps as nccl_steps
 from ddpsim.collectives.nccl import switch_steps as nccl_switch_steps
 from ddpsim.collectives.nccl import tree_steps as nccl_tree_steps
-from ddpsim.collectives.nccl.costs import Cost, EntryCosts, soft_max
+from ddpsim.collectives.nccl.costs import CORNER, Cost, EntryCosts, soft_max
 from ddpsim.collectives.nccl.layout import Layout, join_by_nvlink
 from ddpsim.collectives.nccl.loads import HOST, HOST_TO_NIC, NET
 from ddpsim.collectives.nccl.operation_tuning import operation_table
@@ -150,6 +150,24 @@ class NcclTransport(Transport):
             stall_s=stall_s,
             hops=self._hops(cost.entry.protocol),
         )
+
+    def threads_share(self, demand: Demand) -> float:
+        """Return the share of the channels' threads, by how much the rate follows theirs, or of sockets' threads.
+
+        Those of a port that move less than it carries are in the loads of its links.
+        """
+        if not demand.loads:
+            return 0.0
+        links = {link: load / self.capacities[link] for link, load in demand.loads.items()}
+        if max(links, key=lambda link: links[link]) in self._socket_links:
+            return 1.0
+        return 1 - min(demand.limit / demand.alone_rate(self.capacities), 1.0) ** CORNER
+
+    @cached_property
+    def _socket_links(self) -> frozenset[LinkId]:
+        """The links to and from ports whose sockets' threads move less than the ports carry."""
+        patterns = [each for each in (self.layout.ring, self.layout.tree) if self._cost.socket_share(each) < 1]
+        return frozenset(load.link.name for each in patterns for load in each.loads if load.group == NET)
 
     def _hops(self, protocol: str) -> tuple[tuple[float, float], ...]:
         """Return the parts of a ring's hops between nodes and inside, with their links' room over the tightest."""

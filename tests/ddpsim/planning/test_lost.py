@@ -10,6 +10,8 @@ import pytest
 from ddpsim import Calibration, Options, Prediction, load_topology
 from ddpsim.doubts.causes import HOST_COSTS
 from ddpsim.planning.bound import bound_of, describe_bound
+from ddpsim.planning.efficiency import efficiency_of
+from ddpsim.planning.lost import without_each
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import predict
 from ddpsim.topology.link_rates import with_link_rate
@@ -68,6 +70,44 @@ def test_a_host_bound_step_is_not_bound_by_its_gpu() -> None:
         assert bound.by == "host"
         assert bound.lost["computation"] < 1e-3 * each.iteration_s
         assert describe_bound(bound, each.workload) == "host (launch prior)"
+
+
+def test_input_that_binds_is_named_and_has_a_band() -> None:
+    topology = load_topology("dgx-a100")
+    workload, options = Model.of("resnet50").on(topology), Options(input_stage="load=400ms,workers=2")
+    found = predict(workload, topology, options=options, also=without_each)
+    free = predict(workload, topology, options=Options(), band=False)
+    bound = bound_of(found)
+    assert (bound.by, bound.beside) == ("input", None)
+    assert bound.lost["input"] == pytest.approx(found.iteration_s - free.iteration_s, rel=0.01)
+    low_s, high_s = found.low_s, found.high_s
+    assert low_s < 0.98 * found.iteration_s < 1.05 * found.iteration_s < high_s
+    assert efficiency_of(found)[1:] == pytest.approx((1.0, 1.0), abs=1e-3)
+
+
+def test_resources_that_hide_each_other_are_both_named() -> None:
+    """A loader that is as slow as the device: neither saves anything by itself."""
+    topology = load_topology("dgx-a100")
+    workload = Model.of("resnet50").on(topology)
+    alone_s = predict(workload, topology, options=Options(), band=False, brief=True).iteration_s
+    options = Options(input_stage=f"load={1e3 * alone_s:.3f}ms,workers=1")
+    found = predict(workload, topology, options=options, band=False, brief=True, keep=True)
+    bound = bound_of(found)
+    assert {bound.by, bound.beside} == {"computation", "input"}
+    assert max(bound.lost.values()) < 0.1 * found.iteration_s
+    assert bound.together_s is not None
+    assert bound.together_s > 0.5 * found.iteration_s
+    assert describe_bound(bound, workload) in ("GPU and input", "input and GPU")
+
+
+def test_a_rank_that_is_slow_is_lost_to() -> None:
+    topology = load_topology("dgx-a100")
+    workload = Model.of("resnet50").on(topology)
+    found = predict(workload, topology, options=Options(stragglers={2: 4.0}), band=False, brief=True, keep=True)
+    even = predict(workload, topology, options=Options(), band=False, brief=True)
+    bound = bound_of(found)
+    assert bound.lost["rank"] == pytest.approx(found.iteration_s - even.iteration_s, rel=NEAR)
+    assert "rank" in (bound.by, bound.beside)
 
 
 def test_a_faster_network_is_worth_what_communication_loses_at_most() -> None:

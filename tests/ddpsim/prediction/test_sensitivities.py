@@ -7,10 +7,19 @@ from typing import Any
 import pytest
 
 from ddpsim import BucketCaps, Calibration, Options, Prediction, load_topology, load_workload
+from ddpsim.planning.bound import bound_of
 from ddpsim.planning.lost import lost_s, without_each
+from ddpsim.prediction.models import Model
 from ddpsim.prediction.path import Sensitivity, format_helps_most
 from ddpsim.prediction.predict import predict
-from ddpsim.prediction.sensitivities import list_sensitivity_assumptions, resources_of, sensitivities_of
+from ddpsim.prediction.sensitivities import (
+    LINKS,
+    THREADS,
+    list_sensitivity_assumptions,
+    resources_of,
+    sensitivities_of,
+)
+from ddpsim.simulation.graph import BETWEEN_NODES, ENDS, INSIDE_NODE
 from ddpsim.topology.link_rates import NIC, with_link_rate
 
 JOBS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
@@ -42,7 +51,11 @@ def shown(found: Prediction, resource: str) -> float:
     """Return what a simulation shows that is built anew, under the constants of more of `resource`."""
     from ddpsim.prediction.predict import with_assumptions
 
-    return found.iteration_s - with_assumptions(found, resources_of(found, 1.01)[resource]).iteration_s
+    more = resources_of(found, 1.01)
+    if resource == THREADS:
+        others = [name for name in ("latency", *LINKS) if name in more]
+        return max(0.0, shown(found, "communication") - sum(shown(found, name) for name in others))
+    return found.iteration_s - with_assumptions(found, more[resource]).iteration_s
 
 
 @pytest.mark.parametrize(("name", "machine", "nodes", "given"), JOBS, ids=str)
@@ -54,7 +67,9 @@ def test_what_is_retimed_is_what_a_simulation_under_the_changed_constant_shows(
     assert [each.saved_s for each in told] == sorted((each.saved_s for each in told), reverse=True)
     assert {"computation", "host", "latency"} < {each.resource for each in told}
     for each in told:
-        assert each.saved_s == pytest.approx(shown(found, each.resource), abs=NEAR * found.iteration_s), each
+        near = 3 * NEAR if each.resource == THREADS else NEAR
+        assert each.saved_s == pytest.approx(shown(found, each.resource), abs=near * found.iteration_s), each
+    assert sum(each.saved_s for each in told) == pytest.approx(0.0099 * found.iteration_s, rel=0.1)
     assert sum(each.retimed for each in told) >= (0 if "process_groups" in given else 2)
 
 
@@ -67,9 +82,45 @@ def test_told_with_the_band_they_are_those_told_afterwards() -> None:
     assert together.ends == apart.ends
     assert together.hidden_comm_cost_s == apart.hidden_comm_cost_s
     assert len(together.also) == len(resources_of(apart, 1.01)) + len(lost_s(apart))
+    assert {each.resource for each in sensitivities_of(together)} >= {"memory bandwidth", THREADS}
     told = {each.resource: each.saved_s for each in sensitivities_of(apart)}
     assert {each.resource: each.saved_s for each in sensitivities_of(together)} == pytest.approx(told, rel=0.01)
     assert lost_s(together) == pytest.approx(lost_s(apart), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("given", "resource"),
+    [
+        ({"input_stage": "load=400ms,workers=2"}, "input"),
+        ({"input_stage": "load=90ms,copy=2GB"}, "input"),
+        ({"stragglers": {2: 3.0}}, "rank 2"),
+    ],
+)
+def test_what_binds_is_in_the_table_which_sums_to_one_per_cent(given: dict[str, Any], resource: str) -> None:
+    found = predicted("resnet50", "dgx-a100", 1, given)
+    told = sensitivities_of(found)
+    assert told[0].resource == resource
+    assert sum(each.saved_s for each in told) == pytest.approx(0.0099 * found.iteration_s, rel=0.02)
+
+
+@pytest.mark.parametrize("machine", ["8xl40s-pcie", "g6.48xlarge", "p3.8xlarge", "mi300x-8"])
+def test_one_gpu_a_node_is_bound_by_what_is_in_the_table(machine: str) -> None:
+    topology = load_topology(machine)
+    found = predict(Model.of("vgg16").on(topology), topology, nodes=2, gpus_per_node=1, band=False, keep=True)
+    told = sensitivities_of(found)
+    assert sum(each.saved_s for each in told) == pytest.approx(0.0099 * found.iteration_s, rel=0.05)
+    causes = {"NIC rate": BETWEEN_NODES, THREADS: ENDS, "PCIe rate": INSIDE_NODE}
+    assert next(iter(found.critical_path.seconds)) in (causes.get(told[0].resource), "backward")
+
+
+def test_threads_of_sockets_that_bind_are_no_link() -> None:
+    """A port of 25 GB/s whose sockets' one thread moves 5: a faster port or slot saves nothing."""
+    topology = load_topology("8xl40s-pcie")
+    found = predict(Model.of("vgg16").on(topology), topology, nodes=2, gpus_per_node=1, band=False, keep=True)
+    saves = {each.resource: each.saved_s for each in sensitivities_of(found)}
+    assert saves[THREADS] > 100 * max(abs(saves[name]) for name in ("NIC rate", "PCIe rate"))
+    assert INSIDE_NODE not in found.critical_path.seconds
+    assert bound_of(found).link is None
 
 
 def test_process_groups_are_told_afterwards() -> None:
