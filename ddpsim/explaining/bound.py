@@ -1,44 +1,78 @@
-"""What a step is bound by: the host that launches, the device that works, or communication that nothing hides."""
+"""What a step is bound by: the host that launches, the device, communication that nothing hides, input, or a slow rank."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from ddpsim.explaining.seen import PARTS, PHASES, SeenRank
+from ddpsim.explaining.late import LateRank
+from ddpsim.explaining.seen import PARTS, PHASES, SeenRank, SeenStep
 
-Bound = Literal["host", "device", "communication"]
+Bound = Literal["host", "device", "communication", "input", "rank"]
+
+NEAR = 2 / 3
+"""Of the largest share, at least what the second is where both are said to bind."""
+
+_MOSTLY = 0.5
+"""Share of the waiting from which on it is for one rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepShares:
-    """What a usual step of one rank is made of, seconds: they sum to it.
+    """What a usual step of one rank is made of, seconds: the first three sum to it.
 
     Attributes:
         device_s: the device works; on a CPU forward, backward and optimizer.
         communication_s: it waits for collectives, other ranks or buffers.
         host_s: it has neither: launches, hooks, loading.
+        input_s: of `host_s`, what lies between the optimizer and the next forward.
+        waiting_s: of `communication_s`, until the last rank has come.
+        broadcast_wait_s: of that, in the broadcast of buffers; what is left is in exposed communication.
+        waits_for: the rank that is waited for most of that time; None where ranks take turns, and of one rank alone.
+        own_excess_s: what the rank takes beyond the others, where it is the one that is late.
+        excess_of: the share that `own_excess_s` is part of.
     """
 
     device_s: float
     communication_s: float
     host_s: float
+    input_s: float = 0.0
+    waiting_s: float = 0.0
+    broadcast_wait_s: float = 0.0
+    waits_for: int | None = None
+    own_excess_s: float = 0.0
+    excess_of: Bound = "device"
 
     @property
-    def bound(self) -> Bound:
-        """The largest share."""
-        shares: Mapping[Bound, float] = {
+    def bounds(self) -> list[Bound]:
+        """The largest share, and the second where it is near."""
+        shares: dict[Bound, float] = {
             "device": self.device_s,
-            "communication": self.communication_s,
-            "host": self.host_s,
+            "communication": self.communication_s - self.waiting_s,
+            "host": self.host_s - self.input_s,
+            "input": self.input_s,
+            "rank": self.waiting_s + self.own_excess_s,
         }
-        return max(shares, key=lambda name: shares[name])
+        shares[self.excess_of] -= min(self.own_excess_s, shares[self.excess_of])
+        first, second = sorted(shares, key=lambda name: -shares[name])[:2]
+        return [first, second] if shares[second] >= NEAR * shares[first] else [first]
 
 
-def shares_of(rank: SeenRank) -> StepShares:
-    """Return what the usual step of `rank` is made of."""
+def describe_binding(bounds: Sequence[Bound], waits_for: int | None) -> str:
+    """Return what binds in words."""
+    names = {"rank": "waiting for ranks" if waits_for is None else f"waiting for rank {waits_for}"}
+    return " and ".join(names.get(each, each) for each in bounds)
+
+
+def shares_of(rank: SeenRank, ranks: Sequence[SeenRank] = (), late: LateRank | None = None) -> StepShares:
+    """Return what the usual step of `rank` is made of.
+
+    Args:
+        ranks: all that were traced, on one clock; without them nobody knows how long the last one was waited for.
+        late: the rank that is late.
+    """
     steps = [step for step in rank.steps if step.counts] or list(rank.steps)
     step_s = median(step.step_s for step in steps)
     on_device = any(step.device_s for step in steps)
@@ -51,4 +85,50 @@ def shares_of(rank: SeenRank) -> StepShares:
     else:
         device = median(sum(step.host_s.get(p, 0.0) for p in PHASES if p not in ("input", "hooks")) for step in steps)
     device = min(device, max(0.0, step_s - communication))
-    return StepShares(device, communication, max(0.0, step_s - communication - device))
+    host = max(0.0, step_s - communication - device)
+    load = min(host, median(step.parts.get("input_s", 0.0) for step in steps))
+    waiting, last = _find_waiting(ranks)
+    if late is not None and late.rank == rank.rank:
+        of: Bound = "input" if late.cause == "input" else "host" if late.cause == "host" else "device"
+        return StepShares(device, communication, host, load, waiting, 0.0, last, late.behind_s, of)
+    if late is None:
+        return StepShares(device, communication, host, load, waiting, 0.0, last)
+    # No trace has the stamps of a broadcast of buffers on all ranks; it begins the step, where the late rank is missing.
+    broadcast = 0.0 if on_device else median(step.parts.get("buffer_broadcast_s", 0.0) for step in steps)
+    in_broadcast = min(broadcast, max(0.0, late.behind_s - waiting))
+    return StepShares(device, communication, host, load, waiting + in_broadcast, in_broadcast, late.rank)
+
+
+def _find_waiting(ranks: Sequence[SeenRank]) -> tuple[float, int | None]:
+    """Return how long the first rank waits in a usual step, doing nothing else, and for whom most of the time."""
+    waited: list[float] = []
+    whose: dict[int, float] = {}
+    for row in _list_rows(ranks):
+        first = row[min(row)]
+        exposed_s = first.parts.get("exposed_comm_s", 0.0)
+        # What nothing hides comes last: the optimizer waits for it.
+        since_s = max((each.finished_s for each in first.collectives), default=0.0) - exposed_s
+        if ranks[0].scheme != "ddp":
+            since_s = first.start_s
+        in_step_s = 0.0
+        for number, mine in enumerate(first.collectives):
+            last = max(row, key=lambda rank: row[rank].collectives[number].started_s)
+            came_s = min(row[last].collectives[number].started_s, mine.finished_s)
+            wait_s = max(0.0, came_s - max(mine.started_s, since_s)) if mine.everyone else 0.0
+            whose[last] = whose.get(last, 0.0) + wait_s
+            in_step_s += wait_s
+        waited.append(min(in_step_s, exposed_s))
+    most = max(whose, key=lambda rank: whose[rank], default=None)
+    known = most is not None and whose[most] > _MOSTLY * sum(whose.values())
+    return median(waited) if waited else 0.0, most if known else None
+
+
+def _list_rows(ranks: Sequence[SeenRank]) -> list[Mapping[int, SeenStep]]:
+    """Return the whole steps that all of several ranks have, with as many collectives each, by rank."""
+    by_number: dict[int, dict[int, SeenStep]] = {}
+    for rank in ranks if len(ranks) > 1 else ():
+        for step in rank.steps:
+            if step.counts and rank.rank is not None:
+                by_number.setdefault(step.number, {})[rank.rank] = step
+    rows = [row for row in by_number.values() if len(row) == len(ranks)]
+    return [row for row in rows if len({len(step.collectives) for step in row.values()}) == 1]

@@ -71,7 +71,7 @@ def explain(
         ranks=ranks,
         alignment=alignment,
         traced=traced,
-        shares=shares_of(lead),
+        shares=shares_of(lead, seen, late),
         splits=splits,
         late=late,
         link=link,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from ddpsim.explaining.bound import Bound, StepShares
+from ddpsim.explaining.bound import Bound, StepShares, describe_binding
 from ddpsim.explaining.clocks import Alignment
 from ddpsim.explaining.files import Ranks
 from ddpsim.explaining.foretold import PredictedBreakdown
@@ -86,7 +86,13 @@ class Explanation:
     @property
     def bound(self) -> Bound:
         """What the step is bound by."""
-        return self.shares.bound
+        return self.shares.bounds[0]
+
+    @property
+    def bound_text(self) -> str:
+        """What the step is bound by in words, both where two are near."""
+        late = None if self.late is None else self.late.rank
+        return describe_binding(self.shares.bounds, self.shares.waits_for if late is None else late)
 
     @property
     def profiler_s(self) -> float | None:
@@ -116,6 +122,7 @@ class Explanation:
             "late_unsure": self.late_unsure,
             "slow_link": None if self.link is None else self.link.document(),
             "bound": self.bound,
+            "bound_beside": next(iter(self.shares.bounds[1:]), None),
             "shares": asdict(self.shares),
             "collectives": [split.document() for split in self.splits],
             "excess_s": {str(rank): dict(phases) for rank, phases in self.excess_s.items()},
@@ -153,6 +160,11 @@ def _parts(found: Explanation) -> ResultTable:
     if told is not None:
         rows = [(part_name(term.name), term.traced_s, term.predicted_s) for term in told.terms]
         rows.append(("step", told.traced_s, told.step_s))
+    broadcast_s, waiting = found.shares.broadcast_wait_s, describe_binding(["rank"], found.shares.waits_for)
+    for part, wait_s in (("exposed_comm_s", found.shares.waiting_s - broadcast_s), ("buffer_broadcast_s", broadcast_s)):
+        place, part_s = next((place, row[1]) for place, row in enumerate(rows, 1) if row[0] == part_name(part))
+        if wait_s > 0:
+            rows.insert(place, (f"  of which {waiting}", min(wait_s, part_s), None))
     columns: tuple[Column[tuple[str, float, float | None]], ...] = (
         Column("part", lambda row: row[0], words=True),
         Column("traced ms", lambda row: ms(row[1])),

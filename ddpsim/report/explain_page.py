@@ -32,6 +32,7 @@ _BOUND = {
     "host": "the host, which launches and loads while the device has nothing to do",
     "device": "the device's own work",
     "communication": "communication that no computation hides",
+    "input": "what its loop does between steps, loading for one",
 }
 
 
@@ -91,7 +92,7 @@ def _list_since(since: RunComparison | None) -> tuple[Table, ...]:
 def _step(found: Explanation) -> str:
     traced, told = found.traced, found.foretold
     band = f"{format_time(traced.low_s)} to {format_time(traced.high_s)}"
-    said = f"A traced step takes {format_time(traced.step_s)} ({band}), bound by {_BOUND[found.bound]}"
+    said = f"A traced step takes {format_time(traced.step_s)} ({band}), bound by {_name_bound(found)}"
     if found.profiler_s is not None:
         said += f"; {format_time(found.profiler_s)} of it is the profiler's"
     if told is None:
@@ -100,6 +101,11 @@ def _step(found: Explanation) -> str:
     return (
         f"{said}; predicted are {format_time(told.step_s)} ({format_signed(told.error)}), the trace {inside} the band."
     )
+
+
+def _name_bound(found: Explanation) -> str:
+    whose = found.bound == "rank" or len(found.shares.bounds) > 1
+    return found.bound_text if whose else _BOUND[found.bound]
 
 
 def _format_rank(found: Explanation) -> str:
