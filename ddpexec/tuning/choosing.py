@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from ddpexec.tuning.plan import DDP, Groups, TrialPlan
 from ddpexec.tuning.ranking import Candidate, CapRanking
-from ddpsim.planning.rows import WORTH_IT
+from ddpsim.planning.worth import may_gain
 
 TRIED = 4
 """Plans that are tried beside the present one, before neighbours of one that wins."""
@@ -26,7 +26,7 @@ def choose(ranking: CapRanking, present: TrialPlan) -> list[Candidate]:
     smaller = [each for each in by_ddp if len(each.groups) > len(present.groups)]
     larger = [each for each in by_ddp if len(each.groups) < len(present.groups)]
     picked = (*others[:2], *smaller[:1], *larger[:1])
-    worth = {each.plan.key: each for each in picked if (each.gain_high or 0.0) >= WORTH_IT}
+    worth = {each.plan.key: each for each in picked if may_gain(each.gain_high or 0.0)}
     return sorted(worth.values(), key=lambda each: -each.gain)[:TRIED]
 
 

@@ -23,6 +23,7 @@ from ddpsim.explaining.machine import TracedMachine, machine_of
 from ddpsim.explaining.splits import MedianSplit
 from ddpsim.jobs.torch_line import caps_giving
 from ddpsim.planning.best_buckets import CAPS_MB, pipeline_plan
+from ddpsim.planning.worth import is_list_worth_it
 from ddpsim.prediction.predict import gain_band, predict, with_band
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.schedules.schemes import WITHOUT_BUCKETS
@@ -163,16 +164,21 @@ def _predict_under_ddp(
     # Below a few MiB in all, caps between the gradients' own sizes are what is left to choose.
     sizes += [round(total_mb * share, 3) for share in (0.1, 0.25, 0.5) if total_mb * share < CAPS_MB[0]]
     caps = [BucketCaps(), *(BucketCaps(bucket_cap_mb=size) for size in sorted(set(sizes)))]
+    found: dict[Groups, PredictedPlan] = {}
+
+    def look_at(each: BucketCaps, least_s: float | None = None) -> Prediction:
+        prediction = predicted(replace(options, caps=each))
+        plan = TrialPlan(each, tuple(tuple(group) for group in prediction.plan.groups()))
+        if least_s is None or is_list_worth_it(prediction.iteration_s, least_s, default.iteration_s):
+            found.setdefault(plan.groups, (plan, prediction))
+        return prediction
+
+    default, *single = map(look_at, caps)
     listed = pipeline_plan(now, calibration)
     if listed is not None:
         given = caps_giving(listed, job.parameters, find_unused=options.find_unused_parameters)
         if given is not None and given not in caps:
-            caps.append(given)
-    found: dict[Groups, PredictedPlan] = {}
-    for each in caps:
-        prediction = predicted(replace(options, caps=each))
-        plan = TrialPlan(each, tuple(tuple(group) for group in prediction.plan.groups()))
-        found.setdefault(plan.groups, (plan, prediction))
+            look_at(given, min(each.iteration_s for each in (default, *single)))
     return list(found.values())
 
 

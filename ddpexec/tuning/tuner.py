@@ -39,7 +39,7 @@ from ddpexec.tuning.words import Words
 from ddpsim.bucketing import BucketCaps
 from ddpsim.doctor.other_work import ProcessorClock, find_other_work
 from ddpsim.files import check_writable_folder
-from ddpsim.planning.rows import WORTH_IT
+from ddpsim.planning.worth import WORTH_IT
 
 STEPS = 100
 """Steps within which a round is over."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint
 
 LEAST_CAP = 0.1
 """MiB at which a cap of 0, one bucket a gradient, is drawn on an axis of logarithms."""
+_WIDE = 70
+"""Characters of a line of the key."""
 _APART = math.log(1.07)
 """Between the marks of neighbouring lines at one cap."""
 
@@ -23,12 +26,14 @@ class CapCurve:
         default_s: the iteration under torch's default.
         advised: where what is advised lies, in the same units.
         band: 80 % band of what is advised, over the default's; None where the default is advised or nobody asked.
+        paste: what is advised and what is worth a trial, in words; empty is nothing.
     """
 
     sweep: Sequence[tuple[float, float]]
     default_s: float
     advised: tuple[float, float]
     band: tuple[float, float] | None = None
+    paste: str = ""
 
 
 def cap_charts(panels: Mapping[str, Mapping[str, CapCurve]]) -> tuple[Chart, ...]:
@@ -38,8 +43,15 @@ def cap_charts(panels: Mapping[str, Mapping[str, CapCurve]]) -> tuple[Chart, ...
     """
     x = Axis("bucket cap", "MiB", scale="log")
     y = Axis("step over the default's", level=1.0)
-    key = "star: advised (a list at its mean bucket)"
-    return tuple(Chart(title, x, y, _lines(curves), key=key, apart=_APART) for title, curves in panels.items())
+    return tuple(Chart(title, x, y, _lines(curves), key=_key(curves), apart=_APART) for title, curves in panels.items())
+
+
+def _key(curves: Mapping[str, CapCurve]) -> str:
+    """Return what the star is, and below it what to paste for each line, in lines that a picture has room for."""
+    said = [f"{name}: {curve.paste}" for name, curve in curves.items() if curve.paste]
+    return "\n".join(
+        ["star: advised (a list at its mean bucket)", *(part for line in said for part in wrap(line, _WIDE))]
+    )
 
 
 def _lines(curves: Mapping[str, CapCurve]) -> tuple[ChartLine, ...]:

@@ -35,6 +35,8 @@ def text(report: PlanReport, *, details: bool = False) -> str:
         details: whether a second table has the parts of each step, and lines say where a gain comes from and what the
             bytes of each machine go by.
     """
+    from ddpsim.planning.worth import format_gain
+
     parts = ["", "parts of each step, in ms:", _parts(report.rows)] if details else []
     lines = [_table(report.rows), *parts, "", *_verdict(report), ""]
     for row in report.rows:
@@ -42,13 +44,15 @@ def text(report: PlanReport, *, details: bool = False) -> str:
         lines += [f"{_format_where([row])}: {line}" for line in steps]
     kept = [row for row in report.rows if row.keep_default]
     if kept:
-        most = max(kept, key=lambda row: row.most)
-        found = f"at most {100 * most.most:.1f} ± {50 * (most.gain_high - most.gain_low):.1f} % faster found"
-        lines += [break_line(f"keep torch's default on {_format_where(kept)} ({found}):"), f"    {kept[0].advice}"]
+        lines += [break_line(f"keep torch's default on {_format_where(kept)}{_most(kept)}:"), f"    {kept[0].advice}"]
+    for row in report.rows:
+        if row.trial is not None:
+            lines += [break_line(f"on {_format_where([row])} {row.trial}:"), f"    {row.trial.torch}"]
     changed = [row for row in report.rows if not row.keep_default]
     for advice in dict.fromkeys(row.advice for row in changed):
-        where = _format_where([row for row in changed if row.advice == advice])
-        lines += [break_line(f"on {where}:"), f"    {advice}"]
+        here = [row for row in changed if row.advice == advice]
+        gains = ", ".join(format_gain(*row.gain_band, "gained ") for row in here)
+        lines += [break_line(f"on {_format_where(here)}, {gains}:"), f"    {advice}"]
     lines += [line for row in changed for line in _format_others(row)]
     if details:
         lines += [break_line(_explain_gain(row)) for row in changed]
@@ -57,6 +61,17 @@ def text(report: PlanReport, *, details: bool = False) -> str:
         lines += ["", *_priors(unsure)]
     lines += ["", *_doubts(report.rows), *_transports(report.rows, details=details)]
     return "\n".join(lines)
+
+
+def _most(kept: Sequence[PlanRow]) -> str:
+    """Return what the best of all that was tried gains where torch's default is kept and nothing is worth a trial."""
+    from ddpsim.planning.worth import format_gain
+
+    most = max((row for row in kept if row.trial is None), key=lambda row: row.best_gain, default=None)
+    if most is None:
+        return ""
+    gain = f"{100 * most.most:.1f} %" if most.best is most.default else format_gain(*most.best_gain)
+    return f" (the best of all that was tried gains {gain})"
 
 
 def _verdict(report: PlanReport) -> list[str]:
@@ -77,18 +92,15 @@ _TOLD = 1e-3
 
 
 def _format_others(row: PlanRow) -> list[str]:
-    """Return what other lines gain on a row, simpler or longer ones."""
+    """Return what simpler lines gain on a row."""
+    from ddpsim.planning.worth import arguments_of
+
     return [
-        f"    or {_arguments(other.torch)} on {_format_where([row])}: {100 * row.gain_of(other):.1f} % of the step, "
+        f"    or {arguments_of(other.torch)} on {_format_where([row])}: {100 * row.gain_of(other):.1f} % of the step, "
         f"not {100 * row.gain:.1f} %"
         for other in row.others
         if row.gain_of(other) >= _TOLD
     ]
-
-
-def _arguments(call: str) -> str:
-    """Return what a constructor call says of buckets: `bucket_cap_mb=100`."""
-    return call.partition("(model, ")[2].removesuffix(")") or "torch's default"
 
 
 def _explain_gain(row: PlanRow) -> str:
@@ -198,13 +210,13 @@ def _parts(rows: Sequence[PlanRow]) -> str:
 
 
 def _record(row: PlanRow) -> dict[str, object]:
-    """Return what the table shows of a row: the gain is that of what was found, whether it is advised or not."""
+    """Return what the table shows of a row."""
     chosen = row.chosen
     marks = (("estimated", chosen.workload.estimated), ("kept", chosen.pace_kept))
     pace = ", ".join([chosen.workload.device_label, *(mark for mark, holds in marks if holds)])
     empty = {"input_s": "", "binds": ""}
     known = {key: value for key, value in row.describe().items() if value is not None or key not in empty}
-    return {**empty, **known, "gain": row.gain, "pace": pace, "memory": memory_cell(chosen.memory)}
+    return {**empty, **known, "pace": pace, "memory": memory_cell(chosen.memory)}
 
 
 def memory_cell(memory: Memory | None) -> str:

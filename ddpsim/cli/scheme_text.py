@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from ddpsim.cli.plan_text import memory_cell
 from ddpsim.tables import ResultTable, column
-from ddpsim.tables.cells import percent
 from ddpsim.units import format_count
 
 if TYPE_CHECKING:
@@ -44,20 +43,22 @@ def _verdict(report: SchemeReport) -> Iterator[str]:
 
 
 def _advice(choice: SchemeChoice) -> Iterator[str]:
+    from ddpsim.planning.worth import format_gain
+
     best = choice.best
     where = f"on {best.prediction.topology.name}, {format_count(best.prediction.nodes, 'node')}"
-    if not choice.keep_ddp:
-        low, high = percent(best.gain_low), percent(best.gain_high)
-        yield f"{where}: {best.scheme}, {percent(best.gain)} faster than DDP ({low} to {high})"
-        return
     others = [row for row in choice.rows if row.scheme != best.scheme]
-    if not others:
-        yield f"{where}: keep DDP"
-        return
-    most = max(others, key=lambda row: row.gain)
-    unfit = ", and does NOT fit" if most.fits is False else ""
-    band = f"{percent(most.gain_low)} to {percent(most.gain_high)}"
-    yield f"{where}: keep DDP; the most gains {most.scheme}, {percent(most.gain)} ({band}){unfit}"
+    trial = "" if choice.trial is None else f"; {choice.trial}"
+    if not choice.keep_ddp:
+        gain = format_gain(best.gain, best.gain_low, best.gain_high, "less than DDP takes ")
+        yield f"{where}: {best.scheme}, {gain}{trial}"
+    elif trial or not others:
+        yield f"{where}: keep DDP{trial}"
+    else:
+        most = max(others, key=lambda row: row.gain)
+        unfit = {False: ", and does NOT fit", None: ", and may not fit" if most.may_not_fit else ""}.get(most.fits, "")
+        gain = format_gain(most.gain, most.gain_low, most.gain_high)
+        yield f"{where}: keep DDP; the most gains {most.scheme}, {gain}{unfit}"
 
 
 def _record(row: SchemeRow) -> dict[str, object]:

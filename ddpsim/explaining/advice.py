@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ddpsim.doubts.doubt import Effect
 from ddpsim.explaining.explanation import Explanation
-from ddpsim.planning.rows import WORTH_IT
+from ddpsim.planning.worth import WORTH_IT, format_gain
 from ddpsim.units import format_time
 
 _REMEDIES = {
@@ -45,11 +45,12 @@ def advice_of(found: Explanation) -> Explanation:
         said.append(f"no advice on buckets rests on a run that waits for rank {found.late.rank}: mend that first")
     row = told.row
     if row is not None:
-        share = f"{100 * told.gain:.1f} % ({100 * told.gain_low:.1f} to {100 * told.gain_high:.1f} %)"
         if told.worth_it:
-            said.append(f"other buckets gain {share} of the step: {row.best.plan.torch}")
+            said.append(f"other buckets gain {format_gain(*told.best_gain, 'of the step ')}: {row.best.plan.torch}")
+        elif told.trial is not None:
+            said.append(f"keep the buckets; {told.trial}: {row.best.plan.torch}")
         else:
-            said.append(f"keep the buckets: others gain {share} at most")
+            said.append(f"keep the buckets: the best others gain {format_gain(*told.best_gain)}")
         said += [f"{doubt.name} leaves {_format_ends(doubt)} of it open: {doubt.remedy}" for doubt in told.gain_doubts]
     return replace(found, advice=tuple(said))
 

@@ -18,10 +18,11 @@ from ddpsim.explaining.one_size import one_size_doubt
 from ddpsim.explaining.seen import PARTS
 from ddpsim.jobs.job_options import Backend
 from ddpsim.planning.planner import plan as best_plan
-from ddpsim.planning.rows import WORTH_IT, PlanRow
+from ddpsim.planning.rows import PlanRow
+from ddpsim.planning.worth import NO_GAIN, Trial, decide, is_advised
 from ddpsim.prediction.path import Sensitivity
 from ddpsim.prediction.predict import gain_band, predict
-from ddpsim.prediction.prediction import Prediction
+from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.prediction.sensitivities import list_sensitivity_assumptions, sensitivities_of
 from ddpsim.simulation import Options
 from ddpsim.workload import Workload
@@ -58,8 +59,7 @@ class PredictedBreakdown:
         buckets: what the traced buckets are among torch's.
         prediction: of the traced configuration.
         row: what `plan` found; None where the prediction is not to be relied on.
-        gain: share of the step that its buckets save over the traced ones.
-        gain_low, gain_high: its band.
+        best_gain: share of the step that the best buckets save over the traced ones, advised or not, with its band.
         gain_doubts: what of the gain rests on the traced collectives alone.
     """
 
@@ -71,16 +71,30 @@ class PredictedBreakdown:
     buckets: str
     prediction: Prediction = field(repr=False)
     row: PlanRow | None = field(default=None, repr=False)
-    gain: float = 0.0
-    gain_low: float = 0.0
-    gain_high: float = 0.0
+    best_gain: Band = NO_GAIN
     gain_doubts: tuple[Effect, ...] = ()
     sensitivities: tuple[Sensitivity, ...] = ()
 
     @property
     def worth_it(self) -> bool:
-        """Whether the planned buckets gain 1 % or more, and surely something."""
-        return self.gain >= WORTH_IT and self.gain_low > 0
+        """Whether to change the traced buckets."""
+        return is_advised(self.best_gain)
+
+    @property
+    def gain_band(self) -> Band:
+        """Share of the step that what is advised saves, with its band; 0 where the traced buckets stay."""
+        return self.best_gain if self.worth_it else NO_GAIN
+
+    @property
+    def gain(self) -> float:
+        """The middle of that band."""
+        return self.gain_band[0]
+
+    @property
+    def trial(self) -> Trial | None:
+        """What is worth one trial run where the traced buckets stay."""
+        _, trial = decide([] if self.row is None else [(self.row.best.plan.torch, self.best_gain)])
+        return None if trial is None else Trial(trial[0], *trial[1])
 
     @property
     def error(self) -> float:
@@ -106,13 +120,12 @@ class PredictedBreakdown:
                 for t in self.terms
             ],
             "buckets": self.buckets,
-            "gain": self.gain,
-            "gain_low": self.gain_low,
-            "gain_high": self.gain_high,
+            **dict(zip(("gain", "gain_low", "gain_high"), self.gain_band, strict=True)),
+            "trial": None if self.trial is None else self.trial.document(),
             "gain_doubts": [
                 {"name": d.name, "low": d.low, "high": d.high, "remedy": d.remedy} for d in self.gain_doubts
             ],
-            "torch": None if self.row is None else self.row.best.plan.torch,
+            "torch": self.row.best.plan.torch if self.row is not None and self.worth_it else None,
             "topology": self.prediction.topology.name,
             "nodes": self.prediction.nodes,
             "doubts": [doubt.document() for doubt in self.prediction.doubts],
@@ -195,16 +208,14 @@ def foretell(
         calibration=calibration,
     )
     row = report.rows[0]
-    gain, low, high, now = row.gain, row.gain_low, row.gain_high, row.default
+    (gain, low, high), now = row.best_gain, row.default
     if sets_of(row.default.plan) != sets_of(prediction.plan):
         now = predicted(usual)
         gain, (low, high) = 1 - row.best.iteration_s / now.iteration_s, gain_band(now, row.best)
     doubts = () if machine.one_size is None else one_size_doubt(now, row.best, gain, machine.one_size, calibration)
-    low, high = (
-        gain - math.hypot(gain - low, *(gain - doubt.low for doubt in doubts)),
-        gain + math.hypot(high - gain, *(doubt.high - gain for doubt in doubts)),
-    )
-    return replace(made, row=row, gain=gain, gain_low=low, gain_high=high, gain_doubts=doubts)
+    below = math.hypot(gain - low, *(gain - doubt.low for doubt in doubts))
+    above = math.hypot(high - gain, *(doubt.high - gain for doubt in doubts))
+    return replace(made, row=row, best_gain=(gain, gain - below, gain + above), gain_doubts=doubts)
 
 
 def _reduce_to_usual(workload: Workload) -> Workload:

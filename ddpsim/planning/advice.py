@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.planning.break_even import BreakEven, Search
 from ddpsim.planning.comparison_row import ComparisonRow
-from ddpsim.planning.rows import WORTH_IT
+from ddpsim.planning.worth import WORTH_IT
 from ddpsim.prediction.predict import gain_band, predict
 from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation import Options

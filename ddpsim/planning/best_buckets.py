@@ -18,14 +18,16 @@ from ddpsim.planning.bound import bound_of
 from ddpsim.planning.host_bound import launch_priors
 from ddpsim.planning.lost import without_each
 from ddpsim.planning.partition import best_partition
-from ddpsim.planning.rows import AlternativePlan, PlanRow, is_worth_it
+from ddpsim.planning.rows import AlternativePlan, PlanRow
 from ddpsim.planning.savings import savings
+from ddpsim.planning.worth import WORTH_IT, Trial, decide, is_list_worth_it
 from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.predict import gain_band, predict
-from ddpsim.prediction.prediction import Prediction
+from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import Progress
+from ddpsim.units import MIB
 
 CAPS_MB = (1.0, 2.0, 5.0, 10.0, 15.0, 25.0, 40.0, 60.0, 100.0, 200.0)
 """Uniform caps a plan tries, in MiB: 1 to 200 by factors of 1.5 to 2.5, torch's own 25 among them."""
@@ -33,20 +35,20 @@ CAPS_MB = (1.0, 2.0, 5.0, 10.0, 15.0, 25.0, 40.0, 60.0, 100.0, 200.0)
 TELLING = 0.005
 """Difference below which the simpler plan is preferred: one cap to a list, a cap nearer to torch's to a giant one.
 
-Chosen as half of what a gain must be to be advised (`rows.WORTH_IT`); it moves which plan is named, no time.
+Chosen as half of what a gain must be to be advised (`worth.WORTH_IT`); it moves which plan is named, no time.
 """
 
-SIMPLER = 1 / 3
-"""Share of the best gain that a simpler line may lose and be offered first; chosen by hand, it moves no time."""
+LEAST_BUCKET = MIB
+"""Bytes of the smallest bucket of a list that is searched for: smaller ones save nothing that survives another run."""
 
 
 def best_buckets(job: PlacedJob, caps: Sequence[BucketCaps] | None, progress: Progress | None = None) -> PlanRow:
     """Return the plan that makes an iteration shortest, beside torch's default.
 
     Tried are torch's default, uniform caps, and the exact best partition of a pipeline model; each is simulated. Of a
-    scheme whose messages are not buckets the default alone is. Of those within `TELLING` of the fastest the simplest is
-    the plan: of those worth it, where the fastest is. The partition, a list of caps, is the plan only where one cap
-    loses more than `SIMPLER` of its gain.
+    scheme whose messages are not buckets the default alone is. Of the single caps within `TELLING` of the fastest the
+    simplest is considered: of those worth it, where the fastest is. The partition, a list of caps, is considered only
+    where it beats all of them by far (`is_list_worth_it`). `decide` says which of the two is advised or worth a trial.
 
     Args:
         caps: tried beside torch's default, instead of uniform caps and the partition; each with a `bucket_cap_mb`.
@@ -65,27 +67,45 @@ def best_buckets(job: PlacedJob, caps: Sequence[BucketCaps] | None, progress: Pr
     like = default.run.resolved
     default.run.let_go()
     tell = partial(try_buckets, default.run, like, {}, progress=progress)
-    total_mb = workload.gradient_bytes / (1 << 20)
+    total_mb = workload.gradient_bytes / MIB
     sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
     looks = caps is None and rests_on_buckets(default.run)
     uniform_caps = caps or ([BucketCaps(bucket_cap_mb=size) for size in sizes] if looks else [])
     uniform = [tell(cap) for cap in uniform_caps]
     torchs = TriedBuckets(BucketCaps(), None, default.plan, default.iteration_s)
     tried = [torchs, *uniform]
-    best, others = _choose_simplest(tried, torchs), list[TriedBuckets]()
+    considered = [_choose_simplest(tried, torchs)]
     if looks and (partition := pipeline_plan(default, calibration)) is not None:
         listed = tell(BucketCaps(), partition)
-        one_cap, best = best, _choose_simpler(best, listed, torchs)
-        tried.append(listed)
-        others = [each for each in (one_cap, listed) if each is not best and each is not torchs]
-    curve = ((cap.bucket_cap_mb or 0.0, found.iteration_s) for cap, found in zip(uniform_caps, uniform, strict=True))
+        fastest_s = min(each.iteration_s for each in tried)
+        if is_list_worth_it(listed.iteration_s, fastest_s, torchs.iteration_s):
+            considered.append(listed)
+            tried.append(listed)
+    found = list[tuple[Prediction, Band]]()
+    for each in considered:
+        if each is not torchs:
+            asked = replace(default.options, caps=each.caps, plan=each.asked)
+            made = one(options=asked, local_s=default.local_s, like=like)
+            found.append((made, (1 - made.iteration_s / default.iteration_s, *gain_band(default, made))))
+    curve = ((cap.bucket_cap_mb or 0.0, each.iteration_s) for cap, each in zip(uniform_caps, uniform, strict=True))
     row = PlanRow(default, default, tuple(curve), min(each.iteration_s for each in tried))
-    row = replace(row, others=tuple(AlternativePlan(each.plan.torch, each.iteration_s) for each in others))
-    if best is not torchs:
-        asked = replace(default.options, caps=best.caps, plan=best.asked)
-        found = one(options=asked, local_s=default.local_s, like=like)
-        low, high = gain_band(default, found)
-        row = replace(row, best=found, gain_low=low, gain_high=high, savings=savings(default, found, calibration))
+    if found:
+        advised, trial = decide(found)
+        best, (_, low, high) = advised or trial or found[0]
+        shown = [best, *([] if trial is None else [trial[0]])]
+        row = replace(
+            row,
+            best=best,
+            best_low=low,
+            best_high=high,
+            savings=savings(default, best, calibration),
+            others=tuple(
+                AlternativePlan(each.plan.torch, each.iteration_s)
+                for each, _ in found
+                if all(each is not other for other in shown)
+            ),
+            trial=None if trial is None else Trial(trial[0].plan.torch, *trial[1]),
+        )
     row = replace(row, bound=bound_of(row.chosen, calibration))
     if not row.chosen.workload.estimated:
         return row
@@ -134,19 +154,6 @@ def try_buckets(
     return TriedBuckets(caps, plan, *found)
 
 
-def _choose_simpler(one_cap: TriedBuckets, listed: TriedBuckets, default: TriedBuckets) -> TriedBuckets:
-    """Return the plan of one cap, or the list where it gains more than the one cap by a third of its own gain.
-
-    A list of caps that gains hardly more is not worth its length; one that alone is worth leaving the default for is.
-    """
-    listed_worth_it, one_worth_it = (is_worth_it(each.iteration_s, default.iteration_s) for each in (listed, one_cap))
-    if listed_worth_it and not one_worth_it:
-        return listed
-    most_s, found_s = (default.iteration_s - each.iteration_s for each in (listed, one_cap))
-    telling = listed.iteration_s < one_cap.iteration_s * (1 - TELLING)
-    return listed if telling and found_s < (1 - SIMPLER) * most_s else one_cap
-
-
 def _choose_simplest(tried: Sequence[TriedBuckets], default: TriedBuckets) -> TriedBuckets:
     """Return, of those within `TELLING` of the fastest, torch's default or else the cap nearest to its own.
 
@@ -154,7 +161,7 @@ def _choose_simplest(tried: Sequence[TriedBuckets], default: TriedBuckets) -> Tr
     """
     fastest = min(each.iteration_s for each in tried)
     close = [each for each in tried if each.iteration_s <= fastest * (1 + TELLING)]
-    close = [each for each in close if is_worth_it(each.iteration_s, default.iteration_s)] or close
+    close = [each for each in close if 1 - each.iteration_s / default.iteration_s > WORTH_IT] or close
 
     def distance(each: TriedBuckets) -> float:
         cap = each.caps.bucket_cap_mb
@@ -192,7 +199,7 @@ def pipeline_plan(default: Prediction, calibration: Calibration | None = None) -
     order = [g.parameter for g in gradients]
     ready = np.maximum.accumulate([g.ready_s for g in gradients]) - synced[0].start_s
     sizes = [parameters[index].size_bytes for index in order]
-    lengths = best_partition(ready.tolist(), sizes, _interpolate(collectives.estimate_s, sum(sizes)))
+    lengths = best_partition(ready.tolist(), sizes, _interpolate(collectives.estimate_s, sum(sizes)), LEAST_BUCKET)
     ends = np.cumsum(lengths)
     groups = [tuple(order[end - length : end]) for length, end in zip(lengths, ends, strict=True)]
     return custom_plan(parameters, groups)

@@ -17,7 +17,7 @@ from ddpsim.planning.bound import bound_of
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.crossing import Curve, crossing, crossing_band
 from ddpsim.planning.efficiency import local_s
-from ddpsim.planning.rows import WORTH_IT
+from ddpsim.planning.worth import WORTH_IT
 from ddpsim.prediction.predict import predict, with_assumptions
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.simulation import Options

@@ -10,10 +10,10 @@ from functools import partial
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.options.option import check_given
 from ddpsim.planning.ranking import list_rankable
-from ddpsim.planning.rows import WORTH_IT
+from ddpsim.planning.worth import Trial, decide, is_advised
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import gain_band, predict
-from ddpsim.prediction.prediction import Prediction
+from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation import Options
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Topology
@@ -56,9 +56,20 @@ class SchemeRow:
         return None if memory is None else memory.fits
 
     @property
+    def may_not_fit(self) -> bool:
+        """Whether what it needs is known, and may be more than there is."""
+        memory = self.prediction.memory
+        return memory is not None and memory.in_doubt
+
+    @property
+    def gain_band(self) -> Band:
+        """The gain with its band."""
+        return self.gain, self.gain_low, self.gain_high
+
+    @property
     def worth_it(self) -> bool:
-        """Whether it gains 1 % or more over DDP, and something at the low end of its band too."""
-        return self.gain >= WORTH_IT and self.gain_low > 0
+        """Whether to leave DDP for it, as for other buckets."""
+        return is_advised(self.gain_band)
 
     def document(self) -> dict[str, object]:
         """Return one row of the `plan` document with schemes."""
@@ -91,12 +102,26 @@ class SchemeChoice:
 
     @property
     def best(self) -> SchemeRow:
-        """The fastest that may fit and is worth leaving DDP for; DDP where none is, and it may fit."""
-        default = self.default
-        every = [default, *(row for row in self.rows if row.scheme != DDP)]
-        fitting = [row for row in every if row.fits is not False] or every
-        worth = [row for row in fitting if row.worth_it or fitting[0] is not default]
-        return min(worth, key=lambda row: row.prediction.iteration_s) if worth else default
+        """The fastest that surely fits and is worth leaving DDP for; DDP where none is, and it fits."""
+        fitting = self._fitting
+        if fitting[0].scheme != DDP:
+            return min(fitting, key=lambda row: row.prediction.iteration_s)
+        advised, _ = decide([(row, row.gain_band) for row in fitting[1:]])
+        return self.default if advised is None else advised[0]
+
+    @property
+    def trial(self) -> Trial | None:
+        """What is worth one trial run beside the best; None where nothing is, or DDP does not fit."""
+        fitting = self._fitting
+        _, trial = decide([(row, row.gain_band) for row in fitting[1:] if fitting[0].scheme == DDP])
+        return None if trial is None else Trial(trial[0].prediction.plan.torch, *trial[1], trial[0].scheme)
+
+    @property
+    def _fitting(self) -> list[SchemeRow]:
+        """DDP and the others of those that surely fit, or are not judged; where none does, that may fit, else all."""
+        every = [self.default, *(row for row in self.rows if row.scheme != DDP)]
+        may = [row for row in every if row.fits is not False]
+        return [row for row in may if not row.may_not_fit] or may or every
 
     @property
     def keep_ddp(self) -> bool:
@@ -121,10 +146,14 @@ class SchemeReport:
         """Return the `plan` document with schemes."""
         rows = [row for choice in self.choices for row in choice.rows]
         chosen, best = [choice.best for choice in self.choices], self.best
-        return {
-            "rows": [{**row.document(), "best": row in chosen} for row in rows],
-            "best": None if best is None else {**best.document(), "best": True},
-        }
+        trials = {id(choice.best.prediction): choice.trial for choice in self.choices}
+
+        def document(row: SchemeRow) -> dict[str, object]:
+            trial = trials.get(id(row.prediction)) if row in chosen else None
+            named = None if trial is None else {"scheme": trial.name, **trial.document()}
+            return {**row.document(), "best": row in chosen, "trial": named}
+
+        return {"rows": [document(row) for row in rows], "best": None if best is None else document(best)}
 
 
 def choose(

@@ -17,6 +17,6 @@ def charts_of(rows: Iterable[PlanRow]) -> tuple[Chart, ...]:
         chosen = row.chosen
         label = f"{format_count(chosen.nodes, 'node')}, {format_count(chosen.summary.world_size, 'rank')}"
         band = None if row.keep_default else (1 - row.gain_high, 1 - row.gain_low)
-        curve = CapCurve(row.sweep, row.default.iteration_s, (row.cap_mb, chosen.iteration_s), band)
+        curve = CapCurve(row.sweep, row.default.iteration_s, (row.cap_mb, chosen.iteration_s), band, row.paste)
         panels.setdefault(f"{chosen.workload.name} on {chosen.topology.name}", {})[label] = curve
     return cap_charts(panels)

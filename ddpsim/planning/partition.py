@@ -21,6 +21,7 @@ def best_partition(
     ready_s: Sequence[float],
     sizes_bytes: Sequence[int],
     collective_s: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    least_bytes: int = 0,
 ) -> list[int]:
     """Return the lengths of the buckets that end the last collective earliest, in arrival order.
 
@@ -28,13 +29,16 @@ def best_partition(
         ready_s: when each gradient is ready, ascending.
         sizes_bytes: bytes of each gradient.
         collective_s: seconds a collective takes and occupies its stream, by bytes; vectorised.
+        least_bytes: of a bucket; one bucket where all gradients have fewer.
     """
     count = len(ready_s)
     before = np.concatenate([[0.0], np.cumsum(sizes_bytes, dtype=np.float64)])
+    least = min(least_bytes, before[-1])
     end = np.zeros(count + 1)
     cut = np.zeros(count + 1, dtype=np.int64)
     for j in range(1, count + 1):
-        ends = np.maximum(end[:j], ready_s[j - 1]) + collective_s(before[j] - before[:j])
+        sizes = before[j] - before[:j]
+        ends = np.where(sizes < least, np.inf, np.maximum(end[:j], ready_s[j - 1]) + collective_s(sizes))
         cut[j] = int(np.argmin(ends))
         end[j] = ends[cut[j]]
     lengths = []

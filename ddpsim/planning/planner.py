@@ -16,6 +16,7 @@ from ddpsim.planning.host_bound import constants_in_force
 from ddpsim.planning.keys import Keys
 from ddpsim.planning.rows import AlternativePlan, PlanReport, PlanRow
 from ddpsim.planning.savings import Saving
+from ddpsim.planning.worth import Trial
 from ddpsim.prediction.kept import KeptPrediction, restore_prediction
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.named import take_names
@@ -40,10 +41,11 @@ class KeptRow:
     fastest_s: float
     bound: Bound | None
     priors: tuple[str, ...]
-    gain_low: float
-    gain_high: float
+    best_low: float
+    best_high: float
     savings: tuple[Saving, ...]
     others: tuple[AlternativePlan, ...]
+    trial: Trial | None
 
     @classmethod
     def of(cls, row: PlanRow) -> KeptRow:
@@ -56,7 +58,7 @@ class KeptRow:
         )
 
 
-_AS_THEY_ARE = ("sweep", "fastest_s", "bound", "gain_low", "gain_high", "savings", "others")
+_AS_THEY_ARE = ("sweep", "fastest_s", "bound", "best_low", "best_high", "savings", "others", "trial")
 """Fields of a row that are kept as they are."""
 
 

@@ -10,7 +10,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
 from ddpsim.jobs.stages import parts_of
 from ddpsim.planning.best_buckets import rests_on_buckets
-from ddpsim.planning.rows import WORTH_IT
+from ddpsim.planning.worth import WORTH_IT
 from ddpsim.prediction.memory import Memory
 from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.simulated_run import SimulatedRun

@@ -10,18 +10,11 @@ from ddpsim.markup import SCREEN
 from ddpsim.planning.bound import Bound, describe_bound
 from ddpsim.planning.ranking import list_rankable
 from ddpsim.planning.savings import Saving
+from ddpsim.planning.worth import NO_GAIN, WORTH_IT, Trial, arguments_of, is_advised
 from ddpsim.prediction.document import flat, scale_to_step
-from ddpsim.prediction.prediction import Prediction
+from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.tables import table_from_records
 from ddpsim.units import MIB, format_count
-
-WORTH_IT = 0.01
-"""Gain below which the advice is to keep torch's default."""
-
-
-def is_worth_it(found_s: float, default_s: float) -> bool:
-    """Whether an iteration that was found gains 1 % or more over that of torch's default."""
-    return 1 - found_s / default_s >= WORTH_IT
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +35,17 @@ class PlanRow:
     """The best plan that was found for one machine and node count, beside torch's default.
 
     Attributes:
-        best: the plan found; within `best_buckets.TELLING` of the fastest tried, and worth it where any tried is.
+        best: what is advised, or the most that was found where that is torch's default; within `best_buckets.TELLING`
+            of the fastest tried.
         default: torch's, [1, 25] MiB.
         sweep: (cap in MiB, iteration in seconds) of every uniform cap tried, ascending.
         fastest_s: iteration of the fastest of all tried, which the best plan may be simpler than.
         bound: what binds the step that is advised; None where nobody asked.
         priors: constants of the host's time that nobody measured.
-        gain_low, gain_high: band of the gain, the same doubts drawn for both plans.
+        best_low, best_high: band of the gain of `best`, the same doubts drawn for both plans.
         savings: where the best plan saves it, the largest first; empty where that is the default.
-        others: the best one cap where the plan is a list, the best list where it is one cap.
+        others: the best single cap where the plan is a list.
+        trial: what is worth one trial run beside the advice; None where nothing is.
     """
 
     best: Prediction
@@ -59,18 +54,40 @@ class PlanRow:
     fastest_s: float
     bound: Bound | None = None
     priors: tuple[Constant, ...] = ()
-    gain_low: float = 0.0
-    gain_high: float = 0.0
+    best_low: float = 0.0
+    best_high: float = 0.0
     savings: tuple[Saving, ...] = ()
     others: tuple[AlternativePlan, ...] = ()
+    trial: Trial | None = None
 
     def __repr__(self) -> str:
-        return f"<PlanRow: {self.chosen!r}, gain {self.gain:.1%}>"
+        trial = "" if self.trial is None else f", {self.trial}"
+        return f"<PlanRow: {self.chosen!r}, gain {self.gain:.1%}{trial}>"
+
+    @property
+    def best_gain(self) -> Band:
+        """Share of the default's iteration that the best plan saves, advised or not, with its band."""
+        return 1 - self.best.iteration_s / self.default.iteration_s, self.best_low, self.best_high
+
+    @property
+    def gain_band(self) -> Band:
+        """Share of the default's iteration that what is advised saves, with its band; 0 with the default."""
+        return NO_GAIN if self.keep_default else self.best_gain
 
     @property
     def gain(self) -> float:
-        """Share of the default's iteration that the best plan saves."""
-        return 1 - self.best.iteration_s / self.default.iteration_s
+        """Share of the default's iteration that what is advised saves."""
+        return self.gain_band[0]
+
+    @property
+    def gain_low(self) -> float:
+        """Low end of the gain's band."""
+        return self.gain_band[1]
+
+    @property
+    def gain_high(self) -> float:
+        """High end of the gain's band."""
+        return self.gain_band[2]
 
     def gain_of(self, other: AlternativePlan) -> float:
         """Return the share of the default's iteration that another line saves."""
@@ -83,14 +100,14 @@ class PlanRow:
 
     @property
     def keep_default(self) -> bool:
-        """Whether the gain is under 1 %, or may be none at all."""
-        return not is_worth_it(self.best.iteration_s, self.default.iteration_s) or self.gain_low <= 0
+        """Whether the gain of what was found is under 1 %, or may be none at all."""
+        return not is_advised(self.best_gain)
 
     @property
     def gain_from_hidden_comm(self) -> float:
         """How much of the best's gain is there only because computing and communicating at once has a price."""
         before_s, after_s = (each.iteration_s - (each.hidden_comm_cost_s or 0.0) for each in (self.default, self.best))
-        return self.gain - (1 - after_s / before_s)
+        return self.best_gain[0] - (1 - after_s / before_s)
 
     @property
     def chosen(self) -> Prediction:
@@ -124,6 +141,11 @@ class PlanRow:
         return self.chosen.plan.torch
 
     @property
+    def paste(self) -> str:
+        """What is advised and what is worth a trial, in words: `bucket_cap_mb=100`."""
+        return "; ".join([arguments_of(self.advice), *([] if self.trial is None else [str(self.trial)])])
+
+    @property
     def cap_mb(self) -> float:
         """Where what is advised stands among caps, in MiB: the default at its own, a list at its mean bucket."""
         plan, caps = self.chosen.plan, self.chosen.options.caps
@@ -144,8 +166,8 @@ class PlanRow:
         chosen = self.chosen
         return {
             **scale_to_step(flat(self._without_transports())),
-            **({"gain_low": 0.0, "gain_high": 0.0} if self.keep_default else {}),
             "buckets": self.buckets,
+            "trial": None if self.trial is None else str(self.trial),
             "memory_fits": None if chosen.memory is None else chosen.memory.text(),
             "binds": None if self.bound is None else describe_bound(self.bound, chosen.workload),
         }
@@ -163,11 +185,16 @@ class PlanRow:
             "plan": [bucket.size_bytes for bucket in chosen.plan.buckets],
             "keep_default": self.keep_default,
             "default_iteration_s": self.default.iteration_s,
-            "gain": 0.0 if self.keep_default else self.gain,
+            "gain": self.gain,
             "gain_low": self.gain_low,
             "gain_high": self.gain_high,
             "savings": [saving.document() for saving in self.savings],
-            "best_found": {"iteration_s": self.best.iteration_s, "gain": self.gain, "torch": self.best.plan.torch},
+            "trial": None if self.trial is None else self.trial.document(),
+            "best_found": {
+                "iteration_s": self.best.iteration_s,
+                **dict(zip(("gain", "gain_low", "gain_high"), self.best_gain, strict=True)),
+                "torch": self.best.plan.torch,
+            },
             "others": [
                 {"torch": other.torch, "iteration_s": other.iteration_s, "gain": self.gain_of(other)}
                 for other in self.others
@@ -207,7 +234,7 @@ class PlanReport:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a row a machine and node count, and the line to paste."""
-        shown = ("topology", "nodes", "iteration_s", "gain", "torch")
+        shown = ("topology", "nodes", "iteration_s", "gain", "torch", "trial")
         return table_from_records([row.describe() for row in self.rows], shown).html(SCREEN)
 
     @property

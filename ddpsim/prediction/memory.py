@@ -142,6 +142,11 @@ class Memory:
             return None if self.activations_bytes is None else True
         return False if self._needed(1 + SLACK[0]) > self.capacity_bytes else None
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether all of it is known, and it still may or may not fit."""
+        return self.fits is None and self.activations_bytes is not None and self.capacity_bytes is not None
+
     def text(self) -> str:
         """Return it in words: `9.1 GiB of 16.0, fits; batch size up to 57`."""
         gib = 1 << 30

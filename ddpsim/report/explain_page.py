@@ -12,6 +12,7 @@ from ddpsim.explaining.explanation import Explanation
 from ddpsim.explaining.seen import SeenRank
 from ddpsim.explaining.splits import MedianSplit
 from ddpsim.explaining.tables import CHANGES, COLLECTIVES, PARTS, RANKS, describe_collective_times
+from ddpsim.planning.worth import format_gain
 from ddpsim.report.assumptions import doubt_tables
 from ddpsim.report.model import BarChart, Report, StepsChart, Table, TimelineChart
 from ddpsim.report.rows import MOST_ROWS, PART_NAMES
@@ -131,9 +132,10 @@ def _format_rank(found: Explanation) -> str:
 
 def _paste(found: Explanation) -> tuple[tuple[str, str], ...]:
     told = found.foretold
-    if told is None or told.row is None or not told.worth_it:
+    if told is None or told.row is None or not (told.worth_it or told.trial):
         return ()
-    return ((f"gains {100 * told.gain:.1f} % of the step", told.row.best.plan.torch),)
+    gains = str(told.trial) if told.trial else f"gains {format_gain(*told.best_gain, 'of the step ')}"
+    return ((gains, told.row.best.plan.torch),)
 
 
 def _advice(found: Explanation) -> tuple[Table, ...]:

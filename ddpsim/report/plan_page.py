@@ -22,9 +22,9 @@ from ddpsim.tables.cells import ms
 from ddpsim.units import format_count
 
 _KEYS = (
-    "topology", "nodes", "world_size", "iteration_s", "buckets", "gain", "default_iteration_s", "samples_per_s",
-    "scaling_efficiency", "exposed_comm_s", "overlap_ratio", "hidden_comm_cost_s", "bound_by", "binding_link",
-    "memory_fits", "compute_device",
+    "topology", "nodes", "world_size", "iteration_s", "buckets", "gain", "trial", "default_iteration_s",
+    "samples_per_s", "scaling_efficiency", "exposed_comm_s", "overlap_ratio", "hidden_comm_cost_s", "bound_by",
+    "binding_link", "memory_fits", "compute_device",
 )  # fmt: skip
 
 
@@ -124,9 +124,10 @@ def _advice(rows: Sequence[PlanRow]) -> str:
     """Return what to do with the buckets, in one sentence."""
     changed = sorted((row for row in rows if not row.keep_default), key=lambda row: row.gain, reverse=True)
     if not changed:
-        most = max(row.most for row in rows)
         everywhere = "" if len(rows) == 1 else f" in all {len(rows)} rows"
-        return f"Keep torch's default buckets{everywhere}: of those tried the best saves {100 * most:.1f} %."
+        most = max((row.most for row in rows if row.trial is None), default=None)
+        found = "" if most is None else f": of those tried the best saves {100 * most:.1f} %"
+        return f"Keep torch's default buckets{everywhere}{found}."
     gain = format_share_band(changed[0].gain, changed[0].gain_low, changed[0].gain_high)
     kept = "; elsewhere torch's default stays" if len(rows) > len(changed) else ""
     more = f", and pay in {format_count(len(changed) - 1, 'more row')} below" if len(changed) > 1 else ""
@@ -138,7 +139,8 @@ def _paste(rows: Sequence[PlanRow], named: _Places) -> tuple[tuple[str, str], ..
     places: dict[str, list[str]] = {}
     for row in rows:
         places.setdefault(row.advice, []).append(named.of(row))
-    return tuple((f"On {', '.join(found)}:", advice) for advice, found in places.items())
+    trials = [(f"On {named.of(row)} {row.trial}:", row.trial.torch) for row in rows if row.trial is not None]
+    return (*((f"On {', '.join(found)}:", advice) for advice, found in places.items()), *trials)
 
 
 def _savings(rows: Sequence[PlanRow], named: _Places) -> tuple[Table, ...]:
@@ -174,4 +176,4 @@ def _choice(row: PlanRow, named: _Places) -> StepsChart:
 
 def _choose_row(rows: Sequence[PlanRow]) -> int:
     """Return the number of the row whose timeline is shown first: of the largest gain that is advised or was found."""
-    return max(range(len(rows)), key=lambda number: (not rows[number].keep_default, rows[number].gain))
+    return max(range(len(rows)), key=lambda number: (not rows[number].keep_default, rows[number].best_gain))

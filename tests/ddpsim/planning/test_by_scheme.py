@@ -48,7 +48,12 @@ def test_ddp_is_kept_where_it_was_not_asked_for_and_nothing_surely_gains(report:
     alone = SchemeChoice((replace(other, gain_low=-0.01),))
     assert alone.keep_ddp
     assert alone.best.prediction is ddp.prediction
-    assert "keep DDP; the most gains fsdp2" in text(SchemeReport((alone,)))
+    assert f"keep DDP; {alone.trial}" in text(SchemeReport((alone,)))
+    document = SchemeReport((SchemeChoice((ddp, alone.rows[0])),)).document()
+    gain = {"gain": alone.rows[0].gain, "gain_low": -0.01, "gain_high": alone.rows[0].gain_high}
+    assert document["best"]["trial"] == {"scheme": other.scheme, "torch": other.prediction.plan.torch, **gain}  # type: ignore[index]
+    less = SchemeChoice((ddp, SchemeRow(ddp.prediction, ddp.default, -0.01, 0.02)))
+    assert less.trial is None
 
 
 def test_ddp_is_kept_where_the_gain_does_not_survive_its_band(report: SchemeReport) -> None:
@@ -64,6 +69,24 @@ def test_a_scheme_that_does_not_fit_is_not_advised() -> None:
     ddp, zero = report.choices[0].rows
     assert (ddp.fits, zero.fits) == (False, None)
     assert report.best is zero
+
+
+def test_what_may_not_fit_is_no_answer_where_something_surely_fits(report: SchemeReport) -> None:
+    ddp, other, _ = report.choices[0].rows
+    memory = ddp.prediction.memory
+    assert memory is not None
+    assert memory.fits
+    doubtful = replace(memory, capacity_bytes=int(1.05 * memory.least_bytes))
+    assert doubtful.in_doubt
+    fast = replace(
+        other.prediction, summary=replace(other.prediction.summary, iteration_s=0.5 * ddp.default.iteration_s)
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(fast), "memory", property(lambda self: doubtful if self is fast else memory))
+        choice = SchemeChoice((ddp, SchemeRow(fast, ddp.default, 0.1, 0.9)))
+        assert choice.keep_ddp
+        assert choice.trial is None
+        assert "and may not fit" in text(SchemeReport((choice,)))
 
 
 def test_lists_of_schemes_are_read_with_their_options() -> None:
