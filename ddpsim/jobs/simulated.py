@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
@@ -17,6 +18,8 @@ from ddpsim.workload.devices import check_devices_told
 if TYPE_CHECKING:
     from ddpsim.topology.graph import Cluster
     from ddpsim.workload import Workload
+
+_ACCUMULATED = "accumulate={}, which its micro-batches are"
 
 
 @plain_signature
@@ -46,6 +49,11 @@ class Options(SimulatedOptions):
             StragglerDistribution.of(self.straggling)
         if self.beside is not None:
             self._check_beside(self.beside)
+        if self.pipeline is not None and self.pipeline.stages == 1:
+            self._refuse_beside_pipeline({_ACCUMULATED.format(self.accumulate): self.accumulate > 1})
+            # One stage is the whole model on each rank: its micro-batches are accumulated, by whichever scheme.
+            object.__setattr__(self, "accumulate", self.pipeline.micro_batches)
+            object.__setattr__(self, "pipeline", None)
         if self.model_parallel:
             self._check_parts()
         if self.unused and not self.find_unused_parameters:
@@ -152,17 +160,17 @@ class Options(SimulatedOptions):
                 what = f"`{other}` and `{given_s}` are both given"
                 raise InputError(what, place=place, remedy="keep one")
         if self.pipeline is not None:
-            self._check_pipeline()
+            others = {
+                f"expert_parallel={self.expert_parallel}": self.expert_parallel > 1,
+                _ACCUMULATED.format(self.accumulate): self.accumulate > 1,
+                f"fidelity={self.fidelity}": self.fidelity == "steps",
+                "compiled": self.compiled,
+                "input_stage": self.input_stage != "none",
+                "unused": bool(self.unused),
+            }
+            self._refuse_beside_pipeline(others)
 
-    def _check_pipeline(self) -> None:
-        others = {
-            f"expert_parallel={self.expert_parallel}": self.expert_parallel > 1,
-            f"accumulate={self.accumulate}, which its micro-batches are": self.accumulate > 1,
-            f"fidelity={self.fidelity}": self.fidelity == "steps",
-            "compiled": self.compiled,
-            "input_stage": self.input_stage != "none",
-            "unused": bool(self.unused),
-        }
+    def _refuse_beside_pipeline(self, others: Mapping[str, bool]) -> None:
         for other, given in others.items():
             if given:
                 raise InputError(f"`pipeline` and `{other}` are both given", place="pipeline", remedy="keep one")

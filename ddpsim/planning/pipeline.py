@@ -82,16 +82,21 @@ def is_simulated(given: Pipeline) -> bool:
 
 
 def pipeline_step(prediction: Prediction, given: Pipeline) -> PipelineStep:
-    """Return what a predicted step has of a pipeline: its first simulated step that counts."""
-    trace = prediction.trace
-    steps = [trace.of_rank(rank)[0] for rank in trace.ranks]
+    """Return what a predicted step has of a pipeline: its first simulated step that counts.
+
+    Of one stage that is as many iterations as it accumulates, the last of which sums gradients.
+    """
+    trace, cycle = prediction.trace, prediction.options.accumulate
+    cycles = [trace.of_rank(rank)[:cycle] for rank in trace.ranks]
+    steps = [each[-1] for each in cycles]
     computed_s = max(gradient.ready_s for each in steps for gradient in each.gradients)
     summed_s = max([computed_s, *(bucket.finished_s for each in steps for bucket in each.buckets)])
     sums_s = [sum(each.finished_s - (each.wire_s or each.started_s) for each in step.buckets) for step in steps]
-    busy_s = [each.forward_s + each.backward_compute_s for each in steps]
-    through_s = prediction.iteration_s - (summed_s - computed_s) - steps[0].optimizer_s
+    busy_s = [sum(one.forward_s + one.backward_compute_s for one in each) for each in cycles]
+    step_s = cycle * prediction.iteration_s
+    through_s = step_s - (summed_s - computed_s) - steps[0].optimizer_s
     return PipelineStep(
-        step_s=prediction.iteration_s,
+        step_s=step_s,
         compute_s=max(busy_s),
         bubble=1 - fmean(busy_s) / through_s,
         allreduce_s=max(sums_s),
@@ -101,7 +106,7 @@ def pipeline_step(prediction: Prediction, given: Pipeline) -> PipelineStep:
         weight_versions=1,
         activations=_count_kept(given),
         copies=prediction.placement.world_size // given.stages,
-        samples=prediction.samples,
+        samples=cycle * prediction.samples,
     )
 
 

@@ -286,8 +286,6 @@ def in_stages(
 ) -> list[RankConfiguration]:
     """Return `settings` of the ranks of a pipeline, each with its stages and the schedule of its place.
 
-    A pipeline of one rank goes by DDP's own buckets.
-
     Args:
         parts: what ranks have, by place.
         draws: who is simulated, as `settings`.
@@ -298,7 +296,7 @@ def in_stages(
     boundary_bytes = given.boundary_bytes or parts[0].workload.boundary_bytes or 0
     schedules: list[Schedule] = []
     plans = [Plans([0], [options.plan_of_part(each)]) for each in parts]
-    for place, each in enumerate(parts if options.staged else ()):
+    for place, each in enumerate(parts):
         plan = plans[place].plan(0)
         schedules.append(schedule_of(options, each.workload, plan, placement, backend, calibration, place))
     last = given.stages * given.stages_per_rank - 1
@@ -311,10 +309,9 @@ def in_stages(
     for draw, setting in zip(draws, settings, strict=True):
         part = draw.kind.part
         assert part is not None
-        if schedules and part.place not in made:
+        if part.place not in made:
             schedule, pipeline = schedules[part.place], (lanes, part.place)
             made[part.place] = _make_ready(schedule, setting, gloo=backend == "gloo", pipeline=pipeline)
         stages = StagedRank(part, works[part.place], last, boundary_bytes, numbers)
-        own = made.get(part.place, setting.scheduled)
-        found.append(replace(setting, plans=plans[part.place], scheduled=own, stages=stages))
+        found.append(replace(setting, plans=plans[part.place], scheduled=made[part.place], stages=stages))
     return found

@@ -36,25 +36,28 @@ def asked(text, **options):
     return Options(pipeline=parse_pipeline(text, "pipeline"), **options)
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"overlap": "off"}, *({"scheme": name} for name in ("naive", "dear", "fsdp2"))]
+)
+@pytest.mark.parametrize("micro_batches", [1, 4])
+@pytest.mark.parametrize("order", ["gpipe", "1f1b"])
 @pytest.mark.parametrize("device", ["V100", "cpu"])
-def test_one_stage_and_one_micro_batch_is_ddp(device):
+def test_one_stage_is_the_scheme_with_its_micro_batches_accumulated(device, order, micro_batches, options):
     model = source(device=device, size=1_000_000, buffers=2)
     topology = "dgx-1v" if device != "cpu" else "loopback"
-    place = {"nodes": 1, "gpus": 4}
-    ddp, one = (
-        step(model, options, topology=topology, calibration=None, **place) for options in (Options(), asked("gpipe:1"))
+    scheme, one = (
+        step(model, each, topology=topology, calibration=None, nodes=1, gpus=4)
+        for each in (
+            Options(accumulate=micro_batches, **options),
+            asked(f"{order}:1,micro-batches={micro_batches}", **options),
+        )
     )
-    assert one.iterations == ddp.iterations
+    assert one.iterations == scheme.iterations
 
 
-@pytest.mark.parametrize("order", ["gpipe", "1f1b"])
-def test_one_stage_of_several_micro_batches_accumulates_them(order):
-    model = source(size=1_000_000)
-    ddp = summarise(step(model, Options(accumulate=4), calibration=None))
-    one = summarise(step(model, asked(f"{order}:1,micro-batches=4"), calibration=None))
-    rel = 1e-9 if order == "1f1b" else 1e-3
-    assert one.iteration_s == pytest.approx(4 * ddp.iteration_s, rel=rel)
-    assert one.forward_s == pytest.approx(4 * ddp.forward_s, rel=rel)
+def test_one_stage_is_not_accumulated_twice():
+    with pytest.raises(InputError, match="`pipeline` and `accumulate=2, which its micro-batches are` are both given"):
+        asked("1f1b:1", accumulate=2)
 
 
 @pytest.mark.parametrize(("order", "per_rank"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 2)])
