@@ -139,6 +139,8 @@ def _join_ranks(read: Sequence[SeenRank], notes: list[str]) -> Ranks:
         if ours != theirs and read[0].kind == each.kind:
             what = f"of a run with {theirs}, {read[0].place} is of one with {ours}"
             raise TraceError(what, place=each.place, remedy="give each run a folder of its own")
+    # Each file may count from a time of its own.
+    read = [each.shift((each.base_ns - read[0].base_ns) / 1e9) for each in read]
     ranks: dict[int, SeenRank] = {}
     for number, each in enumerate(read):
         rank = number if each.rank is None else each.rank
@@ -155,9 +157,9 @@ def _join_ranks(read: Sequence[SeenRank], notes: list[str]) -> Ranks:
 
 
 def _number_in(name: str) -> int | None:
-    """Return the rank that a file's name says: `rank3...`, `worker3...`, else its only number."""
-    named = re.findall(r"(?:rank|worker|gpu)[_-]?([0-9]+)", name, re.IGNORECASE)[:1] or re.findall(r"[0-9]+", name)
-    return parse_whole_number(named[0]) if len(named) == 1 else None
+    """Return the rank that a file's name says: `rank3...`, `worker3...`; other numbers are of anything."""
+    named = re.search(r"(?<![a-z])(?<!local[_-])(?<!node[_-])(?<!lora[_-])(?:rank|worker)[_-]?([0-9]+)", name, re.IGNORECASE)
+    return None if named is None else parse_whole_number(named[1])
 
 
 def _is_ours(path: Path) -> bool:

@@ -90,6 +90,7 @@ def read_kineto_rank(path: str | Path, shapes: Workload | None, *, lead: bool) -
         clock=file.host,
         made_by=basis,
         gpus=file.gpus,
+        base_ns=file.base_ns,
         accumulation=_accumulation(rows, ddp=ddp),
     ).shift(file.events.origin_s)
 

@@ -142,6 +142,7 @@ class SeenRank:
         made_by: workload, plan and costs for a prediction, of the rank that was asked for them.
         options: of the run, where its trace records them.
         gpus: of its node, as many as its process saw; 0 where the trace does not say.
+        base_ns: what the clock of its trace counts from.
         accumulation: of gradients over micro-batches; None where each step has one.
     """
 
@@ -158,6 +159,7 @@ class SeenRank:
     made_by: Any = None
     options: Mapping[str, object] = field(default_factory=dict)
     gpus: int = 0
+    base_ns: int = 0
     accumulation: Accumulation | None = None
 
     def shift(self, offset_s: float) -> SeenRank:

@@ -44,12 +44,16 @@ class Events:
         waits: runtime calls in which the host waits for the device.
         works: what the device did.
         origin_s: the first event's time on the clock of the trace.
+        processes: what metadata call the processes, `python` or `rank 3`.
+        unread: categories of which nothing is read.
     """
 
     operators: Sequence[HostEvent]
     waits: Sequence[HostEvent]
     works: Sequence[DeviceWork]
     origin_s: float = 0.0
+    processes: Sequence[str] = ()
+    unread: frozenset[str] = frozenset()
 
 
 def dtype_named(name: object) -> str | None:

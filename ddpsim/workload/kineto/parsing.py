@@ -21,6 +21,8 @@ _DEVICE, _LAUNCH, _OPERATOR = range(3)
 _KINDS = {
     "kernel": _DEVICE, "gpu_memcpy": _DEVICE, "gpu_memset": _DEVICE, "cuda_runtime": _LAUNCH, "cuda_driver": _LAUNCH,
     "hip_runtime": _LAUNCH, "cpu_op": _OPERATOR, "user_annotation": _OPERATOR,
+    # torch 1.8 to 1.11
+    "Kernel": _DEVICE, "Memcpy": _DEVICE, "Memset": _DEVICE, "Runtime": _LAUNCH, "Operator": _OPERATOR,
 }  # fmt: skip
 _WAITS = (
     "cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cudaMemcpy", "hipStreamSynchronize",
@@ -32,6 +34,7 @@ _LAUNCHING = ("Launch", "Memcpy", "Memset")
 _KEPT = ("Sequence number", "Fwd thread id", "In msg nelems", "dtype", "Group size")
 _NOTHING = (None,) * len(_KEPT)
 _SHAPES = ("Input Dims", "Input type")
+_OLD_SHAPES = "Input dims"
 _WITH_SHAPES = ("torch::autograd::AccumulateGrad", "c10d::", "gloo:", "nccl:")
 """Arguments of host events that are read, shapes of those alone whose names begin so: the others fill the memory."""
 _NO_ARGS: Mapping[str, object] = {}
@@ -108,6 +111,8 @@ class _EventTable:
     numbered: dict[tuple[object, ...], Mapping[str, object]] = field(default_factory=dict)
     wanted: dict[str, bool] = field(default_factory=dict)
     outer: dict[object, tuple[float, float]] = field(default_factory=dict)
+    processes: dict[str, None] = field(default_factory=dict)
+    unread: set[str] = field(default_factory=set)
 
     def take(self, events: Sequence[object], first: int, place: str) -> None:
         """Take events in, of which the first is the trace's `first`, without the arguments that nobody reads."""
@@ -118,6 +123,10 @@ class _EventTable:
                 raise TraceError(f"{event!r} is not an event", place=f"{place}: traceEvents.{number}")
             category = event.get("cat")
             if not isinstance(category, str) or category not in _KINDS or event.get("ph") != "X":
+                if event.get("ph") == "M":
+                    self._take_process(event)
+                elif isinstance(category, str):
+                    self.unread.add(category)
                 continue
             start, duration = event.get("ts"), event.get("dur")
             if not (_is_amount(start) and _is_amount(duration)):
@@ -142,6 +151,11 @@ class _EventTable:
             elif wanted[name] if name in wanted else self._is_wanted(name):
                 launches(name, start, start + duration, thread, _correlation(args))
 
+    def _take_process(self, event: Mapping[str, Any]) -> None:
+        args = event.get("args")
+        if event.get("name") in ("process_name", "process_labels") and isinstance(args, dict):
+            self.processes.update((said, None) for said in args.values() if isinstance(said, str))
+
     def _is_wanted(self, name: str) -> bool:
         """Whether the runtime call launches work or waits for it."""
         found = self.wanted[name] = name in _WAITS or any(word in name for word in _LAUNCHING)
@@ -164,7 +178,8 @@ class _EventTable:
     def _select_arguments(self, name: str, args: Mapping[str, object]) -> Mapping[str, object]:
         """Return the arguments that are read; operators, and nodes that undo them, share those of their number."""
         if name.startswith(_WITH_SHAPES):
-            return {key: args[key] for key in (*_KEPT, *_SHAPES) if key in args}
+            kept = {key: args[key] for key in (*_KEPT, *_SHAPES) if key in args}
+            return kept | {"Input Dims": args[_OLD_SHAPES]} if _OLD_SHAPES in args else kept
         found = tuple(map(args.get, _KEPT))
         if found == _NOTHING:
             return _NO_ARGS
@@ -196,7 +211,7 @@ class _EventTable:
         ]
         waits.sort(key=lambda event: (event.start_s, -event.end_s))
         moved = [_make(HostEvent, row) for row in operators.shift(origin, -1)]
-        return Events(moved, waits, works, origin / 1e6)
+        return Events(moved, waits, works, origin / 1e6, tuple(self.processes), frozenset(self.unread))
 
 
 def _correlation(args: Mapping[str, object]) -> int | None:

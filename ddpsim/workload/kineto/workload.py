@@ -8,7 +8,9 @@ that had waited for the device starts when the device is free.
 
 from __future__ import annotations
 
+import re
 import statistics
+from collections.abc import Mapping as Table
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,8 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ddpsim.errors import TraceError
+from ddpsim.errors import TraceError, shorten
 from ddpsim.files import display_name
+from ddpsim.strict import parse_whole_number
 from ddpsim.trace.json.streaming import StreamedTrace
 from ddpsim.units import format_time
 from ddpsim.workload.gpus import gpu_model
@@ -32,6 +35,14 @@ from ddpsim.workload.profile import Phase, Workload
 
 _REMEDY = "export it again: torch.profiler's export_chrome_trace writes one file a rank"
 _PHASES = ("forward", "backward", "optimizer")
+_ET_REMEDY = "give `ddpsim workload import` NAME.RANK.et; `ddpsim explain` takes Kineto traces"
+_RANK = re.compile(r"\[?rank[ _:#-]*([0-9]+)\]?", re.IGNORECASE)
+_ACCELERATORS = re.compile(
+    r"(?:\b|_)(?:xpu|hpu|npu|ascend|mtia|privateuse1|privateuseone|mlu|musa|gcu|tpu|xla|xccl|hccl|cncl|mccl)(?:\b|_)",
+    re.IGNORECASE,
+)
+"""In what a trace of such devices calls its categories, processes, operators or backend: Intel's, Gaudi's, Huawei's, Meta's,
+and what registers itself as torch's PrivateUse1."""
 _HOST_BOUND = 0.6
 """Share of the step below which kernels leave the device idle for want of launches."""
 
@@ -51,7 +62,11 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
-    """A Kineto file's events and what its header says; None where it says nothing."""
+    """A Kineto file's events and what its header says; None where it says nothing.
+
+    Attributes:
+        base_ns: what the clock of its events counts from.
+    """
 
     place: str
     events: Events
@@ -61,6 +76,7 @@ class TraceFile:
     backend: str | None
     host: str | None = None
     gpus: int = 0
+    base_ns: int = 0
 
 
 def read_kineto(path: str | Path) -> TraceFile:
@@ -69,9 +85,17 @@ def read_kineto(path: str | Path) -> TraceFile:
     Raises:
         TraceError: unreadable, truncated, not JSON, or not a trace; one message with the place.
     """
+    if str(path).endswith(".et"):
+        raise TraceError("a Chakra execution trace, no Kineto trace", place=display_name(path), remedy=_ET_REMEDY)
     streamed = StreamedTrace(path, TraceError, _REMEDY)
-    events, document = collect(streamed.batches(), display_name(path)), streamed.header
+    document = streamed.header
+    try:
+        events = collect(streamed.batches(), display_name(path))
+    except TraceError:
+        refuse_execution_trace(document, display_name(path))
+        raise
     if "traceEvents" not in document:
+        refuse_execution_trace(document, display_name(path))
         raise TraceError("not a Kineto trace: no traceEvents", place=display_name(path), remedy=_REMEDY)
     if not isinstance(document["traceEvents"], list):
         what = f"{type(document['traceEvents']).__name__} is not a list of events"
@@ -83,20 +107,62 @@ def read_kineto(path: str | Path) -> TraceFile:
     info = info if isinstance(info, dict) else {}
 
     def number(key: str) -> int | None:
-        value = info.get(key)
+        """Return a number of the process group's, or one that the loop added with the profiler's `add_metadata`."""
+        value = info.get(key, document.get(key))
+        value = parse_whole_number(value) if isinstance(value, str) else value
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
-    backend, host = info.get("backend"), document.get("host_name")
+    backend, host, base_ns = info.get("backend"), document.get("host_name"), document.get("baseTimeNanoseconds")
+    _check_device(events, str(backend), display_name(path))
+    named = (_RANK.fullmatch(process) for process in events.processes)
+    rank = number("rank")
+    if rank is None:
+        rank = next((parse_whole_number(match[1]) for match in named if match), None)
     return TraceFile(
         display_name(path),
         events,
         device,
-        number("rank"),
+        rank,
         number("world_size"),
         backend if isinstance(backend, str) else None,
         host if isinstance(host, str) else None,
         len(properties) if isinstance(properties, list) else 0,
+        base_ns if isinstance(base_ns, int) and 0 <= base_ns < 1 << 63 else 0,
     )
+
+
+def refuse_execution_trace(document: Table[str, object], place: str) -> None:
+    """Refuse what has operators and their order, but no times.
+
+    Raises:
+        TraceError: `document` is the beginning of a PyTorch execution trace or of Chakra's JSON; with what to do.
+    """
+    schema = document.get("schema")
+    if "nodes" in document or (isinstance(schema, str) and "chakra" in schema):
+        what = "a PyTorch execution trace, of operators without a device's times"
+        how = "join both with chakra_trace_link and chakra_converter to an .et, for `ddpsim workload import`"
+        raise TraceError(what, place=place, remedy=f"give the Kineto trace of the same run, or {how}")
+    if document and document.keys() <= {"version", "attr"} or "workload_graph" in document:
+        raise TraceError("a Chakra execution trace as JSON", place=place, remedy=_ET_REMEDY)
+
+
+def _check_device(events: Events, backend: str, place: str) -> None:
+    """Refuse a trace of an accelerator whose work is not read: its host alone would pass for a CPU.
+
+    Raises:
+        TraceError: an empty trace; or one of such an accelerator, by its categories, processes, operators or backend.
+    """
+    if not (events.operators or events.works or events.waits or events.unread):
+        remedy = "record whole steps: the profiler's schedule may have ended before its first active one"
+        raise TraceError("is empty: no event of a run is in it", place=place, remedy=remedy)
+    if any(work.launch is not None for work in events.works):
+        return
+    names = {event.name.partition("::")[0] for event in events.operators if "::" in event.name}
+    said = [*sorted(events.unread), *events.processes, *sorted(names), backend]
+    found = next((text for text in said if _ACCELERATORS.search(text)), None)
+    if found is not None:
+        what = f"recorded on an accelerator that is neither CUDA's nor ROCm's, by {shorten(found, 60)}: it is not supported"
+        raise TraceError(what, place=place, remedy="give traces of NVIDIA's or AMD's GPUs, or of CPUs")
 
 
 @dataclass(frozen=True, slots=True)

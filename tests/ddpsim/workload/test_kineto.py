@@ -163,7 +163,7 @@ def test_what_does_not_fit_is_refused(folder):
     ("document", "message"),
     [
         ([], "not a Kineto trace: no traceEvents"),
-        ({"traceEvents": []}, "no iterations: neither ProfilerStep# nor Optimizer.step#"),
+        ({"traceEvents": []}, "is empty: no event of a run"),
         ({"traceEvents": 3}, "traceEvents: int is not a list"),
     ],
 )
