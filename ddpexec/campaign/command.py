@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddpexec.groups.parent import die_with_parent
 from ddpexec.netlab.support import module_environment
 from ddpsim.errors import InputError
+from ddpsim.parent import die_with_parent
 
 TIMEOUT_S = 1800.0
 """Seconds a command of a campaign may take before it is ended; chosen by hand, several times the longest one."""

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ddpexec.groups.parent import die_with_parent
 from ddpexec.netlab import kernel, probe, support
 from ddpexec.netlab.forwarder import describe
 from ddpexec.netlab.names import claim_name
 from ddpexec.netlab.network import LabNetwork
 from ddpexec.netlab.tun import open_tun
 from ddpsim.errors import InputError
+from ddpsim.parent import die_with_parent
 
 SHARE = 0.7
 """The forwarder runs a network of at most this share of what it sustained when measured."""

@@ -9,9 +9,9 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
-from ddpexec.groups.parent import die_with_parent
 from ddpexec.netlab.lab import Lab
 from ddpexec.netlab.network import LabNetwork
+from ddpsim.parent import die_with_parent
 
 MASTER_PORT = 29500
 """The port of the ranks' store, torchrun's default; a lab is a network of its own."""

@@ -11,9 +11,9 @@ import termios
 import time
 from collections.abc import Sequence
 
-from ddpexec.groups.parent import die_with_parent
 from ddpexec.netlab.support import module_environment
 from ddpsim.errors import InputError
+from ddpsim.parent import die_with_parent
 
 PORT = 29400
 """The port of a receiver, in a network of its own."""

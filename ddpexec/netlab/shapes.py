@@ -60,19 +60,21 @@ def lab_network(topology: Topology, nodes: int | None = None, gpus_per_node: int
     """Return the network to build for the first `nodes` nodes of `topology`, one host each.
 
     Raises:
-        TopologyError: a node with several NICs, or nodes without a network between them.
+        TopologyError: a node without a NIC or with several.
     """
     placement = topology.place(nodes, gpus_per_node)
     hosts = [
         Host(f"node{node}", tuple(placement.rank_of(node, gpu) for gpu in range(placement.gpus_per_node)))
         for node in range(placement.nodes)
     ]
-    for node in range(placement.nodes if placement.nodes > 1 else 0):
+    for node in range(placement.nodes):
         if len(nics := placement.class_of(node).template.nics) != 1:
             raise TopologyError(
                 f"node{node} of {topology.name} has {len(nics)} NICs",
                 place="netlab",
-                remedy="a lab's nodes have one NIC each; describe it as one of the summed rate",
+                remedy="a lab's nodes have one NIC each; describe them as one of the summed rate"
+                if nics
+                else "give it one",
             )
     wires = []
     for source, target, link in topology.graph(placement.nodes).edges(data="link"):

@@ -62,7 +62,8 @@ def channels_document(found: Found) -> list[dict[str, object]]:
         {
             "where": where,
             "bus_bandwidth_Bps": channels.bus_bandwidth,
-            "sustained_bandwidth_Bps": channels.sustained_bandwidth,
+            # A ring of one GPU passes no link, so that none bounds it.
+            "sustained_bandwidth_Bps": channels.sustained_bandwidth if any(channels.loads()) else None,
             "rings": [
                 {
                     "gpus": list(ring.gpus),

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 from ddpsim.doctor.finding import NO, UNKNOWN, YES, Finding, format_able
 from ddpsim.doctor.other_work import ProcessorClock, find_other_work
+from ddpsim.parent import die_with_parent
 from ddpsim.version import __version__
 
 EXECUTOR_S = 90.0
@@ -118,7 +119,9 @@ def _executor() -> Iterator[Finding]:
         return
     command = [sys.executable, "-m", "ddpexec", "doctor", "--json"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=EXECUTOR_S, check=True)
+        told = subprocess.run(
+            command, capture_output=True, text=True, timeout=EXECUTOR_S, check=True, preexec_fn=die_with_parent
+        )
         yield from [Finding.of(each) for each in json.loads(told.stdout)["findings"]]
     except subprocess.CalledProcessError as error:
         lines = str(error.stderr).strip().splitlines() or ["no message"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -74,7 +75,9 @@ def check_rows(devices: Sequence[str], words: dict[tuple[str, str], str], rows: 
     Raises:
         TopologyError: it names the devices.
     """
-    for device in devices:
+    for device, times in Counter(devices).items():
+        if times > 1:
+            raise TopologyError(f"{device} is named {times} times", place=place, remedy="give the matrix as printed")
         if device not in rows:
             raise TopologyError(f"no row for {device}", place=place, remedy="give the whole matrix")
     for first in devices:

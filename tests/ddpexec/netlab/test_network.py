@@ -58,6 +58,14 @@ def test_a_lab_that_cannot_be_is_refused(ranks: int, slow: int | None) -> None:
         lab_topology(ranks, MBIT, slow=None if slow is None else (slow, MBIT))
 
 
+@pytest.mark.parametrize(
+    ("machine", "nodes", "words"), [("dgx-a100", 1, "8 NICs; .* summed rate"), ("8xrtx4090", 1, "0 NICs; give it one")]
+)
+def test_nodes_of_other_than_one_card_are_refused_on_one_node_too(machine: str, nodes: int, words: str) -> None:
+    with pytest.raises(TopologyError, match=words):
+        lab_network(load_topology(machine), nodes)
+
+
 def test_hosts_that_cannot_reach_each_other_are_named() -> None:
     hosts = (Host("a", (0,)), Host("b", (1,)))
     with pytest.raises(TopologyError, match="b cannot reach a"):

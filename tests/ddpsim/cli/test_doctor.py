@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,3 +121,24 @@ def test_a_busy_machine_is_no_place_to_measure(monkeypatch: pytest.MonkeyPatch, 
     found = finding("quiet")
     assert found.able == able
     assert f"other work takes {(all_s - 4) / 10:.1f} of 2 processors" in found.found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_executors_process_ends_with_a_doctor_that_is_stopped(tmp_path: Path, number: signal.Signals) -> None:
+    python, child = tmp_path / "python", tmp_path / "child"
+    python.write_text(f"#!/bin/sh\necho $$ > {child}.part && mv {child}.part {child}\nexec sleep 60\n")
+    python.chmod(0o755)
+    run = f"import sys; sys.executable = {str(python)!r}; from ddpsim.cli import main; main(['doctor'])"
+    doctor = subprocess.Popen([sys.executable, "-c", run])
+    wait_until(child.exists)
+    number_of_child = int(child.read_text())
+    doctor.send_signal(number)
+    assert doctor.wait(30) == -number
+    wait_until(lambda: not Path(f"/proc/{number_of_child}").exists())
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)

@@ -126,6 +126,11 @@ def test_pxn_and_gpudirect_can_be_taken_away(ddpsim: Callable) -> None:
     assert kinds(several("--no-pxn", "--no-gpudirect")) <= {"PHB", "SYS"}
 
 
+def test_channels_of_one_gpu_pass_no_link_that_bounds_them(ddpsim: Callable) -> None:
+    shown = ddpsim("topo", "show", "dgx-1v", "--channels", "--gpus", "3", "--json").document["channels"]
+    assert [entry["sustained_bandwidth_Bps"] is None for entry in shown] == [True, False]
+
+
 def test_channels_over_some_gpus_in_rank_order(ddpsim: Callable) -> None:
     shown = ddpsim("topo", "show", "dgx-1v", "--channels", "--gpus", "4,0,7,3", "--json").document["channels"]
     for entry in shown:

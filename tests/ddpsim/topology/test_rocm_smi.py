@@ -62,6 +62,7 @@ def test_xgmi_over_several_hops_is_no_link() -> None:
         ("GPU1   XGMI         0            XGMI", "GPU1   XGMI         0            NVL", ["'NVL'", "GPU1", "GPU2"]),
         ("GPU1   XGMI         0            XGMI", "GPU1   XGMI         0            PCIE", ["GPU1 to GPU2 is PCIE"]),
         ("GPU7   XGMI", "GPUX   XGMI", ["no row for GPU7"]),
+        ("GPU0         GPU1         GPU2 ", "GPU0         GPU1         GPU1 ", ["GPU1 is named 2 times"]),
         ("Link Type between two GPUs =", "Link Type between two GPUs\n=", []),
         ("GPU3   XGMI", "GPU3   XGMI\nGPU4   XGMI", ["1 of 8"]),
     ],
