@@ -29,6 +29,7 @@ class UpdateScheduler:
     Attributes:
         pending: registration indices whose step was asked for and not carried out.
         unstepped: whether gradients were sent that must be stepped by before others are.
+        had: registration indices whose gradients were taken from their parameters since they were last zeroed.
     """
 
     def __init__(
@@ -48,7 +49,9 @@ class UpdateScheduler:
         late = carried.schedule.update != "after_backward"
         self._taken = {flat for flat in carried.flats if late or flat.shard is not None}
         self.pending: set[int] = set()
+        self.had: set[int] = set()
         self._reduced: set[int] = set()
+        self._zeroed: set[int] = set()
         self._stepped: set[ParameterUpdate] = set()
         self.unstepped = self._local = False
 
@@ -93,7 +96,26 @@ class UpdateScheduler:
             if self._schedule.update != "elsewhere":
                 self._reduced.update(flat.indices)
             if flat in self._taken:
+                if flat.shard is None:
+                    self.had.update(set(flat.indices).difference(flat.untouched))
                 flat.take_gradients()
+
+    def zero(self, *, to_none: bool) -> None:
+        """Reset gradients: to zeros those that one optimizer of the whole model would still have, unless `to_none`.
+
+        Where an update is still to be carried out, that takes its gradients away again: then they become zeros anew.
+        """
+        self.forget()
+        for update in self.updates:
+            for flat in update.flats:
+                pairs = list(zip(flat.indices, flat.parameters, strict=True))
+                zeroed = set() if to_none else {i for i, each in pairs if each.grad is not None or i in self.had}
+                flat.take_gradients()
+                flat.give_zeros(zeroed)
+                self.had.difference_update(flat.indices)
+                self._zeroed.difference_update(flat.indices)
+                if update.pending:
+                    self._zeroed |= zeroed
 
     def forget(self) -> None:
         """Take gradients that were reduced and not used for gone: no step was asked for."""
@@ -172,6 +194,8 @@ class UpdateScheduler:
             update.carry_out()
         for flat in update.flats:
             flat.take_gradients()
+            flat.give_zeros(self._zeroed)
+        self._zeroed.difference_update(update.indices)
         if self._observer is not None:
             self._observer.note_update(begin)
         self._note_updated(update)
@@ -221,12 +245,14 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         # Where others are stepped than those a user holds: his, each with one of them, and what was last seen of his.
         self._followed: list[tuple[list[dict[str, Any]], dict[str, Any]]] = []
         self._seen: list[dict[str, Any]] = []
+        self.scheduler = scheduler
         if groups := [group for update in scheduler.updates for group in update.groups]:
             super().__init__([{"params": group["params"]} for group in groups], {})
         self.follow(scheduler)
 
     def follow(self, scheduler: UpdateScheduler) -> None:
         """Step by `scheduler` from now on."""
+        scheduler.had |= self.scheduler.had
         self.scheduler, self._followed = scheduler, []
         self.param_groups = [group for update in scheduler.updates for group in update.groups]
 
@@ -245,6 +271,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         values = [hyperparameters(_drop_repeated(former[tensor] for tensor in group["params"])[0]) for group in groups]
         for group, value in zip(groups, values, strict=True):
             group.update(value)
+        scheduler.had |= self.scheduler.had
         self.scheduler, self._followed = scheduler, followed
         self._note_seen()
 
@@ -261,13 +288,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients of all parameters."""
-        self.scheduler.forget()
-        for update in self.scheduler.updates:
-            for flat in update.flats:
-                had = () if set_to_none else [tensor for tensor in flat.parameters if tensor.grad is not None]
-                flat.take_gradients()
-                for tensor in had:
-                    tensor.grad = torch.zeros_like(tensor)
+        self.scheduler.zero(to_none=set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all parameters as one optimizer's of the whole model has it, after pending steps.

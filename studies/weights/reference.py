@@ -26,9 +26,6 @@ FLAT_PARTS = ("zero1", "zero2", "parameter-server")
 """Flat parts of several parameters are updated: what no rank used has a gradient of zero, not none."""
 OWN_BUFFERS = ("averaging", "slowmo", "parameter-server", "parallax", "fsdp2", "hsdp")
 """Module buffers are each rank's own after construction."""
-BEFORE_USE = ("priority", "dear")
-"""Gradients are the schedule's from the end of backward on, as they are where flat parts are updated: none is left that
-`zero_grad(set_to_none=False)` could turn to zeros."""
 
 
 class Reference:
@@ -51,8 +48,7 @@ class Reference:
         self.begun = self.sent = self.steps = 0
         self.synced = True
         self.active = list(range(self.ranks))
-        late = not case.options.get("overlap", True)  # the step comes after backward then, as under DDP
-        self.taken = self.name in FLAT_PARTS or (self.name in BEFORE_USE and not late)
+        self.taken = self.name in FLAT_PARTS
 
     def train(self) -> list[list[list[Tensor]]]:
         """Return by rank the weights after each step that is looked at, and at the end."""

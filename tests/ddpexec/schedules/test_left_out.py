@@ -195,3 +195,18 @@ def test_what_a_scheme_cannot_do_is_refused_before_it_trains(rank: int) -> None:
     for kind, said, make in refused:
         with pytest.raises(kind, match=said):
             make()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@ranks.on(2)
+def test_a_layer_that_no_rank_uses_is_updated_by_the_zeros_that_zero_grad_leaves(rank: int, optimizer: str) -> None:
+    """Leave layers out after they were used, before they ever were, in one of two steps, and in two in a row."""
+    uses = [(0, 2), (0, 1, 2), (0, 2), (0, 2), (0, 1, 2), (0,), (0, 1)]
+    used: Use = lambda step, micro, place: uses[(step + micro) % len(uses)]  # noqa: E731
+    ways: list[dict[str, Any]] = [{}, {"overlap": False}, {"learn": 2}, {"micros": 2, "accumulate": 2}]
+    found = {
+        f"{scheme} {way}": far(rank, scheme, optimizer, used, steps=8, to_none=False, find_unused_parameters=True, **way)
+        for scheme in ("ddp", "naive", "flat", "priority", "dear")
+        for way in ways
+    }
+    assert {scheme: off for scheme, off in found.items() if off > 1e-10} == {}
