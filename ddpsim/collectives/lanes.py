@@ -87,11 +87,22 @@ class LaneGroup:
         """Return the bytes of the message that is sent for a collective."""
         return collective.size_bytes * (1 if collective.operation == BUFFERS else self.together)
 
+    def demand(self, collective: Collective) -> Demand:
+        """Return what a collective asks of the network: nothing where a rank is alone, in place as messages are.
+
+        There neither NCCL (`src/enqueue.cc`) nor gloo does anything.
+        """
+        if self.ranks == 1:
+            return Demand(0.0, 0, {})
+        return self.collectives.transport.demand(collective.carried_as, self.sized(collective))
+
     def start(self, collective: Collective) -> simpy.Event:
         """Start the bytes of a collective."""
+        if self.ranks == 1:
+            return simpy.Timeout(self.collectives.env, 0.0)
         operation, size_bytes = collective.carried_as, self.sized(collective)
         if self.line is not None and collective.operation != BUFFERS:
-            return self.line.send(self.collectives.transport.demand(operation, size_bytes))
+            return self.line.send(self.demand(collective))
         return self.collectives.run(operation, size_bytes, 0 if collective.operation == BUFFERS else collective.lane)
 
 

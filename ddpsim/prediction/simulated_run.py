@@ -38,7 +38,10 @@ LONGEST, _OF_LONGER = 128, 8
 """Micro-batches of a step that are all simulated where a run is brief, and how many of them where there are more."""
 
 _SETTLED = 2
-"""Iterations after which those that are all alike repeat: the host's lead over the device settles in two."""
+"""Iterations after which those that are all alike mostly repeat: the host's lead over the device settles in two."""
+
+_SAME = 1e-9
+"""Share of a period by which two are the same: sums of times are rounded."""
 
 FEW_APART = 1
 """Iterations by which an assumption is told of ranks that go on without each other and are told by more of them.
@@ -151,7 +154,8 @@ class SimulatedRun:
         plan = plan_of(resolved)
         groups, known = tuple(plan.groups()), {} if known is None else known
         if groups not in known:
-            known[groups] = _period_s(run_resolved(resolved, progress))
+            ran = run_resolved(resolved, progress)
+            known[groups] = _period_s(ran if _is_settled(ran) else self._run(progress, brief=False, terms=False))
         return plan, known[groups]
 
     def schedule(self) -> Schedule | None:
@@ -275,11 +279,16 @@ class SimulatedRun:
         like: ResolvedJob | None = None,
     ) -> JobRun:
         asked = self.options
-        if brief and like is not None and (resolved := with_buckets(like, asked.caps, asked.plan, terms=terms)):
-            return run_resolved(resolved, progress)
-        options, warm_up = shorten_run(asked, self.workload) if brief else (asked, WARM_UP)
-        options, repeats = leave_out_repeated(options, self.workload) if brief else (options, 0)
-        return self.under(options, progress=progress, warm_up=warm_up, whole=whole, repeats=repeats, terms=terms)
+        if not brief:
+            return self.under(asked, progress=progress, warm_up=WARM_UP, whole=whole, terms=terms)
+        if like is not None and (resolved := with_buckets(like, asked.caps, asked.plan, terms=terms)):
+            ran = run_resolved(resolved, progress)
+        else:
+            options, warm_up = shorten_run(asked, self.workload)
+            options, repeats = leave_out_repeated(options, self.workload)
+            ran = self.under(options, progress=progress, warm_up=warm_up, whole=whole, repeats=repeats, terms=terms)
+        # What has not settled is run as it is where nothing is brief: whoever asks is told the same period.
+        return ran if _is_settled(ran) else self._run(progress, brief=False, whole=whole, terms=terms)
 
     def under(
         self,
@@ -301,9 +310,18 @@ class SimulatedRun:
         return run_job(self.workload, placement, options, assumed.calibration, progress=progress, **given)
 
 
-def _period_s(ran: JobRun) -> float:
+def _period_s(ran: JobRun, extent: SimulatedIterations | None = None) -> float:
     end = ran.times.end
-    return float(period_of(ran, ran.extent, lambda node: np.array(end[node])))
+    return float(period_of(ran, extent or ran.extent, lambda node: np.array(end[node])))
+
+
+def _is_settled(ran: JobRun) -> bool:
+    """Whether the period that counts is as long as the one before it; of several that count nothing is asked."""
+    extent, period = ran.extent, ran.job.options.period
+    if extent.repeats or extent.end - extent.begin > period:
+        return True
+    before_s = _period_s(ran, replace(extent, begin=extent.begin - period, end=extent.begin))
+    return abs(_period_s(ran) - before_s) <= _SAME * before_s
 
 
 def _set_pace(other: JobBeside, topology: Cluster) -> JobBeside:

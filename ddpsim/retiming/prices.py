@@ -304,8 +304,7 @@ class CollectiveTimes:
         channels = None if sent.sender is None else self._prices.channels[column]
         if channels is None or sent.sender is None:
             group = shared.lanes[collective.lane]
-            transport = group.collectives.transport
-            demand, capacities = transport.demand(collective.carried_as, group.sized(collective)), transport.capacities
+            demand, capacities = group.demand(collective), group.collectives.transport.capacities
         else:
             demand = channels.demand(self._run.draws[sent.sender].rank, collective)
             capacities = channels.network.capacities

@@ -95,8 +95,9 @@ def horovod(setup: SchemeInputs, given: Horovod) -> Schedule:
         PlanError: as `Horovod.agreement_s`.
     """
     blocks, cycles = points(PointKind.OPTIMIZER, tuple(range(len(setup.parameters)))), _cycles(setup, given)
+    alone = setup.world_size == 1  # no hooks are registered then: `horovod/torch/optimizer.py`
     messages = [
-        replace(message, blocks=blocks, delay_s=delay_s)
+        replace(message, blocks=blocks, delay_s=0.0 if alone else delay_s)
         for message, (_, delay_s) in zip(sums(setup, (group for group, _ in cycles), "fused"), cycles, strict=True)
     ]
     return Schedule(scheme="horovod", messages=tuple(messages))

@@ -183,8 +183,7 @@ class Communication:
     def shares(self, collective: Collective) -> list[tuple[str, float]]:
         """Return what the time of a collective with nothing beside it is of, as shares that sum to 1."""
         group = self.lanes[collective.lane]
-        transport = group.collectives.transport
-        demand = transport.demand(collective.carried_as, group.sized(collective))
+        transport, demand = group.collectives.transport, group.demand(collective)
         latency_s, whole_s = demand.latency_s + demand.stall_s, alone_s(demand, transport.capacities)
         if whole_s <= 0 or latency_s >= whole_s:
             return [(LATENCY, 1.0)]

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from ddpsim import BucketCaps, Options, load_topology
+from ddpsim import BucketCaps, Options, load_topology, load_workload, plan
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.linear import Linear
+from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.predict import predict
+from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation.engine import run_resolved
 from ddpsim.simulation.resolve import resolve, with_buckets
 from tests.ddpsim.simulation.builders import workload
@@ -84,3 +86,37 @@ def test_only_a_graph_that_is_kept_says_of_which_costs_its_nodes_are() -> None:
     assert isinstance(kept.hook_s, Linear)
     assert not isinstance(plain.settings[0].costs.hook_s, Linear)
     assert plain.settings[0].costs == kept
+
+
+@pytest.mark.parametrize("fidelity", ["flow", "closed"])
+def test_a_run_that_has_not_settled_is_told_alike_by_all(fidelity: str) -> None:
+    """Its iterations still grow by 2e-5 of the step after those that a brief run counts."""
+    source, machine = load_workload("vgg16@h100-bf16-b32"), load_topology("dgx-2")
+    options = Options(fidelity=fidelity)  # type: ignore[arg-type]
+    whole = predict(source, machine, nodes=1, gpus_per_node=2, options=options, band=False)
+    one, other = (each.iteration_s for each in whole.trace.of_rank(0))
+    assert other / one - 1 > 1e-5
+    found = plan(source, [machine], nodes=[1], gpus_per_node=2, options=options)
+    assert found.rows[0].document()["default_iteration_s"] == whole.iteration_s
+    asked = replace(options, plan=whole.plan)
+    assert (
+        predict(source, machine, nodes=1, gpus_per_node=2, options=asked, band=False).iteration_s == whole.iteration_s
+    )
+    run = SimulatedRun.of(PlacedJob(source, machine, 1, 2, options, None), brief=True)
+    assert run.plan_and_period()[1] == whole.iteration_s
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gradient_as_bucket_view": True},
+        {"gradient_as_bucket_view": True, "find_unused_parameters": True},
+        *({"scheme": name} for name in ("naive", "flat", "zero2", "fsdp2", "dear", "horovod", "averaging:2")),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("name", "machine"), [("vgg16@h100-bf16-b32", "dgx-h100"), ("gpt2-small", "loopback")])
+def test_one_rank_waits_for_no_communication(name: str, machine: str, options: dict[str, Any]) -> None:
+    source = load_workload(name)
+    found = predict(source, load_topology(machine), nodes=1, gpus_per_node=1, options=Options(**options), band=False)
+    assert found.summary.exposed_comm_s == pytest.approx(0.0, abs=1e-12)
