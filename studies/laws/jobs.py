@@ -6,14 +6,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Literal
 from unittest.mock import patch
 
-from ddpsim.collectives.calibration import Calibration
+from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.channels import find_channels
+from ddpsim.collectives.execute import Collectives, make_transport
 from ddpsim.collectives.nccl import costs
 from ddpsim.collectives.nccl.tuning import ll_max, tree_max
+from ddpsim.collectives.transport import Transport
 from ddpsim.errors import InputError
+from ddpsim.jobs.pipeline import Pipeline
+from ddpsim.operations import Operation
+from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.predict import predict
+from ddpsim.prediction.prediction import Prediction
+from ddpsim.prediction.sensitivities import PERCENT, sensitivities_of
+from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options, simulate
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.declared import DegradedLink
@@ -31,6 +40,10 @@ SCHEMES = (
     "ddp", "naive", "flat", "priority", "priority:1MiB", "dear", "zero1", "zero2", "zero0", "zero3", "fsdp2", "hsdp:2",
     "horovod", "multiworker-mirrored", "gradientflow", "parameter-server", "averaging:2", "slowmo:2", "local-sgd:2",
 )  # fmt: skip
+MORE_WORKLOADS = ("mlp", "resnet50", "vgg16@h100-bf16-b32", "bert-large@v100-fp32-b8", "gpt2-small")
+FIDELITIES: tuple[Literal["flow", "closed", "steps"], ...] = ("flow", "closed", "steps")
+MOST_TRANSFERS = 2000
+"""Single transfers of a collective that is carried out by them; more take seconds."""
 ALGORITHMS = ("auto", "auto", "auto", "ring", "ring", "tree")
 
 
@@ -210,6 +223,114 @@ def _faster_limits(factor: float) -> Iterator[None]:
         patch.object(costs, "tree_max", lambda shape, protocol: tree_max(shape, protocol) * factor),
     ):
         yield
+
+
+def accumulating(job: Job, random: Random) -> Job:
+    """Return the job with one or several micro-batches a step, that sends under backward or after it."""
+    overlap: Literal["on", "off"] = random.choice(("on", "off"))
+    scheme = random.choice((job.options.scheme, "ddp"))
+    return replace(
+        job, options=replace(job.options, accumulate=random.choice((1, 2, 3)), overlap=overlap, scheme=scheme)
+    )
+
+
+def one_stage(job: Job, random: Random) -> Job:
+    """Return the job as a pipeline of one stage, which has its micro-batches."""
+    order: Literal["gpipe", "1f1b"] = random.choice(("gpipe", "1f1b"))
+    pipeline = Pipeline(order=order, stages=1, micro_batches=job.options.accumulate)
+    return replace(job, options=replace(job.options, accumulate=1, pipeline=pipeline))
+
+
+def one_rank(job: Job, random: Random) -> Job:
+    """Return the job on one GPU, with or without what changes what a bucket is."""
+    options = replace(
+        job.options, gradient_as_bucket_view=random.random() < 0.5, find_unused_parameters=random.random() < 0.2
+    )
+    return replace(job, nodes=1, gpus=1, options=options)
+
+
+def of_any_workload(job: Job, random: Random) -> Job:
+    """Return the job with any of more workloads, on two GPUs of a node or all, at any fidelity but the slowest."""
+    fidelity: Literal["flow", "closed"] = random.choice(("flow", "closed"))
+    gpus = random.choice((2, job.gpus))
+    options = replace(job.options, fidelity=fidelity, iterations=None)
+    return replace(job, workload=load_workload(random.choice(MORE_WORKLOADS)), gpus=gpus, options=options)
+
+
+def unchanged(job: Job, random: Random) -> Job:
+    """Return the job as it is."""
+    return job
+
+
+def hidden_and_whole_s(job: Job, same: Job) -> tuple[float, float]:
+    """Return the step without what it waits for communication, and with it."""
+    found = summarise(simulate(job.workload, job.placement(), job.options))
+    return found.iteration_s - found.exposed_comm_s, found.iteration_s
+
+
+def percents_s(job: Job, same: Job) -> tuple[float, float]:
+    """Return what one per cent less of all its times would save of a step, and what one more of each resource does."""
+    found = _predict(job)
+    return found.iteration_s * PERCENT / (100 + PERCENT), sum(each.saved_s for each in sensitivities_of(found))
+
+
+def told_s(job: Job, same: Job) -> tuple[float, float]:
+    """Return the step as `predict` tells it, and as `plan` does or a plan file of the same buckets, the farther off."""
+    found = _predict(job)
+    planned = SimulatedRun.of(PlacedJob(job.workload, job.topology, job.nodes, job.gpus, job.options, None), brief=True)
+    others = [planned.plan_and_period()[1]]
+    if job.options.scheme == "ddp":
+        others.append(_predict(replace(job, options=replace(job.options, plan=found.plan))).iteration_s)
+    return found.iteration_s, max(others, key=lambda other: abs(other - found.iteration_s))
+
+
+def _predict(job: Job) -> Prediction:
+    return predict(
+        job.workload,
+        job.topology,
+        nodes=job.nodes,
+        gpus_per_node=job.gpus,
+        options=job.options,
+        band=False,
+        local_s=1.0,
+    )
+
+
+def rows_s(job: Job, same: Job) -> tuple[float, float]:
+    """Return a row of a table that a calibration has of the job's ranks, and the same collective as it is predicted.
+
+    Of each fidelity and several sizes and operations the one that is farthest off.
+    """
+    random, placement, backend = Random(str(job)), job.placement(), job.topology.backend
+    model = make_transport(placement, backend, None, replace(job.options.collective, isolated=False))
+    sizes = sorted(random.sample([1 << power for power in range(10, 32)], 6))
+    operations = (Operation.ALLREDUCE, random.choice(list(Operation)))
+    curves = [
+        Curve(
+            job.topology.fingerprint(), placement.nodes, placement.gpus_per_node,
+            tuple(CurvePoint(size, random.uniform(0.5, 2.0) * model.time_s(operation, size)) for size in sizes),
+            job.options.algorithm, operation=operation,
+        )
+        for operation in dict.fromkeys(operations)
+    ]  # fmt: skip
+    calibration = replace(Calibration.priors(backend), curves=tuple(curves))
+    found: list[tuple[float, float]] = []
+    for fidelity in FIDELITIES:
+        options = replace(job.options.collective, isolated=False, fidelity=fidelity)
+        collectives = Collectives(None, placement, backend=backend, calibration=calibration, options=options)
+        for curve in curves:
+            for point in curve.points:
+                few = fidelity != "steps" or _transfers(model, curve.operation, point.size_bytes) < MOST_TRANSFERS
+                if few:
+                    found.append((point.time_s, collectives.simulate_s(point.size_bytes, curve.operation)))
+    return max(found, key=lambda pair: abs(pair[1] / pair[0] - 1))
+
+
+def _transfers(model: Transport, operation: Operation, size_bytes: int) -> float:
+    try:
+        return model.transfers(operation, size_bytes)
+    except InputError:  # more than are ever carried out
+        return float("inf")
 
 
 def slow_first_node(job: Job, random: Random) -> Job:

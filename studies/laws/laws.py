@@ -15,6 +15,11 @@ from studies.laws.jobs import Job, job_of
 ROUNDING = 1e-3
 """Of a step: times of chunks and shares of a flow are cut at other places when rates differ; less than is told."""
 
+DIGITS = (1e-6, 1e-6)
+"""Of numbers that are the same: sums of times are rounded otherwise."""
+
+PERCENTS = (0.3, 0.1)
+
 
 @dataclass(frozen=True, slots=True)
 class Law:
@@ -22,6 +27,8 @@ class Law:
 
     Attributes:
         before: what is made of a random job first.
+        within: share of a step that is allowed for rounding, below and above.
+        times_s: what is compared of both jobs; None is their steps, as far as NCCL's choices allow.
         scaled: whether NCCL is to choose as before, whose own table keeps its units, and the step times the job's
             `pace` is compared.
     """
@@ -31,17 +38,23 @@ class Law:
     before: Callable[[Job, Random], Job] = lambda job, random: job
     equal: bool = False
     scaled: bool = False
+    within: tuple[float, float] = (ROUNDING, ROUNDING)
+    times_s: Callable[[Job, Job], tuple[float, float]] | None = None
 
     def holds(self, before_s: float, after_s: float) -> bool:
         """Return whether two steps are as the law has them."""
-        if self.equal and after_s < before_s * (1 - ROUNDING):
+        below, above = self.within
+        if self.equal and after_s < before_s * (1 - below):
             return False
-        return after_s <= before_s * (1 + ROUNDING)
+        return after_s <= before_s * (1 + above)
 
-    def after_s(self, before: Job, after: Job) -> float:
-        """Return the step of the changed job, as the law compares it."""
+    def compared_s(self, before: Job, after: Job) -> tuple[float, float]:
+        """Return what the law compares of a job and the changed one."""
+        if self.times_s is not None:
+            return self.times_s(before, after)
+        before_s = before.step_s()
         with chosen_as_for(before.placement(), CHOICES) if self.scaled else nullcontext():
-            return after.step_s() * (after.pace or 1.0)
+            return before_s, after.step_s() * (after.pace or 1.0)
 
 
 LAWS = (
@@ -54,6 +67,11 @@ LAWS = (
     Law("permuted nodes", jobs.slow_other_node, jobs.slow_first_node, equal=True),
     Law("scaled units", jobs.all_faster, jobs.of_known_constants, equal=True, scaled=True),
     Law("same file", jobs.same_file, equal=True),
+    Law("one stage", jobs.one_stage, jobs.accumulating, equal=True, within=DIGITS),
+    Law("one rank", jobs.unchanged, jobs.one_rank, equal=True, within=DIGITS, times_s=jobs.hidden_and_whole_s),
+    Law("one per cent", jobs.unchanged, equal=True, within=PERCENTS, times_s=jobs.percents_s),
+    Law("calibrated row", jobs.unchanged, equal=True, within=DIGITS, times_s=jobs.rows_s),
+    Law("same number", jobs.unchanged, jobs.of_any_workload, equal=True, within=DIGITS, times_s=jobs.told_s),
 )
 
 
@@ -82,7 +100,7 @@ def judged(seed: int, number: int) -> Outcome:
         try:
             before = law.before(job_of(random), random)
             after = law.after(before, random)
-            before_s, after_s = before.step_s(), law.after_s(before, after)
+            before_s, after_s = law.compared_s(before, after)
             break
         except InputError:
             continue
@@ -101,7 +119,7 @@ def _forced(
     ring on both, for a node's place in NCCL's trees is by its number (`src/graph/trees.cc`). Of fewer GPUs of a node
     other channels are found: links are made as much faster as the earlier ones carry more.
     """
-    if law.scaled:
+    if law.scaled or law.within != (ROUNDING, ROUNDING):
         return
     if law.name == "permuted nodes" and before.options.algorithm != "ring":
         ring = (replace(job, options=replace(job.options, algorithm="ring")) for job in (before, after))
