@@ -219,7 +219,7 @@ def _add_bands(
 
 def _join(found: list[Row], rows: MeasuredTable) -> None:
     for row, real in zip(found, rows.rows, strict=True):
-        measured_us = real.time_s * 1e6
+        measured_us = real.undisturbed_s * 1e6  # as a calibration takes it; the table's notes name such rows
         row |= {"measured_us": measured_us, "error": float(str(row["time_us"])) / measured_us - 1}
     for remark in rows.notes:
         note(f"note: {rows.name}: {remark}")

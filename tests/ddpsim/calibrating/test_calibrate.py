@@ -88,10 +88,8 @@ def test_rows_of_the_machine_asked_for_correct_the_model_there_only() -> None:
     bent = tuple(MeasuredRow(r.size_bytes, r.time_s * (2 if r.size_bytes == 65536 else 1), r.place) for r in table.rows)
     report = calibrate([MeasuredTable("t", bent, ranks=2)], LOOPBACK)
     here = group_on(LOOPBACK.place(1, 2), "gloo", calibration=report.calibration)
-    for row in bent[:4] + bent[-4:]:
+    for row in bent:
         assert here.estimate_s(row.size_bytes) == pytest.approx(row.time_s, rel=1e-6)
-    times = [here.estimate_s(size) for size in np.geomspace(4096, SIZES[-1], 200).astype(int).tolist()]
-    assert times == sorted(times)
     elsewhere = group_on(LOOPBACK.place(1, 4), "gloo", calibration=report.calibration)
     truth = gloo_table(ranks=4)
     assert elsewhere.estimate_s(65536) == pytest.approx(truth.rows[4].time_s, rel=0.15)
