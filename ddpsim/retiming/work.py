@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.collectives.contention import MOST, slowdown_factor
-from ddpsim.retiming.dependencies import Moments, RetimedRun, narrow, numbers_of
+from ddpsim.retiming.dependencies import Moments, RetimedRun, narrow
 from ddpsim.retiming.intervals import Columns, is_in_flight, mean_factors, sort_changes
 from ddpsim.retiming.prices import Prices
-from ddpsim.simulation.graph import Cause, NodeKind
+from ddpsim.simulation.graph import NodeKind, beside_computing
 
 _SLOWED = (NodeKind.COMPUTE, NodeKind.SERVE, NodeKind.LASTING)
 _NOTHING_S = 1e-12
@@ -43,7 +43,7 @@ class RankWork:
         self._seconds = prices.seconds[work]
         self._serves, busy = kinds != NodeKind.COMPUTE, kinds != NodeKind.SERVE
         self._busy = slice(None) if busy.all() else np.flatnonzero(busy)
-        self._models = numbers_of([order.graph.cause[node] for node in work]) != Cause.DDP
+        self._computing = np.isin(work, list(beside_computing(order.graph, rank.compute)))
         collectives = [node for lane in rank.lanes for node in lane]
         self._flights = order.row[np.array(collectives, dtype=np.intp)]
         self._copy_slowdown = np.array([each.copy_slowdown for each in prices.costs])
@@ -146,7 +146,7 @@ class RankWork:
         """Let those collectives wait for multiprocessors that come upon computation."""
         ready = now.begin[self._flights] - self._seen.late[self._flights]
         begin, end = self._work_at(now.end)
-        computed = is_in_flight(ready, begin[self._models], end[self._models], horizon_s, "right")
+        computed = is_in_flight(ready, begin[self._computing], end[self._computing], horizon_s, "right")
         self._seen.late[self._flights] = np.where(computed, self._late_s, 0.0)
 
     def _factors(self, begin: Columns, end: Columns) -> tuple[Columns, Columns]:

@@ -332,3 +332,20 @@ class StepGraph:
         if isinstance(seconds, Linear):
             self.terms[node] = self.terms.get(node, ()) + seconds.terms
         self.seconds[node] += float(seconds)
+
+
+def beside_computing(graph: StepGraph, stream: Sequence[int]) -> set[int]:
+    """Return the work of a device's stream beside which a collective waits for kernels of the model.
+
+    That is the model's own, and DDP's copies that go over into it without a wait.
+    """
+    found, model_next = set[int](), False
+    for node in reversed(stream):
+        kind = graph.kind[node]
+        if kind is NodeKind.COMPUTE:
+            model_next |= graph.cause[node] is not Cause.DDP
+            if model_next:
+                found.add(node)
+        elif kind in (NodeKind.WAIT, NodeKind.COPY, NodeKind.PEER_COPY):
+            model_next = False
+    return found

@@ -14,7 +14,7 @@ import simpy
 from ddpsim.collectives.contention import Process, Processor
 from ddpsim.collectives.launched import Collective
 from ddpsim.options.input_stage import Loader
-from ddpsim.simulation.graph import ORIGIN, Cause, NodeKind, PeerCopy, RankGraph, StepGraph
+from ddpsim.simulation.graph import ORIGIN, NodeKind, PeerCopy, RankGraph, StepGraph, beside_computing
 
 _NEVER = float("inf")
 
@@ -176,6 +176,7 @@ class _Resources:
     Attributes:
         stream: what the device computes, in order.
         queued: whoever waits for the host to come on, on whichever device.
+        computing: the work of the stream that collectives wait for.
     """
 
     run: GraphRun
@@ -187,6 +188,10 @@ class _Resources:
     copy_between: CopyBetween | None
     stream: list[int]
     queued: list[simpy.Event] = field(default_factory=list)
+    computing: set[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.computing = beside_computing(self.run.graph, self.stream) if self.processor.late_s > 0 else set()
 
     def host(self) -> Process:
         """Let a device's host spend its time and wait, ahead of the simulation."""
@@ -283,8 +288,7 @@ class _Resources:
             # Whatever waits for the collective before goes on first, so that computation may be under way again.
             yield env.timeout(0.0)
             yield from run.all_ended(run.graph.after[node])
-            # A kernel of the model keeps its multiprocessors until it ends; DDP's own copies are short.
-            if processor.late_s > 0 and (part := processor.part_under_way()) and run.graph.cause[part] is not Cause.DDP:
+            if processor.late_s > 0 and processor.part_under_way() in self.computing:
                 yield env.timeout(processor.late_s)
             times.begin[node] = env.now
             processor.collective_begins(collective)

@@ -79,8 +79,11 @@ def test_told_with_the_band_they_are_those_told_afterwards() -> None:
         workload, machine, nodes=2, also=lambda made: {**list_sensitivity_assumptions(made), **without_each(made)}
     )
     apart = predict(workload, machine, nodes=2, keep=True)
-    assert together.ends == apart.ends
-    assert together.hidden_comm_cost_s == apart.hidden_comm_cost_s
+    # More columns take more passes, after which those that had settled are a little nearer to a simulation.
+    assert [each.name for each in together.ends] == [each.name for each in apart.ends]
+    for one, other in zip(together.ends, apart.ends, strict=True):
+        assert one.steps_s == pytest.approx(other.steps_s, abs=NEAR * apart.iteration_s), one.name
+    assert together.hidden_comm_cost_s == pytest.approx(apart.hidden_comm_cost_s, abs=NEAR * apart.iteration_s)
     assert len(together.also) == len(resources_of(apart, 1.01)) + len(lost_s(apart))
     assert {each.resource for each in sensitivities_of(together)} >= {"memory bandwidth", THREADS}
     told = {each.resource: each.saved_s for each in sensitivities_of(apart)}
