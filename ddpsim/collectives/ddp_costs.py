@@ -28,6 +28,10 @@ TIMES = (
 )  # fmt: skip
 """The costs that are parts of nodes' seconds, so many times each."""
 
+HOST_COSTS = ("hook_s", "launch_s", "finish_s", "forward_s", "buffer_s", "search_s", "graph_s", "broadcast_s")
+"""What the host spends on DDP in any job."""
+_ON_HOST = (*HOST_COSTS, "expect_s", "agree_s", "rebuild_s", "unit_s")
+
 ENTER_S, CODEC_KERNEL_S, CODEC_RATE = "enter_s", "codec_kernel_s", "codec_Bps"
 """What else nodes' seconds are made of: what a collective's start takes, and a codec's kernels and bytes."""
 
@@ -132,6 +136,7 @@ class Costs:
         device: str | AchievedGpu | None = None,
         *,
         terms: bool = False,
+        scale_host: float = 1.0,
     ) -> Costs:
         """Return the costs in `calibration`, and the backend's priors for what it lacks.
 
@@ -139,6 +144,7 @@ class Costs:
             device: GPU, or its name, whose memory bandwidth bounds copies, where none was measured: whichever backend
                 sends a bucket, a kernel fills it.
             terms: whether they are numbers that know what is made of them.
+            scale_host: factor on what the host spends.
         """
         values = {constant.name: constant.value for constant in DDP_PRIORS[backend]}
         gpu = GPUS.get(device) if isinstance(device, str) else device
@@ -153,6 +159,7 @@ class Costs:
         fitted = {name: c.value for name, c in known.items() if c.fitted}
         found = {name: value for name, value in fitted.items() if name in values}
         own = {name.removeprefix(f"{backend}.ddp."): value for name, value in (values | found).items()}
+        own |= {name: own[name] * scale_host for name in _ON_HOST if name in own}
         codecs = [
             (c.name.removeprefix(f"{backend}.ddp."), fitted[c.name]) for c in CODEC_PRIORS[backend] if c.name in fitted
         ]

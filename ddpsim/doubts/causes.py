@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from ddpsim.collectives.calibration import Calibration
-from ddpsim.collectives.ddp_costs import Costs
+from ddpsim.collectives.ddp_costs import HOST_COSTS, Costs
 from ddpsim.doubts import collectives
 from ddpsim.doubts.collisions import collisions
 from ddpsim.doubts.devices import far_from_nics
@@ -42,7 +42,6 @@ from ddpsim.workload.anchors import DEVICE_REPEATS, GIVEN, MOSTLY_COMMUNICATION,
 from ddpsim.workload.fusing import CompiledAs
 from ddpsim.workload.gpus import gpu_of
 
-HOST_COSTS = ("hook_s", "launch_s", "finish_s", "forward_s", "buffer_s", "search_s", "graph_s", "broadcast_s")
 
 _NAMES = {
     "roofline": "estimated pace",

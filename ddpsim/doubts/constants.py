@@ -6,7 +6,8 @@ import math
 
 from ddpsim.collectives.bands import NINETIETH
 from ddpsim.collectives.constant import GIVEN, Constant
-from ddpsim.doubts.causes import HOST_COSTS, scale_ends
+from ddpsim.collectives.ddp_costs import HOST_COSTS
+from ddpsim.doubts.causes import scale_ends
 from ddpsim.doubts.spreads import BESIDE, COPIES, CUTS, DDP_HOST, DEVICES, DOUBT
 
 

@@ -158,12 +158,13 @@ def _draw(kind: RankKind, seed: int, rank: int, iterations: int) -> Draws:
 Factors = NDArray[np.float64]
 
 
-def factors_of(options: Options, ranks: Sequence[int], world_size: int, iterations: int) -> Factors:
-    """Return the factor on computing time by rank of `ranks` and iteration.
+def factors_of(options: Options, ranks: Sequence[int], world_size: int, iterations: int) -> tuple[Factors, Factors]:
+    """Return the factors on the device's and on the host's time by rank of `ranks` and iteration.
 
-    The draw of a rank depends on its number and the seed alone, not on who is simulated as whom.
+    The draw of a rank depends on its number and the seed alone, not on who is simulated as whom. A straggler is a slow
+    device; jitter is of whichever of the two binds.
     """
-    factors = np.ones((len(ranks), iterations))
+    factors, jitter = np.ones((len(ranks), iterations)), np.ones((len(ranks), iterations))
     if options.straggling is not None:
         everybody = StragglerDistribution.of(options.straggling).factors(
             np.random.default_rng([options.seed, 2]), world_size
@@ -171,12 +172,12 @@ def factors_of(options: Options, ranks: Sequence[int], world_size: int, iteratio
         factors *= everybody[list(ranks), None]
     if options.jitter > 0:
         drawn = [np.random.default_rng([options.seed, 3, rank]).standard_normal(iterations) for rank in ranks]
-        factors *= np.exp(options.jitter * np.stack(drawn))
-    return factors
+        jitter = np.exp(options.jitter * np.stack(drawn))
+    return factors * jitter, jitter
 
 
 def vary(
-    pace: Callable[[int], IterationProfile], factors: Factors, *, one_thread: bool
+    pace: Callable[[int], IterationProfile], factors: Sequence[Factors], *, one_thread: bool
 ) -> Callable[[int], IterationProfile]:
     """Return `pace` times the largest of the ranks' factors in each iteration.
 
@@ -184,14 +185,13 @@ def vary(
     where recorded iterations are alike, and no less where they differ.
 
     Args:
-        factors: by rank and iteration.
+        factors: on the device's and on the host's time, by rank and iteration.
         one_thread: whether the host's time is the computation.
     """
-    most = factors.max(axis=0)
+    device, host = (each.max(axis=0) for each in (factors[0], factors[0 if one_thread else 1]))
 
     def scaled(iteration: int) -> IterationProfile:
-        factor = float(most[iteration])
-        return pace(iteration).scale(factor, factor if one_thread else 1.0)
+        return pace(iteration).scale(float(device[iteration]), float(host[iteration]))
 
     return scaled
 
@@ -235,8 +235,9 @@ def draws_of(kind: RankKind, options: Options, total: int, world_size: int = 0) 
         latest = alone
     alike, first = kind.ranks if latest is None else kind.ranks[:1], alone
     if factors is not None:
-        first = vary(alone, factors[:1], one_thread=one_thread)
-        latest = None if latest is None else vary(latest, factors[1:], one_thread=one_thread)
+        first = vary(alone, [each[:1] for each in factors], one_thread=one_thread)
+        others = [each[1:] for each in factors]
+        latest = None if latest is None else vary(latest, others, one_thread=one_thread)
     yield SimulatedRank(kind.first, alike, kind, first, (PolicyView(first),))
     if latest is not None:
         yield SimulatedRank(LATEST, kind.ranks[1:], kind, latest, (PolicyView(latest),))

@@ -257,7 +257,6 @@ def with_assumptions(
         options,
         comm="noop" if assumptions.silent else options.comm,
         scale_compute=options.scale_compute * assumptions.compute,
-        scale_host=options.scale_host * assumptions.host,
         stragglers={rank: assumptions.straggler(factor) for rank, factor in options.stragglers.items()},
         straggling=options.straggling if assumptions.excess else None,
     )

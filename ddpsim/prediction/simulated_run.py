@@ -300,12 +300,13 @@ class SimulatedRun:
         """Return another run of the same ranks, with other options or under other assumptions.
 
         Args:
-            assumed: what the links, the transport and DDP's own work take; factors on the clocks are options.
+            assumed: what the links, the transport, the host and DDP's own work take; a factor on the device is an option.
             progress, given: as those of `run_job`.
         """
         assumed = assumed or Assumptions(self.calibration)
         given["workloads"] = workloads_on(self.placement, self.options)
-        given["wire_factor"], given["latency"], given["input"] = assumed.wire_factor, assumed.latency, assumed.input
+        given["wire_factor"], given["latency"] = assumed.wire_factor, assumed.latency
+        given["input"], given["host"] = assumed.input, assumed.host
         placement = assumed.on(self.placement)
         return run_job(self.workload, placement, options, assumed.calibration, progress=progress, **given)
 

@@ -199,7 +199,9 @@ class Prices:
     def _costs(self, calibration: Calibration | None, gpu: AchievedGpu | None) -> Costs:
         key = (id(calibration), id(gpu))
         if key not in self._costs_of:
-            self._costs_of[key] = Costs.of(self._run.job.backend, calibration, gpu)
+            self._costs_of[key] = Costs.of(
+                self._run.job.backend, calibration, gpu, scale_host=self._run.job.options.scale_host
+            )
         return self._costs_of[key]
 
 

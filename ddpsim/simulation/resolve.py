@@ -119,6 +119,7 @@ class JobConditions(TypedDict, total=False):
         wire_factor: factor on the time of a collective of some bytes: an end of a calibration's band.
         latency: factor on the time of collectives in which none of their bytes are on links.
         input: as that of `Assumptions`.
+        host: factor on what the host spends on the step itself; what DDP costs it stays.
         every_rank: simulate each rank as itself instead of one of each kind and the latest of the others; devices then
             do not spread.
         warm_up: iterations simulated before those that count; no fewer than `WARM_UP` where forward makes updates.
@@ -134,6 +135,7 @@ class JobConditions(TypedDict, total=False):
     wire_factor: WireFactor | None
     latency: float
     input: float
+    host: float
     every_rank: bool
     warm_up: int
     whole: bool
@@ -171,9 +173,9 @@ def resolve(
     options = options.on(workload, placement.topology)
     backend = options.backend_for(workload)
     gpu = gpu_of(workload.gpu, workload.provenance)
-    costs = Costs.of(backend, calibration, gpu)
+    costs = Costs.of(backend, calibration, gpu, scale_host=options.scale_host)
     parts = () if options.pipeline is None else parts_of(workload, options.pipeline)
-    kinds = list(_kinds_of(workload, placement, options, workloads, costs, parts))
+    kinds = list(_kinds_of(workload, placement, options, workloads, costs, parts, given.get("host", 1.0)))
     if given.get("every_rank") or options.asynchronous:
         kinds = sorted((replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks), key=attrgetter("first"))
     schedule, ranks = None, placement.world_size
@@ -188,7 +190,9 @@ def resolve(
     extent = SimulatedIterations.of(options, iterations, warm_up, schedule, whole=whole, repeats=repeats)
     check_extent(extent.end, len(kinds[0].workload.parameters), len(kinds))
     drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
-    costs_of = partial(Costs.of, backend, calibration, terms=given.get("terms", True))
+    costs_of = partial(
+        Costs.of, backend, calibration, terms=given.get("terms", True), scale_host=options.scale_host
+    )
     settings = list(_settings_of(drawn, ranks, options, costs_of, extent.total, planned))
     if (factor := given.get("input", 1.0)) != 1:
         settings = [each.with_input(factor) for each in settings]
@@ -227,7 +231,7 @@ def with_buckets(
     settings = [replace(each, options=options, plans=plans) for each in resolved.settings]
     job = replace(resolved.job, options=options)
     if not terms:
-        plain = partial(Costs.of, job.backend, job.calibration)
+        plain = partial(Costs.of, job.backend, job.calibration, scale_host=options.scale_host)
         settings = [replace(each, costs=plain(each.gpu), copies_s=list(map(float, each.copies_s))) for each in settings]
     _check_transports(job, settings[0], resolved.extent)
     return ResolvedJob(
@@ -250,7 +254,7 @@ def resolve_alone(
     scaled = tuple(paces(workload, options.scale_compute, options.scale_host, options.scale))
     kind = RankKind(range(1), workload, scaled)
     check_extent(total, len(workload.parameters))
-    costs_of = partial(Costs.of, options.backend_for(workload), calibration)
+    costs_of = partial(Costs.of, options.backend_for(workload), calibration, scale_host=options.scale_host)
     [setting] = _settings_of(list(draws_of(kind, options, total)), 0, options, costs_of, total)
     return setting
 
@@ -279,11 +283,13 @@ def _kinds_of(
     workloads: dict[str, Workload],
     costs: Costs,
     parts: Sequence[RankPart],
+    host: float,
 ) -> Iterator[RankKind]:
     """Yield the ranks by workload, straggler factor and unused parameters, lowest rank first.
 
     Args:
         parts: what ranks have of a model in stages, by place; none of a whole one.
+        host: as that of `JobConditions`.
     """
     trainers = scheme_named(options.scheme).trainers(placement.world_size, placement.gpus_per_node)
     unused = {rank: options.unused_by(rank, workload.parameters) for rank in options.unused}
@@ -304,7 +310,7 @@ def _kinds_of(
         source = workload if name is None else workloads[name]
         beside_others = placement.gpus_per_node > 1 and source.ranks == 1 and not source.timed
         shared = costs.shared_compute_slowdown if beside_others else 1.0
-        scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)
+        scaled = paces(source, options.scale_compute * factor * shared, options.scale_host * host, options.scale)
         part = parts[place] if parts else None
         if part is not None:
             scaled, source = [pace_of_part(each, part) for each in scaled], part.workload

@@ -3,6 +3,7 @@
 import pytest
 
 from ddpsim import InputError, load_topology
+from ddpsim.collectives.calibration import Calibration
 from ddpsim.simulation import Options, simulate
 from ddpsim.workload.replayed import single_clock
 from tests.ddpsim.simulation.builders import workload
@@ -27,3 +28,17 @@ def test_a_gpus_host_may_be_scaled():
     source, here = workload(device="V100", host_share=1.0), load_topology("dgx-1v").place(1, 2)
     slow, fast = (simulate(source, here, Options(scale_host=factor)).iterations[-1] for factor in (2.0, 1.0))
     assert slow.iteration_s > 1.5 * fast.iteration_s
+
+
+def test_a_slower_host_is_slower_in_what_ddp_costs_it_too() -> None:
+    """With nothing else to do, a step whose host takes twice as long takes twice as long: hooks, launches and all."""
+    source, here = workload(device="V100", host_share=1.0, size=10), load_topology("dgx-1v").place(1, 2)
+    free = {"scale_compute": 1e-9, "comm": "noop"}
+    once, twice = (simulate(source, here, Options(scale_host=factor, **free)).iterations[-1] for factor in (1.0, 2.0))
+    assert twice.iteration_s == pytest.approx(2 * once.iteration_s, rel=1e-3)
+    dear = Calibration.priors("nccl").with_values({"nccl.ddp.hook_s": 1e-2}, source="test")
+    once, twice = (
+        simulate(source, here, Options(scale_host=factor, **free), dear).iterations[-1] for factor in (1.0, 2.0)
+    )
+    assert once.iteration_s > 1e-2 * len(source.parameters)
+    assert twice.iteration_s == pytest.approx(2 * once.iteration_s, rel=1e-3)

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from ddpsim import Calibration, Options, Prediction, load_topology
-from ddpsim.doubts.causes import HOST_COSTS
+from ddpsim.collectives.ddp_costs import HOST_COSTS
 from ddpsim.planning.bound import bound_of, describe_bound
 from ddpsim.planning.efficiency import efficiency_of
 from ddpsim.planning.lost import without_each

@@ -52,8 +52,10 @@ def both_s(
     retimed = periods_s(ran, ran.extent, ends)
 
     def simulated(end: Assumptions) -> float:
-        scaled = replace(options, scale_compute=end.compute, scale_host=end.host)
-        trace = trace_of(run_job(source, placement, scaled, end.calibration, wire_factor=end.wire_factor))
+        scaled = replace(options, scale_compute=end.compute)
+        trace = trace_of(
+            run_job(source, placement, scaled, end.calibration, wire_factor=end.wire_factor, host=end.host)
+        )
         return summarise(trace).iteration_s
 
     return [(told, simulated(end)) for told, end in zip(retimed, ends, strict=True)]
@@ -88,8 +90,8 @@ def test_where_nothing_contends_it_is_exact() -> None:
     placement = load_topology("dgx-1v").place(2)
     ran = run_job(source, placement, Options(iterations=1), ALIKE)
     for told, end in zip(periods_s(ran, ran.extent, ends), ends, strict=True):
-        scaled = Options(iterations=1, scale_compute=end.compute, scale_host=end.host)
-        again = run_job(source, placement, scaled, ALIKE, wire_factor=end.wire_factor)
+        scaled = Options(iterations=1, scale_compute=end.compute)
+        again = run_job(source, placement, scaled, ALIKE, wire_factor=end.wire_factor, host=end.host)
         assert told == pytest.approx(summarise(trace_of(again)).iteration_s, rel=1e-9)
 
 
@@ -228,8 +230,9 @@ def test_a_graph_that_is_run_again_is_the_run_that_is_built_anew(
     ends += [SLOWER_NICS, LATER]
     for told_s, end in zip(run_again(ran, ran.extent, ends), ends, strict=True):
         comm = "noop" if end.silent else "real"
-        scaled = replace(asked, scale_compute=end.compute, scale_host=end.host, comm=comm)
-        there, factors = end.on(placement), {"wire_factor": end.wire_factor, "latency": end.latency}
+        scaled = replace(asked, scale_compute=end.compute, comm=comm)
+        there = end.on(placement)
+        factors = {"wire_factor": end.wire_factor, "latency": end.latency, "host": end.host}
         anew = trace_of(run_job(source, there, scaled, end.calibration, **factors))
         assert told_s == pytest.approx(summarise(anew).iteration_s, rel=1e-9)
 

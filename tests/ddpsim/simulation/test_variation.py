@@ -30,7 +30,7 @@ def step_s(options, nodes=1, calibration=ALIKE):
 
 def test_without_either_nothing_changes():
     assert step_s(Options(iterations=4)) == step_s(Options(iterations=4, jitter=0.0))
-    assert (factors_of(Options(), range(8), 8, 3) == 1).all()
+    assert all((each == 1).all() for each in factors_of(Options(), range(8), 8, 3))
 
 
 def test_a_step_at_a_thousand_ranks_takes_what_the_slowest_of_them_does():
@@ -54,8 +54,7 @@ def test_an_estimates_jitter_reaches_as_far_as_a_drawn_one():
         kind = RankKind(range(placed.world_size), uneven, own, jitter=jitter_of(uneven))
         latest = draw_latest(kind, 0, 100)
         assert latest is not None
-        draws = factors_of(Options(jitter=0.05), kind.ranks[1:], placed.world_size, 100)
-        assert draws is not None
+        draws, _ = factors_of(Options(jitter=0.05), kind.ranks[1:], placed.world_size, 100)
         factors = [latest(iteration).forward_work / source.forward.device_s[0] for iteration in range(100)]
         assert fmean(factors) == pytest.approx(draws.max(axis=0).mean(), rel=0.01)
 
@@ -68,6 +67,21 @@ def test_more_ranks_wait_longer_and_one_process_waits_for_nobody():
     assert alone == [it.iteration_s for it in simulate_local(source, Options(iterations=5))]
 
 
+def test_jitter_varies_a_step_that_the_host_binds_as_much_as_one_of_the_device():
+    """A device of no work waits for launches: the host's clock alone makes the step, and its jitter the waiting."""
+    spread, bound = 0.05, Options(iterations=20, scale_compute=1e-6)
+    device, host = (
+        step_s(replace(each, jitter=spread), 8) / step_s(each, 8) for each in (Options(iterations=20), bound)
+    )
+    assert host == pytest.approx(device, rel=0.01)
+    assert host > 1 + 2 * spread
+
+
+def test_a_straggler_is_a_slow_device_not_a_slow_host():
+    bound = Options(iterations=4, scale_compute=1e-6)
+    assert step_s(replace(bound, straggling="some:1:1.5")) == pytest.approx(step_s(bound), rel=1e-3)
+
+
 def test_some_ranks_so_much_slower():
     slower = step_s(Options(iterations=4, straggling="some:1:1.5"))
     assert slower == pytest.approx(1.5 * step_s(Options(iterations=4)), rel=0.01)
@@ -75,9 +89,12 @@ def test_some_ranks_so_much_slower():
 
 def test_a_ranks_draw_is_its_own_whoever_it_is_simulated_with():
     options = Options(jitter=0.1, straggling="exponential:0.2", seed=3)
-    everybody = factors_of(options, range(8), 8, 5)
-    assert np.array_equal(factors_of(options, [2, 5], 8, 5), everybody[[2, 5]])
-    assert not np.array_equal(factors_of(replace(options, seed=4), range(8), 8, 5), everybody)
+    everybody, some, others = (
+        np.stack(factors_of(each, ranks, 8, 5))
+        for each, ranks in ((options, range(8)), (options, [2, 5]), (replace(options, seed=4), range(8)))
+    )
+    assert np.array_equal(some, everybody[:, [2, 5]])
+    assert not np.array_equal(others, everybody)
 
 
 @pytest.mark.parametrize(
