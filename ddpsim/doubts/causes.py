@@ -22,6 +22,7 @@ from ddpsim.doubts.spreads import (
     DDP_HOST,
     DEVICES,
     DOUBT,
+    EAGER_LAUNCH,
     ENCODING,
     HOST_LAUNCH,
     INPUT,
@@ -125,7 +126,8 @@ def _pace(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
     if workload.estimated and how != "anchored" and (gpu := gpu_of(workload.gpu, workload.provenance)) and gpu.spec.gcn:
         yield Doubt("AMD's software", _CAPTURE, None, replace(now, compute=math.exp(AMD_SOFTWARE.high)))
     if workload.estimated and not workload.one_clock:
-        low, high = (replace(now, host=math.exp(end)) for end in (HOST_LAUNCH.low, HOST_LAUNCH.high))
+        launch = _launch_spread(workload)
+        low, high = (replace(now, host=math.exp(end)) for end in (launch.low, launch.high))
         yield Doubt("host launches", _CAPTURE, low, high)
 
 
@@ -140,7 +142,8 @@ def _list_fill_doubts(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
     host_s, device_s = (sum(float(np.median(getattr(each, clock))) for each in phases) for clock in _CLOCKS)
     if not host_s or not device_s:
         return
-    low, high = (math.exp(end) for end in (HOST_LAUNCH.low, HOST_LAUNCH.high))
+    launch = _launch_spread(workload)
+    low, high = math.exp(launch.low), math.exp(launch.high)
     repeats = _find_repeat_spread(workload)
     if repeats is not None and repeats <= DEVICE_REPEATS:
         high = min(high, max(device_s / host_s, 1.0))
@@ -155,6 +158,10 @@ def _list_fill_doubts(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
     else:
         by_device = replace(now, compute=host_s / device_s, host=low)
         yield Doubt("whether host or device fills the step", _CAPTURE, None, by_device)
+
+
+def _launch_spread(workload: Workload) -> Spread:
+    return EAGER_LAUNCH if TERM_SHARES in workload.provenance else HOST_LAUNCH
 
 
 def _find_repeat_spread(workload: Workload) -> float | None:

@@ -15,6 +15,7 @@ from ddpsim.collectives.codec_priors import CODEC_PRIORS
 from ddpsim.collectives.ddp_priors import DDP_PRIORS
 from ddpsim.workload.anchors import ROOFLINE_BAND
 from ddpsim.workload.fusing import SOURCE, CompiledAs
+from ddpsim.workload.timeline import EAGER_LAUNCH_S
 
 _HALF_OF_MEDIAN = NINETIETH / 0.6745
 """Of a normal distribution: half an 80 % band over the median absolute error."""
@@ -132,7 +133,13 @@ AMD_SOFTWARE = Spread(
 HOST_LAUNCH = Spread(
     -math.log(2), math.log(1.5), "eager-mode operators take 15 to 45 us of the host where 30 are taken"
 )
-"""Of an estimated workload's host time."""
+"""Of an estimated workload's host time, where operators were counted."""
+EAGER_LAUNCH = Spread(
+    math.log(11e-6 / EAGER_LAUNCH_S),
+    math.log(30e-6 / EAGER_LAUNCH_S),
+    "published steps of small transformers that the host bounds take 11 to 30 us a kernel (studies/estimates)",
+)
+"""The same where eager mode's kernels were counted one by one."""
 
 
 def find_fusing_spreads(compiled: CompiledAs) -> tuple[Spread, Spread]:

@@ -30,6 +30,7 @@ class GpuFile(BaseModel):
     gcn: Annotated[str, Field(pattern=r"^gfx[0-9]{2}[0-9a-f]{1,2}$")] | None = None
     memory: Size | None = None
     memory_bandwidth: Bandwidth
+    cache: Size | None = None
     multiprocessors: Annotated[int, Field(ge=1)] | None = None
     peaks: Annotated[dict[Literal["fp32", "tf32", "amp", "bf16"], Peak], Field(min_length=1)]
     pcie: Annotated[int, Field(ge=1, le=6)] | None = None

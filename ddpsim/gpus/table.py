@@ -32,6 +32,7 @@ class GpuSpec:
         sm: compute capability times ten, 86 for 8.6.
         gcn: AMD's name of the architecture, `gfx942`; None for another vendor's GPU.
         memory, memory_bandwidth: of the device, in bytes and bytes per second.
+        cache: second-level, in bytes: by architecture in NVIDIA's papers, by form in the TechPowerUp GPU database.
         multiprocessors: enabled ones.
         peaks: dense operations per second by precision; 16-bit ones accumulate in fp32, as torch does.
         pcie: generation.
@@ -51,6 +52,7 @@ class GpuSpec:
     gcn: str | None = None
     memory: float | None = None
     memory_bandwidth: float
+    cache: float | None = None
     multiprocessors: int | None = None
     peaks: Mapping[str, float]
     pcie: int | None = None

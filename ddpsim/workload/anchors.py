@@ -18,7 +18,7 @@ launches vary by per cents (5.7 % of an RTX 4090's of 66.9 ms). Both pages are i
 
 GIVEN = "given by the user"
 """Source of a time that nobody published."""
-ROOFLINE_BAND = (-0.30, 0.23)
+ROOFLINE_BAND = (-0.18, 0.28)
 """10th and 90th percentile of log(measured / estimated) where nothing but the GPU's figures is known: of the first
 half of the published steps, each machine as one (`python -m studies.estimates.estimates_fit`). A step that is given and
 lies beyond is asked about."""

@@ -34,7 +34,7 @@ from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Workload
 from ddpsim.workload.replayed import COMPILED, was_compiled
 from ddpsim.workload.roofline import OPTIMIZER_TERM, arithmetic_share, floors_s, roofline_s, shares_of_terms
 from ddpsim.workload.tensor_parallel import RankStep, on_ranks
-from ddpsim.workload.timeline import EAGER_LAUNCH_S, Timeline
+from ddpsim.workload.timeline import BACKWARD_LAUNCH_S, EAGER_LAUNCH_S, FORWARD_LAUNCH_S, Timeline
 
 OPTIMIZER = OPTIMIZERS["momentum"]
 """Of the shipped workloads: SGD with momentum, `foreach`."""
@@ -164,11 +164,8 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
     check_peak(gpu, precision, shape.autocast_dtype, shape.name, f"use one of {', '.join(gpu.peak_flops)}")
     own = optimizer_of_kind(shape.optimizer_kind)
     used, targets = optimizer or OPTIMIZER, list(options.anchors)
-    counted, shape, gpu = (
-        shape,
-        convert_to_run(shape, gpu, precision),
-        gpu if shape.compiler is None else gpu.with_fused(),
-    )
+    counted, eager_gpu = shape, gpu
+    shape, gpu = convert_to_run(shape, gpu, precision), gpu if shape.compiler is None else gpu.with_fused()
     part = _part_of(shape, options, precision)
     if part is not None:
         uses = shape.forward_use
@@ -184,7 +181,7 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
             forward_use=uses,
             activations=activations,
         )
-    parameters = tuple(replace(p, dtype=_dtype(p, precision), device="cuda:0") for p in shape.parameters)
+    parameters = _as_run(shape.parameters, precision)
     phases = (shape.forward, shape.backward)
     works = roofline_s(phases, gpu, precision, without)
     update = used.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s)
@@ -192,8 +189,7 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
     check_floor(targets, floors_s(phases, gpu, precision, used, parameters), shape.name, accumulate)
     timeline = Timeline(works, [o.gradients for o in shape.backward], used.host_s(len(parameters)))
     timeline.graphs = shape.compiler == INDUCTOR_GRAPHS
-    if gpu.achieved.eager:
-        timeline.launch_s = (EAGER_LAUNCH_S, EAGER_LAUNCH_S)
+    timeline.launch_s = _launch_s(gpu)
     added_s = (accumulate - 1) * sum(ADDITION.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s))
     pace = options.pace or pace_of(
         sum_to_step(list(map(sum, works)), accumulate),
@@ -207,7 +203,7 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
     workload = _workload(shape, gpu, precision, parameters, timeline, targets)
     provenance = _provenance(shape, gpu, precision, targets, pace, optimizer)
     if shape.compiler is not None:
-        provenance = {**provenance, COMPILED_AS: _compare_compiled(counted, gpu, precision, timeline, pace).document()}
+        provenance = {**provenance, COMPILED_AS: _compare_compiled(counted, eager_gpu, precision, timeline, pace, used, without).document()}
     if gpu.achieved.eager:
         provenance[TERM_SHARES] = shares_of_terms(phases, gpu, precision, works, without)
     if without:
@@ -261,25 +257,42 @@ def convert_to_run(shape: ModelShape, gpu: AchievedGpu, precision: str) -> Model
 
 
 def _compare_compiled(
-    counted: ModelShape, gpu: AchievedGpu, precision: str, priced: Timeline, pace: RooflineFactors
+    counted: ModelShape,
+    gpu: AchievedGpu,
+    precision: str,
+    priced: Timeline,
+    pace: RooflineFactors,
+    optimizer: Optimizer,
+    without: Collection[str],
 ) -> CompiledAs:
-    """Return how the step that was `priced` differs from the one that was `counted`, at the same shares and pace."""
-    works = [*roofline_s((counted.forward, counted.backward), gpu, precision), []]
-    eager = Timeline(works, [o.gradients for o in counted.backward], priced.optimizer_host_s, priced.host_factor)
+    """Return how the step that was `priced` differs from the one that was `counted`, on `gpu` as an eager step is."""
+    shape = convert_to_run(replace(counted, compiler=None), gpu, precision)
+    parameters = _as_run(shape.parameters, precision)
+    works = [*roofline_s((shape.forward, shape.backward), gpu, precision, without), []]
+    if OPTIMIZER_TERM not in without:
+        works[2] = optimizer.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s)
+    eager = Timeline(works, [o.gradients for o in shape.backward], priced.optimizer_host_s, priced.host_factor)
+    eager.launch_s = _launch_s(gpu)
     device_s = [sum(work) * factor for work, factor in zip(works, pace.phases, strict=True)]
     return CompiledAs(
         str(counted.compiler),
         priced.launches,
         eager.launches,
         sum(map(sum, priced.works)),
-        sum(device_s) + sum(priced.works[2]),
+        sum(device_s),
         sum(priced.host_s),
         sum(eager.host_s),
     )
 
 
-def _dtype(parameter: Parameter, precision: str) -> str:
-    return "bfloat16" if precision == "bf16" and parameter.dtype == "float32" else parameter.dtype
+def _launch_s(gpu: AchievedGpu) -> tuple[float, float]:
+    """Return the host's time of a launch of forward and of backward."""
+    return (EAGER_LAUNCH_S, EAGER_LAUNCH_S) if gpu.achieved.eager else (FORWARD_LAUNCH_S, BACKWARD_LAUNCH_S)
+
+
+def _as_run(parameters: Sequence[Parameter], precision: str) -> tuple[Parameter, ...]:
+    dtypes = {"float32": "bfloat16"} if precision == "bf16" else {}
+    return tuple(replace(each, dtype=dtypes.get(each.dtype, each.dtype), device="cuda:0") for each in parameters)
 
 
 def _workload(

@@ -25,7 +25,7 @@ COMPILED_AS = "compiled_as"
 
 SOURCE = (
     "from eager mode to the most that fusing consecutive memory-bound operators saves: nanoGPT's GPT-2 went from 250 "
-    "to 135 ms (its README, a factor of 1.85; 1.56 to 1.83 are priced), but PyTorch's dashboard has single training "
+    "to 135 ms (its README, a factor of 1.85; 2.06 is priced), but PyTorch's dashboard has single training "
     "steps without CUDA graphs at 0.89 to 2.21 times eager mode's speed (pytorch/pytorch#96191), and its three suites "
     "at 1.38, 1.60 and 1.23 in the mean (pytorch/pytorch#93794)"
 )

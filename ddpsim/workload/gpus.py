@@ -55,20 +55,21 @@ FUSED = PeakShares()
 """Of steps whose kernels a compiler or a library fused: norms, activations and optimizers of one kernel each."""
 
 EAGER = PeakShares(
-    conv_fp32=0.878,
-    gemm_fp32=0.941,
-    conv=0.257,
-    gemm_tf32=0.578,
-    gemm_half=0.315,
-    conv_capped=0.71,
+    conv_fp32=0.934,
+    gemm_fp32=0.959,
+    conv=0.296,
+    gemm_tf32=0.53,
+    gemm_half=0.592,
+    conv_capped=0.717,
     gemm_capped=1.0,
-    layout=2.04,
-    gemm_fp32_wide=0.548,
+    layout=1.67,
+    gemm_fp32_wide=0.601,
     attention=0.45,
-    memory=0.8,
+    memory=0.683,
 )
 """Of eager mode, whose kernels are counted one by one. Attention's is a prior, of FlashAttention-2 on an A100 with
-heads 64 wide (Dao 2023, figure 4: about 45 % of the peak, forward and backward together)."""
+heads 64 wide (Dao 2023, figure 4: about 45 % of the peak, forward and backward together). Products in 16 bits were
+fitted to steps of fused kernels too, which call the same ones."""
 
 _WIDE = (61, 86, 89, 90, 100, 103, 120)
 """Compute capabilities whose multiprocessors have 128 units for fp32 (CUDA C Programming Guide, appendix of compute
@@ -87,6 +88,7 @@ class AchievedPeaks:
         layout: factor on the traffic of a convolution on matrix units.
         multiprocessors: that products run on in waves of tiles; None where they reach their share whatever their size.
         eager: whether kernels are those that autocast dispatches, where they were counted.
+        cache_bytes: second-level, in which a kernel of one pass finds what the one before wrote; None is none.
     """
 
     shares: Mapping[tuple[str, str], float]
@@ -96,6 +98,7 @@ class AchievedPeaks:
     layout: float = 1.0
     multiprocessors: int | None = None
     eager: bool = False
+    cache_bytes: float | None = None
 
     def share(self, kind: str, precision: str) -> float:
         """Return the achieved share of peak for operators of `kind`."""
@@ -111,14 +114,16 @@ class AchievedPeaks:
 def fitted_peaks(spec: GpuSpec, shares: PeakShares = EAGER) -> AchievedPeaks:
     """Return what published steps in eager mode reach on GPUs such as that of `spec`."""
     return replace(
-        _make_peaks(spec, shares),
+        make_peaks(spec, shares),
         multiprocessors=spec.multiprocessors,
         eager=True,
+        cache_bytes=spec.cache,
         source=f"{_STEPS}, those in eager mode",
     )
 
 
-def _make_peaks(spec: GpuSpec, shares: PeakShares) -> AchievedPeaks:
+def make_peaks(spec: GpuSpec, shares: PeakShares) -> AchievedPeaks:
+    """Return what kernels reach on GPUs such as that of `spec`, caches and waves of tiles left out."""
     conv, capped = (shares.conv_capped, True) if _is_capped(spec) else (shares.conv, False)
     wide = spec.sm in _WIDE
     found = {("conv", "fp32"): shares.conv_fp32, ("gemm", "fp32"): shares.gemm_fp32_wide if wide else shares.gemm_fp32}
@@ -169,7 +174,7 @@ class AchievedGpu:
 
     def with_fused(self) -> AchievedGpu:
         """Return this GPU with the shares of fused kernels; one with the shares of shipped workloads keeps them."""
-        return AchievedGpu(self.spec, _make_peaks(self.spec, FUSED)) if self.achieved.eager else self
+        return AchievedGpu(self.spec, make_peaks(self.spec, FUSED)) if self.achieved.eager else self
 
     @property
     def name(self) -> str:
@@ -206,8 +211,9 @@ class AchievedGpu:
         spec = self.spec
         figures: dict[str, object] = {"name": spec.name, "memory_bandwidth": format_bandwidth(spec.memory_bandwidth)}
         figures["peaks"] = {name: f"{peak / 1e12:.12g}TFLOP/s" for name, peak in self.peak_flops.items()}
-        if spec.memory is not None:
-            figures["memory"] = f"{spec.memory:.12g}B"
+        for name in ("memory", "cache"):
+            if (size := getattr(spec, name)) is not None:
+                figures[name] = f"{size:.12g}B"
         figures |= {key: value for key in ("sm", "multiprocessors") if (value := getattr(spec, key)) is not None}
         return figures
 

@@ -26,7 +26,21 @@ def operator_s(operator: Operator, gpu: AchievedGpu, precision: str) -> float:
     narrow = precision in NARROW and not operator.fp32
     traffic = operator.traffic_bytes / 2 if narrow else operator.traffic_bytes
     traffic *= gpu.achieved.traffic_factor(operator.kind, precision)
+    traffic -= found_in_cache(operator, traffic, gpu.achieved.cache_bytes)
     return max(traffic / gpu.achieved_Bps, arithmetic_s(operator, gpu, precision), gpu.achieved.kernel_s)
+
+
+def found_in_cache(operator: Operator, traffic: float, cache_bytes: float | None) -> float:
+    """Return the bytes of an operator's `traffic` that it finds in the second-level cache.
+
+    A kernel of one pass that moves no more than the cache holds finds there what it reads, half of what it moves, for
+    the kernel before wrote it; one that moves twice as much finds nothing, and between the two it is a line. What is of
+    parameters and their gradients is always read from memory.
+    """
+    if operator.kind != "memory" or not cache_bytes or not operator.traffic_bytes:
+        return 0.0
+    own = 1 - operator.fixed_bytes / operator.traffic_bytes
+    return min(max(2 - traffic / cache_bytes, 0.0), 1.0) / 2 * own * traffic
 
 
 def arithmetic_s(operator: Operator, gpu: AchievedGpu, precision: str) -> float:

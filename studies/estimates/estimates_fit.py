@@ -2,7 +2,9 @@
 studies.estimates.estimates_fit`.
 
 Coordinate descent on the mean of the errors' logarithms, each counted up to one half so that no outlier rules, and each
-machine of a source as one. Steps of fused kernels take no part.
+machine of a source as one. Products in 16 bits are the same library's kernels in steps whose other kernels were fused
+by hand, which judge that share too; of all else those take no part. The cost of a launch is not fitted: one machine's
+host is no other's.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 
 from ddpsim.bucketing import Parameter
-from ddpsim.workload.gpus import EAGER, AchievedGpu, PeakShares, fitted_peaks, gpu_named
+from ddpsim.gpus.table import GpuSpec
+from ddpsim.workload.gpus import EAGER, FUSED, AchievedGpu, AchievedPeaks, PeakShares, fitted_peaks, gpu_named, make_peaks
 from ddpsim.workload.operators import Operator
 from ddpsim.workload.optimizers import Optimizer, optimizer_of_kind
 from ddpsim.workload.roofline import operator_s
@@ -75,16 +78,16 @@ class Counted:
         update = optimizer_of(step).works_s(self.parameters, gpu.achieved_Bps, gpu.achieved.kernel_s)
         return [step.accumulation * forward, step.accumulation * backward + added, sum(update)]
 
-    def host_s(self, launch_s: float = EAGER_LAUNCH_S) -> list[float]:
+    def host_s(self) -> list[float]:
         """Return the host's time of the same three."""
-        each_s = (FORWARD_LAUNCH_S, BACKWARD_LAUNCH_S) if self.step.fused else (launch_s, launch_s)
+        each_s = (FORWARD_LAUNCH_S, BACKWARD_LAUNCH_S) if self.step.fused else (EAGER_LAUNCH_S, EAGER_LAUNCH_S)
         forward, backward = (each * phase.total() for each, phase in zip(each_s, self.phases, strict=True))
         gradients, many = ACCUMULATE_S * len(self.parameters), self.step.accumulation
         return [many * forward, many * (backward + gradients), optimizer_of(self.step).host_s(len(self.parameters))]
 
-    def seconds(self, gpu: AchievedGpu, launch_s: float = EAGER_LAUNCH_S) -> float:
+    def seconds(self, gpu: AchievedGpu) -> float:
         """Return the predicted step: the longer of host and device."""
-        return max(sum(self.works_s(gpu)), sum(self.host_s(launch_s)))
+        return max(sum(self.works_s(gpu)), sum(self.host_s()))
 
 
 @cache
@@ -94,43 +97,44 @@ def counted(step: Step) -> Counted:
     return Counted(step, (found.forward, found.backward), found.parameters)
 
 
-def loss(rows: Sequence[Counted], shares: PeakShares, launch_s: float = EAGER_LAUNCH_S) -> float:
+def _peaks(spec: GpuSpec, shares: PeakShares, *, fused: bool) -> AchievedPeaks:
+    """Return what a step reaches with `shares`; of one that is fused by hand, products in 16 bits alone take them."""
+    return make_peaks(spec, replace(FUSED, gemm_half=shares.gemm_half)) if fused else fitted_peaks(spec, shares)
+
+
+def loss(rows: Sequence[Counted], shares: PeakShares) -> float:
     """Return the mean error of `shares` on `rows`, each machine of a source as one."""
-    errors: dict[tuple[str, str], list[float]] = {}
+    errors: dict[tuple[str, str, bool], list[float]] = {}
     for row in rows:
         spec = gpu_named(row.step.gpu).spec
-        predicted = row.seconds(AchievedGpu(spec, fitted_peaks(spec, shares)), launch_s)
+        predicted = row.seconds(AchievedGpu(spec, _peaks(spec, shares, fused=row.step.fused)))
         error = min(abs(math.log(predicted / row.step.seconds)), _MOST)
-        errors.setdefault((row.step.source, row.step.gpu), []).append(error)
+        errors.setdefault((row.step.source, row.step.gpu, row.step.fused), []).append(error)
     return sum(sum(each) / len(each) for each in errors.values()) / len(errors)
 
 
-def fit(rows: Sequence[Counted], begin: PeakShares = BEGIN, rounds: int = _ROUNDS) -> tuple[PeakShares, float]:
-    """Return the shares and the launch cost nearest to `rows`, three digits each; no share is above its bound."""
-    best, launch_s, by = begin, 15e-6, _FIRST
-    least = loss(rows, best, launch_s)
+def fit(rows: Sequence[Counted], begin: PeakShares = BEGIN, rounds: int = _ROUNDS) -> PeakShares:
+    """Return the shares nearest to `rows`, three digits each; none is above its bound."""
+    best, by = begin, _FIRST
+    least = loss(rows, best)
     for _ in range(rounds):
         factors = (1 + by, 1 / (1 + by), 1 + by / 3, 1 / (1 + by / 3))
         for name, factor in ((n, f) for n in asdict(begin) if n not in _PRIORS for f in factors):
             value = min(getattr(best, name) * factor, _BOUNDS.get(name, 1.0))
             tried = replace(best, **{name: value})
-            if (error := loss(rows, tried, launch_s)) < least - 1e-6:
+            if (error := loss(rows, tried)) < least - 1e-6:
                 best, least = tried, error
-        for factor in factors:
-            if (error := loss(rows, best, launch_s * factor)) < least - 1e-6:
-                launch_s, least = launch_s * factor, error
         by *= _SHRINK
-    rounded = {name: float(f"{value:.3g}") for name, value in asdict(best).items()}
-    return PeakShares(**rounded), float(f"{launch_s:.2g}")
+    return PeakShares(**{name: float(f"{value:.3g}") for name, value in asdict(best).items()})
 
 
-def band(rows: Sequence[Counted], shares: PeakShares, launch_s: float) -> tuple[float, float]:
+def band(rows: Sequence[Counted], shares: PeakShares) -> tuple[float, float]:
     """Return the 10th and 90th percentile of log(published / predicted), each machine of a source as one."""
     machines = Counter((row.step.source, row.step.gpu) for row in rows)
     errors = []
     for row in rows:
         spec = gpu_named(row.step.gpu).spec
-        predicted = row.seconds(AchievedGpu(spec, fitted_peaks(spec, shares)), launch_s)
+        predicted = row.seconds(AchievedGpu(spec, fitted_peaks(spec, shares)))
         weight = 1 / machines[row.step.source, row.step.gpu] / len(machines)
         errors.append((math.log(row.step.seconds / predicted), weight))
     low, high = (_percentile(sorted(errors), share) for share in (0.1, 0.9))
@@ -148,8 +152,8 @@ def _percentile(weighted: Sequence[tuple[float, float]], share: float) -> float:
 
 if __name__ == "__main__":
     parser(__doc__).parse_args()
-    first_half = [counted(step) for step in steps() if step.fitted and not step.fused]
-    found, launch = fit(first_half)
+    first_half = [counted(step) for step in steps() if step.fitted]
+    found = fit(first_half)
     print(found)
-    print(f"launch {launch * 1e6:.2g} us, band {band(first_half, found, launch)}")
-    print(f"mean error {loss(first_half, found, launch):.3f}, of the shares in force {loss(first_half, EAGER):.3f}")
+    print(f"band {band([row for row in first_half if not row.step.fused], found)}")
+    print(f"mean error {loss(first_half, found):.3f}, of the shares in force {loss(first_half, EAGER):.3f}")

@@ -6,9 +6,9 @@ from ddpsim.bucketing import Parameter
 from ddpsim.errors import UnknownNameError
 from ddpsim.workload.anchors import TERM_SHARES
 from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
-from ddpsim.workload.gpus import gpu_named
+from ddpsim.workload.gpus import AchievedGpu, gpu_named
 from ddpsim.workload.operators import Operator, PhasesUnderAutocast
-from ddpsim.workload.roofline import MINIMUM, OPTIMIZER_TERM, WAVES, roofline_s
+from ddpsim.workload.roofline import MINIMUM, OPTIMIZER_TERM, WAVES, found_in_cache, operator_s, roofline_s
 
 A100 = gpu_named("A100").with_fitted()
 PRODUCT = Operator("gemm", 2.0 * 2048 * 768 * 768, 1e6, product=(1, 2048, 768, 768), term="products")
@@ -65,3 +65,32 @@ def test_a_product_of_another_batch_keeps_the_dimensions_of_what_is_fixed():
     assert forward.times(2).product == (1, 2 * rows, columns, depth)
     assert gradient.times(2).product == (1, rows, columns, 2 * depth)
     assert attention.times(2).product == (96, 512, 512, 64)
+
+
+COPY = Operator("memory", 0.0, 8e6, fixed_bytes=2e6)
+
+
+@pytest.mark.parametrize(("cache_bytes", "share"), [(8e6, 0.5), (16e6, 0.5), (16e6 / 3, 0.25), (4e6, 0.0), (None, 0.0)])
+def test_what_is_read_is_found_where_all_that_moves_fits_and_nothing_where_half_does(cache_bytes, share):
+    assert found_in_cache(COPY, 8e6, cache_bytes) == pytest.approx(share * 6e6)
+
+
+def test_numbers_of_16_bits_fill_half_of_it_unless_autocast_keeps_32():
+    gpu = replace(A100, achieved=replace(A100.achieved, cache_bytes=4e6, kernel_s=0.0))
+    narrow_s, wide_s = (operator_s(replace(COPY, fp32=fp32), gpu, "amp") for fp32 in (False, True))
+    assert narrow_s * gpu.achieved_Bps == pytest.approx(4e6 - 3e6 / 2)
+    assert wide_s * gpu.achieved_Bps == pytest.approx(8e6)
+
+
+def test_products_and_steps_at_shipped_shares_read_from_memory():
+    assert found_in_cache(replace(COPY, kind="gemm"), 8e6, 1e9) == 0.0
+    shipped = gpu_named("A100")
+    assert shipped.achieved.cache_bytes is None
+    assert operator_s(COPY, shipped, "fp32") == pytest.approx(8e6 / shipped.achieved_Bps)
+
+
+def test_a_gpu_described_without_its_cache_has_none():
+    known = gpu_named("RTX4090")
+    without = AchievedGpu(replace(known.spec, cache=None), known.achieved).with_fitted()
+    assert operator_s(COPY, without, "fp32") > operator_s(COPY, known.with_fitted(), "fp32")
+    assert known.figures()["cache"] == "75497472B"
