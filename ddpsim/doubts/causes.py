@@ -43,7 +43,6 @@ from ddpsim.workload.anchors import DEVICE_REPEATS, GIVEN, MOSTLY_COMMUNICATION,
 from ddpsim.workload.fusing import CompiledAs
 from ddpsim.workload.gpus import gpu_of
 
-
 _NAMES = {
     "roofline": "estimated pace",
     "counted": "estimated pace",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.codec_priors import CODEC_PRIORS
-from ddpsim.collectives.ddp_costs import HOST_COSTS, TIMES, Costs
+from ddpsim.collectives.ddp_costs import TIMES, Costs
 from ddpsim.prediction.path import Sensitivity
 from ddpsim.prediction.predict import periods_under
 from ddpsim.prediction.prediction import Prediction
