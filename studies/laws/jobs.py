@@ -257,6 +257,16 @@ def of_any_workload(job: Job, random: Random) -> Job:
     return replace(job, workload=load_workload(random.choice(MORE_WORKLOADS)), gpus=gpus, options=options)
 
 
+def of_resources(job: Job, random: Random) -> Job:
+    """Return the job with a workload and a scheme all of whose times are some resource's.
+
+    Gradients of `mlp` lag behind their kernels, half of its step, and Horovod's cycle is 1 ms on whichever machine.
+    """
+    if job.options.scheme == "horovod":
+        raise InputError("a cycle of 1 ms on whichever machine")
+    return replace(job, workload=load_workload(random.choice(MORE_WORKLOADS[1:])))
+
+
 def unchanged(job: Job, random: Random) -> Job:
     """Return the job as it is."""
     return job

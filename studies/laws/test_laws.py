@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.workload.files import load_workload
@@ -28,9 +29,19 @@ def test_no_law_is_broken(part: int) -> None:
 
 def test_a_step_that_goes_the_other_way_breaks_its_law() -> None:
     for law in LAWS:
+        below, above = law.within
         assert law.holds(1.0, 1.0)
-        assert not law.holds(1.0, 1.1)
-        assert law.holds(1.0, 0.9) != law.equal
+        assert not law.holds(1.0, 1.0 + 1.01 * above)
+        assert law.holds(1.0, 1.0 - 1.01 * below) != law.equal
+
+
+def test_a_number_that_another_command_tells_otherwise_breaks_its_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    same = next(law for law in LAWS if law.name == "same number")
+    found = replace(job(), options=Options())
+    assert same.holds(*same.compared_s(found, found))
+    told = SimulatedRun.plan_and_period
+    monkeypatch.setattr(SimulatedRun, "plan_and_period", lambda run: (None, told(run)[1] * 1.0001))
+    assert not same.holds(*same.compared_s(found, found))
 
 
 def test_what_no_choice_explains_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
