@@ -20,8 +20,9 @@ DIGITS = (1e-6, 1e-6)
 
 PERCENTS = (0.5, 0.1)
 """Of savings of one per cent. Where two resources are nearly as late, each by itself saves less than both; what NCCL's
-channels move is of no resource; a collective that meets computation, or no more, adds or spares a kernel. A step that is
-smooth in all its times, each of a resource, would save exactly as much."""
+channels move is of no resource; a collective that meets computation, or does so no more, adds or spares a kernel. A
+step that is smooth in all its times, each of a resource, would save exactly as much.
+"""
 
 
 @dataclass(frozen=True, slots=True)
