@@ -17,9 +17,12 @@ from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.network.fairness import alone_s
 from ddpsim.network.fluid import Network
 from ddpsim.operations import Operation
+from ddpsim.prediction.predict import predict
+from ddpsim.simulation import Options
 from ddpsim.topology.spec import load_topology
 from ddpsim.units import MIB
 from tests.ddpsim.collectives.shaped import shaped
+from tests.ddpsim.simulation.builders import workload
 from tests.profile import examples
 
 LOOPBACK = load_topology("loopback").place(1, 2)
@@ -162,3 +165,17 @@ def test_a_collective_alone_takes_as_one_flow_what_its_formula_says(machine: str
         for size in (1 << 10, 1 << 20, 1 << 24, 1 << 31):
             alone = alone_s(transport.allreduce(size), transport.capacities)
             assert alone == pytest.approx(transport.allreduce_s(size)), (algorithm, size)
+
+
+@pytest.mark.parametrize("fidelity", ["flow", "closed", "steps"])
+def test_a_bucket_of_a_row_takes_the_row_and_the_start_on_an_idle_stream(fidelity: str) -> None:
+    machine, priors = load_topology("dgx-h100"), Calibration.priors("nccl")
+    model = workload(device="H100", gradients=4, size=1 << 16)
+    size = sum(each.size_bytes for each in model.parameters)
+    curve = Curve(machine.fingerprint(), 2, 8, (CurvePoint(size // 2, 1e-3), CurvePoint(size, 0.9e-3)))
+    found = predict(
+        model, machine, nodes=2, options=Options(overlap="off", fidelity=fidelity), band=False,  # type: ignore[arg-type]
+        calibration=replace(priors, curves=(curve,)),
+    )  # fmt: skip
+    [bucket] = found.summary.buckets
+    assert bucket.finished_s - bucket.moving_s == pytest.approx(0.9e-3 + priors["nccl.isolated_s"], rel=1e-6)
