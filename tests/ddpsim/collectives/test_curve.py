@@ -124,7 +124,7 @@ MACHINES = [("dgx-h100", 1), ("dgx-h100", 2), ("dgx-1v", 2), ("mi300x-8", 1), ("
 def test_a_measured_row_comes_back_as_measured(machine: str, nodes: int, algorithm: str, fidelity: str) -> None:
     topology = load_topology(machine)
     placement, priors = topology.place(nodes), Calibration.priors(topology.backend)
-    options = CollectiveOptions(algorithm=algorithm, fidelity=fidelity, isolated=False)  # type: ignore[arg-type]
+    options = CollectiveOptions(algorithm=algorithm, fidelity=fidelity, isolated=False)
     try:
         model = make_transport(placement, topology.backend, priors, options)
     except TopologyError:
