@@ -169,6 +169,13 @@ class Chart:
     apart: float = 0.0
 
     @property
+    def has_one_point(self) -> bool:
+        """Whether all that its lines show is a single point, beside levels, limits and what is advised."""
+        beside = ("star", "bound", "band")
+        points = {(point.x, point.y) for line in self.lines if line.style not in beside for point in line.points}
+        return len(points) < 2 and not self.bars and not self.boxes
+
+    @property
     def owners(self) -> list[str]:
         """Labels that have a colour of their own, in order."""
         return list(dict.fromkeys(line.owner for line in self.lines if line.coloured))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ddpsim.tables import Column, ResultTable
+from ddpsim.tables.table import WIDEST
 from ddpsim.units import GIB, format_count, format_time
 
 if TYPE_CHECKING:
@@ -33,7 +34,13 @@ def _part(found: Comparison, model: str, efficiency: float) -> Iterator[str]:
     columns = find_varying(rows)
     yield _title(model, rows)
     yield ""
-    yield ResultTable.of([*_PLACE, *columns, *_TIME, *_tokens(rows)], rows).text()
+    whole = ResultTable.of([*_PLACE, *columns, *_TIME, *_tokens(rows), *_BINDS], rows).text()
+    if max(map(len, whole.splitlines())) <= WIDEST:
+        yield whole
+    else:
+        yield ResultTable.of([*_PLACE, *columns, *_TIME, *_tokens(rows)], rows).text()
+        yield ""
+        yield ResultTable.of([*_PLACE, *columns, *_BINDS], rows).text()
     if any(row.price is not None for row in rows):
         yield ""
         yield _prices(rows)
@@ -92,7 +99,7 @@ def find_varying(rows: Sequence[ComparisonRow]) -> Columns:
 
 
 def _micro_batch(row: ComparisonRow) -> str:
-    return f"{_format_short(row.prediction.iteration_s * 1e3)} of {row.prediction.options.accumulate}"
+    return f"{format_short(row.prediction.iteration_s * 1e3)} of {row.prediction.options.accumulate}"
 
 
 def _pace(row: ComparisonRow) -> str:
@@ -117,14 +124,15 @@ def rate(bytes_per_s: float) -> str:
     return f"{bytes_per_s * 8e-9:.3g} Gb/s" if bytes_per_s < 125e9 else f"{bytes_per_s * 8e-12:.3g} Tb/s"
 
 
-def _span(band: tuple[float, float, float], factor: float = 1.0) -> str:
+def span(band: tuple[float, float, float], factor: float = 1.0) -> str:
     """Return a number with its band, to three digits: `162 (121-218)`."""
-    return "{} ({}-{})".format(*(_format_short(value * factor) for value in band))
+    return "{} ({}-{})".format(*(format_short(value * factor) for value in band))
 
 
-def _format_short(value: float) -> str:
+def format_short(value: float) -> str:
     """Return a number to three digits, without an exponent: `1.24`, `18.0`, `162`, `12345`."""
-    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}" if value >= 0.1 else f"{value:.2g}"
+    # Of three digits 99.95 is the first number that would be written `100.`, with a point.
+    return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}" if value >= 0.1 else f"{value:.2g}"
 
 
 def _percent(share: float) -> str:
@@ -151,9 +159,11 @@ _PLACE: Columns = [
     Column("GPUs", lambda row: f"{row.nodes} x {row.prediction.placement.gpus_per_node}"),
 ]
 _TIME: Columns = [
-    Column("step ms", lambda row: _span(row.step_s, 1e3)),
+    Column("step ms", lambda row: span(row.step_s, 1e3)),
     Column("samples/s", lambda row: f"{row.samples_per_s[0]:.0f}"),
     Column("eff.", lambda row: _percent(row.efficiency[0])),
+]
+_BINDS: Columns = [
     Column("exposed", lambda row: _percent(row.bound.exposed_share)),
     Column("bound", _format_binds, words=True),
     Column("link", lambda row: row.bound.link, words=True),
@@ -165,13 +175,13 @@ def _cost(rows: Sequence[ComparisonRow]) -> Columns:
     priced = next(row for row in rows if row.price is not None)
     currency = "" if priced.price is None else priced.price.currency
     columns: Columns = [
-        Column(f"{currency}/h", lambda row: _format_short(row.per_hour or 0.0)),
-        Column(f"{currency} a million samples", lambda row: _span(row.per_million_samples or _NOTHING)),
+        Column(f"{currency}/h", lambda row: format_short(row.per_hour or 0.0)),
+        Column(f"{currency} a million samples", lambda row: span(row.per_million_samples or _NOTHING)),
     ]
     if priced.epoch_s is not None:
         unit, seconds = _unit(max(row.epoch_s[0] for row in rows if row.epoch_s is not None))
-        columns.append(Column(f"{unit} an epoch", lambda row: _span(row.epoch_s or _NOTHING, 1 / seconds)))
-        columns.append(Column(f"{currency} an epoch", lambda row: _span(row.per_epoch or _NOTHING)))
+        columns.append(Column(f"{unit} an epoch", lambda row: span(row.epoch_s or _NOTHING, 1 / seconds)))
+        columns.append(Column(f"{currency} an epoch", lambda row: span(row.per_epoch or _NOTHING)))
     return [*columns, Column("front", lambda row: "*" if row.pareto else "", words=True)]
 
 
@@ -210,12 +220,12 @@ def _format_ranking(found: Comparison, best: ComparisonRow, fitting: Sequence[Co
     from ddpsim.planning.ranking import describe_overlap
 
     fastest = max(fitting, key=lambda row: row.samples_per_s[0])
-    yield f"fastest: {_format_where(fastest)}, {_format_short(fastest.samples_per_s[0])} samples/s"
+    yield f"fastest: {_format_where(fastest)}, {format_short(fastest.samples_per_s[0])} samples/s"
     near = [f"    {describe_overlap(names)}"] if (names := found.rivals(best.model)) else []
     cost = best.per_million_samples
     if cost is not None and best.price is not None:
         what = "cheapest" if found.goal is None else f"cheapest that meets {found.goal.describe()}"
-        yield f"{what}: {_format_where(best)}, {_span(cost)} {best.price.currency} a million samples"
+        yield f"{what}: {_format_where(best)}, {span(cost)} {best.price.currency} a million samples"
         yield from _goal_lines(best, found.goal)
         yield from near
         yield "front of cost over time (*): what nothing beats in both"

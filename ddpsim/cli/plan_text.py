@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ddpsim.cli.breakdown import step_line
+from ddpsim.cli.comparison_text import span
 from ddpsim.cli.predict import format_largest_doubt
-from ddpsim.tables import ResultTable, break_line, column
+from ddpsim.tables import Column, ResultTable, break_line, column
 from ddpsim.units import GIB, format_count
 
 if TYPE_CHECKING:
@@ -194,12 +195,19 @@ def _table(rows: Sequence[PlanRow]) -> str:
     columns = [
         *_ROW,
         column("buckets", words=True),
-        column("iteration_s", None if accumulates else "iteration ms"),
-        *(column(key, bands=False) for key in ("scaling_efficiency", "gain")),
+        Column("step ms" if accumulates else "iteration ms", format_step),
+        column("scaling_efficiency", "eff.", bands=False),
+        column("gain", bands=False),
         column("memory", "GiB"),
         column("binds", "bound", words=True),
     ]
     return ResultTable.of(columns, [_record(row) for row in rows]).text()
+
+
+def format_step(record: Mapping[str, object]) -> str:
+    """Return the step with its band, to three digits."""
+    low, middle, high = (float(str(record[key])) for key in ("iteration_low_s", "iteration_s", "iteration_high_s"))
+    return span((middle, low, high), 1e3)
 
 
 def _parts(rows: Sequence[PlanRow]) -> str:
@@ -212,7 +220,7 @@ def _parts(rows: Sequence[PlanRow]) -> str:
 def _record(row: PlanRow) -> dict[str, object]:
     """Return what the table shows of a row."""
     chosen = row.chosen
-    marks = (("estimated", chosen.workload.estimated), ("kept", chosen.pace_kept))
+    marks = (("est.", chosen.workload.estimated), ("kept", chosen.pace_kept))
     pace = ", ".join([chosen.workload.device_label, *(mark for mark, holds in marks if holds)])
     empty = {"input_s": "", "binds": ""}
     known = {key: value for key, value in row.describe().items() if value is not None or key not in empty}

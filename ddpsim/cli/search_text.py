@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ddpsim.cli.plan_text import memory_cell
-from ddpsim.tables import ResultTable, break_line, column
+from ddpsim.cli.plan_text import format_step, memory_cell
+from ddpsim.tables import Column, ResultTable, break_line, column
 from ddpsim.units import GIB, format_count, format_time
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ def text(report: SearchReport) -> str:
         column("tensor_parallel", "tensor"),
         *([column("stages", words=True)] if any(row.candidate.pipeline for row in report.rows) else []),
         column("data_parallel", "data"),
-        column("micro_batch_size", "micro-batch"),
+        column("micro_batch_size", "micro batch"),
         column("accumulate", "a step"),
         column("buckets", words=True),
-        column("iteration_s"),
+        Column("step ms", format_step),
         column("samples_per_s"),
         column("memory", "GiB"),
         *([] if isinstance(report.plain, str) else [column("gain_over_plain_ddp", "gain", bands=False)]),

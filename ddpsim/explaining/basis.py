@@ -120,9 +120,7 @@ def basis_of(
     )
 
 
-def _costs(
-    waited: Sequence[tuple[HostStep, float]], workload: Workload
-) -> tuple[dict[str, float], float]:
+def _costs(waited: Sequence[tuple[HostStep, float]], workload: Workload) -> tuple[dict[str, float], float]:
     """Return what DDP took of the traced host, and what of the end of backward grows with parameters, not buckets.
 
     A hook, a launch, a broadcast buffer: the hook that launches a bucket takes a launch more than the others. torch

@@ -1,4 +1,4 @@
-"""What a step is bound by: the host that launches, the device, communication that nothing hides, input, or a slow rank."""
+"""What a step is bound by: the host that launches, the device, exposed communication, input, or a late rank."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def shares_of(rank: SeenRank, ranks: Sequence[SeenRank] = (), late: LateRank | N
         return StepShares(device, communication, host, load, waiting, 0.0, last, late.behind_s, of)
     if late is None:
         return StepShares(device, communication, host, load, waiting, 0.0, last)
-    # No trace has the stamps of a broadcast of buffers on all ranks; it begins the step, where the late rank is missing.
+    # Nobody stamps broadcasts of buffers; they begin the step, when the late rank is not there yet.
     broadcast = 0.0 if on_device else median(step.parts.get("buffer_broadcast_s", 0.0) for step in steps)
     in_broadcast = min(broadcast, max(0.0, late.behind_s - waiting))
     return StepShares(device, communication, host, load, waiting + in_broadcast, in_broadcast, late.rank)

@@ -158,7 +158,9 @@ def _join_ranks(read: Sequence[SeenRank], notes: list[str]) -> Ranks:
 
 def _number_in(name: str) -> int | None:
     """Return the rank that a file's name says: `rank3...`, `worker3...`; other numbers are of anything."""
-    named = re.search(r"(?<![a-z])(?<!local[_-])(?<!node[_-])(?<!lora[_-])(?:rank|worker)[_-]?([0-9]+)", name, re.IGNORECASE)
+    named = re.search(
+        r"(?<![a-z])(?<!local[_-])(?<!node[_-])(?<!lora[_-])(?:rank|worker)[_-]?([0-9]+)", name, re.IGNORECASE
+    )
     return None if named is None else parse_whole_number(named[1])
 
 

@@ -118,7 +118,9 @@ class DeviceCollectives:
             operation = operation_named(event.name.removeprefix(_GLOO)) or event.name.removeprefix(_GLOO)
             size = dimensions_bytes(event.args)
             waiting = free.get(operation, [])
-            fits = (c for c in waiting if c.launched_s <= event.start_s and (size is None or c.size_bytes in (size, None)))
+            fits = (
+                c for c in waiting if c.launched_s <= event.start_s and (size is None or c.size_bytes in (size, None))
+            )
             match = next(fits, waiting[0] if waiting and waiting[0].launched_s <= event.start_s else None)
             if match is None:
                 found.append(DeviceCollective(operation, event.start_s, event.start_s, event.end_s, size))

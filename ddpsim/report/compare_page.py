@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ddpsim.charts.model import Axis, Chart, ChartLine, ChartPoint
 from ddpsim.charts.one_step import number, timeline_from_trace
@@ -14,7 +14,7 @@ from ddpsim.planning.ranking import describe_overlap
 from ddpsim.prediction.document import micro_batches, scale_to_step
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
-from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart
+from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart, draw_charts
 from ddpsim.report.rows import (
     MOST_ROWS,
     MOST_TIMELINES,
@@ -24,16 +24,17 @@ from ddpsim.report.rows import (
     step_of,
 )
 from ddpsim.report.wording import format_number_band, format_one_step, format_unranked, step
-from ddpsim.tables import GBPS
+from ddpsim.tables import GBPS, table_from_records
 from ddpsim.units import format_count
 
 _KEYS = (
     "model", "machine", "rate", "nodes", "world_size", "batch_size", "precision", "cap", "scheme", "iteration_s",
     "micro_batch_s",
     "samples_per_s", "tokens_per_s",
-    "scaling_efficiency", "exposed_share", "bound_by", "binding_link", "memory_fits", "cost_per_hour",
-    "cost_per_million_samples", "cost_per_epoch", "epoch_s", "pareto",
+    "scaling_efficiency", "exposed_share", "bound_by", "binding_link", "memory_fits",
 )  # fmt: skip
+_PLACE = ("model", "machine", "rate", "nodes", "batch_size", "precision", "cap", "scheme")
+_COSTS = (*_PLACE, "price_per_hour", "cost_per_hour", "cost_per_million_samples", "cost_per_epoch", "epoch_s", "pareto")
 _TOLD_APART = ("tokens_per_s", "model", "rate", "batch_size", "precision", "cap", "scheme")
 """Keys that a table shows only where rows differ in them."""
 
@@ -79,6 +80,7 @@ def compare_report(
         notes=tuple(notes),
         command=command,
         sections=(
+            *_list_costs(comparison, found, shown),
             record_table("Machines side by side", found[:MOST_ROWS], keys, note=_note(found)),
             *_list_others(comparison),
             BarChart("Where the time goes", tuple(bar(found[each], _label(found, each)) for each in sorted(kept))),
@@ -101,10 +103,23 @@ def _differs(rows: Sequence[Row], key: str) -> bool:
 
 
 def _note(rows: Sequence[Row]) -> str:
-    paid = next((row for row in rows if row.get("cost_currency")), None)
-    cost = "" if paid is None else f" Costs are in {paid['cost_currency']}{_format_dates(rows)}."
     left = f" The first {MOST_ROWS} of {len(rows)} rows." if len(rows) > MOST_ROWS else ""
-    return f"In brackets the 80 % band: from the 10th to the 90th percentile.{cost}{left}"
+    return f"In brackets the 80 % band: from the 10th to the 90th percentile.{left}"
+
+
+def _list_costs(comparison: Comparison, rows: Sequence[Row], shown: Collection[str]) -> list[Table]:
+    """Return what rows cost whose machines have a price, with that of a node; nothing without prices."""
+    paid = [
+        {**own, "price_per_hour": row.price.per_hour}
+        for row, own in zip(comparison.rows, rows, strict=True)
+        if row.price is not None
+    ]
+    if not paid:
+        return []
+    keys = [key for key in _COSTS if key not in _TOLD_APART or key in shown]
+    currencies = dict.fromkeys(str(row["cost_currency"]) for row in paid if row.get("cost_currency"))
+    note = f"In {' and '.join(currencies)}{_format_dates(paid)}. In brackets the 80 % band."
+    return [Table("What it costs", table_from_records(paid[:MOST_ROWS], keys).known(), note)]
 
 
 def _format_dates(rows: Sequence[Row]) -> str:
@@ -148,10 +163,11 @@ def _best(row: ComparisonRow) -> str:
 def _bound(best: ComparisonRow, comparison: Comparison) -> str:
     """Return what binds the best row, and which is faster where the best is the cheapest, in one sentence."""
     bound = best.bound
-    over = f" over {bound.link}" if bound.by == "communication" and bound.link else ""
+    by = " and ".join(each for each in (bound.by, bound.beside) if each)
+    over = f" over {bound.link}" if "communication" in by and bound.link else ""
     exposed = f"{100 * bound.exposed_share:.1f} % of its step waits for communication"
     it = "It does not fit its GPUs, as nothing here does; it" if best.fits is False else "It"
-    said = f"{it} is bound by {bound.by}{over}, and {exposed}"
+    said = f"{it} is bound by {by}{over}, and {exposed}"
     ranked = comparison.list_ranked(best.model)
     rows = [row for row in ranked if row.fits is not False]
     fastest = max(rows or ranked, key=lambda row: row.samples_per_s[0])
@@ -194,7 +210,7 @@ def _curves(comparison: Comparison, rows: Sequence[Row]) -> tuple[Charts, ...]:
         for row in rows
     ]
     charts = (*chart_over_nodes(named), *_chart_over_rates(comparison, rows), *_costs(comparison, rows))
-    return (Charts("Curves", charts, _CURVES_NOTE),) if charts else ()
+    return draw_charts("Curves", charts, _CURVES_NOTE)
 
 
 def _chart_over_rates(comparison: Comparison, rows: Sequence[Row]) -> tuple[Chart, ...]:

@@ -6,6 +6,7 @@ tenths, in the document.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ddpsim.charts.model import Chart, StackedBar
@@ -45,6 +46,12 @@ class Charts:
     def document(self) -> dict[str, object]:
         """Return the charts as JSON values."""
         return {"kind": "charts", "title": self.title, "charts": [chart.document() for chart in self.charts]}
+
+
+def draw_charts(title: str, charts: Iterable[Chart], note: str = "") -> tuple[Charts, ...]:
+    """Return charts under one title, those of a single point left out; nothing where none is left."""
+    drawn = tuple(chart for chart in charts if not chart.has_one_point)
+    return (Charts(title, drawn, note),) if drawn else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from ddpsim.planning.savings import WHERE
 from ddpsim.prediction.document import scale_to_step
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
-from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart
+from ddpsim.report.model import BarChart, Report, StepsChart, Table, TimelineChart, draw_charts
 from ddpsim.report.rows import MOST_ROWS, MOST_TIMELINES, bar, chart_over_nodes
 from ddpsim.report.wording import format_one_step, format_share_band, format_unranked, format_where, rate, step
 from ddpsim.tables import ResultTable
@@ -64,7 +64,7 @@ def plan_report(
             record_table("Steps", records[:MOST_ROWS], (*named.keys, *_KEYS), note=bands),
             *_savings(rows, named),
             BarChart("Where the time goes", tuple(b for row in shown for b in _bars(row, named))),
-            Charts(
+            *draw_charts(
                 "Curves",
                 (*charts_of(rows), *chart_over_nodes(list(map(scale_to_step, documents)))),
                 _CURVES_NOTE,

@@ -12,7 +12,7 @@ from ddpsim.planning.sweep import SweepRequest
 from ddpsim.prediction.document import flat, micro_batches, scale_to_step
 from ddpsim.report.assumptions import assumptions
 from ddpsim.report.columns import record_table
-from ddpsim.report.model import BarChart, Charts, Report, StepsChart, TimelineChart
+from ddpsim.report.model import BarChart, Charts, Report, StepsChart, TimelineChart, draw_charts
 from ddpsim.report.rows import (
     MOST_ROWS,
     MOST_TIMELINES,
@@ -162,7 +162,7 @@ def _curves(rows: Sequence[Row], groups: Sequence[list[Row]]) -> tuple[Charts, .
     """Return the step over node counts and over caps, as far as there are several."""
     charts = (*chart_over_nodes(rows), *_chart_over_caps(groups))
     note = "Whiskers are the 80 % band; where steps are shown beside the fastest, the table has their bands."
-    return (Charts("Curves", charts, note),) if charts else ()
+    return draw_charts("Curves", charts, note)
 
 
 def _chart_over_caps(groups: Sequence[list[Row]]) -> tuple[Chart, ...]:

@@ -9,7 +9,7 @@ from ddpsim.charts.model import StackedBar
 from ddpsim.charts.one_step import number, timeline_from_document, timeline_from_trace
 from ddpsim.prediction.document import flat
 from ddpsim.report.assumptions import doubt_tables
-from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart
+from ddpsim.report.model import BarChart, Charts, Report, StepsChart, Table, TimelineChart, draw_charts
 from ddpsim.report.rows import bar
 from ddpsim.report.wording import format_signed, format_time_band
 from ddpsim.tables import ResultTable
@@ -108,7 +108,7 @@ def _buckets(result: Validation) -> tuple[Charts | Table, ...]:
     if not result.buckets:
         return ()
     chart = measured_chart(result.bucket_times(), "Predicted over measured times", ("time", "ms"))
-    return Charts("Buckets", (chart,)), Table(BUCKETS, result.tables()[BUCKETS], _SHARES)
+    return *draw_charts("Buckets", [chart]), Table(BUCKETS, result.tables()[BUCKETS], _SHARES)
 
 
 _SHARES = "Predicted less measured, as a share of the measured step."

@@ -17,9 +17,9 @@ Record = Mapping[str, object]
 
 Cells = tuple[str | None, ...]
 
-WIDEST = 120
-"""Characters of a line of text, beyond which words are broken; chosen by hand, as the code's own."""
-_NARROWEST = 16
+WIDEST = 100
+"""Characters of a line of a table, beyond which cells take several: what two of them beside each other leave a screen."""
+_NARROWEST = 10
 """Characters that a column of words keeps at least; chosen by hand."""
 
 
@@ -71,7 +71,7 @@ class ResultTable:
     def text(self, indent: str = "") -> str:
         """Return aligned lines, each after `indent`; a cell of nothing is a hyphen.
 
-        Where lines would be longer than `WIDEST`, cells of words and headings take several.
+        Where lines would be longer than `WIDEST`, cells of words and headings take several, then numbers with a band two.
         """
         cells = [self.header, *self._mark_cells("-")]
         widths = self._widths(cells, WIDEST - len(indent))
@@ -115,7 +115,11 @@ class ResultTable:
             return widths
         headings = [max(map(len, heading.split() or [""])) for heading in cells[0]]
         below = [max(len(row[number]) for row in cells[1:]) for number in range(len(widths))]
-        return [min(width, max(each)) for width, *each in zip(widths, headings, below, strict=True)]
+        widths = [min(width, max(each)) for width, *each in zip(widths, headings, below, strict=True)]
+        if _line(widths) <= widest:
+            return widths
+        banded = [max(len(part) for row in cells[1:] for part in _split_band(row[n])) for n in range(len(widths))]
+        return [w if n in whole else min(w, max(headings[n], banded[n])) for n, w in enumerate(widths)]
 
     def _mark_cells(self, nothing: str) -> list[tuple[str, ...]]:
         return [tuple(nothing if cell is None else cell for cell in row) for row in self.rows]
@@ -132,8 +136,19 @@ def _line(widths: Sequence[int]) -> int:
 
 def _broken(row: Sequence[str], widths: Sequence[int]) -> list[tuple[str, ...]]:
     """Return the lines of a row, whose cells are as wide as their columns; a longer word stays whole."""
-    parts = [
-        wrap(cell, width, break_long_words=False, break_on_hyphens=False) if len(cell) > width else [cell]
-        for cell, width in zip(row, widths, strict=True)
-    ]
+    parts = [_lines_of(cell, width) for cell, width in zip(row, widths, strict=True)]
     return list(zip_longest(*parts, fillvalue=""))
+
+
+def _lines_of(cell: str, width: int) -> list[str]:
+    if len(cell) <= width:
+        return [cell]
+    number, *band = _split_band(cell)
+    if band and number[:1].isdigit():
+        return [number, *band]
+    return wrap(cell, width, break_long_words=False, break_on_hyphens=False)
+
+
+def _split_band(cell: str) -> list[str]:
+    """Return a number and its band, `1.2` and `(1.1 to 1.4)`; what has none is whole."""
+    return cell.replace(" (", "\n(", 1).split("\n")

@@ -187,9 +187,7 @@ def describe_accumulation(micro_batches: int, reducing: int) -> str:
     return f"gradients are accumulated over {micro_batches} micro-batches a step{how}"
 
 
-def _join_to_updates(
-    windows: Sequence[HostEvent], events: Events, updates: Sequence[HostEvent]
-) -> Iterator[HostEvent]:
+def _join_to_updates(windows: Sequence[HostEvent], events: Events, updates: Sequence[HostEvent]) -> Iterator[HostEvent]:
     """Yield the windows with a backward, each joined with those before it whose gradients its optimizer takes too.
 
     A loop may call the profiler's step() after each micro-batch. What has no optimizer behind it is left out.
@@ -197,9 +195,7 @@ def _join_to_updates(
     moments = [[e.start_s for e in events.operators if e.name == ACCUMULATE], [update.start_s for update in updates]]
     begin_s = None
     for window in windows:
-        gradients, stepped = (
-            bisect_left(each, window.end_s) > bisect_left(each, window.start_s) for each in moments
-        )
+        gradients, stepped = (bisect_left(each, window.end_s) > bisect_left(each, window.start_s) for each in moments)
         if not gradients:
             begin_s = None
             continue

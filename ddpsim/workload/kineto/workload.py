@@ -289,7 +289,9 @@ def accumulation_in(steps: Sequence[HostStep]) -> str:
     if usual == 1:
         return ""
     whole = [group for group in micro_batches_of(steps) if len(group) == usual]
-    reducing = round(statistics.median(sum(bool(step.collectives) for step in group) for group in whole)) if whole else 0
+    reducing = (
+        round(statistics.median(sum(bool(step.collectives) for step in group) for group in whole)) if whole else 0
+    )
     every = " --sync every" if reducing == usual else ""
     return (
         f"{describe_accumulation(usual, reducing)}: the workload is one of these, `--accumulate {usual}{every}` makes a "
@@ -307,7 +309,9 @@ def _share_optimizer(steps: Sequence[HostStep], recorded: Sequence[_Record]) -> 
     rows = iter(recorded)
     for group in micro_batches_of(steps):
         mine = list(islice(rows, len(group)))
-        host_s, device_s = (sum(clock["optimizer"] for clock in c) for c in zip(*((r.host_s, r.device_s) for r in mine)))
+        host_s, device_s = (
+            sum(clock["optimizer"] for clock in c) for c in zip(*((r.host_s, r.device_s) for r in mine))
+        )
         for row in mine:  # both clocks of a CPU are one object
             row.host_s["optimizer"], row.device_s["optimizer"] = host_s, device_s
 

@@ -42,21 +42,33 @@ def test_without_prices_the_fastest_is_best_and_nothing_costs(compared: Comparis
     page = render(compare_report(free))
     assert "trains fastest on " in pages.data(page)["verdict"][0]
     assert not any("cost" in heading for heading in pages.table(pages.sections(page)["Machines side by side"])[0])
-    assert "Curves" not in pages.sections(page)
+    assert not {"Curves", "What it costs"} & pages.sections(page).keys()
 
 
-def test_the_table_has_each_row_with_its_bands_and_costs(compared: Comparison) -> None:
-    rows = pages.table(pages.sections(render(compare_report(compared)))["Machines side by side"])
-    for shown, row in zip(rows, compared.rows, strict=True):
+def test_a_chart_of_one_point_is_not_drawn(compared: Comparison) -> None:
+    one = Comparison(compared.rows[:1])
+    assert one.rows[0].per_million_samples is not None
+    assert "Curves" not in pages.sections(render(compare_report(one)))
+    assert "Curves" in pages.sections(render(compare_report(Comparison(compared.rows[:2]))))
+
+
+def test_the_tables_have_each_row_with_its_bands_and_costs(compared: Comparison) -> None:
+    sections = pages.sections(render(compare_report(compared)))
+    rows, costs = (pages.table(sections[title]) for title in ("Machines side by side", "What it costs"))
+    assert list(sections).index("What it costs") < list(sections).index("Machines side by side")
+    for shown, paid, row in zip(rows, costs, compared.rows, strict=True):
+        assert row.price is not None
+        assert (paid["machine"], paid["nodes"], paid["rate"]) == (shown["machine"], shown["nodes"], shown["rate"])
+        assert paid["price of a node/h"] == f"{row.price.per_hour:.4g}"
         assert (shown["machine"], shown["nodes"]) == (row.machine, f"{row.nodes}")
         assert shown["rate"] == f"nic {row.link_rate * 8e-9:g} Gb/s"  # type: ignore[operator]
         middle, low, high = (f"{value * 1e3:.2f}" for value in row.step_s)
         assert shown["step ms"] == f"{middle} ({low} to {high})"
         cost = [f"{value:.4g}" for value in row.per_million_samples or ()]
-        assert shown["cost of a million samples"] == "{} ({} to {})".format(*cost)
-        assert shown["epoch h"].startswith(f"{1.28e6 / row.samples_per_s[0] / 3600:.4g} (")
+        assert paid["cost of a million samples"] == "{} ({} to {})".format(*cost)
+        assert paid["epoch h"].startswith(f"{1.28e6 / row.samples_per_s[0] / 3600:.4g} (")
         assert shown["link"] == (row.bound.link or "–")
-        assert shown["unbeaten"] == ("yes" if row.pareto else "no")
+        assert paid["unbeaten"] == ("yes" if row.pareto else "no")
 
 
 def test_curves_are_over_nodes_rates_and_cost(compared: Comparison) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddpsim.tables import Column, ResultTable, break_line, column, table_from_records
+from ddpsim.tables.lines import LONGEST
 from ddpsim.tables.table import WIDEST
 from tests import pages
 
@@ -80,7 +81,7 @@ def test_a_line_is_broken_between_words_and_never_before_a_unit() -> None:
     assert break_line("short: 1 %") == "short: 1 %"
     for length in range(90, 121):
         lines = break_line(f"{'x' * length} 12.5 % of 3 GB/s and 4 nodes, {'y' * 60}").splitlines()
-        assert all(len(line) <= WIDEST for line in lines)
+        assert all(len(line) <= LONGEST for line in lines)
         assert all(not line.lstrip().startswith(("%", "GB/s", "nodes")) for line in lines)
     assert break_line(f"{'x' * 200} y", "    ") == f"{'x' * 200}\n    y"
 
@@ -91,6 +92,14 @@ def test_headings_that_make_lines_too_long_take_several() -> None:
     assert max(map(len, lines)) <= WIDEST
     assert [line.split() for line in lines[1:3]] == [["number"] * 9, list("012345678")]
     assert lines[3].split() == ["a", *"123456789"]
+
+
+def test_bands_that_make_lines_too_long_stand_under_their_numbers() -> None:
+    header = ("machine", *(f"t{n}" for n in range(4)))
+    lines = ResultTable(header, (("a", *("106.26 (93.69 to 122.37)" for _ in range(4))),)).text().splitlines()
+    assert max(map(len, lines)) <= WIDEST
+    assert lines[1].split() == ["a", *["106.26"] * 4]
+    assert lines[2].strip().split("  ") == ["(93.69 to 122.37)"] * 4
 
 
 def test_words_that_make_lines_too_long_take_several() -> None:
