@@ -10,6 +10,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_hook
 
+from ddpexec.groups.process_groups import timeout_of
+from ddpexec.groups.within import wait_within
 from ddpsim import compression
 
 START_ITERATION = 10
@@ -50,7 +52,7 @@ def powersgd_hook(state: torch_hook.PowerSGDState, bucket: GradBucket) -> torch.
     """
     future: torch.futures.Future[torch.Tensor] = torch_hook.powerSGD_hook(state, _Viewable(bucket))
     if "nccl" not in dist.get_backend(state.process_group):
-        future.wait()
+        wait_within(future, timeout_of(state.process_group or dist.group.WORLD))
     return future
 
 

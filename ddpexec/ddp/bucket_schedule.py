@@ -25,6 +25,7 @@ from ddpexec.ddp.sparse import make_empty_gradient
 from ddpexec.ddp.used import UsedMap
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, Work
+from ddpexec.groups.within import wait_within
 from ddpsim.bucketing import BucketPlan, rebuilt_plan
 from ddpsim.bucketing.drop import remap_gradients, skipped_buckets
 from ddpsim.order.arrivals import Arrivals
@@ -241,7 +242,7 @@ class BucketSchedule(CarriedSchedule):
         self.launch_order = self.launcher.launched
         with name_lost_ranks(self.communicator, "the buffer hook's synchronisation", others_code=True):
             for future in self._futures:
-                future.wait()
+                wait_within(future, self.communicator.timeout)
         self.used.finish(keep=self.options.static_graph)
         self.arrival, self._futures = arrival, []
         if not counted:

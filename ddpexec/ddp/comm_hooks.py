@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, cast
 
 import torch
@@ -14,6 +15,7 @@ from ddpexec.ddp.flat import FlatBucket
 from ddpexec.ddp.sparse import SparseBucket
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
+from ddpexec.groups.within import wait_within
 
 Hook = Callable[[Any, Any], "torch.futures.Future[Any]"]
 
@@ -64,7 +66,7 @@ class HookWork:
     def __init__(self, future: torch.futures.Future[Any], bucket: FlatBucket | SparseBucket) -> None:
         self.future, self._bucket = future, bucket
 
-    def wait(self) -> bool:
+    def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for the hook's future.
 
         Raises:
@@ -72,7 +74,7 @@ class HookWork:
         """
         bucket = self._bucket
         sent = None if bucket.elements is None else bucket.buffer
-        bucket.reduced = result_of(self.future, bucket.number, sent)
+        bucket.reduced = result_of(self.future, bucket.number, sent, timeout)
         return True
 
 
@@ -112,7 +114,7 @@ def check_hook(hook: object) -> None:
         )
 
 
-def result_of(future: torch.futures.Future[Any], number: int, sent: Tensor | None) -> Tensor:
+def result_of(future: torch.futures.Future[Any], number: int, sent: Tensor | None, timeout: timedelta | None) -> Tensor:
     """Wait for a hook's future and return its one tensor, which must have as many elements as `sent`, where given.
 
     Of complex numbers it may hold the real and imaginary parts, as the future of torch's allreduce does.
@@ -125,7 +127,7 @@ def result_of(future: torch.futures.Future[Any], number: int, sent: Tensor | Non
             f"callback must return a torch.futures.Future object, but got {type(future).__name__} for bucket {number}",
             remedy="let the communication hook return a future of one tensor",
         )
-    value = future.wait()
+    value = wait_within(future, timeout)
     if isinstance(value, (list, tuple)) and len(value) == 1:
         value = value[0]
     if isinstance(value, Tensor) and sent is not None:

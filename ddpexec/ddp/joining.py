@@ -19,6 +19,7 @@ from ddpexec.ddp.options import make_mixed_precision_error
 from ddpexec.ddp.parameters import broadcast_state
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, wait
+from ddpexec.groups.within import wait_within
 
 _WHAT = "the exchange of which ranks still have input"
 
@@ -136,7 +137,8 @@ class JoinableModule(nn.Module, Joinable):
 
     def _sum_over_ranks(self, value: Tensor, operation: Any) -> float:
         with name_lost_ranks(self.communicator, _WHAT):
-            dist.all_reduce(value, op=operation, group=self.process_group)
+            work = dist.all_reduce(value, op=operation, group=self.process_group, async_op=True)
+            wait_within(work, self.communicator.timeout)
         return value.item()
 
 

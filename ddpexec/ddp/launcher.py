@@ -11,6 +11,7 @@ import torch
 from ddpexec.ddp.comm_hooks import HookWork
 from ddpexec.groups.lost import raise_lost
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
+from ddpexec.groups.within import wait_within
 from ddpexec.timing.observe import BucketNote, Observer
 from ddpsim.operations import Operation
 
@@ -85,11 +86,14 @@ class Launcher:
         if sending.fill is not None:
             sending.fill()
         before = [flying[other][0] for other in sending.after if other in flying] if sending.after else ()
-        if observer is None:
-            flying[number] = sending.send(before), None
-        else:
-            begin = observer.now()
+        begin = observer.now() if observer is not None else None
+        try:
             work = sending.send(before)
+        except RuntimeError as error:  # it may wait for others, as a hook whose messages come one after another
+            raise_lost(self._communicator, sending.what, error, others_code=sending.others_code)
+        if observer is None:
+            flying[number] = work, None
+        else:
             noted = work.future if isinstance(work, HookWork) else work
             note = observer.note_launch(number, sending.indices, sending.size_bytes, begin, noted, sending.operation)
             flying[number] = work, note
@@ -109,7 +113,7 @@ class Launcher:
         (work, note), sending, observer = self.flying.pop(number), self.sendings[number], self.observer
         begin = observer.now() if observer is not None else None
         try:
-            work.wait()
+            wait_within(work, self._communicator.timeout)
         except RuntimeError as error:
             raise_lost(self._communicator, sending.what, error, others_code=sending.others_code)
         if sending.drain is not None:

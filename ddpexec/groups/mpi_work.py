@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ddpexec.groups.mpi_world import abandon
+from ddpexec.groups.within import is_done_within
 
 _LOOK_S = 0.2
 """Between two looks at whether a call has timed out; chosen by hand: short beside any timeout."""
@@ -41,12 +42,8 @@ class MpiWork(dist._Work):  # type: ignore[name-defined,misc]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the call has returned, or has failed: that is raised here."""
-        if timeout:
-            until = time.monotonic() + timeout.total_seconds()
-            while not self._future.done():
-                if time.monotonic() > until:
-                    raise MpiError(f"MPI: {self.what} timed out after {timeout.total_seconds():g} s")
-                time.sleep(_ASK_S[1])
+        if timeout and not is_done_within(self._future, timeout):
+            raise MpiError(f"MPI: {self.what} timed out after {timeout.total_seconds():g} s")
         self._future.wait()
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
 from collections.abc import Callable, Sequence
@@ -17,13 +18,14 @@ from ddpexec.groups.lost import name_lost_ranks, raise_lost
 from ddpexec.groups.mpi_group import NAME as MPI_NAME
 from ddpexec.groups.notes import leave_place
 from ddpexec.groups.whereabouts import Place, find_place
+from ddpexec.groups.within import wait_within
 from ddpsim.errors import InputError
 
 
 class Work(Protocol):
     """What a collective in flight offers, torch's `Work`."""
 
-    def wait(self) -> object:
+    def wait(self, timeout: timedelta = ...) -> object:
         """Block the host (CPU) or the current stream (GPU) until the collective has finished."""
 
 
@@ -37,7 +39,7 @@ class ReductionWork(Work, Protocol):
 class FinishedWork:
     """The work of `comm="noop"`: nothing was sent, nothing is to be waited for."""
 
-    def wait(self) -> bool:
+    def wait(self, timeout: timedelta | None = None) -> bool:
         """Return at once."""
         return True
 
@@ -59,9 +61,9 @@ class FutureWork:
     def __init__(self, work: dist.Work, tensor: Tensor) -> None:
         self._future = work.get_future().then(functools.partial(_take, tensor))
 
-    def wait(self) -> bool:
+    def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for the future."""
-        self._future.wait()
+        wait_within(self._future, timeout)
         return True
 
     def is_completed(self) -> bool:
@@ -85,6 +87,7 @@ class Communicator:
         noop: send nothing: gradients stay local, which gives the compute-only floor.
 
     Attributes:
+        timeout: of each wait for a message, as `timeout_of` has it.
         places: machine and process of each rank, once `introduce` has told; each rank leaves its own in the store too.
     """
 
@@ -98,7 +101,7 @@ class Communicator:
         self.noop = noop
         self.rank: int = groups[0].rank()
         self.world_size: int = groups[0].size()
-        self.backend = backend_name(groups[0])
+        self.backend, self.timeout = backend_name(groups[0]), timeout_of(groups[0])
         self._finished = FinishedWork()
         self.places: dict[int, Place] = {}
         leave_place()
@@ -131,7 +134,7 @@ class Communicator:
         rows = [torch.empty_like(mine) for _ in range(self.world_size)]
         # By way of the base class, here and below: torch's reducer calls a group written in Python like that too, with
         # all arguments where the caller leaves some out.
-        dist.ProcessGroup.allgather(self.main, [rows], [mine]).wait()
+        wait_within(dist.ProcessGroup.allgather(self.main, [rows], [mine]), self.timeout)
         return rows
 
     def gather_objects(self, mine: object, device: torch.device) -> list[Any]:
@@ -160,12 +163,12 @@ class Communicator:
 
     def broadcast(self, tensor: Tensor, source: int) -> None:
         """Overwrite `tensor` with rank `source`'s."""
-        dist.ProcessGroup.broadcast(self.main, tensor, source).wait()
+        wait_within(dist.ProcessGroup.broadcast(self.main, tensor, source), self.timeout)
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
         with name_lost_ranks(self, "a barrier"):
-            self.main.barrier().wait()
+            wait_within(self.main.barrier(), self.timeout)
 
     def device_for(self, device: torch.device) -> torch.device:
         """Return where small control tensors live: on the CPU, except for a backend that may not reach it."""
@@ -200,9 +203,23 @@ def is_registered(group: dist.ProcessGroup) -> bool:
 def wait(work: Work, communicator: Communicator, what: str) -> None:
     """Wait for `work`; a failure becomes a `LostRankError` that says what was being sent and who is gone."""
     try:
-        work.wait()
+        wait_within(work, communicator.timeout)
     except RuntimeError as error:
         raise_lost(communicator, what, error)
+
+
+def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
+    """Return how long a wait for a message of `group` may take.
+
+    None where CUDA's streams wait, not the host, and for a group written in Python that says none.
+    """
+    if torch.cuda.is_available() and backend_name(group) not in _ON_CPU:
+        return None
+    carrier: Any = group
+    with contextlib.suppress(RuntimeError):  # a group written in Python is its own backend
+        carrier = group._get_backend(torch.device("cpu"))
+    timeout: timedelta | None = getattr(getattr(carrier, "options", None), "_timeout", None)
+    return timeout
 
 
 def round_robin(count: int, timeout: timedelta | None = None) -> list[dist.ProcessGroup]:

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions
 
 from ddpexec.groups.lost import name_lost_ranks
-from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
+from ddpexec.groups.process_groups import Communicator, FinishedWork, Work, timeout_of
+from ddpexec.groups.within import wait_within
 from ddpexec.schedules.rings import RingNeighbours
 from ddpsim.operations import Operation
 
@@ -34,7 +35,7 @@ class CommunicationStream:
     """
 
     def __init__(self, groups: Sequence[dist.ProcessGroup], *, rings: bool) -> None:
-        self.group, self.groups = groups[0], groups
+        self.group, self.groups, self._timeout = groups[0], groups, timeout_of(groups[0])
         self._threads = [_Thread(groups[k : k + 2]) for k in range(0, len(groups), 2)] if rings else []
         self._handed = 0
 
@@ -52,7 +53,7 @@ class CommunicationStream:
             thread = self._threads[turn % len(self._threads)]
             return thread.launch(operation, tensor, after, time.monotonic() + delay_s)
         for work in after:
-            work.wait()
+            wait_within(work, self._timeout)
         return begin(self.groups[turn % len(self.groups)], operation, tensor)
 
     def close(self) -> None:
@@ -116,7 +117,7 @@ class _Thread:
     """Carries out what it is given, one after the other; after a failure nothing more."""
 
     def __init__(self, groups: Sequence[dist.ProcessGroup]) -> None:
-        self._group, self.ring = groups[0], RingNeighbours(groups)
+        self._group, self.ring, self._timeout = groups[0], RingNeighbours(groups), timeout_of(groups[0])
         self._jobs: queue.SimpleQueue[tuple[torch.futures.Future[Any], Callable[[], None]] | None] = queue.SimpleQueue()
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._work, name="ddpexec lane", daemon=True)
@@ -127,7 +128,7 @@ class _Thread:
 
         def carry_out() -> None:
             for before in after:
-                before.wait()
+                wait_within(before, self._timeout)
             if (left_s := not_before_s - time.monotonic()) > 0:
                 time.sleep(left_s)
             if operation is Operation.REDUCE_SCATTER:
@@ -135,7 +136,7 @@ class _Thread:
             elif operation is Operation.ALL_GATHER:
                 self.ring.all_gather(tensor)
             else:
-                begin(self._group, operation, tensor).wait()
+                wait_within(begin(self._group, operation, tensor), self._timeout)
 
         self._jobs.put((work, carry_out))
         return work

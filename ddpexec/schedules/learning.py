@@ -14,6 +14,8 @@ from statistics import median
 import torch
 
 from ddpexec.ddp.parameters import ModelParameters
+from ddpexec.groups.process_groups import timeout_of
+from ddpexec.groups.within import wait_within
 from ddpexec.schedules.lanes import CommunicationStream
 from ddpexec.timing.stopwatch import seconds_of
 from ddpsim.operations import Operation
@@ -102,7 +104,7 @@ def probe(lane: CommunicationStream, model: ModelParameters) -> tuple[float, flo
         tensor = torch.zeros(size // 4, device=device)
 
         def once(tensor: torch.Tensor = tensor) -> None:
-            lane.launch(Operation.ALLREDUCE, tensor, ()).wait()
+            wait_within(lane.launch(Operation.ALLREDUCE, tensor, ()), timeout_of(lane.group))
 
         taken.append(min(seconds_of(once, device) for _ in range(REPEATS)))
     rate = (PROBES[1] - PROBES[0]) / max(taken[1] - taken[0], 1e-9)

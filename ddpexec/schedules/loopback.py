@@ -8,12 +8,13 @@ from __future__ import annotations
 import threading
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from datetime import timedelta
 
 import torch.distributed as dist
 from torch import Tensor
 
-from ddpexec.groups.process_groups import Work
+from ddpexec.groups.process_groups import Work, timeout_of
 
 
 class LoopbackWork(Future[None]):
@@ -23,12 +24,15 @@ class LoopbackWork(Future[None]):
         super().__init__()
         self.tensor = tensor
 
-    def wait(self) -> bool:
+    def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until it has been copied.
 
         Raises:
             BaseException: what made the other end fail.
+            DistBackendError: it was not within `timeout`.
         """
+        if timeout is not None and not wait([self], timeout.total_seconds()).done:
+            raise dist.DistBackendError(f"timed out: a rank's message to itself took {timeout.total_seconds():g} s")
         self.result()
         return True
 
@@ -38,10 +42,13 @@ class LoopbackGroup:
 
     Args:
         group: of all ranks.
+
+    Attributes:
+        timeout: of the group's.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self._group, self._own = group, group.rank()
+        self._group, self._own, self.timeout = group, group.rank(), timeout_of(group)
         self._lock = threading.Lock()
         self._sends: defaultdict[int, deque[LoopbackWork]] = defaultdict(deque)
         self._receives: defaultdict[int, deque[LoopbackWork]] = defaultdict(deque)

@@ -13,6 +13,9 @@ from collections.abc import Sequence
 import torch.distributed as dist
 from torch import Tensor
 
+from ddpexec.groups.process_groups import timeout_of
+from ddpexec.groups.within import wait_within
+
 SEGMENT_BYTES = 1 << 20
 """Most bytes of one send, so that a rank passes on the beginning of a part while its end still comes; gloo's too."""
 PER_RANK = 2
@@ -42,7 +45,7 @@ class RingNeighbours:
 
     def __init__(self, groups: Sequence[dist.ProcessGroup]) -> None:
         self._groups = groups
-        self.rank, self.ranks = groups[0].rank(), groups[0].size()
+        self.rank, self.ranks, self._timeout = groups[0].rank(), groups[0].size(), timeout_of(groups[0])
         self._tag = 0
 
     def reduce_scatter(self, whole: Tensor) -> None:
@@ -74,13 +77,13 @@ class RingNeighbours:
         sends = [self._send(first[begin:end], tags[0, k]) for k, (begin, end) in enumerate(segments)]
         for step, part in enumerate(coming):
             for k, (begin, end) in enumerate(segments):
-                receives[step, k].wait()
+                wait_within(receives[step, k], self._timeout)
                 if came is not None:
                     part[begin:end].add_(came[step][begin:end])
                 if step + 1 < len(coming):
                     sends.append(self._send(part[begin:end], tags[step + 1, k]))
         for send in sends:
-            send.wait()
+            wait_within(send, self._timeout)
 
     def _send(self, tensor: Tensor, tag: int) -> dist.Work:
         group = self._groups[0 if self.ranks > 2 else self.rank]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from datetime import timedelta
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Work
+from ddpexec.groups.within import wait_within
 from ddpexec.schedules.loopback import PointToPoint
 from ddpexec.schedules.served import WHAT, Server, ServerStream, bounds_of
 from ddpexec.schedules.updates import MakeOptimizer
@@ -57,12 +59,12 @@ class Pull:
         self._group, self._servers, self._tag, self._parameter = group, servers, tag, parameter
         self._done = False
 
-    def wait(self) -> bool:
+    def wait(self, timeout: timedelta | None = None) -> bool:
         """Receive the rows of all servers."""
         if not self._done:
             with torch.no_grad():
                 for server in self._servers:
-                    indices, values = receive_rows(self._group, server, self._tag, self._parameter)
+                    indices, values = receive_rows(self._group, server, self._tag, self._parameter, timeout)
                     self._parameter[indices] = values
             self._done = True
         return True
@@ -88,7 +90,7 @@ class RowServer(Server):
 
     def _receive_rows(self, worker: int, place: int) -> Rows:
         with name_lost_ranks(self._communicator, WHAT):
-            return receive_rows(self._push, worker, place + 1, self._parts[place])
+            return receive_rows(self._push, worker, place + 1, self._parts[place], self._communicator.timeout)
 
 
 def send_rows(group: PointToPoint, to: int, tag: int, rows: Rows) -> list[Work]:
@@ -100,15 +102,15 @@ def send_rows(group: PointToPoint, to: int, tag: int, rows: Rows) -> list[Work]:
     return works
 
 
-def receive_rows(group: PointToPoint, source: int, tag: int, like: Tensor) -> Rows:
+def receive_rows(group: PointToPoint, source: int, tag: int, like: Tensor, timeout: timedelta | None) -> Rows:
     """Receive the rows that `send_rows` sends, of a parameter `like` this."""
     count = torch.zeros(1, dtype=torch.int64)
-    group.recv([count], source, tag).wait()
+    wait_within(group.recv([count], source, tag), timeout)
     indices = torch.empty(int(count), dtype=torch.int64)
     values = torch.empty(int(count), *like.shape[1:], dtype=like.dtype)
     if int(count):
         for part in (indices, values):
-            group.recv([part], source, tag).wait()
+            wait_within(group.recv([part], source, tag), timeout)
     return indices, values
 
 

@@ -13,15 +13,17 @@ import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from ddpexec.errors import ExecutionError
-from ddpexec.groups.process_groups import Communicator, Work, wait
-from ddpexec.groups.within import in_thread
+from ddpexec.groups.process_groups import Communicator, Work, timeout_of, wait
+from ddpexec.groups.within import in_thread, wait_within
 from ddpexec.schedules.loopback import PointToPoint
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.operations import Operation
@@ -44,6 +46,7 @@ class ServerStream:
 
     def __init__(self, group: PointToPoint, hosts: Sequence[int], messages: int) -> None:
         self.group, self.servers, self._messages = group, hosts, messages
+        self._timeout = timeout_of(group) if isinstance(group, dist.ProcessGroup) else group.timeout
         self.rate = 0.0
         self.launched = 0
         self.sent_bytes = 0
@@ -75,11 +78,11 @@ class ServerStream:
     def tell(self, flag: float) -> None:
         """Tell the servers whether another iteration comes; what was told before has arrived by then."""
         for _, works in self._control:
-            JoinedWorks(works).wait()
+            wait_within(JoinedWorks(works), self._timeout)
         told = torch.tensor([flag, self.rate], dtype=torch.float64)
         self._control = [(told, [self.group.send([told], server, CONTROL_TAG) for server in self.servers])]
         if flag == ENDS:
-            JoinedWorks(self._control[0][1]).wait()
+            wait_within(JoinedWorks(self._control[0][1]), self._timeout)
             self._control = []
 
 
@@ -89,10 +92,10 @@ class JoinedWorks:
     def __init__(self, works: Sequence[Work]) -> None:
         self._works = works
 
-    def wait(self) -> bool:
+    def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for all."""
         for work in self._works:
-            work.wait()
+            wait_within(work, timeout)
         return True
 
 

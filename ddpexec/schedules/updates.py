@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
+from ddpexec.groups.within import wait_within
 from ddpexec.schedules.memory import FlatGradients
 from ddpsim.schedules.schedule import Schedule
 
@@ -31,7 +32,7 @@ def clip_gradients(
     squares = torch.stack([gradient.norm() ** 2 for gradient in gradients]).sum()
     if schedule.sharding.optimizer > 1 and communicator.world_size > 1 and not communicator.noop:
         with name_lost_ranks(communicator, "the sum of gradients' norms"):
-            communicator.all_reduce(squares, 0).wait()
+            wait_within(communicator.all_reduce(squares, 0), communicator.timeout)
     norm = squares.sqrt()
     torch._foreach_mul_(list(gradients), (max_norm / (norm + 1e-6)).clamp(max=1.0))
     return norm

@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddpexec.ddp.compiling import disable_compile
+from ddpexec.groups.process_groups import timeout_of
+from ddpexec.groups.within import wait_within
 from ddpexec.timing.observe import Observer
 from ddpsim.operations import Operation
 from ddpsim.schedules.schedule import Schedule
@@ -121,7 +123,7 @@ class WatchedReplicas(dist.ProcessGroup):
 
         def call() -> None:
             works.append(self._inner.allreduce(tensors, options))
-            works[0].wait()
+            wait_within(works[0], timeout_of(self._inner))
 
         self._watch.around(Operation.ALLREDUCE, self._unit, tensors[0], call)
         return works[0]

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ddpexec.groups.notes import connection
+from ddpexec.groups.process_groups import timeout_of
 
 _KEY = "ddpexec/tuning/{}/{}"
 _GROUPS = [0]
@@ -33,7 +34,9 @@ class Words:
         ranks = dist.get_process_group_ranks(group)
         _GROUPS[0] += 1
         self._name = _GROUPS[0]
-        self._group: Any = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+        self._group: Any = dist.new_group(
+            ranks, timeout=timeout_of(group), backend="gloo", use_local_synchronization=True
+        )
         self._keeper: Any = None
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
 

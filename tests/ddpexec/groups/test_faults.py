@@ -6,14 +6,21 @@ import os
 import pickle
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ddpexec.ddp.comm_hooks import HookWork
+from ddpexec.ddp.flat import FlatBucket
 from ddpexec.ddp.wrapper import DistributedDataParallel
+from ddpexec.groups.mpi_work import MpiWork
 from ddpexec.groups.process_groups import Communicator
+from ddpexec.groups.within import wait_within
+from ddpexec.schedules.loopback import LoopbackWork
+from ddpexec.schedules.served import JoinedWorks
 from ddpexec.timing.clock import offset_to_rank_zero
 from ddpsim.errors import InputError
 from tests.ddpexec.groups import ranks
@@ -102,6 +109,51 @@ def test_a_failing_hook_is_no_lost_rank() -> None:
             ddp(torch.ones(1, 4)).sum().backward()
 
     ranks.run(2, failing)
+
+
+def in_callbacks(rank: int, how: str) -> str:
+    """Lose rank 1 while callbacks of a hook wait for more messages, as those of torch's PowerSGD: all gloo's threads."""
+    ddp = DistributedDataParallel(Fragile(None), bucket_cap_mb=1e-4)
+
+    def hook(state, bucket):  # type: ignore[no-untyped-def]
+        if rank == 1 and bucket.index() == 1:
+            leave(how)
+        flat = bucket.buffer()
+        first = dist.all_reduce(torch.zeros(1), async_op=True)
+        return first.get_future().then(lambda _: dist.all_reduce(flat, async_op=True).get_future().wait()[0])
+
+    ddp.register_comm_hook(None, hook)
+    try:
+        for _ in range(2):
+            ddp(torch.ones(1, 4)).sum().backward()
+    except InputError as error:
+        time.sleep(1)  # a callback that fails while Python ends aborts the process
+        return f"{type(error).__name__}: {error}"
+    return "finished"
+
+
+@pytest.mark.parametrize("how", ["dies", "raises"])
+def test_a_rank_lost_while_a_hook_s_callbacks_wait_leaves_none_waiting(how: str) -> None:
+    survivor, lost = ranks.outcomes(2, in_callbacks, how, group_timeout_s=3, timeout_s=40)
+    assert survivor.value is not None, survivor.error
+    assert survivor.value.startswith("LostRankError: rank 0: the communication hook's reduction of bucket ")
+    assert lost.exit_code == 9 or "of its own making" in (lost.error or "")
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        torch.futures.Future(),
+        HookWork(torch.futures.Future(), FlatBucket(0, [0], [nn.Parameter(torch.ones(1))], as_view=False, batched=False)),
+        LoopbackWork(torch.ones(1)),
+        JoinedWorks([LoopbackWork(torch.ones(1))]),
+        MpiWork("an allreduce", None),
+    ],
+    ids=lambda work: type(work).__name__,
+)  # fmt: skip
+def test_what_never_ends_is_waited_for_within_the_timeout(work: Any) -> None:
+    with pytest.raises(RuntimeError, match="timed out"):
+        wait_within(work, timedelta(seconds=0.05))
 
 
 @pytest.mark.needs("wait")

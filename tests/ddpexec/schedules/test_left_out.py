@@ -205,7 +205,9 @@ def test_a_layer_that_no_rank_uses_is_updated_by_the_zeros_that_zero_grad_leaves
     used: Use = lambda step, micro, place: uses[(step + micro) % len(uses)]  # noqa: E731
     ways: list[dict[str, Any]] = [{}, {"overlap": False}, {"learn": 2}, {"micros": 2, "accumulate": 2}]
     found = {
-        f"{scheme} {way}": far(rank, scheme, optimizer, used, steps=8, to_none=False, find_unused_parameters=True, **way)
+        f"{scheme} {way}": far(
+            rank, scheme, optimizer, used, steps=8, to_none=False, find_unused_parameters=True, **way
+        )
         for scheme in ("ddp", "naive", "flat", "priority", "dear")
         for way in ways
     }

@@ -272,6 +272,8 @@ def test_servers_without_clients_are_refused_on_every_rank(rank: int) -> None:
 class _Group:
     """Sends nothing, and remembers the works that it returned as long as somebody holds them."""
 
+    timeout = None
+
     def __init__(self) -> None:
         self.works: list[weakref.ref[FinishedWork]] = []
 
