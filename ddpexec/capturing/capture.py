@@ -19,7 +19,7 @@ runs last, over two more, and only to learn how long the device was *busy* and w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from torch import nn
 
 from ddpexec.capturing.compiles import Compiles
 from ddpexec.capturing.devices import tell_devices, time_copies
+from ddpexec.capturing.left_out import count_sent, describe_synchronised_norms
 from ddpexec.capturing.loading import find_loading
 from ddpexec.capturing.own_step import load_own_step
 from ddpexec.capturing.recorder import Recorder
@@ -39,7 +40,7 @@ from ddpexec.models import TrainingModel, build
 from ddpsim.errors import InputError, WorkloadError
 from ddpsim.workload import Workload
 from ddpsim.workload.files import save_workload
-from ddpsim.workload.profile import tokens_of
+from ddpsim.workload.profile import LEFT_OUT, tokens_of
 from ddpsim.workload.replayed import COMPILED
 
 PRECISIONS = ("fp32", "tf32", "bf16", "amp")
@@ -99,6 +100,7 @@ class Capture:
         self._name = name or type(module).__name__.lower()
         self._recorder = Recorder(module)
         self._compiles = Compiles(module)
+        self._sent, self._sends = count_sent(), 0
 
     @property
     def done(self) -> bool:
@@ -109,6 +111,7 @@ class Capture:
         """Mark the end of an iteration; does nothing once enough is recorded."""
         if self.done:
             return
+        self._sends, self._sent = count_sent() - self._sent, count_sent()
         settings = self._settings
         seconds = self._recorder.end_iteration()
         done, total = self._recorder.iterations, settings.warm_up + settings.iterations
@@ -153,12 +156,21 @@ class Capture:
                 "warm_up": self._settings.warm_up,
                 "forward_use": use_how,
                 **({COMPILED: True} if self._compiles.seen else {}),
+                **({LEFT_OUT: told} if (told := list(self._left_out())) else {}),
             },
         )
         if len(devices) == 1:
             return found
         copied = self._recorder.copies.copied
         return tell_devices(found, devices, copied, time_copies(copied))
+
+    def _left_out(self) -> Iterator[str]:
+        yield from describe_synchronised_norms(self._module)
+        if self._sends > 0:
+            yield (
+                f"the step itself makes {self._sends} collective{'s' if self._sends > 1 else ''}: what they took among the ranks of this capture is in "
+                "its times, and on other ranks they are left out"
+            )
 
     def __enter__(self) -> Capture:
         self._recorder.install()

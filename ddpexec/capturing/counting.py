@@ -17,6 +17,13 @@ from ddpexec.capturing.compiles import compiler_of, find_calling_compiler, is_co
 from ddpexec.capturing.edges import Edges
 from ddpexec.capturing.fixed import FixedBytes
 from ddpexec.capturing.intermediates import Intermediates
+from ddpexec.capturing.left_out import (
+    describe_calls,
+    describe_synchronised_norms,
+    is_collective,
+    pretended_group,
+    size_of,
+)
 from ddpexec.capturing.live import LiveBytes, fp32_bytes, own_bytes, storage_key
 from ddpexec.capturing.operators import keeps_fp32, operator_of, tensors_in
 from ddpexec.capturing.phases import Phases, batch_size_of, precision_of
@@ -43,6 +50,8 @@ class StepCounts:
         optimizers: as `optimizer_name` calls them.
         synchronises: phases after which the host read a value of the device's.
         compiled: whether torch.compile compiles it, and `compiler` by what; see `ModelShape`.
+        sent: bytes of the collectives that the step calls itself, by name.
+        channels_last: whether a convolution takes images or weights whose channels come last.
     """
 
     forward: list[Operator] = field(default_factory=list)
@@ -55,6 +64,8 @@ class StepCounts:
     synchronises: set[str] = field(default_factory=set)
     compiled: bool = False
     compiler: str | None = None
+    sent: dict[str, list[int]] = field(default_factory=dict)
+    channels_last: bool = False
 
     @property
     def optimizer_kind(self) -> str | None:
@@ -108,6 +119,7 @@ class StepCounter(TorchDispatchMode):
             stack.enter_context(self)
             if not self._real:
                 stack.enter_context(FusedAttention(self._count, self._element_bytes))
+                stack.enter_context(pretended_group())
             yield self
             phases.end_step()
         if not any(operator.gradients for operator in self.counted.backward):
@@ -131,7 +143,17 @@ class StepCounter(TorchDispatchMode):
             synchronises=tuple(point for point in _WHERE.values() if point in counted.synchronises),
             compiled=counted.compiled,
             compiler=counted.compiler,
+            left_out=tuple(self._left_out()),
         )
+
+    def _left_out(self) -> Iterator[str]:
+        yield from describe_synchronised_norms(self._module)
+        yield from describe_calls(self.counted.sent)
+        if self.counted.channels_last:
+            yield (
+                "convolutions take images with their channels last, and are priced as with channels first: the layout "
+                "is not priced, though on matrix units it saves turning tensors round"
+            )
 
     def _backward(self) -> Iterator[Operator]:
         """Yield the operators of backward with what of their traffic stays with another batch."""
@@ -174,6 +196,11 @@ class StepCounter(TorchDispatchMode):
         if func.namespace == "prim":  # a tensor's device, asked for by everything
             return func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
+        if is_collective(func.namespace, name):
+            self.counted.sent.setdefault(name.strip("_"), []).append(size_of(tensors_in([args, kwargs])))
+            return func(*args, **kwargs)
+        if name == "convolution":
+            self.counted.channels_last |= any(map(_has_channels_last, args[:2]))
         if name == _READS_VALUE and self._phase in _WHERE:
             self.counted.synchronises.add(_WHERE[self._phase])
             if not self._real and self._phase != "forward":
@@ -259,6 +286,11 @@ def optimizer_name(optimizer: torch.optim.Optimizer) -> str:
         return f"{name}-fused"
     loop = name in ("sgd", "momentum") or options.get("foreach") is False
     return name if loop or "foreach" not in options else f"{name}-foreach"
+
+
+def _has_channels_last(tensor: Tensor) -> bool:
+    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+    return layout is not None and tensor.is_contiguous(memory_format=layout) and not tensor.is_contiguous()
 
 
 def _make_one(tensor: Tensor) -> bool | int | float | complex:

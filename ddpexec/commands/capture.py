@@ -92,7 +92,7 @@ def capture(
     if workload is None:
         return
     other = OtherWork.read(workload.provenance)
-    note_all([] if other is None else other.notes())
+    note_all([*([] if other is None else other.notes()), *workload.left_out])
     deliver(arguments.output, json_text(workload_document(workload)))
     medians = {
         f"{name}_s": float(sorted(times)[len(times) // 2])

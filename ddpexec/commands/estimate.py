@@ -177,6 +177,8 @@ def estimate(
     if isinstance(shares := workload.provenance.get(TERM_SHARES), Mapping):
         told = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
         _note(f"device time: {told}; waves and minimum are within the others, --without TERM leaves one out")
+    for line in workload.left_out:
+        _note(line)
     _warn(workload)
     _deliver(add_jitter(workload, job.jitter), arguments.output)
 

@@ -57,6 +57,7 @@ def pace_notes(
     *,
     other_devices: Sequence[str],
     assumed: Mapping[str, float],
+    sharded: bool,
 ) -> Iterator[str]:
     """Yield each note on workload and machine, a sentence without a full stop; the arguments are a prediction's."""
     machine = placement.topology
@@ -73,6 +74,13 @@ def pace_notes(
             f"the step that was measured on {other} says nothing of {workload.device_label}: {workload.name} is "
             "estimated as if none had been; measure one there too, or take over its pace with `python -m ddpexec "
             "estimate --pace-of`"
+        )
+    yield from workload.left_out
+    clips = options.clip_gradients or (workload.optimizer_kind or "").endswith("+clip")
+    if clips and placement.world_size > 1 and (sharded or options.model_parallel):
+        yield (
+            "gradients of which each rank has a part are clipped by their common norm: the allreduce of it before the "
+            "update is left out"
         )
     if was_compiled(workload) and not options.compiled:
         yield (

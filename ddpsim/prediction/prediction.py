@@ -266,10 +266,16 @@ class Prediction:
             self.memory,
             other_devices=self.other_devices,
             assumed=self.assumed,
+            sharded=self._shards_gradients,
         )
         cuts = self.graph_cuts
         taken_over = calibration_notes(self.calibration, self.placement.topology.name)
         return (*self.codec_notes, *noted, *taken_over, *(() if cuts is None else [cuts.text(self.iteration_s)]))
+
+    @property
+    def _shards_gradients(self) -> bool:
+        schedule = self.run.schedule()
+        return schedule is not None and max(schedule.sharding.gradients, schedule.sharding.optimizer) > 1
 
     @property
     def graph_cuts(self) -> GraphCuts | None:

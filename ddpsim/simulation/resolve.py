@@ -190,9 +190,7 @@ def resolve(
     extent = SimulatedIterations.of(options, iterations, warm_up, schedule, whole=whole, repeats=repeats)
     check_extent(extent.end, len(kinds[0].workload.parameters), len(kinds))
     drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
-    costs_of = partial(
-        Costs.of, backend, calibration, terms=given.get("terms", True), scale_host=options.scale_host
-    )
+    costs_of = partial(Costs.of, backend, calibration, terms=given.get("terms", True), scale_host=options.scale_host)
     settings = list(_settings_of(drawn, ranks, options, costs_of, extent.total, planned))
     if (factor := given.get("input", 1.0)) != 1:
         settings = [each.with_input(factor) for each in settings]

@@ -30,7 +30,7 @@ from ddpsim.workload.gpus import AchievedGpu, check_peak
 from ddpsim.workload.layer_messages import ExpertParallel, LayerMessage, TensorParallel, in_backward, in_forward
 from ddpsim.workload.operators import Activations, Operator, PhasesUnderAutocast, StepOperators
 from ddpsim.workload.optimizers import ADDITION, OPTIMIZERS, Optimizer, optimizer_of_kind
-from ddpsim.workload.profile import Buffer, ForwardUse, Phase, Workload
+from ddpsim.workload.profile import LEFT_OUT, Buffer, ForwardUse, Phase, Workload
 from ddpsim.workload.replayed import COMPILED, was_compiled
 from ddpsim.workload.roofline import OPTIMIZER_TERM, arithmetic_share, floors_s, roofline_s, shares_of_terms
 from ddpsim.workload.tensor_parallel import RankStep, on_ranks
@@ -62,6 +62,7 @@ class ModelShape:
         compiler: of `fusing.COMPILERS`, by which a compiled step is priced; None is operator by operator.
         amp: the operators that autocast dispatches; None where it was not counted.
         autocast_dtype: that the step's autocast casts to, as `Workload` has it.
+        left_out: what of the step is not priced, a sentence each.
     """
 
     name: str
@@ -80,6 +81,7 @@ class ModelShape:
     compiler: str | None = None
     amp: PhasesUnderAutocast | None = None
     autocast_dtype: str | None = None
+    left_out: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, workload: Workload, operators: StepOperators) -> ModelShape:
@@ -103,6 +105,7 @@ class ModelShape:
             None if compiled is None else compiled.compiler,
             operators.amp,
             workload.autocast_dtype,
+            workload.left_out,
         )
 
     def operators(self, parameters: Sequence[Parameter]) -> StepOperators:
@@ -203,7 +206,10 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
     workload = _workload(shape, gpu, precision, parameters, timeline, targets)
     provenance = _provenance(shape, gpu, precision, targets, pace, optimizer)
     if shape.compiler is not None:
-        provenance = {**provenance, COMPILED_AS: _compare_compiled(counted, eager_gpu, precision, timeline, pace, used, without).document()}
+        provenance = {
+            **provenance,
+            COMPILED_AS: _compare_compiled(counted, eager_gpu, precision, timeline, pace, used, without).document(),
+        }
     if gpu.achieved.eager:
         provenance[TERM_SHARES] = shares_of_terms(phases, gpu, precision, works, without)
     if without:
@@ -369,6 +375,7 @@ def _provenance(
         "flops": sum(operator.flops for operator in (*shape.forward, *shape.backward)),
         **({} if shape.counted is None else {"counted": shape.counted}),
         **({COMPILED: True} if shape.compiled else {}),
+        **({LEFT_OUT: list(shape.left_out)} if shape.left_out else {}),
         **({"pace": pace.document()} if optimizer is not None or pace.host != 1 else {}),
         **({} if optimizer is None else {"optimizer": optimizer.name}),
         **({} if gpu.shipped else {"gpu_figures": gpu.figures()}),

@@ -113,6 +113,9 @@ Seconds = NDArray[np.float64]
 
 _TOKENS = re.compile(r"sequence of (\d{1,9}) tokens")
 
+LEFT_OUT = "left_out"
+"""Key of a workload's provenance: sentences on what of its step is in none of its times."""
+
 SYNCHRONISATION_POINTS = ("after_forward", "after_backward", "after_optimizer")
 
 
@@ -315,6 +318,12 @@ class Workload:
     def tokens_per_sample(self) -> int | None:
         """Tokens of a sample: the file's, or those of `sequence of 128 tokens` that an estimate says a sample is."""
         return self.sequence_length or tokens_of(str(self.provenance.get("sample")))
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What of the step is in none of its times, a sentence each."""
+        told = self.provenance.get(LEFT_OUT)
+        return tuple(map(str, told)) if isinstance(told, list) else ()
 
     @property
     def gradient_bytes(self) -> int:

@@ -17,7 +17,16 @@ from functools import cache
 
 from ddpsim.bucketing import Parameter
 from ddpsim.gpus.table import GpuSpec
-from ddpsim.workload.gpus import EAGER, FUSED, AchievedGpu, AchievedPeaks, PeakShares, fitted_peaks, gpu_named, make_peaks
+from ddpsim.workload.gpus import (
+    EAGER,
+    FUSED,
+    AchievedGpu,
+    AchievedPeaks,
+    PeakShares,
+    fitted_peaks,
+    gpu_named,
+    make_peaks,
+)
 from ddpsim.workload.operators import Operator
 from ddpsim.workload.optimizers import Optimizer, optimizer_of_kind
 from ddpsim.workload.roofline import operator_s
