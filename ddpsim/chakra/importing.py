@@ -10,17 +10,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
 
-from ddpsim.bucketing import Parameter
 from ddpsim.chakra.schema import Attribute, CollectiveType, NodeType, Tensors, TraceNode, decode
 from ddpsim.chakra.steps import BACKWARD, FORWARD, MODULE_BUFFERS, OPTIMIZER, PARAMETERS
 from ddpsim.chakra.unannotated import annotate_nodes
-from ddpsim.errors import TraceError
+from ddpsim.errors import TraceError, shorten
 from ddpsim.files import display_name, read_bytes
-from ddpsim.workload import Buffer, Phase, Workload
+from ddpsim.strict import list_mappings
+from ddpsim.workload import Workload
+from ddpsim.workload.files import nullable, workload_from
 from ddpsim.workload.profile import ForwardUse, Seconds, median_use
 
 _REMEDY = "give a Chakra execution trace of one rank, NAME.RANK.et"
@@ -74,7 +76,14 @@ def import_trace(path: Path) -> ImportedTrace:
         TraceError: a file that is none, or has no gradients; the node is named.
     """
     place = display_name(path)
-    header, nodes = decode(read_bytes(path, TraceError, _REMEDY), place)
+    data = read_bytes(path, TraceError, _REMEDY)
+    try:
+        header, nodes = decode(data, place)
+    except TraceError:
+        if data.lstrip()[:1] == b"{":
+            what = "JSON: of Chakra's traces only their protobuf is read"
+            raise TraceError(what, place=place, remedy=f"{_REMEDY}, made by chakra_converter") from None
+        raise
     notes: tuple[str, ...] = ()
     seen = tuple(_collectives(nodes, place))
     if not any("phase" in node.attributes for node in nodes):
@@ -103,58 +112,66 @@ def _group_sizes(nodes: Sequence[TraceNode], place: str) -> dict[str, int]:
     for node in nodes:
         if node.type != NodeType.METADATA or "process_group" not in node.name or len(node.inputs.values) < 4:
             continue
-        listed = _json(node.inputs.values[2:-2], node, place)
-        if isinstance(listed, list) and all(isinstance(each, dict) for each in listed):
-            return {str(each.get("pg_name")): len(each.get("ranks", ())) for each in listed}
+        listed = _json(node.inputs.values[2:-2], _place(node, place))
+        return {
+            str(each.get("pg_name")): len(ranks)
+            for each in list_mappings(listed)
+            if isinstance(ranks := each.get("ranks", []), list)
+        }
     return {}
 
 
 def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place: str) -> Workload:
-    parameters = [Parameter(*each) for each in _tensors_of(nodes, PARAMETERS, place)]
+    parameters = _tensors_of(nodes, PARAMETERS, place)
     if not parameters:
         remedy = "give a trace of training, whose gradients are reduced"
         raise TraceError("has no gradients", place=place, remedy=remedy)
     device = str(header.get("device", _UNKNOWN))
     one_clock = device == "cpu" or device.startswith(_TIMED)
     steps = [
-        _Step.of(mine, parameters, place, one_clock=one_clock)
+        _Step.of(mine, [str(each["name"]) for each in parameters], place, one_clock=one_clock)
         for _, mine in sorted(_group_by_iteration(nodes, place).items())
     ]
     _fill_in_optimizer(steps)
     if all(each.matches(steps[0]) for each in steps):
         steps = steps[:1]
 
-    def phase(name: str) -> Phase:
-        host, device_s = (np.array([each.seconds[name][clock] for each in steps]) for clock in (0, 1))
-        return Phase(host, device_s)
+    def listed(name: str) -> dict[str, list[float]]:
+        return {f"{clock}_s": [each.seconds[name][n] for each in steps] for n, clock in enumerate(("host", "device"))}
 
     uses = [each.use for each in steps if each.use is not None]
-    threads = header.get("threads")
-    length, optimizer, cast = (header.get(key) for key in ("sequence_length", "optimizer", "autocast_dtype"))
-    return Workload(
-        name=str(header.get("workload", place)),
-        device=device.removeprefix(_TIMED),
-        precision=str(header.get("precision", "fp32")),
-        batch_size=int(header.get("batch_size", 1)),
-        threads=int(threads) if threads is not None else (1 if device == "cpu" else None),
-        estimated=bool(header.get("estimated", False)),
-        parameters=tuple(parameters),
-        buffers=tuple(Buffer(*each) for each in _tensors_of(nodes, MODULE_BUFFERS, place)),
-        forward=phase(FORWARD),
-        backward=phase(BACKWARD),
-        optimizer=phase(OPTIMIZER),
-        gradient_hook_s=np.stack([each.hooks for each in steps]),
-        gradient_ready_s=np.stack([each.ready for each in steps]),
-        synchronises=tuple(json.loads(str(header.get("synchronises", "[]")))),
-        provenance={"source": f"Chakra execution trace {place}"},
-        arithmetic_share=float(header.get("arithmetic_share", 1.0)),
-        ranks=int(header.get("ranks", 1)),
-        timed=device.startswith(_TIMED),
-        forward_use_s=median_use(uses) if uses else None,
-        optimizer_kind=None if optimizer is None else str(optimizer),
-        autocast_dtype=None if cast is None else str(cast),
-        sequence_length=None if length is None else int(length),
-    )
+    use = median_use(uses) if uses else None
+    synchronises = header.get("synchronises", "[]")
+    document = {
+        "schema": "ddpsim.workload/1",
+        "name": header.get("workload", place),
+        "device": device,
+        "precision": "fp32",
+        "batch_size": 1,
+        "threads": 1 if device == "cpu" else None,
+        "estimated": False,
+        **{key: header[key] for key in _COPIED if key in header},
+        **({} if "optimizer" not in header else {"optimizer_kind": header["optimizer"]}),
+        "parameters": [{**each, "device": "cpu"} for each in parameters],
+        "buffers": _tensors_of(nodes, MODULE_BUFFERS, place),
+        **{phase: listed(phase) for phase in (FORWARD, BACKWARD, OPTIMIZER)},
+        "gradient_hook_s": nullable(np.stack([each.hooks for each in steps])),
+        "gradient_ready_s": nullable(np.stack([each.ready for each in steps])),
+        "forward_use_s": None if use is None else {"host": _listed(use.host_s), "device": _listed(use.device_s)},
+        "synchronises": _json(str(synchronises), f"{place}: synchronises"),
+        "provenance": {"source": f"Chakra execution trace {place}"},
+    }
+    return workload_from(document, place)
+
+
+def _listed(times: Seconds) -> list[float | None]:
+    return nullable(times[None])[0]
+
+
+_COPIED = (
+    "precision", "batch_size", "threads", "estimated", "arithmetic_share", "ranks", "autocast_dtype", "sequence_length",
+)  # fmt: skip
+"""Attributes of the header that are a workload file's keys as they are."""
 
 
 def _group_by_iteration(nodes: Sequence[TraceNode], place: str) -> dict[int, list[TraceNode]]:
@@ -190,8 +207,8 @@ class _Step:
     use: ForwardUse | None
 
     @classmethod
-    def of(cls, nodes: Sequence[TraceNode], parameters: Sequence[Parameter], place: str, *, one_clock: bool) -> _Step:
-        index = {parameter.name: number for number, parameter in enumerate(parameters)}
+    def of(cls, nodes: Sequence[TraceNode], names: Sequence[str], place: str, *, one_clock: bool) -> _Step:
+        index = {name: number for number, name in enumerate(names)}
         seconds = {
             phase: _phase_s([node for node in nodes if node.attributes["phase"] == phase], one_clock=one_clock)
             for phase in (FORWARD, BACKWARD, OPTIMIZER)
@@ -226,8 +243,8 @@ def _gradients(
         if outputs:
             order.append(number)
         if "lag_us" in node.attributes:
-            lag[number] = float(node.attributes["lag_us"]) / 1e6
-        elif one_clock or not node.attributes["is_cpu_op"]:
+            lag[number] = _parse_number(node, "lag_us", place) / 1e6
+        elif one_clock or not node.attributes.get("is_cpu_op"):
             work[number] += _s(node)
         else:
             host[number] += _s(node)
@@ -254,7 +271,7 @@ def _forward_use(
     for node in nodes:
         if node.attributes["phase"] != FORWARD:
             continue
-        clock = 0 if node.attributes["is_cpu_op"] or one_clock else 1
+        clock = 0 if node.attributes.get("is_cpu_op") or one_clock else 1
         for name in _names(node.inputs, node, place):
             if name in index:
                 found[clock, index[name]] = passed_s[clock]
@@ -273,8 +290,8 @@ def _forward_use(
 def _phase_s(nodes: Sequence[TraceNode], *, one_clock: bool) -> tuple[float, float]:
     """Return what host and device work in a phase; that the device idles for a launch is no work."""
     works = [node for node in nodes if "lag_us" not in node.attributes]
-    host_s = sum(_s(node) for node in works if node.attributes["is_cpu_op"])
-    device_s = sum(_s(node) for node in works if not node.attributes["is_cpu_op"])
+    host_s = sum(_s(node) for node in works if node.attributes.get("is_cpu_op"))
+    device_s = sum(_s(node) for node in works if not node.attributes.get("is_cpu_op"))
     return (host_s + device_s, host_s + device_s) if one_clock else (host_s, device_s)
 
 
@@ -282,34 +299,47 @@ def _s(node: TraceNode) -> float:
     return node.duration_us / 1e6
 
 
-def _tensors_of(nodes: Sequence[TraceNode], name: str, place: str) -> list[tuple[str, tuple[int, ...], str]]:
-    """Return name, shape and type of the tensors that a metadata node lists."""
+def _tensors_of(nodes: Sequence[TraceNode], name: str, place: str) -> list[dict[str, object]]:
+    """Return name, shape and type of the tensors that a metadata node lists, as a workload's file has them."""
     for node in nodes:
         if node.type == NodeType.METADATA and node.name == name:
-            columns = [_json(text, node, place) for text in astuple(node.outputs)]
+            columns = [_json(text, _place(node, place)) for text in astuple(node.outputs)]
             names, shapes, types = (each if isinstance(each, list) else [] for each in columns)
             if not len(names) == len(shapes) == len(types):
                 what = f"{len(names)} names, {len(shapes)} shapes and {len(types)} types"
-                raise TraceError(what, place=f"{place}: node {node.id}", remedy=_REMEDY)
-            return [(str(n), tuple(map(int, s)), str(t)) for n, s, t in zip(names, shapes, types, strict=True)]
+                raise TraceError(what, place=_place(node, place), remedy=_REMEDY)
+            rows = zip(names, shapes, types, strict=True)
+            return [{"name": each, "shape": shape, "dtype": dtype} for each, shape, dtype in rows]
     return []
 
 
 def _names(tensors: Tensors, node: TraceNode, place: str) -> list[str]:
-    found = _json(tensors.values, node, place) if tensors.values else []
+    found = _json(tensors.values, _place(node, place)) if tensors.values else []
     return [str(each) for each in found] if isinstance(found, list) else []
 
 
-def _json(text: str, node: TraceNode, place: str) -> object:
+def _place(node: TraceNode, place: str) -> str:
+    return f"{place}: node {node.id}"
+
+
+def _json(text: str, place: str) -> object:
     try:
         return json.loads(text)
-    except ValueError as error:
-        raise TraceError(f"is no JSON: {error}", place=f"{place}: node {node.id}", remedy=_REMEDY) from error
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"is no JSON: {error}", place=place, remedy=_REMEDY) from error
 
 
 def _parse_whole(node: TraceNode, name: str, place: str) -> int:
     value = node.attributes.get(name)
     if not isinstance(value, int):
-        what = f"has no whole number `{name}`" if value is None else f"`{name}` is {value!r}"
-        raise TraceError(what, place=f"{place}: node {node.id}", remedy=_REMEDY)
+        what = f"has no whole number `{name}`" if value is None else f"`{name}` is {shorten(repr(value), 60)}"
+        raise TraceError(what, place=_place(node, place), remedy=_REMEDY)
     return value
+
+
+def _parse_number(node: TraceNode, name: str, place: str) -> float:
+    value = node.attributes.get(name)
+    if not isinstance(value, int | float) or not isfinite(value):
+        what = f"`{name}` is {shorten(repr(value), 60)}, not a number"
+        raise TraceError(what, place=_place(node, place), remedy=_REMEDY)
+    return float(value)

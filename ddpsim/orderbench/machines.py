@@ -9,6 +9,7 @@ from ddpsim.collectives.calibration import Calibration
 from ddpsim.collectives.execute import make_transport
 from ddpsim.jobs.simulated import Options
 from ddpsim.operations import Operation
+from ddpsim.options.option import positive
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.topology.placement import place
 from ddpsim.workload.order_trace import OrderTrace
@@ -30,6 +31,10 @@ class BenchMachine:
     topology: Cluster
     wire_over_backward: float | None = None
     calibration: Calibration | None = None
+
+    def __post_init__(self) -> None:
+        if self.wire_over_backward is not None:
+            positive("wire_over_backward", self.wire_over_backward)
 
     @property
     def name(self) -> str:

@@ -154,8 +154,8 @@ def workload_document(workload: Workload) -> dict[str, object]:
             }
             for phase in _PHASES
         },
-        "gradient_hook_s": _nullable(workload.gradient_hook_s),
-        "gradient_ready_s": _nullable(workload.gradient_ready_s),
+        "gradient_hook_s": nullable(workload.gradient_hook_s),
+        "gradient_ready_s": nullable(workload.gradient_ready_s),
         "synchronises": list(workload.synchronises),
         "arithmetic_share": workload.arithmetic_share,
         **({} if workload.ranks == 1 else {"ranks": workload.ranks}),
@@ -170,7 +170,7 @@ def _optional_fields(workload: Workload) -> dict[str, object]:
 
     known: dict[str, object] = {}
     if (use := workload.forward_use_s) is not None:
-        host, device = _nullable(np.array([use.host_s, use.device_s]))
+        host, device = nullable(np.array([use.host_s, use.device_s]))
         known["forward_use_s"] = {"host": host, "device": device}
     known |= {key: told for key in _OPTIONAL if (told := getattr(workload, key)) is not None}
     if workload.input_stage is not None:
@@ -232,5 +232,6 @@ def _workload(read: WorkloadFile) -> Workload:
     )
 
 
-def _nullable(times: Seconds) -> list[list[float | None]]:
+def nullable(times: Seconds) -> list[list[float | None]]:
+    """Return a table of times as JSON, with null for NaN."""
     return [[None if value != value else value for value in row] for row in times.tolist()]
