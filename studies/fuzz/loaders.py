@@ -18,12 +18,16 @@ import yaml
 
 from ddpexec.campaign.record import unpack
 from ddpexec.campaign.spec import parse_campaign
+from ddpsim.chakra import import_trace as import_chakra
+from ddpsim.chakra.schema import Tensors, TraceNode, encode
 from ddpsim.collectives.calibration_file import load_calibration
 from ddpsim.errors import InputError
 from ddpsim.explaining.explain import explain
 from ddpsim.explaining.recorder import read_recorder
+from ddpsim.explaining.tuned import read_tuning
 from ddpsim.files import compress, read_json, read_text
 from ddpsim.gpus.table import read_gpu
+from ddpsim.jobs.beside_file import job_beside
 from ddpsim.measured import read_table
 from ddpsim.order.agreement import order_report
 from ddpsim.order.arrivals import arrivals_of
@@ -42,6 +46,7 @@ from ddpsim.workload.files import load_workload, workload_document
 from ddpsim.workload.gpus import AchievedGpu
 from ddpsim.workload.kineto.ddp import read_ddp
 from ddpsim.workload.kineto.workload import import_trace
+from ddpsim.workload.order_trace import load_order_trace
 from studies.fuzz import seeds, trees
 from studies.fuzz.mutations import json_bytes, mutated_bytes, mutated_document
 
@@ -104,6 +109,11 @@ def targets() -> dict[str, Target]:
             "kineto.shapes", "t.json.gz", lambda path: import_trace(path, workload), seeds.kineto_without_shapes()
         ),
         _documents("kineto.ddp", "t.json", read_ddp, *seeds.kineto()[:2]),
+        _documents("kineto.other", "t.json", import_trace, *seeds.execution_traces()),
+        Target("chakra", "t.0.et", import_chakra, [pickle.dumps(each) for each in seeds.chakra()], _chakra_bytes),
+        _documents("orders", "o.json", load_order_trace, seeds.order_trace()),
+        _documents("tuning", "tuning.json", lambda path: read_tuning(path).document(), seeds.tuning()),
+        _yaml("beside", "b.yaml", lambda path: job_beside(str(path), "beside"), seeds.BESIDE),
         _documents("plan", "plan.json", plan, seeds.plan()),
         _documents("calibration", "c.json", lambda path: load_calibration(path).document(), seeds.calibration()),
         _documents("prediction", "p.json", load_prediction, seeds.prediction()),
@@ -143,6 +153,53 @@ def _texts(name: str, file: str, load: Load, *texts: str) -> Target:
 
 def _yaml(name: str, file: str, load: Load, *texts: str) -> Target:
     return Target(name, file, load, [pickle.dumps(yaml.safe_load(text)) for text in texts], _yaml_bytes)
+
+
+def _chakra_bytes(document: object, random: Random) -> bytes:
+    """Return a list of a header and nodes as a Chakra execution trace, of what is left of it that protobuf takes."""
+    header, *nodes = document if isinstance(document, list) and document else [{}]
+    return encode(_attributes(header), [_node(each, random) for each in nodes if isinstance(each, dict)])
+
+
+def _attributes(found: object) -> dict[str, Any]:
+    kept = found.items() if isinstance(found, dict) else ()
+    return {
+        _utf8(name): _utf8(value) if isinstance(value, str) else value
+        for name, value in kept
+        if isinstance(value, str | bool | float) or (isinstance(value, int) and -(1 << 63) <= value < 1 << 63)
+    }
+
+
+def _node(found: dict[str, Any], random: Random) -> TraceNode:
+    def number(name: str, most: int = 1 << 64) -> int:
+        value = found.get(name)
+        return value if isinstance(value, int) and 0 <= value < most else random.randrange(9)
+
+    def numbers(name: str) -> tuple[int, ...]:
+        value = found.get(name)
+        each = value if isinstance(value, list | tuple) else ()
+        return tuple(number for number in each if isinstance(number, int) and 0 <= number < 1 << 64)
+
+    def tensors(name: str) -> Tensors:
+        value = found.get(name)
+        texts = [value.get(key, "") if isinstance(value, dict) else "" for key in ("values", "shapes", "types")]
+        mutated = [_utf8(each if isinstance(each, str) else json_bytes(each, random).decode()) for each in texts]
+        return Tensors(*(_changed(each, random) for each in mutated))
+
+    return TraceNode(
+        number("id"), _utf8(str(found.get("name"))), number("type", 1 << 31), numbers("control"), numbers("data"),
+        number("start_us"), number("duration_us"), _attributes(found.get("attributes")), tensors("inputs"),
+        tensors("outputs"),
+    )  # fmt: skip
+
+
+def _changed(text: str, random: Random) -> str:
+    """Return a text of a node, one of twenty changed: the JSON in it is read too."""
+    return mutated_bytes(text.encode(), random).decode("utf-8", "replace") if random.random() < 0.05 else text
+
+
+def _utf8(text: object) -> str:
+    return str(text).encode("utf-8", "replace").decode()
 
 
 def _xml(name: str, file: str, load: Load, *texts: str) -> Target:

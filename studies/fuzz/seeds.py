@@ -9,6 +9,7 @@ import tempfile
 import zlib
 from collections.abc import Mapping
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -17,9 +18,11 @@ from typing import Any
 import numpy as np
 
 from ddpsim.bucketing import BucketCaps, Parameter, rebuilt_plan
+from ddpsim.chakra.schema import TraceNode, decode
 from ddpsim.cli.app import run
 from ddpsim.workload import Workload
 from ddpsim.workload.files import save_workload, workload_document
+from ddpsim.workload.order_trace import OrderTrace, order_trace_document
 from ddpsim.workload.profile import Buffer, Phase
 from tests.ddpsim.topology.showtopo_text import showtopo
 from tests.ddpsim.workload.kineto_traces import Job
@@ -245,7 +248,60 @@ def kineto() -> list[dict[str, Any]]:
     )
     documents = [job.document(steps) for job, steps in zip(jobs, (2, 1, 2), strict=True)]
     host_only = [event for event in documents[2]["traceEvents"] if event["cat"] in ("cpu_op", "user_annotation")]
-    return [*documents, {"traceEvents": host_only}]
+    accumulated = Job([80.0], ddp=True, recorded=True, rounds=2).document(2)
+    return [*documents, {"traceEvents": host_only}, accumulated, old_kineto()]
+
+
+def old_kineto() -> dict[str, Any]:
+    """Return a Kineto trace as torch 1.8 to 1.11 wrote it, its moments from a base of its own."""
+    document: dict[str, Any] = Job([80.0, 60.0], recorded=True).document(2)
+    names = {"kernel": "Kernel", "cuda_runtime": "Runtime"}
+    for event in document["traceEvents"]:
+        event["cat"] = names.get(event["cat"], "Operator")
+    process = {"ph": "M", "name": "process_labels", "pid": 1, "args": {"labels": "rank 1"}}
+    return {"baseTimeNanoseconds": 1790857026000000000, "traceEvents": [process, *document["traceEvents"]]}
+
+
+def execution_traces() -> list[dict[str, Any]]:
+    """Return what is no Kineto trace, but is recognised: PyTorch's execution trace, and Chakra's JSON."""
+    node = {"id": 2, "name": "aten::mm", "ctrl_deps": 1, "inputs": {"values": [], "shapes": [[2, 2]], "types": []}}
+    torchs = {"schema": "1.1.1-chakra.0.0.4", "pid": 1, "time": "2026-11-28", "start_ts": 1, "nodes": [node]}
+    return [torchs, {"version": "0.0.4", "attr": []}]
+
+
+def chakra() -> list[list[Any]]:
+    """Return Chakra execution traces as lists of a header and nodes: one that was predicted, and one of another tool."""
+    with tempfile.TemporaryDirectory() as name:
+        save_workload(workload(), Path(name) / "w.json")
+        with redirect_stdout(StringIO()):
+            run([*PREDICT, "--workload", f"{name}/w.json", "--chakra", f"{name}/chakra"])
+        first = min((Path(name) / "chakra").glob("*.et"))
+        header, nodes = decode(first.read_bytes(), "seed")
+    sent: dict[str, Any] = {"comm_type": 0, "comm_size": 4096, "pg_name": "0"}
+    others = [
+        TraceNode(1, "forward", 4, duration_us=900, attributes={"is_cpu_op": False}),
+        TraceNode(2, "backward", 4, data=(1,), duration_us=1900, attributes={"is_cpu_op": False}),
+        TraceNode(3, "AllReduce", 7, data=(2,), duration_us=300, attributes=sent),
+    ]
+    traces: list[list[Any]] = [[header, *map(asdict, nodes)], [{}, *map(asdict, others)]]
+    return [json.loads(json.dumps(trace)) for trace in traces]
+
+
+def tuning() -> dict[str, Any]:
+    """Return what a tuner left."""
+    plan = {"call": "DistributedDataParallel(m)", "buckets": 2, "predicted_step_s": 0.1, "predicted_gain": 0.02}
+    one = {"first_step": 0, "steps": 9, "present": "a", "kept": "b", "reason": "faster", "plans": [plan]}
+    return {"schema": "ddpsim.tuning/1", "rounds": [one]}
+
+
+BESIDE = "workload: resnet50\nnodes: 1\ngpus_per_node: 2\nphase: 0.25\nscheme: fsdp2\nbucket_cap_mb: 25\n"
+
+
+def order_trace() -> dict[str, Any]:
+    """Return a trace of orders of two ranks."""
+    mine = workload()
+    document: dict[str, Any] = order_trace_document(OrderTrace((mine, mine), ((None, None), (None, None))))
+    return document
 
 
 def kineto_without_shapes() -> dict[str, Any]:
