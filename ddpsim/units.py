@@ -114,7 +114,7 @@ def nccl_sizes(begin_bytes: int, end_bytes: int, factor: int) -> list[int]:
 
 def mib_to_bytes(cap_mb: float, place: str | None = None) -> int:
     """Return the bytes of a `bucket_cap_mb` (MiB, as torch counts it), truncated as torch does."""
-    if not math.isfinite(cap_mb) or cap_mb < 0:
+    if not math.isfinite(cap_mb * MIB) or cap_mb < 0:
         raise UnitError(
             f"bucket cap {cap_mb!r} is not a size in MiB", place=place, remedy="give a number >= 0, e.g. 25"
         )

@@ -8,6 +8,7 @@ each allreduce or reduce-scatter is then one gradient of its bytes, ready when w
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from math import isfinite
@@ -123,14 +124,18 @@ def _group_sizes(nodes: Sequence[TraceNode], place: str) -> dict[str, int]:
 
 def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place: str) -> Workload:
     parameters = _tensors_of(nodes, PARAMETERS, place)
-    if not parameters:
+    names = [str(each["name"]) for each in parameters]
+    if twice := next((name for name, count in Counter(names).items() if count > 1), None):
+        raise TraceError(f"has two parameters {shorten(twice, 60)!r}", place=place, remedy=_REMEDY)
+    by_iteration = _group_by_iteration(nodes, place)
+    if not (parameters and by_iteration):
         remedy = "give a trace of training, whose gradients are reduced"
         raise TraceError("has no gradients", place=place, remedy=remedy)
     device = str(header.get("device", _UNKNOWN))
     one_clock = device == "cpu" or device.startswith(_TIMED)
     steps = [
-        _Step.of(mine, [str(each["name"]) for each in parameters], place, one_clock=one_clock)
-        for _, mine in sorted(_group_by_iteration(nodes, place).items())
+        _Step.of(mine, names, place, one_clock=one_clock)
+        for _, mine in sorted(by_iteration.items())
     ]
     _fill_in_optimizer(steps)
     if all(each.matches(steps[0]) for each in steps):

@@ -173,12 +173,12 @@ def _attributes(found: object) -> dict[str, Any]:
 def _node(found: dict[str, Any], random: Random) -> TraceNode:
     def number(name: str, most: int = 1 << 64) -> int:
         value = found.get(name)
-        return value if isinstance(value, int) and 0 <= value < most else random.randrange(9)
+        return value if type(value) is int and 0 <= value < most else random.randrange(9)
 
     def numbers(name: str) -> tuple[int, ...]:
         value = found.get(name)
         each = value if isinstance(value, list | tuple) else ()
-        return tuple(number for number in each if isinstance(number, int) and 0 <= number < 1 << 64)
+        return tuple(number for number in each if type(number) is int and 0 <= number < 1 << 64)
 
     def tensors(name: str) -> Tensors:
         value = found.get(name)

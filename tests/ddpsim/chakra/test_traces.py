@@ -7,7 +7,8 @@ import pytest
 
 from ddpsim import Options, load_topology, load_workload
 from ddpsim.chakra import import_trace, write_traces
-from ddpsim.chakra.schema import NodeType, TraceNode, encode
+from ddpsim.chakra.schema import NodeType, Tensors, TraceNode, decode, encode
+from ddpsim.chakra.steps import PARAMETERS
 from ddpsim.errors import InputError, TraceError
 from ddpsim.prediction.predict import predict
 from tests.ddpsim.chakra.wire import ALL_GATHER, BROADCAST, COLL, COMP, METADATA, RECV, REDUCE_SCATTER, SEND, read_trace
@@ -187,6 +188,79 @@ def test_a_trace_without_phases_becomes_gradients_of_its_reductions(tmp_path):
 def test_what_is_no_step_is_refused_with_its_node(tmp_path, nodes, part):
     with pytest.raises(TraceError, match=part):
         import_trace(saved(tmp_path, nodes))
+
+
+def changed(folder, change):
+    """Return a predicted trace of one rank whose header and nodes `change` has changed."""
+    path = written(predicted(load_workload("resnet50"), iterations=1), folder)[0]
+    header, nodes = decode(path.read_bytes(), "x")
+    change(header, nodes)
+    path.write_bytes(encode(header, nodes))
+    return path
+
+
+def in_nodes(**attributes):
+    def change(header, nodes):
+        for node in nodes:
+            if "phase" in node.attributes:
+                node.attributes.update(attributes)
+
+    return change
+
+
+def in_group(values):
+    def change(header, nodes):
+        [node] = [node for node in nodes if "process_group" in node.name]
+        node.inputs = Tensors(values=values)
+
+    return change
+
+
+def in_parameters(**columns):
+    def change(header, nodes):
+        [node] = [node for node in nodes if node.name == PARAMETERS]
+        node.outputs = replace(node.outputs, **columns)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        *((lambda header, nodes, key=key, value=value: header.update({key: value}), key) for key, value in (
+            ("batch_size", -1), ("batch_size", "many"), ("precision", 3), ("ranks", "x"),
+            ("ranks", 0), ("arithmetic_share", "half"), ("threads", "all"), ("estimated", "yes"),
+            ("sequence_length", "long"), ("synchronises", "[" * 100_000), ("synchronises", "no JSON"),
+            ("synchronises", "3"), ("autocast_dtype", "int8"),
+        )),
+        (in_nodes(lag_us="soon"), "lag_us"),
+        (in_nodes(lag_us=float("nan")), "lag_us"),
+        (in_nodes(iteration="first"), "iteration"),
+        (in_group("['" + "[" * 100_000 + "']"), "is no JSON"),
+        (in_group("['no JSON']"), "is no JSON"),
+        (in_parameters(shapes="[" * 100_000), "is no JSON"),
+        (in_parameters(values='["a", "a"]', shapes="[[1], [1]]", types='["float32", "float32"]'), "two parameters"),
+        (in_parameters(values='["a"]', shapes='["x"]', types='["float32"]'), "shape"),
+        (in_parameters(values='["a"]', shapes="[[1]]", types="[[7]]"), "dtype"),
+    ],
+)  # fmt: skip
+def test_a_value_that_is_none_of_its_kind_is_refused_in_one_message(tmp_path, change, part):
+    with pytest.raises(InputError, match=part) as refused:
+        import_trace(changed(tmp_path, change))
+    assert "step.0.et" in str(refused.value)
+
+
+@pytest.mark.parametrize("listed", ['[{"pg_name": "0", "ranks": 3}]', '[{"pg_name": "0"}, 3]', "{}"])
+def test_a_group_whose_ranks_are_not_listed_is_of_unknown_size(tmp_path, listed):
+    found = import_trace(changed(tmp_path, in_group(f"['{listed}']")))
+    assert {each.ranks for each in found.collectives} <= {None, 0}
+
+
+def test_json_in_place_of_a_trace_is_called_so(tmp_path):
+    path = tmp_path / "t.0.et"
+    path.write_text('{"schema": "1.1.1-chakra.0.0.4", "nodes": []}')
+    with pytest.raises(TraceError, match="JSON: of Chakra's traces only their protobuf is read"):
+        import_trace(path)
 
 
 @pytest.mark.parametrize("keep", [1, 40, -3])

@@ -10,7 +10,7 @@ import pytest
 
 from ddpsim import Calibration, load_topology, shipped
 from ddpsim.bucketing import Parameter
-from ddpsim.errors import WorkloadError
+from ddpsim.errors import InputError, WorkloadError
 from ddpsim.jobs.simulated import Options
 from ddpsim.order.predictors import MeanReady
 from ddpsim.orderbench import Bench, BenchMachine, bench
@@ -49,6 +49,12 @@ def rows(made, predictors=("last",), policies=("once",), calibration=None, **mor
         traces=[made], machines=[BenchMachine(LAB, None, calibration)], predictors=predictors, policies=policies, **more
     )
     return list(bench(asked))
+
+
+@pytest.mark.parametrize("ratio", [0, -1, math.inf, math.nan])
+def test_a_ratio_that_no_machine_has_is_refused(ratio):
+    with pytest.raises(InputError, match="wire_over_backward"):
+        BenchMachine(LAB, ratio)
 
 
 def test_where_nothing_changes_torchs_one_rebuild_is_the_oracle():
