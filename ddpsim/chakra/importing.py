@@ -133,10 +133,7 @@ def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place
         raise TraceError("has no gradients", place=place, remedy=remedy)
     device = str(header.get("device", _UNKNOWN))
     one_clock = device == "cpu" or device.startswith(_TIMED)
-    steps = [
-        _Step.of(mine, names, place, one_clock=one_clock)
-        for _, mine in sorted(by_iteration.items())
-    ]
+    steps = [_Step.of(mine, names, place, one_clock=one_clock) for _, mine in sorted(by_iteration.items())]
     _fill_in_optimizer(steps)
     if all(each.matches(steps[0]) for each in steps):
         steps = steps[:1]

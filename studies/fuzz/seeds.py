@@ -270,7 +270,7 @@ def execution_traces() -> list[dict[str, Any]]:
 
 
 def chakra() -> list[list[Any]]:
-    """Return Chakra execution traces as lists of a header and nodes: one that was predicted, and one of another tool."""
+    """Return Chakra execution traces as lists of a header and nodes: a predicted one, and one of another tool."""
     with tempfile.TemporaryDirectory() as name:
         save_workload(workload(), Path(name) / "w.json")
         with redirect_stdout(StringIO()):

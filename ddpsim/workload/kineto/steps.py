@@ -227,9 +227,8 @@ def _list_micro_batches(inside: Sequence[HostEvent], window: HostEvent) -> list[
             over_s = max(over_s, event.end_s)
         elif event.name.startswith(_OPTIMIZER):
             updated = bool(passes[0])
-        elif gap_s is None and event.thread == window.thread and event.start_s >= over_s:
-            if event.name.startswith(_FORWARD):
-                gap_s = event.start_s
+        elif gap_s is None and event.start_s >= over_s and event.name.startswith(_FORWARD):
+            gap_s = event.start_s if event.thread == window.thread else None
     if not passes[-1]:
         begins, passes = begins[:-1] or begins, passes[:-1] or passes
     count = len(passes)

@@ -41,8 +41,8 @@ _ACCELERATORS = re.compile(
     r"(?:\b|_)(?:xpu|hpu|npu|ascend|mtia|privateuse1|privateuseone|mlu|musa|gcu|tpu|xla|xccl|hccl|cncl|mccl)(?:\b|_)",
     re.IGNORECASE,
 )
-"""In what a trace of such devices calls its categories, processes, operators or backend: Intel's, Gaudi's, Huawei's, Meta's,
-and what registers itself as torch's PrivateUse1."""
+"""In what a trace of such devices calls its categories, processes, operators or backend: Intel's, Gaudi's, Huawei's,
+Meta's, and what registers itself as torch's PrivateUse1."""
 _HOST_BOUND = 0.6
 """Share of the step below which kernels leave the device idle for want of launches."""
 
@@ -142,7 +142,7 @@ def refuse_execution_trace(document: Table[str, object], place: str) -> None:
         what = "a PyTorch execution trace, of operators without a device's times"
         how = "join both with chakra_trace_link and chakra_converter to an .et, for `ddpsim workload import`"
         raise TraceError(what, place=place, remedy=f"give the Kineto trace of the same run, or {how}")
-    if document and document.keys() <= {"version", "attr"} or "workload_graph" in document:
+    if "workload_graph" in document or (document and document.keys() <= {"version", "attr"}):
         raise TraceError("a Chakra execution trace as JSON", place=place, remedy=_ET_REMEDY)
 
 
@@ -161,7 +161,8 @@ def _check_device(events: Events, backend: str, place: str) -> None:
     said = [*sorted(events.unread), *events.processes, *sorted(names), backend]
     found = next((text for text in said if _ACCELERATORS.search(text)), None)
     if found is not None:
-        what = f"recorded on an accelerator that is neither CUDA's nor ROCm's, by {shorten(found, 60)}: it is not supported"
+        by = shorten(found, 60)
+        what = f"recorded on an accelerator that is neither CUDA's nor ROCm's, by {by}: it is not supported"
         raise TraceError(what, place=place, remedy="give traces of NVIDIA's or AMD's GPUs, or of CPUs")
 
 
@@ -289,9 +290,7 @@ def accumulation_in(steps: Sequence[HostStep]) -> str:
     if usual == 1:
         return ""
     whole = [group for group in micro_batches_of(steps) if len(group) == usual]
-    reducing = (
-        round(statistics.median(sum(bool(step.collectives) for step in group) for group in whole)) if whole else 0
-    )
+    reducing = max(sum(bool(step.collectives) for step in group) for group in whole or [[]])
     every = " --sync every" if reducing == usual else ""
     return (
         f"{describe_accumulation(usual, reducing)}: the workload is one of these, `--accumulate {usual}{every}` makes a "
@@ -309,9 +308,7 @@ def _share_optimizer(steps: Sequence[HostStep], recorded: Sequence[_Record]) -> 
     rows = iter(recorded)
     for group in micro_batches_of(steps):
         mine = list(islice(rows, len(group)))
-        host_s, device_s = (
-            sum(clock["optimizer"] for clock in c) for c in zip(*((r.host_s, r.device_s) for r in mine))
-        )
+        host_s, device_s = (sum(getattr(row, clock)["optimizer"] for row in mine) for clock in ("host_s", "device_s"))
         for row in mine:  # both clocks of a CPU are one object
             row.host_s["optimizer"], row.device_s["optimizer"] = host_s, device_s
 
