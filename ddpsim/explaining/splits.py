@@ -76,7 +76,7 @@ def _collect_stamps(ranks: Sequence[SeenRank], index: int, usual: int) -> list[S
 
 
 def _best_rates(rank: SeenRank, usual: int) -> dict[tuple[str, bool], float]:
-    """Return by operation, and whether it is of gradients' buckets, the bytes a second of the fastest collective on one rank."""
+    """Return the bytes a second of one rank's fastest collective, by operation and whether it is of a bucket."""
     rates: dict[tuple[str, bool], float] = {}
     for step in rank.steps:
         for c in step.collectives[:usual]:

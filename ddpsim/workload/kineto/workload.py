@@ -293,8 +293,8 @@ def accumulation_in(steps: Sequence[HostStep]) -> str:
     reducing = max(sum(bool(step.collectives) for step in group) for group in whole or [[]])
     every = " --sync every" if reducing == usual else ""
     return (
-        f"{describe_accumulation(usual, reducing)}: the workload is one of these, `--accumulate {usual}{every}` makes a "
-        "step of them"
+        f"{describe_accumulation(usual, reducing)}: the workload is one of these, `--accumulate {usual}{every}` makes "
+        "a step of them"
     )
 
 
