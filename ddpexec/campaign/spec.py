@@ -138,7 +138,7 @@ def parse_campaign(text: str, place: str) -> Campaign:
     """Return the campaign that YAML `text` describes; `place` names it in errors."""
     wrong: list[str] = []
     try:
-        spec = CampaignSpec.model_validate(read_mapping(text, place))
+        spec = CampaignSpec.model_validate(read_mapping(text, place, wanted="a campaign"))
     except ValidationError as error:
         raise join_errors(problems(error, CampaignSpec), place, InputError) from None
     found: dict[str, Configuration] = {}

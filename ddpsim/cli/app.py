@@ -210,7 +210,7 @@ def _carry_out(command: Any, arguments: Sequence[str], program: str, say: Say, w
             refuse_repeated(command, arguments)
             code = command(args=list(arguments), prog_name=program, standalone_mode=False, obj=tuple(arguments))
     except InputError as error:
-        say(f"error: {error_in_flags(error, flags_of(find_command(command, arguments)))}", error)
+        say(f"error: {error_in_flags(error, flags_of(find_command(command, arguments)), arguments)}", error)
         return 2
     except (typer.Abort, KeyboardInterrupt):
         return _interrupted()

@@ -18,7 +18,7 @@ from ddpsim.cli.options import GpusPerNode, MachineNames, NodeCounts, Schemes, S
 from ddpsim.cli.output import Output, note
 from ddpsim.cli.pictures import plot_option
 from ddpsim.cli.reporting import ReportFile, check_report, command_line, deliver_report
-from ddpsim.errors import InputError
+from ddpsim.errors import InputError, list_few
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.option import Section
 from ddpsim.options.text import counts
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from ddpsim.planning.comparison import Comparison
     from ddpsim.planning.comparison_row import ComparisonRow
     from ddpsim.planning.goal import RateGoal
+
+
+_NAMED = 4
+"""Machines that a note names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +120,7 @@ def compare(
     """
     from ddpsim.options.rates import link_rates, share
     from ddpsim.planning.compare import ComparisonRequest
-    from ddpsim.planning.prices import machine_names, prices_of
+    from ddpsim.planning.prices import machine_names, prices_of, read_prices
     from ddpsim.topology.spec import load_topology
 
     check_destination(arguments.out, as_json=output.as_json)
@@ -125,9 +129,11 @@ def compare(
     bound = share(arguments.efficiency, "efficiency")
     goal = _goal(arguments.deadline, arguments.samples_per_second, arguments.samples_per_epoch, arguments.epochs)
     machines = [(name, load_topology(name)) for name in arguments.topology]
-    known = prices_of(
-        arguments.price or [], arguments.prices, machine_names((name, machine.name) for name, machine in machines)
-    )
+    listed = {} if arguments.prices is None else read_prices(arguments.prices)
+    names = machine_names((name, machine.name) for name, machine in machines)
+    known = prices_of(arguments.price or [], listed, names)
+    if others := [name for name in listed if name not in names]:
+        note(f"note: {arguments.prices} has prices of machines that are not compared: {list_few(others, _NAMED)}")
     caps = parse_swept_caps(arguments.bucket_cap_mb, options)
     asked = ComparisonRequest(
         workloads=arguments.workload,

@@ -10,6 +10,11 @@ from ddpsim.cli.output import note
 from ddpsim.errors import InputError
 
 STANDARD_OUTPUT = "-"
+_PAGE = b"<!doctype html>"
+_BEGINNINGS = (b"{", b"[", b"name:", b"\x1f\x8b", b"\x89PNG", b"%PDF", b"<svg", b"<?xml", b"%!PS")
+"""Of what -o and --plot leave: JSON and its lines, YAML, gzip, pictures."""
+_BEGINNING = 1 << 16
+"""Bytes of a page in which its name stands."""
 
 
 def check_destination(path: str | Path | None, *, as_json: bool = False, option: str = "-o") -> None:
@@ -32,9 +37,23 @@ def check_destination(path: str | Path | None, *, as_json: bool = False, option:
             raise InputError(f"{option} - and --json both print on standard output", place=option, remedy="keep one")
         return
     check_writable(path)
+    _keep_others(Path(path), option)
     folder = Path(os.path.realpath(path)).parent
     if find_existing_folder(folder) != folder:
         note(f"note: {folder} is no folder yet, and is made")
+
+
+def _keep_others(path: Path, option: str) -> None:
+    """Refuse to write over a file that no command here writes: notes, a table, code."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        start = file.read(_BEGINNING).lstrip()
+    page = option == "--report"
+    ours = start[:15].lower() == _PAGE and b"ddpsim" in start if page else start.startswith(_BEGINNINGS)
+    if start and not ours:
+        what = f"{path} is there and is {'no page' if page else 'nothing'} that this writes"
+        raise InputError(what, place=option, remedy="name another file, or remove it first")
 
 
 def deliver(path: str | Path, content: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
 
@@ -42,11 +43,29 @@ def write_as_flags(text: str, flags: Mapping[str, str]) -> str:
     return _SPAN.sub(lambda found: _flag(found, flags), text)
 
 
-def error_in_flags(error: InputError, flags: Mapping[str, str]) -> str:
-    """Return what to print of `error`: the place, where it is an option, and options in sentences as flags."""
-    place = None if error.place is None else _place(error.place, flags)
+def error_in_flags(error: InputError, flags: Mapping[str, str], arguments: Sequence[str] = ()) -> str:
+    """Return what to print of `error`: the place, where it is an option, and options in sentences as flags.
+
+    Args:
+        arguments: of the program; a place in a file that one of its options names begins with that option.
+    """
+    place = None if error.place is None else _option_of(error.place, arguments) + _place(error.place, flags)
     remedy = None if error.remedy is None else write_as_flags(error.remedy, flags)
     return str(InputError(write_as_flags(error.message, flags), place=place, remedy=remedy))
+
+
+def _option_of(place: str, arguments: Sequence[str]) -> str:
+    """Return the option that brought the file that `place` begins with, and a space; nothing where none did.
+
+    >>> _option_of("a.yaml: node", ["predict", "--topology", "a.yaml"])
+    '--topology '
+    """
+    words = [word for each in arguments for word in (each.split("=", 1) if each.startswith("--") else [each])]
+    for flag, value in pairwise(words):
+        file = "standard input" if value == "-" else value.rpartition("@")[0] or value
+        if flag.startswith("-") and any(place == each or place.startswith(f"{each}: ") for each in (file, value)):
+            return f"{flag} "
+    return ""
 
 
 def told_in_flags(told: str, flags: Mapping[str, str]) -> str:

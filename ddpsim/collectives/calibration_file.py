@@ -73,7 +73,7 @@ def calibration_from(text: str, place: str) -> Calibration:
         CalibrationError: not JSON, another schema, a key missing or of the wrong kind, an unknown backend or constant,
             a value that `Constant.allows` does not, another unit, a covariance that is not of the fitted constants.
     """
-    document = parse_json(text, place, CalibrationError, _REMEDY)
+    document = parse_json(text, place, CalibrationError, _REMEDY, wanted="a calibration")
     read = read_as(CalibrationFile, document, place, CalibrationError, _REMEDY)
     if read.backend not in PRIORS:
         what, remedy = f"unknown backend {read.backend[:60]!r}", f"expected one of {', '.join(PRIORS)}"

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import yaml
 
 from ddpsim.errors import InputError, TopologyError
+from ddpsim.files import refuse_other_kind
 from ddpsim.strict import check_values
 
 _MOST_LEVELS, _MOST_VALUES = 200, 100_000
@@ -59,6 +60,8 @@ def read_mapping(
     place: str,
     error: type[InputError] = TopologyError,
     start: str = "start with `name:` and `node:`",
+    *,
+    wanted: str = "",
 ) -> dict[str, object]:
     """Return the mapping that a YAML file is.
 
@@ -67,10 +70,13 @@ def read_mapping(
         place: what names it in errors.
         error: the kind of file's own.
         start: what to do where it is no mapping.
+        wanted: what it should be, `a machine`; a file of another kind is refused.
 
     Raises:
         InputError: as `error`: not YAML, with its line; not a mapping; a key given twice.
     """
+    if wanted:
+        refuse_other_kind(text, wanted, place, error, start)
     if len(text) > _MOST_CHARACTERS:
         raise error(f"more than {_MOST_CHARACTERS:,} characters, the most that is read", place=place, remedy=start)
     _check_depth(text, place, error)

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import re
 import shutil
 import stat
 import sys
@@ -331,7 +332,13 @@ def read_text(path: str | Path, error: type[InputError], remedy: str) -> str:
 
 
 def read_json(
-    path: str | Path, error: type[InputError], remedy: str, *, finite: bool = True, most: int = MOST_BYTES
+    path: str | Path,
+    error: type[InputError],
+    remedy: str,
+    *,
+    finite: bool = True,
+    most: int = MOST_BYTES,
+    wanted: str = "",
 ) -> object:
     """Return the JSON document in `path`, unzipped where it is gzipped; `-` is standard input.
 
@@ -339,11 +346,11 @@ def read_json(
         path: the file.
         error: what to raise where it is missing, truncated, too large or not JSON.
         remedy: what to do then, for the message.
-        finite: as in `parse_json`.
+        finite, wanted: as in `parse_json`.
         most: as in `read_bytes`.
     """
     text = read_bytes(path, error, remedy, most=most, zipped=str(path).endswith(".gz"))
-    return parse_json(text, display_name(path), error, remedy, finite=finite)
+    return parse_json(text, display_name(path), error, remedy, finite=finite, wanted=wanted)
 
 
 def standard_input() -> BinaryIO:
@@ -358,7 +365,35 @@ def standard_input() -> BinaryIO:
         return io.BytesIO(text.read().encode())
 
 
-def parse_json(text: str | bytes, place: str, error: type[InputError], remedy: str, *, finite: bool = True) -> object:
+_KINDS = {
+    r'"schema":\s*"ddpsim\.orders/': "an order trace",
+    r'"schema":\s*"ddpsim\.([a-z]+)/': "",
+    r"(?m)^(node|templates):": "a machine",
+    r"(?m)^(memory_bandwidth|peaks):": "a GPU",
+    r"(?m)^per_hour:": "a list of prices",
+    r"(?m)^runs:": "a campaign",
+    r'"traceEvents"': "a profiler's trace",
+    r'"iteration_s":': "a prediction",
+    r"^\s*(<!--[^>]*>\s*)?<system": "NCCL's XML of a machine",
+    r"(?i)^\s*<(!doctype )?html": "a page",
+}
+"""What the beginning of a file says of what it is; where it names its schema, that."""
+_BEGINNING = 1 << 16
+"""Characters of a file by which its kind is known."""
+
+
+def refuse_other_kind(text: str | bytes, wanted: str, place: str, error: type[InputError], remedy: str) -> None:
+    """Raise `error` for the text of a file that is plainly of another kind than `wanted`, `a machine` say."""
+    start = text[:_BEGINNING]
+    begin = start if isinstance(start, str) else start.decode(errors="replace")
+    found = next(((match, kind) for known, kind in _KINDS.items() if (match := re.search(known, begin))), None)
+    if found is not None and (kind := found[1] or f"a {found[0][1]}") != wanted:
+        raise error(f"is {kind}, not {wanted}", place=place, remedy=remedy)
+
+
+def parse_json(
+    text: str | bytes, place: str, error: type[InputError], remedy: str, *, finite: bool = True, wanted: str = ""
+) -> object:
     """Return the JSON document that `text` is.
 
     Args:
@@ -367,7 +402,10 @@ def parse_json(text: str | bytes, place: str, error: type[InputError], remedy: s
         error: what to raise where it is not JSON, or nested or numbered as no document is.
         remedy: what to do then, for the message.
         finite: refuse NaN and infinities, which no file of this project has; a profiler's may.
+        wanted: what it should be, `a plan`; a file of another kind is refused.
     """
+    if wanted:
+        refuse_other_kind(text, wanted, place, error, remedy)
     try:
         decoded = text if isinstance(text, str) else text.decode(json.detect_encoding(text))
         document: object = misfits.load_json(decoded, place, error, remedy, finite=finite)

@@ -91,7 +91,9 @@ def read_gpu(path: str | Path) -> GpuSpec:
     from ddpsim.documents.yaml_reading import read_mapping
 
     text = read_text(path, InputError, "give a GPU's YAML file, " + _EXAMPLE)
-    return gpu_from(read_mapping(text, str(path), InputError, "start with `name:`, " + _EXAMPLE), str(path), text)
+    return gpu_from(
+        read_mapping(text, str(path), InputError, "start with `name:`, " + _EXAMPLE, wanted="a GPU"), str(path), text
+    )
 
 
 def gpu_from(document: Mapping[str, object], place: str, text: str = "") -> GpuSpec:

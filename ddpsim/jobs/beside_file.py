@@ -66,7 +66,7 @@ def job_beside(path: str, name: str) -> JobBeside:
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder", place=name, remedy=f"give a job's YAML file; {_START}")
     content, place = read_text(path, InputError, f"give a job's YAML file; {_START}"), display_name(path)
-    document = read_mapping(content, place, InputError, _START)
+    document = read_mapping(content, place, InputError, _START, wanted="a job")
     try:
         spec = _FILE.model_validate(document)
     except ValidationError as error:

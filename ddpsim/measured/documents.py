@@ -21,7 +21,7 @@ def parse(text: str, place: str) -> MeasuredTable:
     Raises:
         CalibrationError: not JSON, without rows, another collective's, or a row that is malformed.
     """
-    document = parse_json(text, place, CalibrationError, REMEDY, finite=False)
+    document = parse_json(text, place, CalibrationError, REMEDY, finite=False, wanted="a measured table")
     results = document.get("results") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(results, list):
         raise CalibrationError(

@@ -44,7 +44,7 @@ def load_plan(path: str | Path, parameters: Sequence[Parameter]) -> BucketPlan:
     Raises:
         PlanError: as `plan_from`, and a file that cannot be read.
     """
-    return plan_from(read_json(path, PlanError, _REMEDY), parameters, display_name(path))
+    return plan_from(read_json(path, PlanError, _REMEDY, wanted="a plan"), parameters, display_name(path))
 
 
 def plan_from(document: object, parameters: Sequence[Parameter], place: str) -> BucketPlan:

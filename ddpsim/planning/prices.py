@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from ddpsim import shipped
 from ddpsim.documents import document_error, join_errors, problems
 from ddpsim.documents.yaml_reading import line_of, read_mapping
 from ddpsim.errors import InputError, UnknownNameError
@@ -79,7 +78,7 @@ def read_prices(path: str | Path) -> dict[str, Price]:
         InputError: a file that cannot be read, lacks its currency or its day, or has a price below 0.
     """
     place, text = display_name(path), read_text(path, InputError, _FILE)
-    document = read_mapping(text, place, InputError, _FILE)
+    document = read_mapping(text, place, InputError, _FILE, wanted="a list of prices")
     try:
         read = _PricesFile.model_validate(document)
     except ValidationError as error:
@@ -89,13 +88,15 @@ def read_prices(path: str | Path) -> dict[str, Price]:
 
 
 def prices_of(
-    items: Sequence[str], path: str | Path | None, machines: Sequence[str] | Mapping[str, Sequence[str]]
+    items: Sequence[str],
+    listed: Mapping[str, Price] | str | Path | None,
+    machines: Sequence[str] | Mapping[str, Sequence[str]],
 ) -> dict[str, Price]:
     """Return the prices of `--price` and of `--prices` together by machine; the former take the place of the latter.
 
     Args:
         items: `T=32.77USD/h` each.
-        path: of a YAML file, which may hold prices of shipped machines that are not compared too.
+        listed: of a YAML file, its path or what `read_prices` returned; machines that are not compared may be in it.
         machines: that are compared, or of each name the machines that it stands for, as `machine_names` returns.
 
     Raises:
@@ -110,7 +111,10 @@ def prices_of(
         if any(name in given for name in names[machine]):
             raise InputError("is given twice and takes one value", place=f"price={machine}", remedy="keep one")
         given |= dict.fromkeys(names[machine], price)
-    known = {} if path is None else index_by_machine(read_prices(path), names, display_name(path))
+    known = {}
+    if listed is not None:
+        read, place = (listed, "prices") if isinstance(listed, Mapping) else (read_prices(listed), display_name(listed))
+        known = index_by_machine(read, names, place)
     found = {**known, **given}
     check_currencies(found)
     return found
@@ -134,7 +138,7 @@ def machine_names(machines: Iterable[tuple[str, str]]) -> dict[str, tuple[str, .
 def index_by_machine(
     prices: Mapping[str, Price], names: Mapping[str, Sequence[str]], place: str = "prices"
 ) -> dict[str, Price]:
-    """Return prices by machine as it was asked for.
+    """Return prices by machine as it was asked for, without those of machines that are not compared.
 
     Args:
         prices: by any name of a machine.
@@ -142,13 +146,10 @@ def index_by_machine(
         place: of the prices, for errors.
 
     Raises:
-        UnknownNameError: a name of no machine that is compared or shipped: its price would be lost unseen.
         InputError: a machine with two prices.
     """
     found: dict[str, Price] = {}
     for name, price in prices.items():
-        if name not in names and name not in shipped.names("topology"):
-            raise UnknownNameError.among("machine", name, names, place=place)
         for machine in names.get(name, ()):
             if found.get(machine, price) != price:
                 raise InputError(f"{machine} has two prices", place=place, remedy="keep one of its names")

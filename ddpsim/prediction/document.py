@@ -120,7 +120,7 @@ def load_prediction(path: str | Path) -> dict[str, object]:
     Raises:
         InputError: not JSON, or a key missing or of the wrong kind.
     """
-    return check_prediction(read_json(path, InputError, _REMEDY), display_name(path))
+    return check_prediction(read_json(path, InputError, _REMEDY, wanted="a prediction"), display_name(path))
 
 
 def check_prediction(document: object, place: str) -> dict[str, object]:

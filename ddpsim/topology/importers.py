@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddpsim.errors import TopologyError
+from ddpsim.files import refuse_other_kind
 from ddpsim.topology.cluster import Topology
 from ddpsim.topology.nccl_xml import read_nccl_xml
 from ddpsim.topology.nvidia_smi import read_topo_matrix
@@ -21,6 +22,8 @@ def import_topology(text: str, place: str, *, gpu: str | None = None, name: str 
     Raises:
         TopologyError: none of these formats, malformed (with its line), or `gpu` is needed.
     """
+    remedy = "give what `nvidia-smi topo -m` or `rocm-smi --showtopo` prints, or NCCL's XML"
+    refuse_other_kind(text, "NCCL's XML of a machine", place, TopologyError, remedy)
     if text.lstrip().startswith("<"):
         return read_nccl_xml(text, place, gpu=gpu, name=name)
     if TITLE in text:

@@ -43,7 +43,7 @@ def parse_topology(text: str, place: str) -> Topology:
     """Return the topology that YAML `text` describes; `place` names it in errors."""
     from ddpsim.documents.yaml_reading import read_mapping
 
-    document = read_mapping(text, place)
+    document = read_mapping(text, place, wanted="a machine")
     spec = _validate(_with_machines(document, place), text, place)
     return _build(spec, place)
 

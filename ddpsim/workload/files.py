@@ -96,7 +96,7 @@ def read_workload(path: Path, name: str | Path) -> Workload:
         if file.suffix == ".py":
             remedy = f"estimate its step: `python -m ddpexec estimate --step {file.stem}:FUNCTION --gpu ... -o w.json`"
             raise WorkloadError("is a program, not a workload", place=display_name(name), remedy=remedy)
-        return workload_from(read_json(file, WorkloadError, _REMEDY), display_name(name))
+        return workload_from(read_json(file, WorkloadError, _REMEDY, wanted="a workload"), display_name(name))
 
     return read_compiled(path, read) if shipped.has("workload", path) else read(path)
 

@@ -129,7 +129,13 @@ def load_order_trace(path: str | Path) -> OrderTrace:
         WorkloadError: truncated, not JSON, another schema, a key missing or of the wrong kind, ranks that disagree.
     """
     place = display_name(path)
-    read = read_as(OrderTraceFile, read_json(Path(path), WorkloadError, _REMEDY), place, WorkloadError, _REMEDY)
+    read = read_as(
+        OrderTraceFile,
+        read_json(Path(path), WorkloadError, _REMEDY, wanted="an order trace"),
+        place,
+        WorkloadError,
+        _REMEDY,
+    )
     try:
         _check_orders(read)
         workloads = tuple(_workload(read, number) for number in range(len(read.ranks)))
