@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from ddpsim.collectives.calibration import Calibration, Curve, CurvePoint
 from ddpsim.collectives.channels import find_channels
+from ddpsim.collectives.ddp_costs import HOST_COSTS
 from ddpsim.collectives.execute import Collectives, make_transport
 from ddpsim.collectives.nccl import costs
 from ddpsim.collectives.nccl.tuning import ll_max, tree_max
@@ -205,11 +206,11 @@ def all_faster(job: Job, random: Random) -> Job:
 
 
 def _faster_constants(factor: float) -> Calibration:
-    """Return NCCL's and DDP's constants where all goes `factor` times as fast."""
+    """Return NCCL's and DDP's constants where all goes `factor` times as fast; `scale_host` has the host's."""
     found = Calibration.priors("nccl")
-    by_unit = {"s": 1 / factor, "B/s": factor}
+    by_unit, host = {"s": 1 / factor, "B/s": factor}, {f"nccl.ddp.{name}" for name in HOST_COSTS}
     scaled = {
-        name: replace(each, value=each.value * by_unit.get(each.unit, 1.0), fitted=True)
+        name: replace(each, value=each.value * (1.0 if name in host else by_unit.get(each.unit, 1.0)), fitted=True)
         for name, each in found.constants.items()
     }
     return replace(found, constants=scaled)
