@@ -138,6 +138,7 @@ class Capture:
             remedy = "give the batch size"
             raise WorkloadError("forward is given no tensor to take it from", place="batch_size", remedy=remedy)
         hardware, devices = device_model(device), self._recorder.devices
+        model = collect(self._module)
         found = Workload(
             name=f"{self._name}@{hardware.lower()}-{precision}-b{batch_size}",
             device=hardware,
@@ -145,7 +146,8 @@ class Capture:
             batch_size=batch_size,
             threads=torch.get_num_threads() if device.type == "cpu" else None,
             estimated=False,
-            parameters=collect(self._module).policy,
+            parameters=model.policy,
+            frozen=model.frozen,
             buffers=describe_buffers(self._module),
             autocast_dtype=self._recorder.autocast_dtype,
             **fields,

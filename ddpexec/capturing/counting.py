@@ -98,7 +98,7 @@ class StepCounter(TorchDispatchMode):
         self._module, self._real = module, real
         self._phase = ""
         self._owners: dict[int | None, list[int]] = {}
-        for index, parameter in enumerate(self.parameters.tensors):
+        for index, parameter in enumerate((*self.parameters.tensors, *self.parameters.frozen_tensors)):
             self._owners.setdefault(storage_key(parameter), []).append(index)
         self._element_bytes = own_bytes if as_is else fp32_bytes
         self._fixed = FixedBytes(module, self._element_bytes)
@@ -137,13 +137,14 @@ class StepCounter(TorchDispatchMode):
             describe_buffers(self._module),
             tuple(replace(each, edge_bytes=crossing) for each, crossing in self._with_edges()),
             tuple(self._backward()),
-            forward_use=tuple(counted.forward_use.get(index) for index in range(len(self.parameters.tensors))),
+            forward_use=tuple(map(counted.forward_use.get, range(len(self.parameters.all_policy)))),
             activations=self.live.peak,
             optimizer_kind=counted.optimizer_kind,
             synchronises=tuple(point for point in _WHERE.values() if point in counted.synchronises),
             compiled=counted.compiled,
             compiler=counted.compiler,
             left_out=tuple(self._left_out()),
+            frozen=self.parameters.frozen,
         )
 
     def _left_out(self) -> Iterator[str]:
@@ -164,7 +165,9 @@ class StepCounter(TorchDispatchMode):
         """Count from here on."""
         self.counted.batch_size = batch_size_of(inputs)
         on_gpus = torch.is_autocast_enabled("cuda")  # whatever the tensors are on that are counted
-        self.counted.precision = "amp" if on_gpus else precision_of(self.parameters.tensors)
+        self.counted.precision = (
+            "amp" if on_gpus else precision_of((*self.parameters.tensors, *self.parameters.frozen_tensors))
+        )
         called, caller = find_calling_compiler()
         self.counted.compiled = called or is_compiled(self._original)
         self.counted.compiler = caller or compiler_of(self._original)

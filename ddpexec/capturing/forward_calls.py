@@ -50,10 +50,14 @@ class ForwardCalls(Generic[Moment]):
         module: that is trained.
         parameters: in registration order.
         now: returns this moment.
+        trained: how many of them take a gradient; the frozen ones follow. None is all.
     """
 
-    def __init__(self, module: nn.Module, parameters: Sequence[Tensor], now: Callable[[], Moment]) -> None:
+    def __init__(
+        self, module: nn.Module, parameters: Sequence[Tensor], now: Callable[[], Moment], trained: int | None = None
+    ) -> None:
         self._now = now
+        self._trained = len(parameters) if trained is None else trained
         self._seen: dict[int, Moment] | None = None
         self._handles: list[Any] = []
         paths = dict(module.named_modules(remove_duplicate=False))
@@ -94,7 +98,7 @@ class ForwardCalls(Generic[Moment]):
 
         The call of its owner, or where that is not called the nearest call around it; of a parameter with several
         owners the earliest. One without a gradient counts where a module that holds nothing else was called: any other
-        may leave it alone.
+        may leave it alone, unless it is frozen.
 
         Args:
             called: what `begin` returned.
@@ -105,7 +109,10 @@ class ForwardCalls(Generic[Moment]):
         for index, places in enumerate(self._places):
             near = [(place, next(number for number in place.chain if number in called)) for place in places]
             if index not in gradients:
-                near = [(place, number) for place, number in near if place.leaf and number == place.chain[0]]
+                frozen = index >= self._trained
+                near = [
+                    (place, number) for place, number in near if (number == place.chain[0] if place.leaf else frozen)
+                ]
             first = min(near, key=lambda pair: turns[pair[1]], default=None)
             found.append(None if first is None else FirstUse(called[first[1]], first[1] != first[0].chain[0]))
         return found

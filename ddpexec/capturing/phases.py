@@ -119,11 +119,17 @@ def batch_size_of(inputs: Sequence[object]) -> int | None:
 
 
 def precision_of(parameters: Sequence[Tensor]) -> str:
-    """Return the precision a step computes in, seen at the start of its forward: `fp32`, `tf32`, `bf16` or `amp`."""
+    """Return the precision a step computes in, seen at the start of its forward: `fp32`, `tf32`, `bf16` or `amp`.
+
+    Args:
+        parameters: all, frozen ones too. Without autocast it is the one that most of their elements have.
+    """
     device = parameters[0].device
     if _autocasting_on(device):
         return "amp"
-    if all(parameter.dtype == torch.bfloat16 for parameter in parameters):
+    floating = [parameter for parameter in parameters if parameter.is_floating_point()]
+    narrow = sum(parameter.numel() for parameter in floating if parameter.dtype == torch.bfloat16)
+    if narrow > sum(parameter.numel() for parameter in floating) / 2:
         return "bf16"
     tf32 = device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32
     return "tf32" if tf32 else "fp32"

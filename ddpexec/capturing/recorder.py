@@ -47,7 +47,8 @@ class Recorder:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._parameters = collect(module).tensors
+        model = collect(module)
+        self._parameters, self._everything = model.tensors, (*model.tensors, *model.frozen_tensors)
         if not self._parameters:
             raise WorkloadError("no parameter of the module needs a gradient", place="Capture")
         self.device = self._parameters[0].device
@@ -61,7 +62,7 @@ class Recorder:
         self._records: list[IterationStamps] = []
         self._current = IterationStamps()
         self._phases = Phases(module, self._parameters, self)
-        self._calls = ForwardCalls(module, self._parameters, self._stamp)
+        self._calls = ForwardCalls(module, self._everything, self._stamp, len(self._parameters))
         self._pass = DevicePass(self.device) if self.device.type == "cuda" else None
 
     @property
@@ -180,7 +181,7 @@ class Recorder:
     def on_forward(self, inputs: Sequence[object]) -> None:
         """Stamp the start of forward."""
         if self.iterations == 0:
-            self.precision, self.batch_size = precision_of(self._parameters), batch_size_of(inputs)
+            self.precision, self.batch_size = precision_of(self._everything), batch_size_of(inputs)
             self.autocast_dtype = autocast_dtype_of(self._parameters)
         self._current.forward = self._stamp()
         self._current.calls = self._calls.begin(self._current.forward)

@@ -15,6 +15,7 @@ from ddpexec.errors import ModelMismatchError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
 from ddpsim.bucketing import BucketPlan, Parameter
+from ddpsim.bucketing.assign import FrozenParameter
 
 BROADCAST_BYTES = 250 << 20
 """Bytes of one coalesced piece of the construction broadcast, as torch's."""
@@ -27,10 +28,22 @@ class ModelParameters:
     Attributes:
         tensors: the parameters themselves.
         policy: what the bucketing policy needs of each.
+        frozen_tensors, frozen: those that take no gradient, likewise.
     """
 
     tensors: tuple[nn.Parameter, ...]
     policy: tuple[Parameter, ...]
+    frozen_tensors: tuple[nn.Parameter, ...] = ()
+    frozen: tuple[FrozenParameter, ...] = ()
+
+    @property
+    def all_policy(self) -> tuple[Parameter, ...]:
+        """What the policy needs of each, and behind them the frozen ones."""
+        return (*self.policy, *self.frozen)
+
+    def reduced(self, unit: tuple[int, ...]) -> tuple[int, ...]:
+        """Return those of `unit` that take a gradient."""
+        return tuple(index for index in unit if index < len(self.policy))
 
     @property
     def names(self) -> list[str]:
@@ -48,12 +61,13 @@ class ModelParameters:
 
 
 def collect(module: nn.Module, ignored: Collection[str] = ()) -> ModelParameters:
-    """Return the parameters of `module` that need a gradient, as torch's DDP visits them.
+    """Return the parameters of `module` that need a gradient, as torch's DDP visits them, and beside them the frozen.
 
     Modules in order, each one's own parameters, shared ones once. A gradient is expected sparse where the module is
     an embedding with `sparse=True`.
     """
     tensors: dict[nn.Parameter, tuple[str, bool]] = {}
+    frozen: dict[nn.Parameter, FrozenParameter] = {}
     for prefix, submodule in module.named_modules():
         sparse = isinstance(submodule, (nn.Embedding, nn.EmbeddingBag)) and submodule.sparse
         for name, tensor in submodule.named_parameters(recurse=False):
@@ -61,8 +75,12 @@ def collect(module: nn.Module, ignored: Collection[str] = ()) -> ModelParameters
             # torch matches the ignored names of root parameters with a leading dot; both forms are taken here.
             if tensor.requires_grad and full not in ignored and f"{prefix}.{name}" not in ignored:
                 tensors.setdefault(tensor, (full, sparse))
+            elif not tensor.requires_grad:
+                shown = _describe(tensor, full, sparse=False)
+                place = FrozenParameter(shown.name, shown.shape, shown.dtype, shown.device, before=len(tensors))
+                frozen.setdefault(tensor, place)
     policy = tuple(_describe(tensor, name, sparse) for tensor, (name, sparse) in tensors.items())
-    return ModelParameters(tuple(tensors), policy)
+    return ModelParameters(tuple(tensors), policy, tuple(frozen), tuple(frozen.values()))
 
 
 def verify(parameters: ModelParameters, communicator: Communicator, device: torch.device) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ddpexec.models.training import as_tensor
 from ddpexec.running.replay import Replay
+from ddpsim.bucketing.assign import in_registration_order
 from ddpsim.errors import WorkloadError
 from ddpsim.schedules.units import blocks_of
 from ddpsim.workload import Workload
@@ -31,12 +32,13 @@ class TimedLayers(nn.Module):
     def __init__(self, workload: Workload, replay: Replay) -> None:
         super().__init__()
         self.in_units = False
-        blocks = blocks_of(workload.parameters)
-        for parameter in workload.parameters:
+        blocks = blocks_of(workload.all_parameters)
+        for index, parameter in in_registration_order(workload.all_parameters):
             if parameter.sparse:
                 raise WorkloadError(f"the gradient of {parameter.name} is sparse; timed layers make dense ones")
             dtype = getattr(torch, parameter.dtype)
-            value = nn.Parameter(torch.zeros(parameter.shape, dtype=dtype, device=replay.device))
+            zeros = torch.zeros(parameter.shape, dtype=dtype, device=replay.device)
+            value = nn.Parameter(zeros, requires_grad=index < len(workload.parameters))
             owner, name = _owner(self, parameter.name, blocks)
             owner.register_parameter(name, value)
         for buffer in workload.buffers:
@@ -44,7 +46,7 @@ class TimedLayers(nn.Module):
             owner.register_buffer(
                 name, torch.zeros(buffer.shape, dtype=getattr(torch, buffer.dtype), device=replay.device)
             )
-        named = [name for name, _ in self.named_parameters()]
+        named = [name for name, value in self.named_parameters() if value.requires_grad]
         if named != [parameter.name for parameter in workload.parameters]:
             raise WorkloadError("its parameters are not in the order of a module tree", place=workload.name)
         self._replay = replay
@@ -55,7 +57,8 @@ class TimedLayers(nn.Module):
         """Call `announce` with parameters at the time at which forward first needs them, from now on."""
         self._announce = announce
         use = self._replay.workload.forward_use_s
-        self._uses = uses_in_order(np.zeros(len(self._gradients)) if use is None else use.device_s)
+        count = len(self._gradients)
+        self._uses = uses_in_order(np.zeros(count) if use is None else use.device_s[:count])
 
     def call_units(self) -> None:
         """Call the module of each block from now on: once for all its layers, when forward first needs one of them."""

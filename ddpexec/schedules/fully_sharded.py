@@ -94,12 +94,18 @@ class FullySharded(nn.Module):
         if asked.wrap is not None and isinstance(module, CallsUnits):
             what = "timed layers call the modules of their blocks alone"
             raise OptionError(what, place=f"scheme {scheme!r}, wrap", remedy="leave `wrap` out, or train a model")
-        root, blocks = units_of(model.policy, asked.wrap)
-        names = blocks_of(model.policy, asked.wrap)
-        check_shardable(model, scheme, [*blocks, root])
+        root, blocks = units_of(model.all_policy, asked.wrap)
+        names = blocks_of(model.all_policy, asked.wrap)
+        if isinstance(module, CallsUnits) and not all(map(model.reduced, blocks)):
+            what = "timed layers do not call the modules of blocks without a gradient"
+            raise OptionError(what, place=f"scheme {scheme!r}", remedy="run the step itself, or simulate it")
+        reduced = [unit for unit in map(model.reduced, [*reversed(blocks), root]) if unit]
+        check_shardable(model, scheme, reduced)
         check_apart(module, names, scheme)
-        self.plan: BucketPlan = custom_plan(model.policy, [*reversed(blocks), *([root] if root else [])])
-        setup = SchemeInputs(parameters=model.policy, buckets=self.plan.groups(), world_size=world, blocking=True)
+        self.plan: BucketPlan = custom_plan(model.policy, reduced)
+        setup = SchemeInputs(
+            parameters=model.policy, buckets=self.plan.groups(), world_size=world, blocking=True, frozen=model.frozen
+        )
         self.schedule: Schedule = named.schedule(setup)
         verify(model, self.communicator, model.tensors[0].device)
         check_agreement(self.schedule, self.communicator, model.tensors[0].device)
@@ -113,7 +119,7 @@ class FullySharded(nn.Module):
         # Modules inside others first, as `fully_shard` wants it.
         inner = sorted(names, key=lambda name: -name.count("."))
         wrapped = [*((modules[name], names[name]) for name in inner), (module, root)]
-        units = [self._shard(each, unit, mesh, asked) for each, unit in wrapped]
+        units = [self._shard(each, unit, model.reduced(unit), mesh, asked) for each, unit in wrapped]
         _prefetch([*([module] if root else []), *(modules[name] for name in names)], asked, rooted=bool(root))
         place = {parameter: index for index, parameter in enumerate(collect(module).tensors)}
         self._sharded = {
@@ -148,8 +154,8 @@ class FullySharded(nn.Module):
         finally:
             root.set_requires_gradient_sync(True)
 
-    def _shard(self, module: nn.Module, unit: Unit, mesh: DeviceMesh, options: FullyShard) -> list[Any]:
-        """Shard one unit, and return torch's own of its parameters."""
+    def _shard(self, module: nn.Module, unit: Unit, reduced: Unit, mesh: DeviceMesh, options: FullyShard) -> list[Any]:
+        """Shard one unit, of whose parameters some take a gradient, and return torch's own of all."""
         reshard, precision = RESHARD[options.reshard], make_precision_policy(options.precision)
         # There is no accelerator to lock pages for.
         offload = CPUOffloadPolicy(pin_memory=False) if options.offload else OffloadPolicy()
@@ -161,12 +167,12 @@ class FullySharded(nn.Module):
         sharded: Any = module
         gather, scatter = Operation.ALL_GATHER, Operation.REDUCE_SCATTER
         sharded.set_custom_all_gather(WatchedCollective(DefaultAllGather(), self._watch, gather, unit))
-        sharded.set_custom_reduce_scatter(WatchedCollective(DefaultReduceScatter(), self._watch, scatter, unit))
+        sharded.set_custom_reduce_scatter(WatchedCollective(DefaultReduceScatter(), self._watch, scatter, reduced))
         groups = sharded._get_fsdp_state()._fsdp_param_groups
         for group in groups:
             if mesh.ndim > 1:
                 replicas = group.mesh_info.replicate_process_group
-                group.mesh_info.replicate_process_group = WatchedReplicas(replicas, self._watch, unit)
+                group.mesh_info.replicate_process_group = WatchedReplicas(replicas, self._watch, reduced)
         return [each for group in groups for each in group.fsdp_params]
 
     def _hook_gradients(self, observer: Observer) -> None:
@@ -190,7 +196,7 @@ def _prefetch(forward: Sequence[Any], asked: FullyShard, *, rooted: bool) -> Non
 def check_shardable(model: ModelParameters, scheme: str, units: Sequence[Unit]) -> None:
     """Raise OptionError where torch's `fully_shard` cannot train a model on CPUs."""
     place = f"scheme {scheme!r}"
-    for parameter, tensor in zip(model.policy, model.tensors, strict=True):
+    for parameter, tensor in zip(model.all_policy, (*model.tensors, *model.frozen_tensors), strict=True):
         if tensor.device.type != "cpu":
             what = f"{parameter.name} is on {tensor.device}"
             raise OptionError(what, place=place, remedy="it is run on CPUs; give `device=cpu`, or simulate it")
@@ -202,7 +208,7 @@ def check_shardable(model: ModelParameters, scheme: str, units: Sequence[Unit]) 
         other = next((index for index in others if model.policy[index].dtype != model.policy[first].dtype), None)
         if other is not None:
             pair = [f"{model.policy[index].name} is {model.policy[index].dtype}" for index in (first, other)]
-            what = f"one unit has parameters of two types: {' and '.join(pair)}"
+            what = f"one unit has gradients of two types: {' and '.join(pair)}"
             raise OptionError(what, place=place, remedy="use `scheme=ddp`, or parameters of one")
 
 

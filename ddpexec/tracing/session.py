@@ -131,7 +131,12 @@ class Session:
             "local_world_size": int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or None,
             "clock_aligned": self._aligned,
             "every": self._settings.every,
-            "parameters": [[p.name, list(p.shape), p.dtype] for p in self.subject.model.policy],
+            "parameters": [[p.name, list(p.shape), p.dtype] for p in subject.model.policy],
+            **(
+                {"frozen": [[p.name, list(p.shape), p.dtype] for p in frozen]}
+                if (frozen := subject.model.frozen)
+                else {}
+            ),
             **({} if plan is None else {"plan": plan.document(), "plan_fingerprint": plan.fingerprint()}),
             "options": {"scheme": self.subject.scheme, **self.subject.options()},
         }

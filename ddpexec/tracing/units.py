@@ -28,7 +28,8 @@ class ShardedSubject(TracedModule):
 
     def __init__(self, module: nn.Module, observer: Observer) -> None:
         super().__init__(module, collect(module), observer)
-        place = {parameter: index for index, parameter in enumerate(self.model.tensors)}
+        tensors = (*self.model.tensors, *self.model.frozen_tensors)
+        place = {parameter: index for index, parameter in enumerate(tensors)}
         found = [each for each in module.modules() if isinstance(each, FSDPModule)]
         self._units = [
             (group, tuple(place[each.sharded_param] for each in group.fsdp_params if each.sharded_param in place))
@@ -39,7 +40,7 @@ class ShardedSubject(TracedModule):
             place[each.sharded_param]: each
             for group, _ in self._units
             for each in group.fsdp_params
-            if each.sharded_param in place
+            if place.get(each.sharded_param, len(tensors)) < len(self.model.tensors)
         }
         mesh = self._units[0][0].mesh_info if self._units else None
         self._replicas = getattr(mesh, "replicate_process_group", None)
@@ -53,10 +54,13 @@ class ShardedSubject(TracedModule):
         if not self._undo:
             for group, unit in self._units:
                 self._patch_around(group, "_all_gather_comm", unit, Operation.ALL_GATHER)
-                self._patch_around(group, "_reduce_scatter_comm", unit, Operation.REDUCE_SCATTER)
+                reduced = self.model.reduced(unit)
+                self._patch_around(group, "_reduce_scatter_comm", reduced, Operation.REDUCE_SCATTER)
                 replicas = getattr(group.mesh_info, "replicate_process_group", None)
                 if replicas is not None:
-                    self._put(group.mesh_info, "replicate_process_group", WatchedReplicas(replicas, self._watch, unit))
+                    self._put(
+                        group.mesh_info, "replicate_process_group", WatchedReplicas(replicas, self._watch, reduced)
+                    )
         made = [(index, getattr(each, "_unsharded_param", None)) for index, each in self._parameters.items()]
         self._stamps.attach([(index, tensor) for index, tensor in made if tensor is not None])
 
@@ -76,7 +80,7 @@ class ShardedSubject(TracedModule):
 
     def plan(self) -> BucketPlan | None:
         """Return the units as buckets, in the order of backward."""
-        units = [unit for _, unit in reversed(self._units) if unit]
+        units = [reduced for _, unit in reversed(self._units) if (reduced := self.model.reduced(unit))]
         held = {index for unit in units for index in unit}
         return custom_plan(self.model.policy, units) if len(held) == len(self.model.policy) else None
 

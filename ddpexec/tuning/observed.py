@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.bucketing import Parameter
+from ddpsim.bucketing.assign import FrozenParameter
 
 Seconds = NDArray[np.float64]
 
@@ -69,6 +70,7 @@ class ObservedJob:
         flags: options of DDP by their names, those that change a prediction.
         scheme: in force, by its name.
         schemes: that may take its place; empty where DDP alone can be carried out.
+        frozen: parameters that take no gradient.
     """
 
     parameters: tuple[Parameter, ...]
@@ -78,6 +80,7 @@ class ObservedJob:
     flags: tuple[tuple[str, bool], ...] = ()
     scheme: str = "ddp"
     schemes: tuple[str, ...] = ()
+    frozen: tuple[FrozenParameter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class Watch(LoopStamps):
         flags = tuple((name, value) for name, value in options.items() if isinstance(value, bool))
         self.job = ObservedJob(
             parameters=self._subject.model.policy,
+            frozen=self._subject.model.frozen,
             device=device_name(self._device),
             backend=backend,
             world_size=dist.get_world_size(group),

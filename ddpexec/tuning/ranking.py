@@ -239,6 +239,7 @@ def workload_of(job: ObservedJob, ranks: Sequence[RankSteps]) -> Workload:
         threads=1 if job.device == "cpu" else None,
         estimated=False,
         parameters=job.parameters,
+        frozen=job.frozen,
         buffers=(),
         forward=forward,
         backward=Phase(

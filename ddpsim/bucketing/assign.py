@@ -97,6 +97,26 @@ class Parameter:
         return self.numel * DTYPE_BYTES[self.dtype]
 
 
+@dataclass(frozen=True, slots=True)
+class FrozenParameter(Parameter):
+    """A parameter that takes no gradient (`requires_grad` is False), and so no bucket.
+
+    Attributes:
+        before: how many parameters that take one are registered before it.
+    """
+
+    before: int = 0
+
+
+def in_registration_order(parameters: Sequence[Parameter]) -> list[tuple[int, Parameter]]:
+    """Return parameters, of which frozen ones stand behind the others, as they are registered, each with its index."""
+
+    def place(pair: tuple[int, Parameter]) -> float:
+        return pair[1].before - 0.5 if isinstance(pair[1], FrozenParameter) else pair[0]
+
+    return sorted(enumerate(parameters), key=place)
+
+
 def repeated_name(names: Sequence[str]) -> tuple[int, int] | None:
     """Return the indices of the first two parameters of one name; None where each has its own."""
     seen: dict[str, int] = {}

@@ -131,9 +131,11 @@ def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place
     if not (parameters and by_iteration):
         remedy = "give a trace of training, whose gradients are reduced"
         raise TraceError("has no gradients", place=place, remedy=remedy)
+    frozen = _json(str(header.get("frozen", "[]")), f"{place}: frozen")
+    used = [*names, *(str(each.get("name")) for each in list_mappings(frozen))]
     device = str(header.get("device", _UNKNOWN))
     one_clock = device == "cpu" or device.startswith(_TIMED)
-    steps = [_Step.of(mine, names, place, one_clock=one_clock) for _, mine in sorted(by_iteration.items())]
+    steps = [_Step.of(mine, names, used, place, one_clock=one_clock) for _, mine in sorted(by_iteration.items())]
     _fill_in_optimizer(steps)
     if all(each.matches(steps[0]) for each in steps):
         steps = steps[:1]
@@ -155,6 +157,7 @@ def _workload(header: Mapping[str, Attribute], nodes: Sequence[TraceNode], place
         **{key: header[key] for key in _COPIED if key in header},
         **({} if "optimizer" not in header else {"optimizer_kind": header["optimizer"]}),
         "parameters": [{**each, "device": "cpu"} for each in parameters],
+        "frozen": frozen,
         "buffers": _tensors_of(nodes, MODULE_BUFFERS, place),
         **{phase: listed(phase) for phase in (FORWARD, BACKWARD, OPTIMIZER)},
         "gradient_hook_s": nullable(np.stack([each.hooks for each in steps])),
@@ -209,14 +212,16 @@ class _Step:
     use: ForwardUse | None
 
     @classmethod
-    def of(cls, nodes: Sequence[TraceNode], names: Sequence[str], place: str, *, one_clock: bool) -> _Step:
-        index = {name: number for number, name in enumerate(names)}
+    def of(
+        cls, nodes: Sequence[TraceNode], names: Sequence[str], used: Sequence[str], place: str, *, one_clock: bool
+    ) -> _Step:
+        index, uses = ({name: number for number, name in enumerate(each)} for each in (names, used))
         seconds = {
             phase: _phase_s([node for node in nodes if node.attributes["phase"] == phase], one_clock=one_clock)
             for phase in (FORWARD, BACKWARD, OPTIMIZER)
         }
         hooks, ready = _gradients(nodes, index, place, one_clock=one_clock)
-        return cls(seconds, hooks, ready, _forward_use(nodes, index, place, one_clock=one_clock))
+        return cls(seconds, hooks, ready, _forward_use(nodes, uses, place, one_clock=one_clock))
 
     def matches(self, other: _Step) -> bool:
         """Whether both are one step, but for whole microseconds' rounding."""

@@ -297,9 +297,9 @@ class _Step:
         messages, sent = dict.fromkeys(buffers, "broadcast of buffers"), {}
         for each in nodes.messages:
             messages[each.first] = f"{each.planned.operation} {each.planned.number}"
-            sent[each.first] = tensors_of(workload.parameters[index] for index in each.planned.parameters)
+            sent[each.first] = tensors_of(workload.all_parameters[index] for index in each.planned.parameters)
         return cls(
-            parameters=workload.parameters,
+            parameters=workload.all_parameters,
             ends=(max(last for _, last in nodes.forward), nodes.backward[-1][1]),
             gradients=gradients,
             ready=sorted((ready, parameter) for parameter, _, ready in nodes.gradients),

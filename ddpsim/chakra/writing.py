@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from ddpsim.chakra.groups import ProcessGroup, format_groups, groups_of
@@ -76,6 +76,7 @@ def _header(run: JobRun, setting: RankConfiguration, rank: int) -> dict[str, Att
         "synchronises": json.dumps(list(workload.synchronises)),
         "topology": placement.topology.name,
         "scheme": run.job.options.scheme,
+        **({"frozen": json.dumps([asdict(each) for each in workload.frozen])} if workload.frozen else {}),
         **({} if workload.threads is None else {"threads": workload.threads}),
         **({} if workload.optimizer_kind is None else {"optimizer": workload.optimizer_kind}),
         **({} if workload.autocast_dtype is None else {"autocast_dtype": workload.autocast_dtype}),

@@ -75,6 +75,7 @@ def show(
     model = load_workload(workload)
     document = _summary(model.name, model) | {
         "threads": model.threads,
+        **({"frozen": len(model.frozen), "frozen_bytes": frozen} if (frozen := model.frozen_bytes) else {}),
         "buffers": len(model.buffers),
         "buffer_bytes": model.buffer_bytes,
         "iterations": model.iterations,

@@ -13,7 +13,7 @@ from ddpsim.errors import WorkloadError
 from ddpsim.jobs.stages import boundary_of
 from ddpsim.schedules.pipeline import divide_stages
 from ddpsim.schedules.units import modules_of, units_of
-from ddpsim.workload.devices import DevicePart, buffer_devices, device_numbers
+from ddpsim.workload.devices import DevicePart, buffer_devices, device_numbers, find_nearest
 from ddpsim.workload.operators import NARROW, StepOperators
 from ddpsim.workload.profile import Workload
 
@@ -110,7 +110,8 @@ def put_on_devices(
     buffers = tuple(
         replace(each, device=made[number].device) for each, number in zip(workload.buffers, where, strict=True)
     )
-    return replace(workload, parameters=parameters, buffers=buffers, devices=tuple(made))
+    frozen = tuple(replace(each, device=parameters[find_nearest(each, parameters)].device) for each in workload.frozen)
+    return replace(workload, parameters=parameters, buffers=buffers, devices=tuple(made), frozen=frozen)
 
 
 def put_like(workload: Workload, source: Workload) -> Workload:

@@ -18,10 +18,11 @@ from ddpsim.jobs.pipeline import Pipeline
 from ddpsim.schedules.pipeline import count_most_under_way, divide_stages, works_of
 from ddpsim.schedules.units import modules_of
 from ddpsim.workload import Workload
+from ddpsim.workload.devices import find_nearest
 from ddpsim.workload.iteration_profile import IterationProfile
 from ddpsim.workload.layer_messages import LayerMessage, TensorParallel
 from ddpsim.workload.parallel_linears import blocks_in, width_of
-from ddpsim.workload.profile import Buffer, Phase, Seconds
+from ddpsim.workload.profile import Phase, Seconds
 
 Span = tuple[float, float]
 """Shares of forward at which something begins and ends."""
@@ -94,13 +95,13 @@ def boundary_of(workload: Workload) -> int | None:
     sums beside its blocks stay in fp32.
     """
     kept = workload.operators
-    if kept is None or kept.forward_use is None or all(len(each.shape) != 1 for each in workload.parameters):
+    if kept is None or kept.forward_use is None or all(len(each.shape) != 1 for each in workload.all_parameters):
         return None  # nobody counted, or no norm has the width
-    blocks = blocks_in(kept.forward, kept.forward_use, workload.parameters)
+    blocks = blocks_in(kept.forward, kept.forward_use, workload.all_parameters)
     if not blocks:
         return None
     scale = workload.batch_size / kept.batch_size
-    values = round(scale * blocks[0].row.rows) * width_of(workload.parameters)
+    values = round(scale * blocks[0].row.rows) * width_of(workload.all_parameters)
     return values * (2 if workload.precision == "bf16" else 4)
 
 
@@ -245,12 +246,15 @@ def _workload_of(workload: Workload, cut: StageCosts, part: RankPart, kept: floa
     whole, tensor = workload.activations_bytes, workload.tensor
     if tensor is not None:
         tensor = TensorParallel(tensor.ranks, tuple(each for stage in part.stages for each in stage.messages))
-    everything = [each.name for each in workload.parameters]
-    names = {everything[index] for index in indices}
     return replace(
         workload,
         parameters=tuple(workload.parameters[index] for index in indices),
-        buffers=tuple(each for each in workload.buffers if _find_owner(each, everything) in names),
+        buffers=tuple(each for each in workload.buffers if find_nearest(each, workload.parameters) in indices),
+        frozen=tuple(
+            replace(each, before=sum(index < each.before for index in indices))
+            for each in workload.frozen
+            if find_nearest(each, workload.parameters) in indices
+        ),
         forward=Phase(workload.forward.host_s * part.host, workload.forward.device_s * part.device),
         backward=Phase(workload.backward.host_s * backward, workload.backward.device_s * backward),
         optimizer=Phase(workload.optimizer.host_s * part.size, workload.optimizer.device_s * part.size),
@@ -274,17 +278,6 @@ def _gradients_of(times: Seconds, cut: StageCosts, held: Sequence[int]) -> Secon
         found[:, own] = np.maximum(times[:, own] - begin[:, None], 0.0) + offset[:, None]
         offset = offset + end - begin
     return found
-
-
-def _find_owner(buffer: Buffer, names: Sequence[str]) -> str:
-    """Return the parameter whose module a buffer is nearest to."""
-    mine = buffer.name.split(".")
-
-    def common(name: str) -> int:
-        pairs = zip(mine, name.split("."), strict=False)
-        return next((at for at, (one, other) in enumerate(pairs) if one != other), 0)
-
-    return max(names, key=common)
 
 
 def pace_of_part(whole: IterationProfile, part: RankPart) -> IterationProfile:

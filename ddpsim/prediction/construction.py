@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 import simpy
 
 from ddpsim.bucketing import Parameter
-from ddpsim.bucketing.assign import assign_buckets
+from ddpsim.bucketing.assign import assign_buckets, in_registration_order
 from ddpsim.collectives.contention import UNDISTURBED, Processor
 from ddpsim.operations import Operation
 from ddpsim.simulation.graph import NodeKind, StepGraph
@@ -79,7 +79,8 @@ def messages_of(workload: Workload, world_size: int) -> Iterator[ConstructionMes
     shapes = sum(2 * len(parameter.shape) for parameter in workload.parameters)
     yield ConstructionMessage(Operation.BROADCAST, NUMBER_BYTES * shapes, 0)
     buffers = [Parameter(buffer.name, buffer.shape, buffer.dtype) for buffer in workload.buffers]
-    state = [Parameter(each.name, each.shape, each.dtype) for each in workload.parameters] + buffers
+    registered = in_registration_order(workload.all_parameters)
+    state = [Parameter(each.name, each.shape, each.dtype) for _, each in registered] + buffers
     for piece in assign_buckets(state, [PIECE_BYTES]):
         yield ConstructionMessage(Operation.BROADCAST, piece.size_bytes, len(piece.parameters))
 

@@ -52,7 +52,7 @@ class Memory:
     """Device memory of one rank.
 
     Attributes:
-        parameters_bytes: of parameters and module buffers.
+        parameters_bytes: of parameters, frozen ones too, and module buffers.
         gradients_bytes: of gradients, wherever they live.
         optimizer_bytes: of the optimizer's state, with its own copy of the parameters where it has one.
         buckets_bytes: of buckets beside the gradients: none where gradients are views of their bucket.
@@ -99,7 +99,8 @@ class Memory:
         here = _on_device(workload, device)
         chosen = [p for index, p in enumerate(workload.parameters) if index in trained and index in here.parameters]
         gradients = _shard(sum(p.size_bytes for p in chosen), sharding.gradients)
-        parameters = _shard(sum(workload.parameters[i].size_bytes for i in here.parameters), sharding.parameters)
+        held = sum(workload.parameters[i].size_bytes for i in here.parameters) + here.frozen_bytes
+        parameters = _shard(held, sharding.parameters)
         kind = workload.optimizer_kind or "momentum"
         updated = [_MASTER_BYTES * p.numel if sharding.master else p.size_bytes for p in chosen]
         tensors = _states(kind) + (1 if sharding.master else 0)
@@ -194,6 +195,7 @@ class _OnDevice(NamedTuple):
     """What one device of a rank has."""
 
     parameters: frozenset[int]
+    frozen_bytes: int
     buffers: Sequence[Buffer]
     activations_bytes: int | None
 
@@ -201,13 +203,15 @@ class _OnDevice(NamedTuple):
 def _on_device(workload: Workload, device: int) -> _OnDevice:
     own, whole = workload, workload.activations_bytes
     if not own.devices:
-        return _OnDevice(frozenset(range(len(own.parameters))), own.buffers, whole)
+        return _OnDevice(frozenset(range(len(own.parameters))), own.frozen_bytes, own.buffers, whole)
     numbers = device_numbers(own.devices, own.parameters)
     where = buffer_devices(own.devices, own.parameters, own.buffers)
+    there = buffer_devices(own.devices, own.parameters, own.frozen)
     ends = [0.0, *(part.device_s for part in own.devices)]
     share = (ends[device + 1] - ends[device]) / ends[-1] if ends[-1] > 0 else 1.0
     return _OnDevice(
         frozenset(index for index, number in enumerate(numbers) if number == device),
+        sum(each.size_bytes for each, number in zip(own.frozen, there, strict=True) if number == device),
         [buffer for buffer, number in zip(own.buffers, where, strict=True) if number == device],
         None if whole is None else round(share * whole),
     )

@@ -12,9 +12,10 @@ Source: torch `nn/parallel/replicate.py`, `_functions.py` (`Broadcast`, `ReduceA
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ddpsim.bucketing import Parameter
 from ddpsim.operations import Operation
 from ddpsim.options.asked import some_bytes, value
 from ddpsim.schedules.message import Message
@@ -39,8 +40,7 @@ class DataParallelOptions:
 
 def dataparallel(setup: SchemeInputs, given: DataParallelOptions | None = None) -> Schedule:
     """Parameters broadcast before forward, gradients summed on the first GPU after backward, both 10 MiB at once."""
-    everything = tuple(range(len(setup.parameters)))
-    chunks = list(_chunks(setup))
+    everything = tuple(range(len(setup.all_parameters)))
     broadcasts = [
         Message(
             id=f"replicate {place}",
@@ -49,7 +49,7 @@ def dataparallel(setup: SchemeInputs, given: DataParallelOptions | None = None) 
             parameters=chunk,
             blocks=points(PointKind.FORWARD, everything),
         )
-        for place, chunk in enumerate(chunks)
+        for place, chunk in enumerate(_chunks(setup, setup.all_parameters))
     ]
     sums = [
         Message(
@@ -60,7 +60,7 @@ def dataparallel(setup: SchemeInputs, given: DataParallelOptions | None = None) 
             after=(*points(PointKind.GRADIENT, chunk), BACKWARD_END),
             blocks=points(PointKind.OPTIMIZER, chunk),
         )
-        for place, chunk in enumerate(chunks)
+        for place, chunk in enumerate(_chunks(setup, setup.parameters))
     ]
     gathered = Sharding(staging_bytes=setup.size_bytes(everything))
     if setup.world_size == 1:
@@ -91,10 +91,10 @@ def _outputs(setup: SchemeInputs, size_bytes: int) -> Iterator[Message]:
     yield Message(id="scatter", op=Operation.BROADCAST, size_bytes=others, after_messages=("gather",), blocks=waits)
 
 
-def _chunks(setup: SchemeInputs) -> Iterator[tuple[int, ...]]:
-    """Yield the parameters that go together, by dtype: a tensor that would not fit begins the next."""
+def _chunks(setup: SchemeInputs, parameters: Sequence[Parameter]) -> Iterator[tuple[int, ...]]:
+    """Yield those of `parameters` that go together, by dtype: a tensor that would not fit begins the next."""
     open_chunks: dict[str, list[int]] = {}
-    for index, parameter in enumerate(setup.parameters):
+    for index, parameter in enumerate(parameters):
         chunk = open_chunks.setdefault(parameter.dtype, [])
         if chunk and setup.size_bytes(chunk) + parameter.size_bytes > BUFFER_BYTES:
             yield tuple(chunk)

@@ -120,13 +120,12 @@ def zero3(setup: SchemeInputs, config: DeepSpeed) -> Schedule:
         PlanError: a model without parameters.
     """
     setup.check_parameters("zero3")
-    modules = sorted(modules_of(setup.parameters), key=setup.first_use)
-    came = {index: place for place, index in enumerate(setup.arrivals())}
-    entered = sorted(modules, key=lambda module: min(came.get(index, len(came)) for index in module))
-    trace = [_Step(PointKind.FORWARD, module, min(module, key=lambda i: setup.first_use((i,)))) for module in modules]
-    trace += [
-        _Step(PointKind.BACKWARD, module, min(module, key=lambda i: came.get(i, len(came)))) for module in entered
+    modules = sorted(modules_of(setup.all_parameters), key=setup.first_use)
+    trace = [
+        _Step(PointKind.FORWARD, each, min(each, key=lambda i: setup.first_use((i,))), points(PointKind.FORWARD, each))
+        for each in modules
     ]
+    trace += _trace_backward(setup, modules)
     fetching = _Fetching(setup, trace, config)
     buckets = list(_buckets(setup, setup.arrivals(), config))
     messages: list[Message] = []
@@ -142,8 +141,10 @@ def zero3(setup: SchemeInputs, config: DeepSpeed) -> Schedule:
     ]
     if kept := fetching.kept:
         gather = fetching.gather("gather small", kept)
-        every = points(PointKind.FORWARD, tuple(range(len(setup.parameters))))
-        messages.append(replace(gather, after=points(PointKind.UPDATED, kept), blocks=every, every=setup.every))
+        every = points(PointKind.FORWARD, tuple(range(len(setup.all_parameters))))
+        updated = tuple(index for index in kept if index < len(setup.parameters)) or range(len(setup.parameters))
+        after = points(PointKind.UPDATED, tuple(updated))
+        messages.append(replace(gather, after=after, blocks=every, every=setup.every))
     ranks, element_bytes = setup.world_size, setup.parameters[0].size_bytes // max(setup.parameters[0].numel, 1)
     bucket_bytes = config.reduce_bucket_size * element_bytes
     sharding = Sharding(ranks, ranks, ranks, fetching.most_bytes, 0, bucket_bytes, master=True)
@@ -152,15 +153,34 @@ def zero3(setup: SchemeInputs, config: DeepSpeed) -> Schedule:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A step of the trace: a module of which forward or backward is entered at the point of its parameter `at`."""
+    """A step of the trace: a module of which forward or backward is entered at `point`, and waited for at `waits`."""
 
     kind: PointKind
     module: tuple[int, ...]
     at: int
+    waits: tuple[Point, ...]
 
     @property
     def point(self) -> Point:
         return Point(self.kind, self.at)
+
+
+def _trace_backward(setup: SchemeInputs, modules: Sequence[tuple[int, ...]]) -> list[_Step]:
+    """Return the steps of backward: at a module's first gradient, and at the last one before a frozen module.
+
+    Of several frozen ones it waits for the first there, for the others behind them: between them are no points.
+    """
+    came, kind = {index: place for place, index in enumerate(setup.arrivals())}, PointKind.BACKWARD
+    found, behind_frozen = list[_Step](), False
+    for module in setup.in_backward_order(modules):
+        if trained := tuple(index for index in module if index < len(setup.parameters)):
+            at = min(trained, key=lambda i: came.get(i, len(came)))
+            found.append(_Step(kind, module, at, points(kind, trained)))
+        elif (last := setup.last_before(module)) is not None:
+            waits = setup.next_behind(module) if behind_frozen else last
+            found.append(_Step(kind, module, last, (Point(kind, waits),)))
+        behind_frozen = not trained
+    return found
 
 
 class _Fetching:
@@ -174,10 +194,10 @@ class _Fetching:
     def __init__(self, setup: SchemeInputs, trace: Sequence[_Step], config: DeepSpeed) -> None:
         self._setup, self._trace, self._config = setup, trace, config
         small = config.param_persistence_threshold
-        self.kept = tuple(index for index, p in enumerate(setup.parameters) if p.numel <= small)
+        self.kept = tuple(index for index, p in enumerate(setup.all_parameters) if p.numel <= small)
         self._queue = deque((index, number) for number, step in enumerate(trace) for index in step.module)
         self._available = set(self.kept)
-        self._fetched_for = dict.fromkeys(range(len(setup.parameters)), -1)
+        self._fetched_for = dict.fromkeys(range(len(setup.all_parameters)), -1)
         self.most_bytes = 0
 
     def fetch(self, number: int) -> list[Message]:
@@ -186,7 +206,7 @@ class _Fetching:
         lacking = tuple(index for index in step.module if index not in self._available)
         if lacking:
             gather = self.gather(f"gather {number}", lacking)
-            found.append(replace(gather, after=self._find_launch_points(number), blocks=points(step.kind, step.module)))
+            found.append(replace(gather, after=self._find_launch_points(number, step.waits), blocks=step.waits))
         self._available |= set(lacking)
         expected = {index for index in step.module if self._fetched_for[index] < number}
         while expected:
@@ -196,9 +216,9 @@ class _Fetching:
         if ahead := self._list_prefetched():
             following = self._trace[number + 1]
             gather = self.gather(f"prefetch {number}", ahead)
-            blocks = points(following.kind, following.module)
-            found.append(replace(gather, after=self._find_launch_points(number), blocks=blocks))
-        live = sum(self._setup.parameters[index].size_bytes for index in self._available.difference(self.kept))
+            after = self._find_launch_points(number, following.waits)
+            found.append(replace(gather, after=after, blocks=following.waits))
+        live = self._setup.size_bytes(tuple(self._available.difference(self.kept)))
         self.most_bytes = max(self.most_bytes, live)
         self._release(number)
         return found
@@ -208,9 +228,10 @@ class _Fetching:
         size = self._setup.size_bytes(parameters)
         return Message(id=name, op=Operation.ALL_GATHER, size_bytes=size, parameters=parameters)
 
-    def _find_launch_points(self, number: int) -> tuple[Point, ...]:
-        """Return what the device has passed when the host is at step `number`, ahead of it."""
-        return (self._trace[number - _AHEAD].point,) if number >= _AHEAD else ()
+    def _find_launch_points(self, number: int, waits: Sequence[Point]) -> tuple[Point, ...]:
+        """Return what the device has passed when the host is at step `number`, ahead of it: none of what `waits`."""
+        passed = (step.point for step in reversed(self._trace[: max(0, number - _AHEAD + 1)]))
+        return next(((point,) for point in passed if point not in waits), ())
 
     def _list_prefetched(self) -> tuple[int, ...]:
         live = _elements(self._setup, self._available.difference(self.kept))
@@ -223,7 +244,7 @@ class _Fetching:
             if index not in self._available:
                 found[index] = None
                 self._available.add(index)
-                elements += self._setup.parameters[index].numel
+                elements += _elements(self._setup, (index,))
         return tuple(found)
 
     def _release(self, number: int) -> None:
@@ -276,4 +297,5 @@ def _buckets(
 
 
 def _elements(setup: SchemeInputs, parameters: Iterable[int]) -> int:
-    return sum(setup.parameters[index].numel for index in parameters)
+    everything = setup.all_parameters
+    return sum(everything[index].numel for index in parameters)

@@ -164,8 +164,11 @@ def message_document(message: Message) -> dict[str, Any]:
     return found
 
 
-def check(schedule: Schedule, parameters: Sequence[Parameter], world_size: int) -> None:
+def check(schedule: Schedule, parameters: Sequence[Parameter], world_size: int, frozen: int = 0) -> None:
     """Refuse a schedule that cannot be carried out, or that would not train `parameters` on `world_size` ranks.
+
+    Args:
+        frozen: how many more parameters there are, which messages may gather.
 
     Raises:
         PlanError: names used twice or not known, a message that waits for itself, a gradient that no message sums or
@@ -174,7 +177,7 @@ def check(schedule: Schedule, parameters: Sequence[Parameter], world_size: int) 
     """
     known = _index_messages(schedule)
     for message in schedule:
-        _check_names(message, known, schedule, len(parameters))
+        _check_names(message, known, schedule, len(parameters) + frozen)
     _check_circles(known)
     for name, ranks in schedule.groups.items():
         among = world_size - schedule.sharding.servers if name == TRAINERS else world_size

@@ -79,7 +79,7 @@ class Scheme:
             what, remedy = "its ranks go on without each other, as of servers alone", "use parameter-server:async"
             raise InputError(what, place=f"scheme {self.name!r}", remedy=remedy)
         made = replace(made, scheme=self.name)
-        check(made, setup.parameters, setup.world_size)
+        check(made, setup.parameters, setup.world_size, len(setup.frozen))
         return made
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ddpsim.bucketing.assign import Parameter
+from ddpsim.bucketing.assign import FrozenParameter, Parameter
 from ddpsim.errors import PlanError
 from ddpsim.operations import Operation
 
@@ -15,7 +15,8 @@ class SchemeInputs:
     """A model, the buckets its gradients are in, and how many ranks train it.
 
     Attributes:
-        parameters: in registration order.
+        parameters: those that take a gradient, in registration order.
+        frozen: those that take none; as indices of parameters, theirs follow.
         buckets: registration indices of each bucket, in launch order, as the job's caps have it.
         world_size: ranks.
         every: of how many iterations the last one sends gradients.
@@ -44,6 +45,12 @@ class SchemeInputs:
     time_s: Callable[[Operation, int], float] | None = None
     control_s: Callable[[str, int], float] | None = None
     blocking: bool = False
+    frozen: Sequence[FrozenParameter] = ()
+
+    @property
+    def all_parameters(self) -> tuple[Parameter, ...]:
+        """Those that take a gradient, and behind them the frozen ones."""
+        return (*self.parameters, *self.frozen)
 
     def check_parameters(self, scheme: str) -> None:
         """Raise PlanError where there is no parameter, of which `scheme` could gather any."""
@@ -59,11 +66,16 @@ class SchemeInputs:
 
     def size_bytes(self, parameters: Sequence[int]) -> int:
         """Return the bytes of `parameters`, and of their gradients."""
-        return sum(self.parameters[index].size_bytes for index in parameters)
+        everything = self.all_parameters
+        return sum(everything[index].size_bytes for index in parameters)
 
     def first_use(self, parameters: Sequence[int]) -> float:
         """Return when forward first needs one of `parameters`: seconds, or where unknown a place in the order."""
-        return min(self.use_s.get(index, float(index) if not self.use_s else float("inf")) for index in parameters)
+        if self.use_s:
+            return min(self.use_s.get(index, float("inf")) for index in parameters)
+        count, behind = len(self.parameters), len(self.frozen)
+        places = [each.before - (behind - place) / (behind + 1) for place, each in enumerate(self.frozen)]
+        return min(float(index) if index < count else places[index - count] for index in parameters)
 
     def last_ready(self, parameters: Sequence[int]) -> float:
         """Return when the gradients of `parameters` are all there: seconds, or where unknown a place in the order."""
@@ -77,6 +89,44 @@ class SchemeInputs:
         if self.ready_s:
             return sorted(self.ready_s, key=lambda index: (self.ready_s[index], -index))
         return [index for bucket in self.buckets for index in bucket]
+
+    def last_before(self, frozen: Sequence[int]) -> int | None:
+        """Return the parameter behind whose gradient backward comes to `frozen` ones: that forward needs next.
+
+        None where it does not: nothing that forward needs before them takes a gradient. Where nothing behind them takes
+        one, backward comes to them before the first of all, which is returned.
+        """
+        begins, came = self.first_use(frozen), self.arrivals()
+        if begins <= self.first_use(range(len(self.parameters))):
+            return None
+        uses = {index: use for index in reversed(came) if (use := self.first_use((index,))) > begins}
+        return min(uses, key=uses.__getitem__, default=came[0])
+
+    def next_behind(self, frozen: Sequence[int]) -> int:
+        """Return the parameter whose gradient comes first once backward has passed `frozen` ones, which it comes to."""
+        begins = self.first_use(frozen)
+        return next(index for index in self.arrivals() if self.first_use((index,)) < begins)
+
+    def in_backward_order(self, units: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """Return `units` of parameters in the order in which backward enters them: each before its first gradient.
+
+        Frozen ones come before the one that forward needs before them; those that backward never comes to are last.
+        """
+        came = {index: place for place, index in enumerate(self.arrivals())}
+        uses = {unit: self.first_use(unit) for unit in units}
+        first: dict[tuple[int, ...], int] = {}
+        for unit in units:
+            if trained := [index for index in unit if index < len(self.parameters)]:
+                first[unit] = min(came.get(index, len(came)) for index in trained)
+
+        def place(unit: tuple[int, ...]) -> tuple[float, float]:
+            if unit in first:
+                return first[unit], 0.0
+            needed_before = (other for other in first if uses[other] < uses[unit])
+            nearest = max(needed_before, key=uses.__getitem__, default=None)
+            return (float("inf") if nearest is None else first[nearest] - 0.5), -uses[unit]
+
+        return sorted(units, key=place)
 
     def in_forward_order(self, groups: Sequence[tuple[int, ...]]) -> list[int]:
         """Return the places of `groups` in the order in which forward first needs one of each."""

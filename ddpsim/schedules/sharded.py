@@ -18,6 +18,9 @@ Source: `torch/distributed/fsdp/_fully_shard/{_fsdp_state,_fsdp_param_group,_fsd
   (`ddpsim.schedules.offload`); that a unit's reduction holds up the backward of another is taken to last to the end of
   its copy.
 - Between replicas (HSDP), a unit's shard is allreduced on a stream and a communicator of its own.
+- A frozen parameter is gathered with its unit and reduced with none. A unit that is frozen as a whole is entered in
+  backward only where something before it in forward takes a gradient; the first behind the last that is entered is
+  gathered all the same, for a backward that does not come (`_backward_prefetch` says so).
 - All of them are launched with `async_op=False`. On NCCL a stream then waits, and the host runs ahead; on gloo the host
   does, until each has ended: a unit is gathered where forward comes to it, and nothing is hidden
   (`SchemeInputs.blocking`).
@@ -155,7 +158,8 @@ class _Units:
     Attributes:
         root: the unit of what lies in no block; empty where nothing does.
         forward, backward: units in the order in which each enters them. The root comes first in both: its parameters
-            are gathered before everything, and its output is where backward begins.
+            are gathered before everything, and its output is where backward begins. Backward enters the first
+            `entered` of its own alone: the others are frozen, and nothing before them takes a gradient.
     """
 
     def __init__(self, setup: SchemeInputs, shards: int, given: FullyShard) -> None:
@@ -163,14 +167,20 @@ class _Units:
         self._offloaded = given.offload
         self._reshard: Reshard = "nothing" if shards == 1 else given.reshard
         self._forward_ahead, self._backward_ahead = given.forward_prefetch, given.backward_prefetch or 1
-        self._uses = sorted(range(len(setup.parameters)), key=lambda index: (setup.first_use((index,)), index))
-        self.root, blocks = units_of(setup.parameters, given.wrap)
-        names = [] if given.wrap is None else list(blocks_of(setup.parameters, given.wrap))
-        self._below = {unit: list_below(setup.parameters, unit, names) for unit in blocks}
+        self._all = setup.all_parameters
+        self._order = sorted(range(len(self._all)), key=lambda index: (setup.first_use((index,)), index))
+        self._uses = self._trained(tuple(self._order))
+        self.root, blocks = units_of(self._all, given.wrap)
+        names = [] if given.wrap is None else list(blocks_of(self._all, given.wrap))
+        self._below = {unit: list_below(self._all, unit, names) for unit in blocks}
         first = [self.root] if self.root else []
         self.forward = first + sorted(blocks, key=lambda unit: setup.first_use(self._below[unit]))
         self._came = {index: place for place, index in enumerate(setup.arrivals())}
-        self.backward = first + sorted(blocks, key=lambda unit: self._find_entered(self._entry(unit)))
+        whole = {below: unit for unit, below in self._below.items()}
+        self.backward = first + [whole[below] for below in setup.in_backward_order(list(whole))]
+        self.entered = len(self.backward) - sum(
+            self._is_frozen(unit) and setup.last_before(self._below[unit]) is None for unit in blocks
+        )
 
     def unshard_forward(self) -> list[Message]:
         """Return the all-gathers of forward: of the two first units as it begins, or one by one where a host waits."""
@@ -200,32 +210,34 @@ class _Units:
         """
         steps: list[tuple[tuple[int, int], list[Message]]] = []
         last = [self.root] if self.root else []
-        for place, unit in enumerate(self.backward):
+        for place, unit in enumerate(self.backward[: self.entered]):
             entered = -1 if place == 0 else self._find_entered(self._entry(unit))
             steps.append(((entered, 0), self.unshard_backward(place)))
             if unit != self.root and self._uses[0] in unit:
                 last.append(unit)
-            elif unit != self.root:
-                over = max(map(self._find_entered, self._below[unit]))
-                steps.append(((over, 1), self.reduce_unit(unit, self.backward[place + 2 : place + 3])))
+            elif unit != self.root and self._trained(unit):
+                over = max(map(self._find_entered, self._trained(self._below[unit])))
+                held_up = self.backward[: self.entered][place + 2 : place + 3]
+                steps.append(((over, 1), self.reduce_unit(unit, held_up)))
         if any(self._below[unit] != unit for unit in self._below):
             steps.sort(key=lambda step: step[0])
         launched = [message for _, messages in steps for message in messages]
-        return launched + [message for unit in last for message in self.reduce_unit(unit, ())]
+        return launched + [message for unit in last if self._trained(unit) for message in self.reduce_unit(unit, ())]
 
     def reduce_unit(self, unit: Unit, held_up: Sequence[Unit]) -> list[Message]:
         """Return what sums the gradients of `unit`; reduce-scattering them holds up the backward of `held_up`."""
         setup, copies, name = self._setup, self._setup.world_size // self._shards, self._name(unit)
-        size = sum(self._precision.reduced_bytes(setup.parameters[index], self._shards) for index in unit)
+        own, below = self._trained(unit), self._trained(self._below.get(unit, unit))
+        size = sum(self._precision.reduced_bytes(setup.parameters[index], self._shards) for index in own)
         scatter = Message(
-            id=f"scatter {name}", op=Operation.REDUCE_SCATTER, size_bytes=size, parameters=unit,
-            after=points(PointKind.GRADIENT, self._below.get(unit, unit)), group=self._group, every=setup.every,
-            blocks=(BACKWARD_END, *(point for held in held_up for point in points(PointKind.BACKWARD, held))),
+            id=f"scatter {name}", op=Operation.REDUCE_SCATTER, size_bytes=size, parameters=own,
+            after=points(PointKind.GRADIENT, below), group=self._group, every=setup.every,
+            blocks=(BACKWARD_END, *(point for held in held_up for point in self._entry_points(held))),
             blocking=setup.blocking,
         )  # fmt: skip
         if self._shards == 1:
             return [replace(scatter, id=f"sum {name}", op=Operation.ALLREDUCE, group=WORLD, blocks=(BACKWARD_END,))]
-        kept = self._host_bytes(unit)
+        kept = self._host_bytes(own)
         if copies == 1:
             return [replace(scatter, to_host_bytes=kept)]
         summed = replace(
@@ -255,15 +267,39 @@ class _Units:
     def _name(self, unit: Unit) -> int:
         return self.forward.index(unit)
 
+    def _trained(self, unit: Unit) -> Unit:
+        return tuple(index for index in unit if index < len(self._setup.parameters))
+
     def _entry(self, unit: Unit) -> int:
-        """Return the parameter whose gradient is ready first where backward enters `unit`: of all for the root."""
-        return min(self._uses if unit == self.root else self._below[unit], key=self._find_entered)
+        """Return the parameter whose gradient is ready first where backward enters `unit`: of all for the root.
+
+        Of a unit that is frozen as a whole it is the last one before.
+        """
+        if trained := self._uses if unit == self.root else self._trained(self._below[unit]):
+            return min(trained, key=self._find_entered)
+        last = self._setup.last_before(self._below[unit])
+        return self._uses[0] if last is None else last
+
+    def _is_frozen(self, unit: Unit) -> bool:
+        return unit != self.root and not self._trained(self._below[unit])
+
+    def _entry_points(self, unit: Unit) -> tuple[Point, ...]:
+        """Return where backward waits for `unit`.
+
+        There are no points between units that are frozen as a whole: of several it waits for the first as it enters all
+        of them, for the others as it leaves.
+        """
+        if not self._is_frozen(unit):
+            return points(PointKind.BACKWARD, self._trained(unit) or (self._entry(unit),))
+        if self._is_frozen(self.backward[max(0, self.backward.index(unit) - 1)]):
+            return (Point(PointKind.BACKWARD, self._setup.next_behind(self._below[unit])),)
+        return (Point(PointKind.BACKWARD, self._entry(unit)),)
 
     def _find_entered(self, index: int) -> int:
         return self._came.get(index, len(self._came))
 
     def _gathered_bytes(self, unit: Unit) -> int:
-        return sum(self._precision.gathered_bytes(self._setup.parameters[index], self._shards) for index in unit)
+        return sum(self._precision.gathered_bytes(self._all[index], self._shards) for index in unit)
 
     @property
     def _starts(self) -> int:
@@ -280,8 +316,8 @@ class _Units:
         if self._setup.blocking:
             place = max(0, place - (self._forward_ahead or 0))
             unit = self.forward[place]
-            entry = min(map(self._uses.index, self._below.get(unit, unit)))
-            return Point(PointKind.FORWARD, self._uses[entry - 1]) if place and entry else None
+            entry = min(map(self._order.index, self._below.get(unit, unit)))
+            return Point(PointKind.FORWARD, self._order[entry - 1]) if place and entry else None
         behind = place - 1 - (self._forward_ahead or 1)
         return self._find_first_use(self.forward[behind]) if behind >= 0 else None
 
@@ -303,15 +339,20 @@ class _Units:
         if not self._offloaded:
             return 0
         own = Precision()
-        return sum(own.gathered_bytes(self._setup.parameters[i], self._shards) for i in unit) // self._shards
+        return sum(own.gathered_bytes(self._all[i], self._shards) for i in unit) // self._shards
 
     def _gather_again(self, number: int) -> Message:
         unit, before = self.backward[number], self.backward[max(0, number - self._backward_ahead)]
         kept_root = self._starts == 1 and number <= self._backward_ahead
         ahead = (number == self._starts or kept_root) and not (self._setup.blocking and number)
-        after = self._find_first_use(self.forward[-1]) if ahead else Point(PointKind.BACKWARD, self._entry(before))
+        blocks = self._entry_points(unit) if number < self.entered else (BACKWARD_END,)
+        # What waits where another unit is entered, as a frozen one may, is launched before that.
+        earlier = reversed(self.backward[: self.backward.index(before) + 1])
+        entries = (Point(PointKind.BACKWARD, self._entry(each)) for each in earlier)
+        apart = next((point for point in entries if point not in blocks or not self._setup.frozen), None)
+        after = self._find_first_use(self.forward[-1]) if ahead or apart is None else apart
         again = self._gather(f"gather {self._name(unit)} again", unit, after)
-        return replace(again, blocks=points(PointKind.BACKWARD, unit))
+        return replace(again, blocks=blocks)
 
     def _find_first_use(self, unit: Unit) -> Point:
         inside = self._below.get(unit, unit)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from ddpsim.bucketing.assign import Parameter
+from ddpsim.bucketing.assign import Parameter, in_registration_order
 from ddpsim.errors import PlanError
 
 _NUMBERED = re.compile(r"(?:.*_)?\d+")
@@ -39,7 +39,7 @@ def units_of(
     """
     units = list(blocks_of(parameters, wrap).values())
     inside = {index for unit in units for index in unit}
-    return tuple(index for index in range(len(parameters)) if index not in inside), units
+    return tuple(index for index, _ in in_registration_order(parameters) if index not in inside), units
 
 
 def blocks_of(parameters: Sequence[Parameter], wrap: Wrapped | None = None) -> dict[str, tuple[int, ...]]:
@@ -60,7 +60,7 @@ def blocks_of(parameters: Sequence[Parameter], wrap: Wrapped | None = None) -> d
         return _group_wrapped(parameters, wrap)
     blocks: dict[str, list[int]] = {}
     lists: dict[str, set[str]] = {}
-    for index, parameter in enumerate(parameters):
+    for index, parameter in in_registration_order(parameters):
         found = _block(parameter.name)
         if found is not None:
             blocks.setdefault(found, []).append(index)
@@ -72,7 +72,7 @@ def _group_wrapped(parameters: Sequence[Parameter], wrap: Wrapped) -> dict[str, 
     """Return the parameters of each module that one of `wrap` names, those of modules inside it left out."""
     found: dict[str, list[int]] = {}
     met: set[str] = set()
-    for index, parameter in enumerate(parameters):
+    for index, parameter in in_registration_order(parameters):
         modules = parameter.name.split(".")[:-1]
         owner = None
         for depth in range(1, len(modules) + 1):
@@ -101,13 +101,15 @@ def list_below(parameters: Sequence[Parameter], unit: tuple[int, ...], blocks: S
     if not owners:
         return unit
     owner = max(owners, key=len)
-    return tuple(index for index, parameter in enumerate(parameters) if parameter.name.startswith(f"{owner}."))
+    return tuple(
+        index for index, parameter in in_registration_order(parameters) if parameter.name.startswith(f"{owner}.")
+    )
 
 
 def modules_of(parameters: Sequence[Parameter]) -> list[tuple[int, ...]]:
     """Return the parameters of each module that has some of its own, modules by their first."""
     modules: dict[str, list[int]] = {}
-    for index, parameter in enumerate(parameters):
+    for index, parameter in in_registration_order(parameters):
         modules.setdefault(parameter.name.rpartition(".")[0], []).append(index)
     return [tuple(members) for members in modules.values()]
 

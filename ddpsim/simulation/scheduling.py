@@ -126,6 +126,7 @@ def setup_of(
         use_s={i: float(s) * forward_s for i, s in enumerate(shares) if not np.isnan(s)} if known else {},
         time_s=time_s,
         blocking=blocking,
+        frozen=workload.frozen,
     )
 
 
@@ -173,7 +174,7 @@ def _messages_of(
     schedule: Schedule, setting: RankConfiguration, lanes: Sequence[Lane], *, gloo: bool, host_copy_s: float
 ) -> Iterator[PlannedMessage]:
     """Yield the messages of `schedule`, in its order, with what each costs a rank."""
-    costs, parameters, view = setting.costs, setting.workload.parameters, setting.options.gradient_as_bucket_view
+    costs, parameters, view = setting.costs, setting.workload.all_parameters, setting.options.gradient_as_bucket_view
     rung = {(each.group, each.stream) for each in schedule if runs_in_rings(schedule) and each.op.in_parts}
     numbers = {message.id: number for number, message in enumerate(schedule)}
     for number, message in enumerate(schedule):

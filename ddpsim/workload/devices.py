@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ddpsim.bucketing import Parameter
+from ddpsim.bucketing.assign import FrozenParameter
 from ddpsim.errors import WorkloadError
 
 
@@ -114,13 +115,25 @@ def buffer_devices(
     if len(parts) <= 1:  # of most workloads; comparing names takes longer than the rest of a simulation
         return (0,) * len(buffers)
     numbers, of_name = device_numbers(parts, parameters), {part.device: place for place, part in enumerate(parts)}
+    return tuple(
+        of_name[each.device] if each.device in of_name else numbers[find_nearest(each, parameters)] for each in buffers
+    )
 
-    def nearest(name: str) -> int:
-        words = name.split(".")
-        shared = [_count_shared(words, parameter.name.split(".")) for parameter in parameters]
-        return numbers[max(range(len(shared)), key=shared.__getitem__)]
 
-    return tuple(of_name[each.device] if each.device in of_name else nearest(each.name) for each in buffers)
+def find_nearest(named: NamedOnDevice, parameters: Sequence[Parameter]) -> int:
+    """Return the index of the parameter that is nearest to a buffer or frozen parameter.
+
+    It is one with whose name it has most components in common; of several the one that a frozen parameter is registered
+    next to, else the first.
+
+    >>> trained = [Parameter(name, (1,)) for name in ("h.0.lora", "h.1.lora")]
+    >>> [find_nearest(FrozenParameter(name, (1,), before=before), trained) for name, before in (("h.0.b", 1), ("o", 2))]
+    [0, 1]
+    """
+    words = named.name.split(".")
+    shared = [_count_shared(words, parameter.name.split(".")) for parameter in parameters]
+    place = named.before - 0.5 if isinstance(named, FrozenParameter) else 0.0
+    return max(range(len(shared)), key=lambda index: (shared[index], -abs(index - place)))
 
 
 def _count_shared(one: Sequence[str], other: Sequence[str]) -> int:

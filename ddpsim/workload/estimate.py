@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddpsim.bucketing import Parameter
+from ddpsim.bucketing.assign import FrozenParameter
 from ddpsim.errors import WorkloadError
 from ddpsim.workload.anchors import (
     TERM_SHARES,
@@ -50,8 +51,8 @@ class ModelShape:
         sample: what a sample is.
         parameters, buffers: in registration order.
         forward, backward: operators in launch order; the loss belongs to forward.
-        forward_use: by registration index the number of the forward operator that first reads the parameter; None
-            where forward reads it nowhere, or where it is not known.
+        forward_use: by registration index, of frozen parameters behind the others, the number of the forward operator
+            that first reads the parameter; None where forward reads it nowhere, or where it is not known.
         activations: at the peak; None where they are not known.
         optimizer_kind: `sgd`, `momentum`, or torch's class in small letters; behind it `-fused`, or `-foreach`, which
             is torch's default on a GPU; several joined by a comma; `+clip` last where gradients are clipped before.
@@ -63,6 +64,7 @@ class ModelShape:
         amp: the operators that autocast dispatches; None where it was not counted.
         autocast_dtype: that the step's autocast casts to, as `Workload` has it.
         left_out: what of the step is not priced, a sentence each.
+        frozen: parameters that take no gradient, as `Workload` has them.
     """
 
     name: str
@@ -82,17 +84,18 @@ class ModelShape:
     amp: PhasesUnderAutocast | None = None
     autocast_dtype: str | None = None
     left_out: tuple[str, ...] = ()
+    frozen: tuple[FrozenParameter, ...] = ()
 
     @classmethod
     def of(cls, workload: Workload, operators: StepOperators) -> ModelShape:
         """Return the step of a workload that keeps its operators, as it was counted or of another batch."""
-        dtypes = operators.dtypes or [parameter.dtype for parameter in workload.parameters]
+        dtypes, count = operators.dtypes or _dtypes(workload.all_parameters), len(workload.parameters)
         compiled = CompiledAs.of(workload.provenance)
         return cls(
             workload.name.partition("@")[0],
             operators.batch_size,
             operators.sample,
-            tuple(replace(p, dtype=dtype) for p, dtype in zip(workload.parameters, dtypes, strict=True)),
+            tuple(replace(p, dtype=dtype) for p, dtype in zip(workload.parameters, dtypes[:count], strict=True)),
             workload.buffers,
             operators.forward,
             operators.backward,
@@ -106,11 +109,12 @@ class ModelShape:
             operators.amp,
             workload.autocast_dtype,
             workload.left_out,
+            tuple(replace(p, dtype=dtype) for p, dtype in zip(workload.frozen, dtypes[count:], strict=True)),
         )
 
     def operators(self, parameters: Sequence[Parameter]) -> StepOperators:
-        """Return the step's operators, to be kept by a workload with `parameters`."""
-        dtypes = tuple(parameter.dtype for parameter in self.parameters)
+        """Return the step's operators, to be kept by a workload with `parameters`, frozen ones behind the others."""
+        dtypes = _dtypes((*self.parameters, *self.frozen))
         return StepOperators(
             self.batch_size,
             self.sample,
@@ -118,7 +122,7 @@ class ModelShape:
             self.backward,
             self.forward_use,
             self.activations,
-            None if dtypes == tuple(parameter.dtype for parameter in parameters) else dtypes,
+            None if dtypes == _dtypes(parameters) else dtypes,
             self.synchronises,
             self.counted,
             self.amp,
@@ -176,15 +180,23 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
             activations, uses = part.activations(shape.activations), part.forward_use
         else:
             activations = part.activations(shape.activations, options.tensor_parallel)
+        own = tuple(each for each in part.parameters if not isinstance(each, FrozenParameter))
+        here = {each.name for each in own}
         shape = replace(
             shape,
-            parameters=part.parameters,
+            parameters=own,
+            frozen=tuple(
+                replace(each, before=sum(p.name in here for p in shape.parameters[: each.before]))
+                for each in part.parameters
+                if isinstance(each, FrozenParameter)
+            ),
             forward=part.forward,
             backward=part.backward,
             forward_use=uses,
             activations=activations,
         )
-    parameters = _as_run(shape.parameters, precision)
+    parameters, frozen = _as_run(shape.parameters, shape.frozen, precision)
+    shape = replace(shape, frozen=frozen)
     phases = (shape.forward, shape.backward)
     works = roofline_s(phases, gpu, precision, without)
     update = used.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s)
@@ -220,7 +232,7 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
         if isinstance(part, RankStep)
         else None,
         experts=_experts(part, options.expert_parallel, timeline) if isinstance(part, ExpertStep) else None,
-        operators=counted.operators(parameters) if part is None else None,
+        operators=counted.operators(workload.all_parameters) if part is None else None,
         provenance=provenance,
         arithmetic_share=arithmetic_share(phases, gpu, precision, works),
         optimizer_kind=shape.optimizer_kind if optimizer in (None, own) else used.kind,
@@ -234,13 +246,15 @@ def _part_of(shape: ModelShape, options: EstimateOptions, precision: str) -> Ran
         return None
     cut = on_ranks if options.tensor_parallel > 1 else experts_on_ranks
     try:
-        return cut(shape.forward, shape.backward, shape.forward_use, shape.parameters, ranks, precision)
+        everything = (*shape.parameters, *shape.frozen)
+        return cut(shape.forward, shape.backward, shape.forward_use, everything, ranks, precision)
     except WorkloadError as error:
         error.at(shape.name)
 
 
 def _experts(part: ExpertStep, ranks: int, timeline: Timeline) -> ExpertParallel:
-    return ExpertParallel(ranks, _messages(part, timeline), part.experts, part.layers)
+    trained = frozenset(i for i in part.experts if not isinstance(part.parameters[i], FrozenParameter))
+    return ExpertParallel(ranks, _messages(part, timeline), trained, part.layers)
 
 
 def _messages(part: RankStep | ExpertStep, timeline: Timeline) -> tuple[LayerMessage, ...]:
@@ -273,7 +287,7 @@ def _compare_compiled(
 ) -> CompiledAs:
     """Return how the step that was `priced` differs from the one that was `counted`, on `gpu` as an eager step is."""
     shape = convert_to_run(replace(counted, compiler=None), gpu, precision)
-    parameters = _as_run(shape.parameters, precision)
+    parameters = _as_run(shape.parameters, shape.frozen, precision)[0]
     works = [*roofline_s((shape.forward, shape.backward), gpu, precision, without), []]
     if OPTIMIZER_TERM not in without:
         works[2] = optimizer.works_s(parameters, gpu.achieved_Bps, gpu.achieved.kernel_s)
@@ -296,9 +310,20 @@ def _launch_s(gpu: AchievedGpu) -> tuple[float, float]:
     return (EAGER_LAUNCH_S, EAGER_LAUNCH_S) if gpu.achieved.eager else (FORWARD_LAUNCH_S, BACKWARD_LAUNCH_S)
 
 
-def _as_run(parameters: Sequence[Parameter], precision: str) -> tuple[Parameter, ...]:
-    dtypes = {"float32": "bfloat16"} if precision == "bf16" else {}
-    return tuple(replace(each, dtype=dtypes.get(each.dtype, each.dtype), device="cuda:0") for each in parameters)
+def _as_run(
+    parameters: Sequence[Parameter], frozen: Sequence[FrozenParameter], precision: str
+) -> tuple[tuple[Parameter, ...], tuple[FrozenParameter, ...]]:
+    """Return both as they run: of a step counted in fp32 those that `bf16` makes of them, else those that it has."""
+    cast = precision == "bf16" and "bfloat16" not in _dtypes((*parameters, *frozen))
+    dtypes = {"float32": "bfloat16"} if cast else {}
+    return (
+        tuple(replace(each, dtype=dtypes.get(each.dtype, each.dtype), device="cuda:0") for each in parameters),
+        tuple(replace(each, dtype=dtypes.get(each.dtype, each.dtype), device="cuda:0") for each in frozen),
+    )
+
+
+def _dtypes(parameters: Sequence[Parameter]) -> tuple[str, ...]:
+    return tuple(parameter.dtype for parameter in parameters)
 
 
 def _workload(
@@ -335,6 +360,7 @@ def _workload(
         gradient_ready_s=ready.round(9),
         synchronises=synchronises,
         forward_use_s=_forward_use(shape, timeline),
+        frozen=shape.frozen,
         activations_bytes=None if shape.activations is None else shape.activations.in_precision(precision),
         optimizer_kind=shape.optimizer_kind,
         autocast_dtype=shape.autocast_dtype if precision == "amp" else None,

@@ -10,6 +10,7 @@ import numpy as np
 
 from ddpsim import shipped
 from ddpsim.bucketing import Parameter
+from ddpsim.bucketing.assign import FrozenParameter
 from ddpsim.errors import UnknownNameError, WorkloadError
 from ddpsim.files import display_name, encode_text, json_text, read_json, write_whole
 from ddpsim.files.compiled import read_compiled
@@ -177,6 +178,11 @@ def _optional_fields(workload: Workload) -> dict[str, object]:
         known["input_stage"] = workload.input_stage.document()
     if workload.sequence_length is not None:
         known["sequence_length"] = workload.sequence_length
+    if workload.frozen:
+        known["frozen"] = [
+            {"name": p.name, "shape": list(p.shape), "dtype": p.dtype, "device": p.device, "before": p.before}
+            for p in workload.frozen
+        ]
     if workload.devices:
         known["devices"] = [
             {
@@ -224,7 +230,8 @@ def _workload(read: WorkloadFile) -> Workload:
         synchronises=tuple(read.synchronises),
         forward_use_s=None if (use := read.forward_use_s) is None else ForwardUse(use.host, use.device),
         input_stage=None if read.input_stage is None else InputStage(**dict(read.input_stage)),
-        operators=operators_from(read.operators, len(read.parameters)),
+        operators=operators_from(read.operators, len(read.parameters), len(read.frozen)),
+        frozen=tuple(FrozenParameter(p.name, tuple(p.shape), p.dtype, p.device, before=p.before) for p in read.frozen),
         devices=tuple(
             DevicePart(each.device, each.forward_until_s.host, each.forward_until_s.device, each.sent_bytes)
             for each in read.devices

@@ -157,6 +157,7 @@ class StepOperators:
             where forward reads it nowhere, or where it is not known.
         activations: at the peak; None where they are not known.
         dtypes: of the parameters as they were counted, by registration index; None where they are the workload's.
+            In both frozen ones follow the others.
         synchronises: where the host waits for the device in each step.
         counted: how the operators were counted, where not as the shipped models' are.
         amp: the operators that autocast dispatches; None where it was not counted.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ddpsim.bucketing import Parameter
+from ddpsim.bucketing.assign import FrozenParameter
 from ddpsim.errors import WorkloadError
 from ddpsim.workload.operators import Operator, Product
 
@@ -31,6 +32,7 @@ class ParallelLinear:
         at: number of its operator in forward.
         rows, outputs, inputs: of its product: tokens, and features out and in.
         weight: registration index of its weight.
+        gradients: products of its backward: of its weight's and of its input's gradient, where there are such.
     """
 
     at: int
@@ -38,6 +40,7 @@ class ParallelLinear:
     outputs: int
     inputs: int
     weight: int
+    gradients: int = 2
 
     @property
     def forward(self) -> Product:
@@ -130,7 +133,7 @@ def blocks_in(
     width, found = width_of(parameters), list[ParallelBlock]()
     columns: list[ParallelLinear] = []
     attention: Operator | None = None
-    for linear in _linears(forward, forward_use, parameters):
+    for linear in _linears(forward, forward_use, parameters, width):
         if isinstance(linear, Operator):
             attention = (attention or linear) if columns else None
             continue
@@ -158,11 +161,17 @@ def _heads(attention: Operator | None, row: ParallelLinear) -> int | None:
     return row.inputs // width if width and row.inputs % width == 0 else None
 
 
+_ADAPTER = 8
+"""A trained linear in a frozen model is an adapter where its inputs or outputs are fewer than the width over this."""
+
+
 def _linears(
-    forward: Sequence[Operator], forward_use: Sequence[int | None], parameters: Sequence[Parameter]
+    forward: Sequence[Operator], forward_use: Sequence[int | None], parameters: Sequence[Parameter], width: int
 ) -> Iterator[ParallelLinear | Operator]:
     """Yield each linear, and each operator of attention, in order."""
     first_used: dict[int, list[int]] = {}
+    frozen = frozenset(index for index, each in enumerate(parameters) if isinstance(each, FrozenParameter))
+    begins = sorted(use for index, use in enumerate(forward_use) if use is not None and index not in frozen)
     for index, use in enumerate(forward_use):
         if use is not None and len(parameters[index].shape) == 2:
             first_used.setdefault(use, []).append(index)
@@ -178,7 +187,12 @@ def _linears(
             weight = next((index for index in pending if sorted(parameters[index].shape) == sizes), None)
             if weight is not None:
                 pending.remove(weight)
-                yield ParallelLinear(at, rows, outputs, inputs, weight)
+                # An adapter beside a frozen linear, as LoRA's, is small: each rank has it whole.
+                if frozen and weight not in frozen and _ADAPTER * sizes[0] < width:
+                    continue
+                own = weight not in frozen
+                gradients = own + (not frozen or (len(begins) > own and begins[own] < at))
+                yield ParallelLinear(at, rows, outputs, inputs, weight, gradients)
 
 
 def forward_spans(blocks: Sequence[ParallelBlock]) -> list[ParallelSpan]:
@@ -195,6 +209,7 @@ def backward_spans(blocks: Sequence[ParallelBlock], backward: Sequence[Operator]
     products = [(at, each.product) for at, each in enumerate(backward) if each.product and each.product[0] == 1]
     spans: list[ParallelSpan] = []
     place, again = 0, _computes_again(blocks, [product for _, product in products])
+    partly = any(linear.gradients < 2 for block in blocks for linear in block.linears)
     for number in range(len(blocks) - 1, -1, -1):
         while again and place < len(products) and not _begins(blocks, number, _coming(products, place)):
             place += 1
@@ -202,15 +217,18 @@ def backward_spans(blocks: Sequence[ParallelBlock], backward: Sequence[Operator]
             place = _computed_again(blocks, number, products, place, spans)
         block, taken = blocks[number], list[tuple[int, ParallelLinear]]()
         for linear in reversed(block.linears):
-            for _ in range(2):
+            for _ in range(linear.gradients):
                 while place < len(products) and not linear.is_backward(products[place][1]):
                     place += 1
+                if place == len(products) and partly:
+                    break  # the first layers of a model that is frozen in part have inputs without a gradient
                 if place == len(products):
                     what = f"backward lacks a product of {prod((linear.rows, linear.outputs, linear.inputs)):.3g}"
                     raise WorkloadError(f"{what} operations that forward has", remedy=REMEDY)
                 taken.append((products[place][0], linear))
                 place += 1
-        spans.append(ParallelSpan(block, tuple(taken)))
+        if taken:
+            spans.append(ParallelSpan(block, tuple(taken)))
     return spans
 
 
@@ -223,11 +241,12 @@ def _coming(products: Sequence[tuple[int, Product]], place: int) -> list[Product
 
 
 def _computes_again(blocks: Sequence[ParallelBlock], products: Sequence[Product]) -> bool:
-    """Whether backward has more than the two products of each linear: where as many tokens as a linear has features
+    """Whether backward has more products than the linears' own: where as many tokens as a linear has features
     come together, its forward looks like its backward."""
     sizes = [tuple(sorted(linear.forward[1:])) for block in blocks for linear in block.linears]
     known = set(sizes)
-    return sum(tuple(sorted(product[1:])) in known for product in products) > 2 * len(sizes)
+    own = sum(linear.gradients for block in blocks for linear in block.linears)
+    return sum(tuple(sorted(product[1:])) in known for product in products) > own
 
 
 def _begins(blocks: Sequence[ParallelBlock], number: int, coming: Sequence[Product]) -> bool:

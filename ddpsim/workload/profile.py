@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpsim.bucketing import Parameter
-from ddpsim.bucketing.assign import repeated_name
+from ddpsim.bucketing.assign import FrozenParameter, repeated_name
 from ddpsim.errors import WorkloadError
 from ddpsim.options.input_stage import InputStage
 from ddpsim.workload.devices import DevicePart, check_parts
@@ -75,15 +75,15 @@ class ForwardUse:
         seconds = np.maximum(self.host_s, self.device_s)
         return ForwardUse(seconds, seconds)
 
-    def check(self, parameters: int) -> None:
-        """Hold this against the number of parameters.
+    def check(self, parameters: int, frozen: int = 0) -> None:
+        """Hold this against the number of parameters, and of those that are frozen, of which all or none are there.
 
         Raises:
             WorkloadError: another number of times, a time that is negative or above `MOST_S`, or on one clock only.
         """
         for clock, times in (("host", self.host_s), ("device", self.device_s)):
             place = f"forward_use_s.{clock}"
-            if times.shape != (parameters,):
+            if times.shape not in ((parameters,), (parameters + frozen,)):
                 raise WorkloadError(f"{len(times)} times for {parameters} parameters", place=place)
             if len(bad := np.flatnonzero((times > MOST_S) | (times < 0))):
                 raise WorkloadError(f"{times[bad[0]]} is not a time in seconds", place=f"{place}.{bad[0]}")
@@ -165,7 +165,7 @@ class Workload:
         batch_size: samples an iteration and rank.
         threads: host threads the computation used; None on a GPU.
         estimated: True where times were computed rather than measured; `provenance` says how.
-        parameters: in registration order.
+        parameters: those that take a gradient, in registration order.
         buffers: in registration order.
         forward, backward, optimizer: per recorded iteration; `optimizer` includes zero_grad.
         gradient_hook_s: host time of each gradient's hook from the host's start of backward, shape (iterations,
@@ -196,6 +196,8 @@ class Workload:
         boundary_bytes: of activations between two layers of a transformer; None where nobody asked, or where they are
             not known. No file has it.
         devices: of a rank that has several, in forward's order; empty where it has one.
+        frozen: parameters that take no gradient, in registration order. Where an index may be of any parameter, theirs
+            follow those of `parameters`: `forward_use_s` may have them too.
 
     Raises:
         WorkloadError: where shapes disagree, two parameters share a name, a time is negative or above `MOST_S`, one
@@ -231,17 +233,22 @@ class Workload:
     experts: ExpertParallel | None = None
     boundary_bytes: int | None = None
     devices: tuple[DevicePart, ...] = ()
+    frozen: tuple[FrozenParameter, ...] = ()
 
     def __post_init__(self) -> None:
         if self.iterations == 0 or not self.parameters:
             raise WorkloadError("a workload needs at least one iteration and one parameter", place=self.name)
-        if (same := repeated_name([parameter.name for parameter in self.parameters])) is not None:
-            what = f"parameters {same[0]} and {same[1]} are both named {self.parameters[same[0]].name!r}"
+        if (same := repeated_name([parameter.name for parameter in self.all_parameters])) is not None:
+            what = f"parameters {same[0]} and {same[1]} are both named {self.all_parameters[same[0]].name!r}"
             raise WorkloadError(what, place=f"parameters.{same[1]}", remedy="give each parameter a name of its own")
         self._check_phases()
         self._check_gradients()
         if self.forward_use_s is not None:
-            self.forward_use_s.check(len(self.parameters))
+            self.forward_use_s.check(len(self.parameters), len(self.frozen))
+        for place, each in enumerate(self.frozen):
+            if not 0 <= each.before <= len(self.parameters):
+                what, remedy = f"{each.before} of {len(self.parameters)} parameters are before it", "count from 0"
+                raise WorkloadError(what, place=f"frozen.{place}.before", remedy=remedy)
         if self.devices:
             check_parts(self.devices, self.parameters, MOST_S)
         if not 0 <= self.arithmetic_share <= 1:
@@ -326,9 +333,19 @@ class Workload:
         return tuple(map(str, told)) if isinstance(told, list) else ()
 
     @property
+    def all_parameters(self) -> tuple[Parameter, ...]:
+        """Those that take a gradient, and behind them the frozen ones."""
+        return (*self.parameters, *self.frozen)
+
+    @property
     def gradient_bytes(self) -> int:
         """Bytes of all gradients."""
         return sum(parameter.size_bytes for parameter in self.parameters)
+
+    @property
+    def frozen_bytes(self) -> int:
+        """Bytes of all frozen parameters."""
+        return sum(parameter.size_bytes for parameter in self.frozen)
 
     @property
     def buffer_bytes(self) -> int:
@@ -343,11 +360,17 @@ class Workload:
     def forward_shares(self) -> ForwardUse:
         """Return what share of forward, on either clock, is over when it first needs each parameter, from 0 to 1.
 
-        Shares go with a pace, whatever it is scaled by. All are 0, at the start, where nothing is known.
+        Shares go with a pace, whatever it is scaled by. All are 0, at the start, where nothing is known. Frozen
+        parameters follow; one of which it is not known is needed with the next that takes a gradient.
         """
         if self.forward_use_s is None:
-            return ForwardUse.at_the_start(len(self.parameters))
-        return self.forward_use_s.shares(float(np.median(self.forward.host_s)), float(np.median(self.forward.device_s)))
+            return ForwardUse.at_the_start(len(self.all_parameters))
+        use = self.forward_use_s.shares(float(np.median(self.forward.host_s)), float(np.median(self.forward.device_s)))
+        count = len(self.parameters)
+        if len(use.host_s) > count or not self.frozen:
+            return use
+        places = [*range(count), *(min(each.before, count - 1) for each in self.frozen)]
+        return ForwardUse(use.host_s[places], use.device_s[places])
 
     def arrival_order(self, iteration: int = 0) -> list[int]:
         """Return registration indices in the order in which hooks fired; parameters without a gradient come last.

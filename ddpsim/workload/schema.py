@@ -94,17 +94,17 @@ def _phases_document(of: StepOperators | PhasesUnderAutocast) -> dict[str, objec
     }
 
 
-def operators_from(read: OperatorsEntry | None, parameters: int) -> StepOperators | None:
-    """Return the operators of a file whose model has so many parameters; None where it has none.
+def operators_from(read: OperatorsEntry | None, parameters: int, frozen: int = 0) -> StepOperators | None:
+    """Return the operators of a file whose model has so many parameters, and frozen ones; None where it has none.
 
     Raises:
         WorkloadError: columns or lists of different lengths, a gradient of no parameter.
     """
     if read is None:
         return None
-    phases = _phases_from(read, parameters, "operators")
-    if read.dtypes is not None and len(read.dtypes) != parameters:
-        raise _make_error(f"{len(read.dtypes)} entries for {parameters} parameters", "operators.dtypes")
+    phases = _phases_from(read, parameters, frozen, "operators")
+    if read.dtypes is not None and len(read.dtypes) != parameters + frozen:
+        raise _make_error(f"{len(read.dtypes)} entries for {parameters + frozen} parameters", "operators.dtypes")
     kept = read.activations
     return StepOperators(
         read.batch_size,
@@ -116,15 +116,15 @@ def operators_from(read: OperatorsEntry | None, parameters: int) -> StepOperator
         None if read.dtypes is None else tuple(read.dtypes),
         tuple(read.synchronises),
         read.counted,
-        None if read.amp is None else _phases_from(read.amp, parameters, "operators.amp"),
+        None if read.amp is None else _phases_from(read.amp, parameters, frozen, "operators.amp"),
     )
 
 
-def _phases_from(read: OperatorsEntry | AutocastEntry, parameters: int, place: str) -> PhasesUnderAutocast:
+def _phases_from(read: OperatorsEntry | AutocastEntry, parameters: int, frozen: int, place: str) -> PhasesUnderAutocast:
     forward, backward = (_operators(getattr(read, name), f"{place}.{name}") for name in ("forward", "backward"))
     used = None if read.forward_use is None else tuple(read.forward_use)
-    if used is not None and len(used) != parameters:
-        raise _make_error(f"{len(used)} entries for {parameters} parameters", f"{place}.forward_use")
+    if used is not None and len(used) != parameters + frozen:
+        raise _make_error(f"{len(used)} entries for {parameters + frozen} parameters", f"{place}.forward_use")
     if any(number is not None and number >= len(forward) for number in used or ()):
         raise _make_error("a parameter is first used by an operator that is not there", f"{place}.forward_use")
     if any(index >= parameters for operator in backward for index in operator.gradients):
@@ -238,6 +238,20 @@ class ParameterEntry(Document):
     sparse: bool = False
 
 
+class FrozenEntry(Document):
+    """A parameter that takes no gradient; entries stand in registration order.
+
+    Attributes:
+        before: how many of `parameters` are registered before it.
+    """
+
+    name: Text
+    shape: Shape
+    dtype: Dtype
+    device: Text
+    before: Index
+
+
 class BufferEntry(Document):
     """A module's buffer; entries stand in registration order. Of a rank with one device none is named."""
 
@@ -325,3 +339,4 @@ class WorkloadFile(File):
     input_stage: InputStageEntry | None = None
     sequence_length: Count | None = None
     devices: list[DeviceEntry] = Field(default_factory=list)
+    frozen: list[FrozenEntry] = Field(default_factory=list)

@@ -250,7 +250,7 @@ class _Cutter:
     def _cut_backward(self, span: ParallelSpan, phase: int) -> None:
         """Cut a block of backward: until its first column what has parts, then what is of weights alone."""
         products, row = dict(span.products), span.block.row
-        first_column = next(at for at, linear in span.products if linear != row)
+        first_column = next((at for at, linear in span.products if linear != row), span.last + 1)
         for at in range(span.first, span.last + 1):
             each = self.backward[at]
             bias = 0 < each.fixed_bytes <= _WIDE * row.outputs

@@ -244,6 +244,7 @@ def workload_in(traced: DissectedTrace, shapes: Workload | None) -> Imported:
         estimated=False,
         parameters=tuple(replace(parameter, device=on_device) for parameter in mapping.parameters),
         buffers=shapes.buffers if shapes is not None else (),
+        frozen=() if shapes is None else tuple(replace(each, device=on_device) for each in shapes.frozen),
         forward=_phase(recorded, "forward"),
         backward=_phase(recorded, "backward"),
         optimizer=_phase(recorded, "optimizer"),

@@ -17,6 +17,7 @@ from ddpexec.running.timed import TimedModel, make_timed_model
 from ddpexec.running.timed_layers import gradient_value
 from ddpexec.timing.waiting import keep_time
 from ddpsim.bucketing import Parameter
+from ddpsim.bucketing.assign import FrozenParameter
 from ddpsim.errors import WorkloadError
 from ddpsim.workload import Buffer, Phase, Workload
 from tests.ddpexec.small import small_workload
@@ -225,3 +226,17 @@ def test_an_optimizer_in_another_thread_leaves_the_ranks_clock_alone() -> None:
     beside.join()
     assert (timed.replay.start_s, timed.replay.running) == (since, True)
     timed.replay.end(0.0)
+
+
+def test_frozen_parameters_are_registered_where_they_were_and_have_no_layer() -> None:
+    found = workload([[1.0, 2.0, 3.0, 4.0, 5.0]])
+    places = {"stem.base": 1, "layer.0.up": 3}
+    frozen = tuple(FrozenParameter(name, (2, 2), "bfloat16", before=before) for name, before in places.items())
+    timed = make_timed_model(replace(found, frozen=frozen))
+    model = collect(timed.model.module)
+    assert [(each.name, each.shape) for each in model.policy] == [(each.name, each.shape) for each in found.parameters]
+    assert [(each.name, each.dtype, each.before) for each in model.frozen] == [
+        (each.name, each.dtype, each.before) for each in frozen
+    ]
+    backward(timed)
+    assert [each.grad is not None for each in (*model.tensors, *model.frozen_tensors)] == [True] * 5 + [False] * 2
