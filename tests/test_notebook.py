@@ -6,7 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim import BucketCaps, Prediction, compare, load_topology, load_workload, plan, predict, sweep, validate
+from ddpsim import (
+    BucketCaps,
+    Options,
+    Prediction,
+    compare,
+    load_topology,
+    load_workload,
+    plan,
+    predict,
+    sweep,
+    validate,
+)
+from ddpsim.jobs.pipeline import parse_pipeline
 from ddpsim.markup import SCREEN
 from ddpsim.planning.rows import PlanReport
 from ddpsim.units import format_time
@@ -28,6 +40,42 @@ def test_a_prediction_shows_its_step_and_what_is_most_in_doubt(prediction: Predi
     assert "{} ({} to {})".format(*times) in text
     assert prediction.doubts[0].name in text
     assert len(card) < 2000
+
+
+@pytest.mark.parametrize("sync", ["last", "every"])
+def test_what_is_shown_of_accumulated_gradients_is_the_step_s(sync: str) -> None:
+    """Python speaks of the optimizer's step first; of a micro-batch's time it says whose it is."""
+    options = Options(accumulate=8, sync=sync)
+    found = predict(WORKLOAD, MACHINE, nodes=2, options=options)
+    step, low, high = found.step_s
+    of_it = f"{step * 1e3:.4g} ms a step (8 micro-batches of {found.iteration_s * 1e3:.4g} ms)"
+    report = plan(WORKLOAD, [MACHINE], nodes=[2], options=options)
+    compared = compare(["mlp"], ["p3.16xlarge"], nodes=[2], options=options)
+    assert of_it in repr(found)
+    for each in (report, report.best, compared, compared.best):
+        assert "micro-batches of" in repr(each)
+    text = pages.parse(found._repr_html_()).text
+    assert "{} ({} to {})".format(*map(format_time, found.step_s)) in text
+    assert f"{format_time(8 * found.summary.exposed_comm_s)} a step" in text
+    assert f"{format_time(found.iteration_s)}, 8 a step" in text
+    for page in (report._repr_html_(), compared._repr_html_()):
+        (row,) = pages.table(pages.parse(page))
+        assert float(row["step ms"].split()[0]) == pytest.approx(8 * float(row["micro batch ms"]), rel=0.01)
+    for record in (found.records()[0], report.records()[0], compared.records()[0]):
+        assert record["step_s"] == pytest.approx(8 * float(str(record["iteration_s"])))
+        assert record["step_low_s"] <= record["step_s"] <= record["step_high_s"]
+        parts = found.summary.parts
+        assert sum(record[f"step_{part}"] for part in parts) == pytest.approx(record["step_s"])
+        for part in parts:
+            assert record[f"step_{part}"] == pytest.approx(8 * float(str(record[part])))
+    assert (low, high) != (step, step)
+
+
+def test_a_pipeline_s_micro_batches_are_said() -> None:
+    options = Options(pipeline=parse_pipeline("1f1b:2,micro-batches=4", "pipeline"))
+    found = predict("gpt2-small", "dgx-1v", options=options, band=False)
+    assert f"{found.iteration_s * 1e3:.4g} ms a step (4 micro-batches in a pipeline)" in repr(found)
+    assert found.records()[0]["step_s"] == found.iteration_s
 
 
 def test_tables_of_a_prediction_and_a_validation_have_all_writers(prediction: Prediction) -> None:

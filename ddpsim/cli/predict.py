@@ -234,12 +234,13 @@ def _text(
         *_format_binds(prediction, bound),
         *_format_helps(prediction, helps),
         "",
-        f"one rank without DDP {format_time(prediction.local_s)}, "
+        f"one rank without DDP {format_time(prediction.options.accumulate * prediction.local_s)}, "
         f"scaling efficiency {percent(prediction.scaling_efficiency)}, "
         f"communication hidden {percent(summary.overlap_ratio) or '-'}",
         *([] if (memory := prediction.memory) is None else [f"memory of a rank at the peak: {memory.text()}"]),
         *([] if (taken := prediction.transports) is None else map(break_line, taken.lines())),
         "",
+        *(["of one micro-batch:"] if prediction.options.accumulate > 1 else []),
         first_rows(tables[BUCKETS], _BUCKETS_SHOWN),
     ]
     lines += [*_host_ahead(summary.buckets), "", prediction.plan.torch]

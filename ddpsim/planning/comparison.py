@@ -33,7 +33,8 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a row a machine, rate, node count and model."""
-        shown = ("model", "machine", "nodes", "batch_size", "iteration_s", "samples_per_s", "bound_by", "binding_link")
+        shown = ("model", "machine", "nodes", "batch_size", "iteration_s", "micro_batch_s", "samples_per_s", "bound_by",
+                 "binding_link")  # fmt: skip
         return table_from_records([row.describe() for row in self.rows], shown).html(SCREEN)
 
     @property

@@ -185,6 +185,7 @@ class PlanRow:
             "plan": [bucket.size_bytes for bucket in chosen.plan.buckets],
             "keep_default": self.keep_default,
             "default_iteration_s": self.default.iteration_s,
+            "default_step_s": self.default.step_s[0],
             "gain": self.gain,
             "gain_low": self.gain_low,
             "gain_high": self.gain_high,
@@ -234,7 +235,7 @@ class PlanReport:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a row a machine and node count, and the line to paste."""
-        shown = ("topology", "nodes", "iteration_s", "gain", "torch", "trial")
+        shown = ("topology", "nodes", "iteration_s", "micro_batch_s", "gain", "torch", "trial")
         return table_from_records([row.describe() for row in self.rows], shown).html(SCREEN)
 
     @property

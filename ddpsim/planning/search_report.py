@@ -21,7 +21,7 @@ class SearchRow:
     plan: PlanRow
 
     def __repr__(self) -> str:
-        return f"<SearchRow: {self.candidate}, {self.step_s[0] * 1e3:.4g} ms a step>"
+        return f"<SearchRow: {self.candidate}, {self.plan.chosen.step_text}>"
 
     @property
     def step_s(self) -> Band:
@@ -64,7 +64,7 @@ class SearchReport:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a row a leader."""
-        shown = (*SHOWN, "iteration_s", "samples_per_s", "buckets", "memory_fits")
+        shown = (*SHOWN, "iteration_s", "micro_batch_s", "samples_per_s", "buckets", "memory_fits")
         return table_from_records([row.describe() for row in self.rows], shown).html(SCREEN)
 
     @property

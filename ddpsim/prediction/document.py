@@ -91,7 +91,7 @@ def scale_to_step(row: Mapping[str, object]) -> dict[str, object]:
     Where there are several, what one takes stands beside.
     """
     count = micro_batches(row)
-    once = {key: value for key, value in row.items() if key not in _TWICE}
+    once = {key: value for key, value in row.items() if key not in _TWICE and not key.startswith("step_")}
     if count == 1:
         return once
     whole = {key: count * seconds for key in _TIMES if isinstance(seconds := row.get(key), float)}
@@ -104,8 +104,8 @@ def micro_batches(row: Mapping[str, object]) -> int:
     return count if isinstance(count, int) and count > 0 else 1
 
 
-_TWICE = ("step_s", "step_low_s", "step_high_s", "micro_batch_s")
-"""Times that a row of the whole step has under other names."""
+_TWICE = ("micro_batch_s", "default_step_s")
+"""Times, beside those that begin with `step_`, that a row of the whole step has under other names."""
 
 _TIMES = (
     "iteration_s", "iteration_low_s", "iteration_high_s", "default_iteration_s", "hidden_comm_cost_s", "local_s",

@@ -92,19 +92,31 @@ class Prediction:
 
     def __repr__(self) -> str:
         where = f"{self.nodes} x {self.topology.name}"
-        return f"<Prediction: {self.workload.name} on {where}, {self.iteration_s * 1e3:.4g} ms a step>"
+        return f"<Prediction: {self.workload.name} on {where}, {self.step_text}>"
+
+    @property
+    def step_text(self) -> str:
+        """The optimizer's step in few words: `821.2 ms a step (8 micro-batches of 102.7 ms)`."""
+        count, said = self.options.accumulate, f"{self.step_s[0] * 1e3:.4g} ms a step"
+        if count > 1:
+            return f"{said} ({count} micro-batches of {self.iteration_s * 1e3:.4g} ms)"
+        staged = self.options.micro_batches
+        return said if staged == 1 else f"{said} ({staged} micro-batches in a pipeline)"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the step with its band, and what it comes to."""
         from ddpsim.markup import summary_card
 
+        count = self.options.accumulate
+        each = {} if count == 1 else {"micro-batch": f"{format_time(self.iteration_s)}, {count} a step"}
         return summary_card(
             f"{self.workload.name} on {format_count(self.nodes, 'node')} of {self.topology.name}",
             {
                 "step": "{} ({} to {})".format(*map(format_time, self.step_s)),
+                **each,
                 "samples a second": f"{self.samples_per_s:,.0f}",
                 "scaling efficiency": f"{100 * self.scaling_efficiency:.1f} %",
-                "exposed communication": format_time(self.summary.exposed_comm_s),
+                "exposed communication": f"{format_time(count * self.summary.exposed_comm_s)} a step",
                 **({} if (memory := self.memory) is None else {"memory of a rank": memory.text()}),
                 **({"most in doubt": doubts[0].name} if (doubts := self.doubts) else {}),
             },
@@ -323,6 +335,7 @@ class Prediction:
             "local_s": self.local_s,
             "overlap_ratio": s.overlap_ratio,
             "scaling_efficiency": self.scaling_efficiency,
+            **{f"step_{name}": self.options.accumulate * seconds for name, seconds in s.parts.items()},
             "plan_fingerprint": self.plan.fingerprint(),
             "torch": self.plan.torch,
             "memory": None if (memory := self.memory) is None else memory.document(),

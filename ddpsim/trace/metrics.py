@@ -159,9 +159,8 @@ class Summary:
     layer_comm_s: float | None = None
 
     def __repr__(self) -> str:
-        return (
-            f"<Summary: {self.iteration_s * 1e3:.4g} ms a step, {self.world_size} ranks, {len(self.buckets)} buckets>"
-        )
+        took = f"{self.iteration_s * 1e3:.4g} ms an iteration"
+        return f"<Summary: {took}, {self.world_size} ranks, {len(self.buckets)} buckets>"
 
     def document(self) -> dict[str, object]:
         """Return the summary as JSON values."""

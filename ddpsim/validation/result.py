@@ -96,7 +96,7 @@ class Validation:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the step's error, the overhead's, and where most of it is."""
-        pairs = {"step": self.iterations, "overhead over one process": self.overhead}
+        pairs = {"iteration": self.iterations, "overhead over one process": self.overhead}
         told = {
             name: f"{format_time(pair.predicted_s)} predicted, {format_time(pair.measured_s)} measured"
             f"{_share(pair.error)}"
