@@ -82,15 +82,18 @@ _MODULES = {
 }
 """Where each name stands: `ddpsim --help` answers at once because none is imported before it is used."""
 # [Note: no `__all__`] With one, `help(ddpsim)` prints every member of every class, 1,369 lines; the docstring above
-# lists the names by what they are for instead. `from ddpsim import *` therefore takes nothing.
+# lists the names by what they are for instead. Whoever else looks for one, as `from ddpsim import *`, has it.
 
 
 def __getattr__(name: str) -> "Any":
     """Import what `name` needs and return it."""
     import importlib
+    import sys
 
     if name == "__version__":
         return importlib.import_module("ddpsim.version").__version__
+    if name == "__all__" and sys._getframe(1).f_globals.get("__name__") != "pydoc":
+        return [*_MODULES]
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -40,6 +40,12 @@ def test_every_name_is_there_is_what_types_are_told_of_it_and_is_listed(name: st
         _ = found.palm
 
 
+def test_a_star_takes_the_public_names() -> None:
+    taken: dict[str, object] = {}
+    exec("from ddpsim import *", taken)
+    assert taken.keys() - {"__builtins__"} == {each for each in dir(ddpsim) if not each.startswith("__")}
+
+
 @pytest.mark.parametrize("name", PACKAGES)
 def test_help_fits_on_two_screens_and_has_every_name_with_arguments_that_it_takes(name: str) -> None:
     found = package(name)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ddpsim.bucketing import BucketPlan, Parameter, initial_plan, unused_plan
+from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, initial_plan, unused_plan
 from ddpsim.bucketing.drop import DropPlan, aligned_plan, layers_named
 from ddpsim.errors import InputError
 from ddpsim.jobs.job_options import JobOptions
@@ -33,6 +33,9 @@ def check_job(job: JobOptions) -> None:
         InputError: it names the option, or both of two.
     """
     check_at_least_one("accumulate", job.accumulate)
+    if not isinstance(job.caps, BucketCaps):
+        what, remedy = f"{job.caps!r} is of type {type(job.caps).__name__}", "give BucketCaps(bucket_cap_mb=25)"
+        raise InputError(what, place="caps", remedy=remedy)
     check_at_least_one("process_groups", job.process_groups, MOST_GROUPS)
     slower = {f"stragglers[{rank}]": factor for rank, factor in job.stragglers.items()}
     for name, factor in {"scale_compute": job.scale_compute, **slower}.items():

@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import StrEnum
+from numbers import Integral, Real
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ddpsim.errors import InputError
@@ -203,11 +204,23 @@ LARGEST_FACTOR = 1e9
 """On any time; its inverse is the smallest."""
 
 
+_KINDS: Mapping[Any, tuple[type, str]] = {
+    int: (Integral, "a whole number, e.g. 4"), float: (Real, "a number, e.g. 1.5"), bool: (bool, "True or False"),
+    str: (str, "a text, as the command line takes it"),
+}  # fmt: skip
+"""What values of an option of a type are, and in words."""
+
+
 def check_choices(options: Any) -> None:
-    """Raise InputError unless each option of `options` that is one of several names is one of them."""
+    """Raise InputError unless each option of `options` has its type, and is one of its names where it has some."""
     for each in list_declared(options.__class__):
-        value = getattr(options, each.field, None) if each.choices else None
-        if value is not None and value not in each.choices:
+        value = getattr(options, each.field, None)
+        kind, words = _KINDS.get(each.kind, (object, ""))
+        if value is None and each.nullable:
+            continue
+        if not isinstance(value, kind):
+            raise InputError(f"{value!r} is of type {type(value).__name__}", place=each.field, remedy=f"give {words}")
+        if each.choices and value not in each.choices:
             remedy = f"use one of {', '.join(each.choices)}"
             raise InputError(f"unknown value {value!r}", place=each.field, remedy=remedy)
 

@@ -10,6 +10,7 @@ from ddpsim.errors import UnknownNameError
 from ddpsim.topology.declared import Cluster, DegradedLink
 from ddpsim.topology.node import Degradation, Link, NodeTemplate, link_names
 from ddpsim.topology.placement import Placement
+from ddpsim.units import parse_bandwidth
 
 AnyCluster = TypeVar("AnyCluster", bound=Cluster)
 
@@ -20,8 +21,8 @@ KINDS = ("nvlink", "xgmi", "pcie", "host_bridge", "socket")
 """Links inside a node that are named by their kind, all of that kind at once; of NVLinks and xGMI the rate is one's."""
 
 
-def with_link_rate(topology: AnyCluster, link: str, rate: float) -> AnyCluster:
-    """Return `topology` with another rate of `link`, in bytes per second and each direction.
+def with_link_rate(topology: AnyCluster, link: str, rate: float | str) -> AnyCluster:
+    """Return `topology` with another rate of `link`, in bytes per second and each direction, or as `25Gb/s`.
 
     Args:
         topology: the machine.
@@ -31,7 +32,9 @@ def with_link_rate(topology: AnyCluster, link: str, rate: float) -> AnyCluster:
 
     Raises:
         UnknownNameError: the machine has no such link.
+        InputError: a text that is no rate.
     """
+    rate = parse_bandwidth(rate, "rate") if isinstance(rate, str) else rate
     if not has_link(topology, link):
         raise UnknownNameError.among("link", link, link_names_of(topology), place="link_rate")
     templates = [group.template for group in topology.groups]

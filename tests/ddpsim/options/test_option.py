@@ -36,6 +36,17 @@ class Kitchen:
         check_choices(self)
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({"caps": 25}, r"caps: 25 .*BucketCaps\(bucket_cap_mb=25\)"), ({"accumulate": "4"}, "accumulate: '4' .*number"),
+     ({"order": object()}, "order: .* a text"), ({"scale_compute": "2"}, "scale_compute: '2' .*number"),
+     ({"find_unused_parameters": "no"}, "find_unused_parameters: 'no' .*True or False")],
+)  # fmt: skip
+def test_a_value_of_another_type_is_named_with_what_to_give(given: Mapping[str, object], expected: str) -> None:
+    with pytest.raises(InputError, match=expected):
+        Options(**given)
+
+
 def made(arguments: list[str], kind: object = Kitchen) -> object:
     """Return what a command with these options gets."""
     found: list[object] = []

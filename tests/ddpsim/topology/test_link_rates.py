@@ -1,6 +1,6 @@
 import pytest
 
-from ddpsim.errors import UnknownNameError
+from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.topology.link_rates import has_link, link_names_of, with_link_rate
 from ddpsim.topology.spec import load_topology
 
@@ -47,3 +47,9 @@ def test_a_link_that_is_not_there_is_refused_by_name():
 def test_every_listed_name_is_taken():
     for name in link_names_of(DGX):
         assert with_link_rate(DGX, name, 1e9) != DGX
+
+
+def test_a_rate_may_be_text() -> None:
+    assert with_link_rate(DGX, "nic", "400Gb/s") == with_link_rate(DGX, "nic", 50e9)
+    with pytest.raises(InputError, match=r"rate: .*'25'"):
+        with_link_rate(DGX, "nic", "25")
