@@ -104,12 +104,6 @@ class FlatGradients(FlatBucket):
         for parameter in self.parameters if self.shard is None else (*self.parameters, self.shard):
             parameter.grad = None
 
-    def give_zeros(self, indices: Collection[int]) -> None:
-        """Give those of the parameters of these registration indices gradients of zero."""
-        for index, parameter in zip(self.indices, self.parameters, strict=True):
-            if index in indices:
-                parameter.grad = torch.zeros_like(parameter)
-
     def own_gradients(self) -> list[Tensor]:
         """Return the gradients that this rank's optimizer works with."""
         owners = self.parameters if self.shard is None else [self.shard]

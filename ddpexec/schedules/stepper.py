@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -111,7 +111,7 @@ class UpdateScheduler:
                 pairs = list(zip(flat.indices, flat.parameters, strict=True))
                 zeroed = set() if to_none else {i for i, each in pairs if each.grad is not None or i in self.had}
                 flat.take_gradients()
-                flat.give_zeros(zeroed)
+                _give_zeros(flat, zeroed)
                 self.had.difference_update(flat.indices)
                 self._zeroed.difference_update(flat.indices)
                 if update.pending:
@@ -194,7 +194,7 @@ class UpdateScheduler:
             update.carry_out()
         for flat in update.flats:
             flat.take_gradients()
-            flat.give_zeros(self._zeroed)
+            _give_zeros(flat, self._zeroed)
         self._zeroed.difference_update(update.indices)
         if self._observer is not None:
             self._observer.note_update(begin)
@@ -217,6 +217,13 @@ class UpdateScheduler:
         self._reduced.difference_update(update.indices)
         self._stepped.add(update)
         self._launcher.launch(self._queue.mark_passed(*self._after[update]))
+
+
+def _give_zeros(flat: FlatGradients, indices: Collection[int]) -> None:
+    """Give those of the parameters of `flat` that have these registration indices gradients of zero."""
+    for index, parameter in zip(flat.indices, flat.parameters, strict=True):
+        if index in indices:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 def _updates(carried: CarriedMessages, make: MakeOptimizer) -> list[ParameterUpdate]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -35,7 +36,7 @@ class NcclWork:
     gpu: Gpu
     end_s: float
 
-    def wait(self) -> bool:
+    def wait(self, timeout: Any = None) -> bool:
         """Let the current stream wait, not the host."""
         self.gpu.current.queue(0.0, self.end_s)
         return True
@@ -80,7 +81,7 @@ class GlooWork:
     end_s: float | None = None
     future: torch.futures.Future[None] = field(default_factory=torch.futures.Future)
 
-    def wait(self) -> bool:
+    def wait(self, timeout: Any = None) -> bool:
         """Let the host wait for the thread, and the current stream for the copy."""
         if not self.future.done():
             self.gpu.waits.append("GlooWork.wait")

@@ -22,7 +22,7 @@ class Ended:
     def __init__(self, name: str, log: list[str], error: RuntimeError | None = None) -> None:
         self.name, self._log, self._error = name, log, error
 
-    def wait(self) -> bool:
+    def wait(self, timeout: Any = None) -> bool:
         self._log.append(f"wait {self.name}")
         if self._error is not None:
             raise self._error

@@ -112,22 +112,24 @@ def test_a_failing_hook_is_no_lost_rank() -> None:
 
 
 def in_callbacks(rank: int, how: str) -> str:
-    """Lose rank 1 while callbacks of a hook wait for more messages, as those of torch's PowerSGD: all gloo's threads."""
-    ddp = DistributedDataParallel(Fragile(None), bucket_cap_mb=1e-4)
+    """Lose rank 1 while callbacks of a hook wait in all of gloo's threads, as those of torch's PowerSGD do."""
+    ddp = DistributedDataParallel(Fragile(None), bucket_cap_mb=1e-5, first_bucket_mb=1e-5)
 
     def hook(state, bucket):  # type: ignore[no-untyped-def]
-        if rank == 1 and bucket.index() == 1:
+        if rank == 1 and bucket.index() == 2:  # two others hold both threads of rank 0
             leave(how)
         flat = bucket.buffer()
-        first = dist.all_reduce(torch.zeros(1), async_op=True)
-        return first.get_future().then(lambda _: dist.all_reduce(flat, async_op=True).get_future().wait()[0])
+        first = dist.all_reduce(torch.zeros(1), async_op=True).get_future()
+        if rank == 1:  # a callback that fails while Python ends aborts the process
+            return first
+        return first.then(lambda _: dist.all_reduce(flat, async_op=True).get_future().wait()[0])
 
     ddp.register_comm_hook(None, hook)
     try:
         for _ in range(2):
             ddp(torch.ones(1, 4)).sum().backward()
     except InputError as error:
-        time.sleep(1)  # a callback that fails while Python ends aborts the process
+        time.sleep(1)  # for the callbacks that fail too
         return f"{type(error).__name__}: {error}"
     return "finished"
 
@@ -140,11 +142,14 @@ def test_a_rank_lost_while_a_hook_s_callbacks_wait_leaves_none_waiting(how: str)
     assert lost.exit_code == 9 or "of its own making" in (lost.error or "")
 
 
+BUCKET = FlatBucket(0, [0], [nn.Parameter(torch.ones(1))], as_view=False, batched=False)
+
+
 @pytest.mark.parametrize(
     "work",
     [
         torch.futures.Future(),
-        HookWork(torch.futures.Future(), FlatBucket(0, [0], [nn.Parameter(torch.ones(1))], as_view=False, batched=False)),
+        HookWork(torch.futures.Future(), BUCKET),
         LoopbackWork(torch.ones(1)),
         JoinedWorks([LoopbackWork(torch.ones(1))]),
         MpiWork("an allreduce", None),
