@@ -20,8 +20,8 @@ class Bound:
 
     Attributes:
         by: the resource without which the step would be shortest.
-        beside: another that binds it as well: without it the step would be nearly as short, or neither shortens the step
-            much by itself, and this one the most together with `by`; None where one binds alone.
+        beside: another that binds it as well: without it the step would be nearly as short, or none shortens it much by
+            itself, and this one the most together with `by`; None where one binds alone.
         together_s: how much shorter the step would be without both, where neither shortens it much by itself.
         link: of the links that its collectives load, the one with the most bytes for its capacity; None at one rank.
         link_share: share of the collectives' time in which that link is full; the rest is latency, or the pace of
@@ -102,8 +102,9 @@ def _link(prediction: Prediction, calibration: Calibration | None) -> tuple[str 
 def find_binding_link(transport: Transport, sizes: list[int]) -> tuple[str | None, float]:
     """Return the link that collectives of `sizes` fill for the longest, and for which share of their time.
 
-    Every link's time is that of its bytes at its capacity; of collectives at the pace of threads alone none is full. Among links that are full for as long (a ring's are all
-    alike) a NIC's port is named before others, as it is what is bought, then the first by name.
+    Every link's time is that of its bytes at its capacity; of collectives at the pace of threads alone none is full.
+    Among links that are full for as long (a ring's are all alike) a NIC's port is named before others, as it is what is
+    bought, then the first by name.
     """
     full_s: dict[str, float] = {}
     total_s = 0.0

@@ -17,7 +17,8 @@ _HEADINGS = {
     "buffer_broadcast_s": "broadcast", "samples_per_s": "samples/s", "overlap_ratio": "hidden",
     "hidden_comm_cost_s": "cost of hidden communication", "scaling_efficiency": "efficiency",
     "keep_default": "default kept", "bucket_cap_mb": "cap MiB", "exposed_share": "exposed", "binding_link": "link",
-    "memory_fits": "memory", "cost_per_hour": "cost/h", "price_per_hour": "price of a node/h", "accumulate": "micro-batches a step",
+    "memory_fits": "memory", "cost_per_hour": "cost/h", "price_per_hour": "price of a node/h",
+    "accumulate": "micro-batches a step",
     "cost_per_million_samples": "cost of a million samples",
     "cost_per_epoch": "cost of an epoch", "input_s": "batch", "pareto": "unbeaten", "torch": "paste",
 }  # fmt: skip

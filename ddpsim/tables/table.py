@@ -18,7 +18,7 @@ Record = Mapping[str, object]
 Cells = tuple[str | None, ...]
 
 WIDEST = 100
-"""Characters of a line of a table, beyond which cells take several: what two of them beside each other leave a screen."""
+"""Characters of a line of a table, beyond which cells take several; chosen by hand, for half a wide screen."""
 _NARROWEST = 10
 """Characters that a column of words keeps at least; chosen by hand."""
 
@@ -71,7 +71,7 @@ class ResultTable:
     def text(self, indent: str = "") -> str:
         """Return aligned lines, each after `indent`; a cell of nothing is a hyphen.
 
-        Where lines would be longer than `WIDEST`, cells of words and headings take several, then numbers with a band two.
+        Where lines would be longer than `WIDEST`, cells of words and headings take several, then numbers with bands.
         """
         cells = [self.header, *self._mark_cells("-")]
         widths = self._widths(cells, WIDEST - len(indent))

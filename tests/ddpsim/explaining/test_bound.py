@@ -70,8 +70,11 @@ def test_ranks_that_take_turns_are_not_named() -> None:
     seen = exposing(ranks(late={1: {"backward": 0.3}}))
     other = exposing(ranks(late={3: {"backward": 0.3}}))
     mixed = [
-        replace(rank, steps=tuple((a, b)[number % 2] for number, (a, b) in enumerate(zip(rank.steps, late.steps))))
-        for rank, late in zip(seen, other)
+        replace(
+            rank,
+            steps=tuple((a, b)[number % 2] for number, (a, b) in enumerate(zip(rank.steps, late.steps, strict=True))),
+        )
+        for rank, late in zip(seen, other, strict=True)
     ]
     found = shares_of(mixed[0], mixed)
     assert (found.bounds, found.waits_for) == (["rank"], None)
