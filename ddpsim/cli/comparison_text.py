@@ -203,11 +203,12 @@ def _prices(rows: Sequence[ComparisonRow]) -> str:
 
 def _verdict(found: Comparison, model: str, rows: Sequence[ComparisonRow]) -> Iterator[str]:
     """Yield which is best and whose bands leave that open, and which rows are not in question."""
-    from ddpsim.planning.ranking import list_unranked
+    from ddpsim.planning.ranking import describe_borrowed, list_unranked
 
     ranked, best = found.list_ranked(model), found.best_of(model)
     if best is not None:
         yield from _format_ranking(found, best, [row for row in ranked if row.fits is not False] or ranked)
+    yield from describe_borrowed(row.prediction for row in rows)
     if unfit := [row for row in rows if row.fits is False]:
         yield f"does NOT fit its GPUs: {', '.join(dict.fromkeys(map(_format_where, unfit)))}"
     for why, kept in list_unranked(row.prediction for row in rows):

@@ -77,13 +77,14 @@ def _most(kept: Sequence[PlanRow]) -> str:
 
 def _verdict(report: PlanReport) -> list[str]:
     """Return where most samples a second are trained, and which rows that is not said of, and why."""
-    from ddpsim.planning.ranking import list_unranked
+    from ddpsim.planning.ranking import describe_borrowed, list_unranked
 
     lines, best = [], report.best
     if best is not None:
         unfit = "" if best.fits is not False else ", which does NOT fit its GPUs, as nothing here does"
         where = f"{best.chosen.topology.name}, {format_count(best.chosen.nodes, 'node')}"
         lines.append(f"most samples a second: {where}{unfit}")
+    lines += map(break_line, describe_borrowed(row.chosen for row in report.rows))
     said = list_unranked(row.chosen for row in report.rows)
     return lines + [break_line(f"not ranked: {_places(found)}: {why}") for why, found in said]
 

@@ -32,12 +32,13 @@ def text(report: SchemeReport) -> str:
 
 def _verdict(report: SchemeReport) -> Iterator[str]:
     """Yield where most samples a second are trained, and which machines that is not said of, and why."""
-    from ddpsim.planning.ranking import list_unranked
+    from ddpsim.planning.ranking import describe_borrowed, list_unranked
 
     if (best := report.best) is not None:
         where = f"{best.prediction.topology.name}, {format_count(best.prediction.nodes, 'node')}, {best.scheme}"
         unfit = "" if best.fits is not False else ", which does NOT fit its GPUs, as nothing here does"
         yield f"most samples a second: {where}{unfit}"
+    yield from describe_borrowed(choice.best.prediction for choice in report.choices)
     for why, found in list_unranked(choice.best.prediction for choice in report.choices):
         yield f"not ranked: {', '.join(dict.fromkeys(each.topology.name for each in found))}: {why}"
 

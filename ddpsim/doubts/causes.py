@@ -39,7 +39,14 @@ from ddpsim.simulation import Options
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.topology.graph import Placement
 from ddpsim.workload import Workload
-from ddpsim.workload.anchors import DEVICE_REPEATS, GIVEN, MOSTLY_COMMUNICATION, TERM_SHARES, RooflineFactors
+from ddpsim.workload.anchors import (
+    DEVICE_REPEATS,
+    GIVEN,
+    MEASURED_ON,
+    MOSTLY_COMMUNICATION,
+    TERM_SHARES,
+    RooflineFactors,
+)
 from ddpsim.workload.fusing import CompiledAs
 from ddpsim.workload.gpus import gpu_of
 
@@ -47,6 +54,7 @@ _NAMES = {
     "roofline": "estimated pace",
     "counted": "estimated pace",
     "anchored": "estimated pace, anchored",
+    "carried": "estimated pace, carried",
     "measured": "the step that was given",
     "captured": "captured pace",
 }
@@ -92,6 +100,8 @@ def pace_of(workload: Workload) -> str:
         return "captured"
     floor, kept, told = (workload.provenance.get(key) for key in ("row_floor_share", "pace", "scaled_to"))
     alone = "counted" if TERM_SHARES in workload.provenance else "roofline"
+    if MEASURED_ON in workload.provenance:
+        return "carried"
     if told:
         mostly_other = isinstance(floor, float) and floor > MOSTLY_COMMUNICATION
         return alone if mostly_other else "measured" if GIVEN in str(told) else "anchored"
@@ -122,7 +132,7 @@ def _pace(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
         device, host = find_fusing_spreads(compiled)
         eager = replace(now, compute=math.exp(device.high), host=math.exp(host.high))
         yield Doubt("what torch.compile saves", _CAPTURE, None, eager)
-    if workload.estimated and how != "anchored" and (gpu := gpu_of(workload.gpu, workload.provenance)) and gpu.spec.gcn:
+    if rests_on_nvidia(workload):
         yield Doubt("AMD's software", _CAPTURE, None, replace(now, compute=math.exp(AMD_SOFTWARE.high)))
     if workload.estimated and not workload.one_clock:
         launch = _launch_spread(workload)
@@ -157,6 +167,14 @@ def _list_fill_doubts(workload: Workload, now: Assumptions) -> Iterator[Doubt]:
     else:
         by_device = replace(now, compute=host_s / device_s, host=low)
         yield Doubt("whether host or device fills the step", _CAPTURE, None, by_device)
+
+
+def rests_on_nvidia(workload: Workload) -> bool:
+    """Whether a GPU of AMD is taken to reach the shares of its peaks that NVIDIA's do: no step on one is known."""
+    if not workload.estimated or pace_of(workload) in ("anchored", "measured"):
+        return False
+    gpu = gpu_of(workload.gpu, workload.provenance)
+    return gpu is not None and gpu.spec.gcn is not None
 
 
 def _launch_spread(workload: Workload) -> Spread:

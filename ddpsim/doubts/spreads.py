@@ -115,6 +115,9 @@ PACE = {
         *ROOFLINE_BAND, "published one-GPU steps beside eager mode's counted kernels (studies/estimates)"
     ),
     "anchored": Spread.of_median_error(0.07, "rooflines anchored on another row of the GPU: 7 % off in the median"),
+    "carried": Spread.of_median_error(
+        0.11, "steps carried from another GPU by both rooflines: 10 to 11 % off in the median (studies/estimates)"
+    ),
     "measured": Spread.of_median_error(
         0.0125, "a step that was given repeats to 2 or 3 % on its machine, as captures do"
     ),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+from ddpsim.doubts.causes import rests_on_nvidia
+from ddpsim.doubts.spreads import AMD_SOFTWARE
 from ddpsim.prediction.prediction import Prediction
+from ddpsim.workload.anchors import MEASURED_ON
 
 Row = TypeVar("Row")
 
@@ -25,6 +29,23 @@ def list_rankable(rows: Iterable[Row], prediction: Callable[[Row], Prediction]) 
 def describe_overlap(machines: Iterable[str]) -> str:
     """Return what is said of machines whose bands overlap with that of the best."""
     return f"within its band too: {', '.join(machines)}; measure one step on a GPU of each before deciding"
+
+
+def describe_borrowed(predictions: Iterable[Prediction]) -> Iterator[str]:
+    """Yield a sentence on each machine whose place in a ranking rests on steps of other GPUs."""
+    found = list_rankable(predictions, lambda each: each)
+    amd = dict.fromkeys(each.topology.name for each in found if rests_on_nvidia(each.workload))
+    if amd:
+        yield (
+            f"{', '.join(amd)}: ranked at the shares of peak of NVIDIA's GPUs; the one published step of an AMD GPU took "
+            f"{math.exp(AMD_SOFTWARE.high):.1f} times as long, so measure a step there before deciding"
+        )
+    carried: dict[str, dict[str, None]] = {}
+    for each in found:
+        if (other := each.workload.provenance.get(MEASURED_ON)) is not None:
+            carried.setdefault(str(other), {})[each.topology.name] = None
+    for other, machines in carried.items():
+        yield f"{', '.join(machines)}: ranked at the share of its roofline that the step measured on {other} takes"
 
 
 def list_unranked(predictions: Iterable[Prediction]) -> Iterator[tuple[str, list[Prediction]]]:

@@ -71,9 +71,8 @@ def pace_notes(
         yield f"{workload.name} keeps the pace of {pace} by layers that sleep, as `ddpexec run --workload` does"
     if (other := workload.provenance.get(MEASURED_ON)) is not None:
         yield (
-            f"the step that was measured on {other} says nothing of {workload.device_label}: {workload.name} is "
-            "estimated as if none had been; measure one there too, or take over its pace with `python -m ddpexec "
-            "estimate --pace-of`"
+            f"no step was measured on {workload.device_label}: {workload.name} takes the share of its roofline that the "
+            f"one measured on {other} takes of that one's; measure one there too"
         )
     yield from workload.left_out
     clips = options.clip_gradients or (workload.optimizer_kind or "").endswith("+clip")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddpsim.planning.ranking import list_unranked
+from ddpsim.planning.ranking import describe_borrowed, list_unranked
 from ddpsim.prediction.prediction import Prediction
 from ddpsim.units import format_count, format_time
 
@@ -67,8 +67,12 @@ def _digits(value: float) -> str:
 
 
 def format_unranked(predictions: Iterable[Prediction]) -> list[str]:
-    """Return which predictions no verdict ranks, a sentence a reason."""
+    """Return which predictions no verdict ranks, and which rest on steps of other GPUs, a sentence a reason."""
+    every = list(predictions)
     return [
-        f"Not ranked: {', '.join(dict.fromkeys(map(format_where, found)))}: {why}."
-        for why, found in list_unranked(predictions)
+        *(f"{said}." for said in describe_borrowed(every)),
+        *(
+            f"Not ranked: {', '.join(dict.fromkeys(map(format_where, found)))}: {why}."
+            for why, found in list_unranked(every)
+        ),
     ]

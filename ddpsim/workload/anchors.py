@@ -25,8 +25,7 @@ lies beyond is asked about."""
 
 
 MEASURED_ON = "measured_on"
-"""Key of an estimate's provenance: the GPU whose step its user gave, where it is of another, whose pace that leaves
-open."""
+"""Key of an estimate's provenance: the GPU on which a step was measured whose share of the roofline it takes."""
 TERM_SHARES = "device_terms"
 """Key of an estimate's provenance: the share of the device's time that each term is, before any anchor."""
 

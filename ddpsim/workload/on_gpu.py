@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ddpsim.errors import WorkloadError
 from ddpsim.gpus.table import find_shipped_gpu
-from ddpsim.workload.anchors import GIVEN, MEASURED_ON, RooflineFactors
+from ddpsim.workload.anchors import MEASURED_ON, RooflineFactors
 from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
 from ddpsim.workload.gpus import AchievedGpu, gpu_named, kind_of
 from ddpsim.workload.optimizers import OPTIMIZERS, Optimizer, optimizer_named
@@ -26,6 +26,9 @@ def estimate_on_gpu(
     expert_parallel: int = 1,
 ) -> Workload:
     """Return the step of `source` as it is estimated on `gpu`; on its own GPU, with nothing else asked, `source`.
+
+    Where it was scaled to a measured step, it takes the same share of another GPU's roofline: otherwise machines with a
+    measurement and machines without would be held against each other.
 
     What today's estimates supersede is estimated on its own GPU too: otherwise one step would have two times on one
     machine, by the name that it was asked for.
@@ -59,13 +62,15 @@ def estimate_on_gpu(
     shares = source.provenance.get("shares_source")
     as_shipped = same_pace and shares == gpu.achieved.source and not is_superseded(source)
     target = gpu if as_shipped else gpu.with_fitted()
-    pace = RooflineFactors.if_scaled(source.provenance, source.name) if same_pace else None
+    pace = None
+    if wanted == source.precision and (same_gpu or not _has_shipped_shares(source)):
+        pace = RooflineFactors.if_scaled(source.provenance, source.name)
     shape = ModelShape.of(source, source.operators.with_batch(batch))
     options = EstimateOptions(
         optimizer=_optimizer(source), pace=pace, tensor_parallel=tensor_parallel, expert_parallel=expert_parallel
     )
     made = estimate(shape, target, wanted, options)
-    if not same_gpu and GIVEN in str(source.provenance.get("scaled_to")):
+    if not same_gpu and pace is not None:
         made = replace(made, provenance={**made.provenance, MEASURED_ON: kind_of(source.device)})
     return replace(made, sequence_length=source.sequence_length)
 
@@ -79,10 +84,13 @@ def is_superseded(source: Workload) -> bool:
     """
     if source.operators is None or source.precision == "fp32" or not source.estimated:
         return False
+    return _has_shipped_shares(source) and RooflineFactors.if_scaled(source.provenance, source.name) is None
+
+
+def _has_shipped_shares(source: Workload) -> bool:
+    """Whether a step was estimated at the shipped workloads' shares: a pace relative to them is of no other GPU."""
     known = find_shipped_gpu(kind_of(source.device))
-    shares = source.provenance.get("shares_source")
-    own = known is not None and shares == gpu_named(known.name).achieved.source
-    return own and RooflineFactors.if_scaled(source.provenance, source.name) is None
+    return known is not None and source.provenance.get("shares_source") == gpu_named(known.name).achieved.source
 
 
 def _check_parts(source: Workload, what: str) -> None:

@@ -17,7 +17,6 @@ from ddpsim.workload.fusing import INDUCTOR, INDUCTOR_GRAPHS, CompiledAs
 from tests.ddpexec.capturing.gpt2_steps import SMALL, gelu_in_parts, training
 from tests.ddpexec.capturing.test_forward_calls import captured as workload_of
 
-
 NANOGPT = replace(SMALL, vocabulary=50304, flash=False)
 
 
