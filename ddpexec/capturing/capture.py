@@ -38,6 +38,7 @@ from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.describe import describe_buffers, device_model
 from ddpexec.models import TrainingModel, build
 from ddpsim.errors import InputError, WorkloadError
+from ddpsim.units import format_count
 from ddpsim.workload import Workload
 from ddpsim.workload.files import save_workload
 from ddpsim.workload.profile import LEFT_OUT, tokens_of
@@ -170,8 +171,8 @@ class Capture:
         yield from describe_synchronised_norms(self._module)
         if self._sends > 0:
             yield (
-                f"the step itself makes {self._sends} collective{'s' if self._sends > 1 else ''}: what they took among the ranks of this capture is in "
-                "its times, and on other ranks they are left out"
+                f"the step itself makes {format_count(self._sends, 'collective')}: what they took among the ranks of "
+                "this capture is in its times, and on other ranks they are left out"
             )
 
     def __enter__(self) -> Capture:

@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ddpsim.units import format_count
+
 _NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 _NO_DATA = ("wait_tensor", "monitored_barrier_")
 _BY_NORM = 2
@@ -26,7 +28,7 @@ def describe_synchronised_norms(module: nn.Module) -> Iterator[str]:
     """Yield a sentence where layers of `module` send on their own whatever wraps it."""
     if norms := sum(isinstance(each, nn.SyncBatchNorm) for each in module.modules()):
         yield (
-            f"{norms} SyncBatchNorm layer{'s' if norms > 1 else ''} take {_BY_NORM * norms} collectives a step, an "
+            f"{format_count(norms, 'SyncBatchNorm layer')} take {_BY_NORM * norms} collectives a step, an "
             "all-gather in forward and an allreduce in backward each: they are left out, and computation waits for each"
         )
 
@@ -35,7 +37,7 @@ def describe_calls(sent: Mapping[str, Sequence[int]]) -> Iterator[str]:
     """Yield a sentence on the collectives that a step calls itself, whose bytes `sent` has by name."""
     if sent:
         calls = Counter({name: len(sizes) for name, sizes in sent.items()})
-        told = ", ".join(f"{name} {count} time{'s' if count > 1 else ''}" for name, count in calls.most_common())
+        told = ", ".join(f"{name} {format_count(count, 'time')}" for name, count in calls.most_common())
         size = sum(map(sum, sent.values()))
         yield f"the step itself calls torch.distributed's {told} ({size} bytes): they are left out"
 

@@ -71,8 +71,8 @@ def pace_notes(
         yield f"{workload.name} keeps the pace of {pace} by layers that sleep, as `ddpexec run --workload` does"
     if (other := workload.provenance.get(MEASURED_ON)) is not None:
         yield (
-            f"no step was measured on {workload.device_label}: {workload.name} takes the share of its roofline that the "
-            f"one measured on {other} takes of that one's; measure one there too"
+            f"no step was measured on {workload.device_label}: {workload.name} takes the share of its roofline that "
+            f"the one measured on {other} takes of that one's; measure one there too"
         )
     yield from workload.left_out
     clips = options.clip_gradients or (workload.optimizer_kind or "").endswith("+clip")

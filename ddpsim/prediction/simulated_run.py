@@ -300,7 +300,7 @@ class SimulatedRun:
         """Return another run of the same ranks, with other options or under other assumptions.
 
         Args:
-            assumed: what the links, the transport, the host and DDP's own work take; a factor on the device is an option.
+            assumed: what links, transport, host and DDP's own work take; a factor on the device is an option.
             progress, given: as those of `run_job`.
         """
         assumed = assumed or Assumptions(self.calibration)

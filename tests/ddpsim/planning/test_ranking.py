@@ -1,4 +1,4 @@
-"""Machines with a measured step beside machines with an estimate: one share of the roofline, or a word on what is not."""
+"""Machines with a measured step beside machines with an estimate: one share of the roofline, and a word on it."""
 
 from __future__ import annotations
 
