@@ -93,6 +93,7 @@ COMMANDS = (
     Command("measured.rccl", ("calibrate", "{file}", "--topology", "mi300x-8", "-o", "{folder}/c.json")),
     Command("nccl_xml", ("topo", "import", "{file}", "--json")),
     Command("nccl_xml", ("topo", "import", "{file}", "--gpu", "v100", "-o", "{folder}/o.yaml")),
+    Command("rccl_xml", ("topo", "import", "{file}", "--json")),
     Command("nvidia_smi", ("topo", "import", "{file}", "--gpu", "v100")),
     Command("nccl_graph", ("topo", "import", "{folder}/matrix.txt", "--graph-dump", "{file}")),
     Command("campaign", ("campaign", "{file}", "--out", "{folder}/out", "--pack", "{folder}/record"), ddpexec),

@@ -130,6 +130,7 @@ def targets() -> dict[str, Target]:
         _texts("topology.amd.text", "t.yaml", _topology, *seeds.amds()),
         _xml("nccl_xml", "n.xml", _imported, seeds.XML, seeds.SWITCHED_XML),
         _texts("nccl_xml.text", "n.xml", _imported, seeds.XML, seeds.SWITCHED_XML),
+        _xml("rccl_xml", "n.xml", _imported_amd, seeds.RCCL_XML),
         _xml("nccl_graph", "g.xml", lambda path: with_graph_dump(graph_machine, _text(path), str(path)), seeds.GRAPHS),
         _texts("nvidia_smi", "m.txt", _imported, *seeds.MATRICES),
         _texts("rocm_smi", "m.txt", _imported_amd, *seeds.matrices_of_amd()),

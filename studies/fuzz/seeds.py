@@ -73,6 +73,14 @@ SWITCHED_XML = """<system version="1"><cpu numaid="0">
   <nic><net name="eth0" dev="0" speed="10000"/></nic>
 </cpu></system>
 """
+RCCL_XML = """<system version="1"><cpu numaid="0">
+  <pci busid="0:1" class="0x120000" link_speed="32.0 GT/s PCIe" link_width="16">
+    <gpu dev="0" sm="304" gcn="gfx942" rank="0"><xgmi target="0:2" count="1" tclass="0x120000"/></gpu></pci>
+  <pci busid="0:2" class="0x038000" link_speed="32.0 GT/s PCIe" link_width="16">
+    <gpu dev="1" sm="304" gcn="942" rank="1"><xgmi target="0:1" count="1" tclass="0x038000"/></gpu></pci>
+  <nic><net name="bnxt_re0" dev="0" speed="400000"/></nic>
+</cpu></system>
+"""
 GRAPHS = """<graphs version="1">
   <graph id="0" pattern="4" crossnic="0" nchannels="2" speedintra="20" speedinter="20" typeintra="NVL" typeinter="PIX">
     <channel><gpu dev="0"/><gpu dev="0x2"/><gpu dev="1"/><gpu dev="3"/></channel>
