@@ -95,10 +95,14 @@ def run_searches(
             ranked = question.rank(done.crew, Progress(f"candidates of {question}"))
             found.append(ranked.report(done.compute(ranked.task(), "plans")))
         if out is not None:
-            write(PlanReport(tuple(row.plan for each in found for row in each.rows), found[0].name), out)
+            best = tuple(each.best.plan for each in found if each.best is not None)
+            if not best:
+                remedy = "allow more memory, or look over more nodes or schemes that shard more"
+                raise InputError("nothing surely fits, so that no plan is written", place="out", remedy=remedy)
+            write(PlanReport(best, found[0].name), out)
     told = set[str]()
     for report in found:
-        for row in report.rows:
+        for row in (*report.rows, *report.may_not_fit):
             warn_of_pace(row.plan.chosen, told)
     return found
 
@@ -109,12 +113,14 @@ def document_of(reports: Mapping[str, Sequence[SearchReport]]) -> dict[str, obje
 
     best: dict[str, object] = {}
     for name, each in reports.items():
-        ranked = list_rankable(each, lambda report: report.best.plan.chosen)
-        fastest = max(ranked, key=lambda report: report.best.plan.chosen.samples_per_s, default=None)
-        best[name] = None if fastest is None else fastest.document()["best"]
+        fitting = [(report, report.best.plan.chosen) for report in each if report.best is not None]
+        ranked = list_rankable(fitting, lambda of: of[1])
+        fastest = max(ranked, key=lambda of: of[1].samples_per_s, default=None)
+        best[name] = None if fastest is None else fastest[0].document()["best"]
     documents = [report.document() for each in reports.values() for report in each]
     return {
         "rows": [row for each in documents for row in each["rows"]],  # type: ignore[attr-defined]
+        "may_not_fit": [row for each in documents for row in each["may_not_fit"]],  # type: ignore[attr-defined]
         "best": next(iter(best.values())) if len(best) == 1 else None,
         "best_by_workload": best,
         "searches": [each["search"] for each in documents],

@@ -18,11 +18,12 @@ _PLAIN = "plain DDP"
 
 def text(report: SearchReport) -> str:
     """Return the report as a table and what is to be said beside it."""
-    best = report.best.plan
+    every, best = (*report.rows, *report.may_not_fit), report.best
+    chosen = every[0].plan.chosen
     columns = [
         column("scheme", words=True),
         column("tensor_parallel", "tensor"),
-        *([column("stages", words=True)] if any(row.candidate.pipeline for row in report.rows) else []),
+        *([column("stages", words=True)] if any(row.candidate.pipeline for row in every) else []),
         column("data_parallel", "data"),
         column("micro_batch_size", "micro batch"),
         column("accumulate", "a step"),
@@ -36,16 +37,22 @@ def text(report: SearchReport) -> str:
     records = [_record(row, report) for row in report.rows]
     if not isinstance(report.plain, str):
         records.append({**_record(report.plain, report), "scheme": _PLAIN, "gain_over_plain_ddp": None})
-    where = f"{best.chosen.topology.name}, {format_count(best.chosen.nodes, 'node')}"
+    beside = [_record(row, report) for row in report.may_not_fit]
+    where = f"{chosen.topology.name}, {format_count(chosen.nodes, 'node')}"
     lines = [
         f"{report.name} on {where}: {format_count(report.global_batch_size, 'sample')} a step",
         "",
         ResultTable.of(columns, records).text(),
         "",
+        *(["may not fit:", ResultTable.of(columns, beside).text(), ""] if beside else []),
         *_plain_ddp(report),
-        f"best: {report.best.candidate}",
-        f"    {best.advice}",
+        *(["best: nothing surely fits"] if best is None else [f"best: {best.candidate}", f"    {best.plan.advice}"]),
     ]
+    if report.trial is not None:
+        lines += [break_line(f"{report.trial}:"), f"    {report.trial.torch}"]
+    for row in () if best is None else report.may_not_fit:
+        less = f"{100 * (1 - row.step_s[0] / best.step_s[0]):.1f} % less than the best"
+        lines.append(break_line(f"faster, but may not fit: {row.candidate}, {less}"))
     if report.within:
         lines += ["within its band too:", *(f"    {row.candidate}" for row in report.within)]
     return "\n".join([*lines, *_ruled_out(report)])
@@ -54,7 +61,7 @@ def text(report: SearchReport) -> str:
 def _ruled_out(report: SearchReport) -> Iterator[str]:
     """Yield how many candidates were looked at, and why the others are left."""
     left = sum(each.count for each in report.ruled_out)
-    memory = report.best.plan.chosen.memory
+    memory = (*report.rows, *report.may_not_fit)[0].plan.chosen.memory
     room = None if memory is None or memory.capacity_bytes is None else memory.capacity_bytes / GIB
     fitting = "" if room is None else f" for {room:.1f} GiB a GPU"
     candidates = f"{format_count(report.candidates, 'candidate')}{fitting}, {report.simulated} of them simulated"
@@ -66,14 +73,20 @@ def _ruled_out(report: SearchReport) -> Iterator[str]:
 
 def _plain_ddp(report: SearchReport) -> Iterator[str]:
     """Yield what the best gains over DDP at torch's defaults, or why that is not told."""
+    from ddpsim.planning.worth import format_gain
+
     if isinstance(report.plain, str):
         yield break_line(f"{_PLAIN} is no way to train on it: {report.plain}")
         return
-    plain, gain = report.plain, report.gain_of(report.best) or 0.0
+    plain, best = report.plain, report.best
+    gain = None if best is None else report.gain_band_of(best)
     memory = plain.plan.chosen.memory
     fits = ", which does not fit" if memory is not None and memory.fits is False else ""
     than = f"{_PLAIN}, {format_time(plain.step_s[0])} a step{fits}"
-    yield f"the best takes {100 * gain:.1f} % less than {than}" if gain > 0 else f"nothing is faster than {than}"
+    if gain is not None and gain[0] > 0:
+        yield f"the best takes {format_gain(*gain, 'less ')} than {than}"
+    elif gain is not None:
+        yield f"nothing that surely fits surely takes less than {than}"
 
 
 def _record(row: SearchRow, report: SearchReport) -> dict[str, object]:

@@ -27,7 +27,7 @@ SCHEMES = ("ddp", "zero1", "zero2", "fsdp2")
 """Those that are looked over where none are named, and `hsdp` with a copy a node: PyTorch's own, and ZeRO's stages."""
 
 NOT_DIVIDED, NOT_CUT, NOT_TOGETHER = "does not divide", "cannot be cut", "does not go together"
-TOO_MANY, NOT_FITTING, SLOWER = "not simulated", "does not fit", "slower"
+TOO_MANY, NOT_FITTING, MAY_NOT_FIT, SLOWER = "not simulated", "does not fit", "may not fit", "slower"
 """Why a candidate is ruled out: ranks, nodes, heads, layers or samples that are left over; a step whose layers cannot
 be cut over ranks; options that exclude each other; more micro-batches than `MOST_MICRO_BATCHES`; memory; time."""
 
@@ -174,7 +174,7 @@ class RuledOutCounts:
 
     def list_all(self) -> tuple[RuledOut, ...]:
         """Return all of them, in the order in which they were looked at."""
-        order = (NOT_DIVIDED, NOT_CUT, NOT_TOGETHER, TOO_MANY, NOT_FITTING, SLOWER)
+        order = (NOT_DIVIDED, NOT_CUT, NOT_TOGETHER, TOO_MANY, NOT_FITTING, MAY_NOT_FIT, SLOWER)
         return tuple(
             RuledOut(each, self._counts[each], self._examples.get(each)) for each in order if each in self._counts
         )

@@ -15,6 +15,7 @@ from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
 from ddpsim.errors import InputError
 from ddpsim.planning.candidates import (
+    MAY_NOT_FIT,
     NOT_FITTING,
     NOT_TOGETHER,
     SLOWER,
@@ -44,7 +45,10 @@ from ddpsim.workers.points import Points
 from ddpsim.workload import Workload
 
 LEADERS = 5
-"""Candidates that get a band and a row."""
+"""Candidates that surely fit, or are not judged, that get a band and a row."""
+
+IN_DOUBT = 2
+"""Candidates that may not fit and are faster than all of those that get a band and a row; chosen by hand."""
 
 _AT_ONCE = 16
 """Candidates that are simulated before those that can be no leader any more are left out: as many whoever computes, so
@@ -122,10 +126,11 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class RankedCandidates:
-    """What a quick look at all candidates found: the leaders, and why the others are none.
+    """What a quick look at all candidates found: the leaders, faster ones that may not fit, and why others are none.
 
     Attributes:
         plain: DDP at torch's defaults, which the leaders are held against; where that cannot be, why.
+        plain_among: whether that is a candidate.
     """
 
     question: SearchQuestion
@@ -134,6 +139,7 @@ class RankedCandidates:
     candidates: int
     simulated: int
     ruled_out: RuledOutCounts
+    plain_among: bool
 
     def task(self) -> Task[Cell]:
         """Return the leaders' rows, and that of plain DDP, as a task."""
@@ -149,11 +155,11 @@ class RankedCandidates:
     def report(self, entries: Sequence[JournalEntry]) -> SearchReport:
         """Return the report of the rows that were kept of the task, the fastest leader first."""
         of = list(zip(self._rows(), entries, strict=True))
-        rows = [leader.row(entry) for leader, entry in of[: len(self.leaders)]]
+        rows = sorted((leader.row(entry) for leader, entry in of[: len(self.leaders)]), key=lambda row: row.step_s[0])
         asked, plain = self.question, self.plain
         return SearchReport(
             asked.model.source.name,
-            tuple(sorted(rows, key=lambda row: row.step_s[0])),
+            tuple(row for row in rows if not row.may_not_fit),
             global_batch_size_of(asked.model, asked.placement, asked.options, asked.space),
             self.candidates,
             self.simulated,
@@ -161,6 +167,8 @@ class RankedCandidates:
             str(plain)
             if isinstance(plain, InputError)
             else next(each.row(entry) for each, entry in of if plain.same(each)),
+            self.plain_among,
+            tuple(row for row in rows if row.may_not_fit),
         )
 
 
@@ -223,12 +231,17 @@ class SearchQuestion:
                 ranking.take(run, known[run.candidate])
         if not ranking.found:
             raise ranking.make_error(self.options.memory_limit_bytes)
+        shown, least_s = ranking.sure[:LEADERS], ranking.sure[0][0] if ranking.sure else float("inf")
+        faster = [each for each in ranking.found if _in_doubt(each[2]) and each[0] < least_s]
         leaders = [
-            Leader(run.candidate, self._cell(run, quick), step_s) for step_s, run, quick in ranking.found[:LEADERS]
+            Leader(run.candidate, self._cell(run, quick), step_s) for step_s, run, quick in shown + faster[:IN_DOUBT]
         ]
-        ruled_out.add(SLOWER, len(ranking.found) - len(leaders) + ranking.unsimulated)
+        ruled_out.add(MAY_NOT_FIT, len(faster[IN_DOUBT:]))
+        ruled_out.add(SLOWER, len(ranking.found) - len(shown) - len(faster) + ranking.unsimulated)
         count, simulated = ruled_out.total + len(leaders), len(ranking.found)
-        return RankedCandidates(self, tuple(leaders), self._plain_ddp(), count, simulated, ruled_out)
+        plain = self._plain_ddp()
+        among = isinstance(plain, Leader) and any(run.candidate == plain.candidate for run in runs)
+        return RankedCandidates(self, tuple(leaders), plain, count, simulated, ruled_out, among)
 
     def _plain_ddp(self) -> Leader | InputError:
         """Return DDP at torch's defaults, whatever is looked over, and whether it fits or not."""
@@ -275,9 +288,15 @@ class _Ranking:
         self.show(0, self._total)
 
     @property
+    def sure(self) -> list[tuple[float, CandidateRun, QuickStep]]:
+        """Those found that surely fit, or are not judged."""
+        return [each for each in self.found if not _in_doubt(each[2])]
+
+    @property
     def beat_s(self) -> float:
         """The step of the last leader; without end as long as there are not so many."""
-        return self.found[LEADERS - 1][0] if len(self.found) >= LEADERS else float("inf")
+        sure = self.sure
+        return sure[LEADERS - 1][0] if len(sure) >= LEADERS else float("inf")
 
     def next_wave(self) -> list[CandidateRun]:
         """Return the candidates to be simulated next; none where none that is left can be a leader."""
@@ -314,6 +333,10 @@ class _Ranking:
         what = f"nothing that was looked over fits {room} of a GPU: {_describe_need(*self.nearest)}"
         remedy = "allow more, or look over more nodes, ranks that share layers, or schemes that shard more"
         return InputError(what, place=None if limit_bytes is None else "memory_limit", remedy=remedy)
+
+
+def _in_doubt(quick: QuickStep) -> bool:
+    return quick.memory is not None and quick.memory.in_doubt
 
 
 def _describe_need(memory: Memory, candidate: SearchCandidate) -> str:

@@ -228,19 +228,22 @@ def _assume_undisturbed(prediction: Prediction, calibration: Calibration | None)
     return [Assumptions(remove_overlap_costs(prediction.options.backend_for(prediction.workload), calibration))]
 
 
-def gain_band(default: Prediction, other: Prediction) -> tuple[float, float]:
-    """Return the band of the share of the default's iteration that `other` saves, both under the same draws.
+def gain_band(default: Prediction, other: Prediction, *, times: float = 1.0) -> tuple[float, float]:
+    """Return the band of the share of the default's step that `other` saves, both under the same draws.
 
     A doubt that only one of them has, as of another link on another placement, moves that one alone.
+
+    Args:
+        times: micro-batches of a step of `other` over those of the default's.
     """
-    gain = 1 - other.iteration_s / default.iteration_s
+    gain = 1 - times * other.iteration_s / default.iteration_s
     ours, theirs = ({ends.name: ends.steps_s for ends in each.ends} for each in (default, other))
     causes = {ends.name: ends for each in (default, other) for ends in each.ends}
     unmoved, theirs_unmoved = (default.iteration_s,) * 2, (other.iteration_s,) * 2
     effects = []
     for name, cause in causes.items():
         pairs = zip(ours.get(name, unmoved), theirs.get(name, theirs_unmoved), strict=True)
-        effects.append(join.effect(cause, gain, [1 - b / a for a, b in pairs]))
+        effects.append(join.effect(cause, gain, [1 - times * b / a for a, b in pairs]))
     return join.band(gain, effects)
 
 

@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 
 from ddpsim import BucketCaps, InputError, Options, load_topology, load_workload
+from ddpsim.cli.search_text import text
 from ddpsim.jobs.pipeline import parse_pipeline
 from ddpsim.planning.best_buckets import CAPS_MB
 from ddpsim.planning.candidates import NOT_DIVIDED, NOT_FITTING, NOT_TOGETHER, SLOWER, SearchCandidate, SearchSpace
@@ -15,6 +16,7 @@ from ddpsim.planning.lost import without_each
 from ddpsim.planning.quick_step import QuickStep, SearchMachine, quick_step
 from ddpsim.planning.search import LEADERS, search
 from ddpsim.planning.search_report import SearchReport
+from ddpsim.planning.worth import NO_GAIN, WORTH_IT, is_advised
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import predict
 from ddpsim.prediction.simulated_run import SimulatedRun
@@ -124,13 +126,53 @@ def test_each_candidate_is_shown_or_left_for_a_reason(small: SearchReport) -> No
     assert left[SLOWER].count == small.candidates - LEADERS - 2 - 3
 
 
+def test_what_may_not_fit_stands_beside_the_answer_and_is_never_it() -> None:
+    space = SearchSpace(schemes=["ddp", "fsdp2"], micro_batch_sizes=[8], tensor_parallel=[1], pipelines=[None])
+    node = load_topology("dgx-a100")
+    whole = search("gpt2-small", node, nodes=2, space=space)
+    ddp = next(row for row in whole.rows if row.candidate.scheme == "ddp")
+    assert ddp.plan.chosen.memory is not None
+    limit = ddp.plan.chosen.memory.least_bytes + MIB
+    found = search("gpt2-small", node, nodes=2, space=space, options=Options(memory_limit_bytes=limit))
+    assert ddp.step_s[0] < next(row for row in whole.rows if row.candidate.scheme == "fsdp2").step_s[0]
+    assert [row.candidate.scheme for row in found.rows] == ["fsdp2"]
+    assert [row.candidate.scheme for row in found.may_not_fit] == ["ddp"]
+    assert found.best is found.rows[0]
+    document, shown = found.document(), text(found)
+    assert document["best"]["scheme"] == "fsdp2"  # type: ignore[index]
+    assert [row["scheme"] for row in document["may_not_fit"]] == ["ddp"]  # type: ignore[attr-defined]
+    less = 100 * (1 - found.may_not_fit[0].step_s[0] / found.best.step_s[0])
+    assert f"faster, but may not fit: ddp, 1 micro-batch of 8, {less:.1f} % less than the best" in shown
+    assert "best: fsdp2, 1 micro-batch of 8" in shown
+    alone = search(
+        "gpt2-small", node, nodes=2, space=replace(space, schemes=["ddp"]), options=Options(memory_limit_bytes=limit)
+    )
+    assert alone.best is None
+    assert alone.document()["best"] is None
+    assert "best: nothing surely fits" in text(alone)
+
+
+def test_plain_ddp_stays_where_no_leader_surely_gains_and_the_first_of_them_is_a_trial(small: SearchReport) -> None:
+    assert not isinstance(small.plain, str)
+    gain = small.gain_band_of(small.rows[0])
+    assert gain is not None
+    assert gain[1] <= gain[0] <= gain[2]
+    own = [row for row in small.rows if row.candidate == small.plain.candidate]
+    slower = replace(small, rows=tuple(row for row in small.rows if (small.gain_of(row) or 0) < WORTH_IT))
+    assert slower.best in (*own, slower.plain)
+    assert slower.trial is None
+    best = small.best
+    assert best is not None
+    assert is_advised(small.gain_band_of(best) or NO_GAIN) or best in (*own, small.plain)
+
+
 def test_a_limit_leaves_out_what_does_not_fit() -> None:
     space = SearchSpace(schemes=SCHEMES, micro_batch_sizes=[8], tensor_parallel=[1], pipelines=[None])
     node = load_topology("dgx-a100")
     whole = search("gpt2-small", node, nodes=2, space=space)
     most = max(row.plan.chosen.memory.least_bytes for row in whole.rows if row.plan.chosen.memory is not None)
     limited = search("gpt2-small", node, nodes=2, space=space, options=Options(memory_limit_bytes=most - MIB))
-    assert {row.candidate.scheme for row in limited.rows} == {"zero1", "fsdp2"}
+    assert {row.candidate.scheme for row in (*limited.rows, *limited.may_not_fit)} == {"zero1", "fsdp2"}
     assert limited.document()["search"]["memory_limit_bytes"] == most - MIB  # type: ignore[index]
     [left] = [each for each in limited.ruled_out if each.reason == NOT_FITTING]
     assert left.count == 1
