@@ -174,8 +174,10 @@ def resolve(
     backend = options.backend_for(workload)
     gpu = gpu_of(workload.gpu, workload.provenance)
     costs = Costs.of(backend, calibration, gpu, scale_host=options.scale_host)
+    costs_of = partial(Costs.of, backend, calibration, terms=given.get("terms", True), scale_host=options.scale_host)
+    options = replace(options, scale_host=options.scale_host * given.get("host", 1.0))
     parts = () if options.pipeline is None else parts_of(workload, options.pipeline)
-    kinds = list(_kinds_of(workload, placement, options, workloads, costs, parts, given.get("host", 1.0)))
+    kinds = list(_kinds_of(workload, placement, options, workloads, costs, parts))
     if given.get("every_rank") or options.asynchronous:
         kinds = sorted((replace(kind, ranks=[rank]) for kind in kinds for rank in kind.ranks), key=attrgetter("first"))
     schedule, ranks = None, placement.world_size
@@ -190,7 +192,6 @@ def resolve(
     extent = SimulatedIterations.of(options, iterations, warm_up, schedule, whole=whole, repeats=repeats)
     check_extent(extent.end, len(kinds[0].workload.parameters), len(kinds))
     drawn = given.get("draws") or [draw for kind in kinds for draw in draws_of(kind, options, extent.total, ranks)]
-    costs_of = partial(Costs.of, backend, calibration, terms=given.get("terms", True), scale_host=options.scale_host)
     settings = list(_settings_of(drawn, ranks, options, costs_of, extent.total, planned))
     if (factor := given.get("input", 1.0)) != 1:
         settings = [each.with_input(factor) for each in settings]
@@ -281,13 +282,11 @@ def _kinds_of(
     workloads: dict[str, Workload],
     costs: Costs,
     parts: Sequence[RankPart],
-    host: float,
 ) -> Iterator[RankKind]:
     """Yield the ranks by workload, straggler factor and unused parameters, lowest rank first.
 
     Args:
         parts: what ranks have of a model in stages, by place; none of a whole one.
-        host: as that of `JobConditions`.
     """
     trainers = scheme_named(options.scheme).trainers(placement.world_size, placement.gpus_per_node)
     unused = {rank: options.unused_by(rank, workload.parameters) for rank in options.unused}
@@ -308,7 +307,7 @@ def _kinds_of(
         source = workload if name is None else workloads[name]
         beside_others = placement.gpus_per_node > 1 and source.ranks == 1 and not source.timed
         shared = costs.shared_compute_slowdown if beside_others else 1.0
-        scaled = paces(source, options.scale_compute * factor * shared, options.scale_host * host, options.scale)
+        scaled = paces(source, options.scale_compute * factor * shared, options.scale_host, options.scale)
         part = parts[place] if parts else None
         if part is not None:
             scaled, source = [pace_of_part(each, part) for each in scaled], part.workload

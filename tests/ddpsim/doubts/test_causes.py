@@ -14,7 +14,7 @@ from ddpsim.doubts.constants import doubt_of
 from ddpsim.doubts.spreads import DDP_HOST, PACE
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.predict import gain_band, predict
-from ddpsim.workload.anchors import TERM_SHARES, Anchor
+from ddpsim.workload.anchors import MEASURED_ON, TERM_SHARES, Anchor
 from ddpsim.workload.estimate import EstimateOptions, ModelShape, estimate
 from ddpsim.workload.gpus import gpu_named
 from ddpsim.workload.optimizers import optimizer_named
@@ -39,7 +39,8 @@ def test_each_cause_that_nobody_measured_is_one_doubt():
     assert names(captured) == names() - own | {"captured pace", "DDP's host costs", "copies into buckets"}
     by_user = replace(MODEL, provenance={"scaled_to": "given by the user"})
     counted = replace(MODEL, provenance={TERM_SHARES: {}})
-    kinds = (replace(MODEL, provenance={}), counted, MODEL, by_user, captured)
+    carried = replace(MODEL, provenance={TERM_SHARES: {}, MEASURED_ON: "A100"})
+    kinds = (replace(MODEL, provenance={}), counted, MODEL, carried, by_user, captured)
     assert [pace_of(each) for each in kinds] == list(PACE)
 
 
