@@ -20,7 +20,7 @@ Columns = list[Column["ComparisonRow"]]
 _WHAT = {
     "hidden": "communication hidden",
     "link": "faster NICs gain < 1 %",
-    "buckets": "buckets gain < 1 %",
+    "buckets": "buckets",
 }
 
 
@@ -267,23 +267,44 @@ def _format_advice(advice: Advice, efficiency: float) -> Iterator[str]:
         cost = advice.apart
         shares = _shares(cost.cost)
         kept = "keep them in one machine" if cost.cost[0] > 0 else "one machine gains nothing"
-        times = f"{format_time(cost.together_s)} on one node, {format_time(cost.apart_s)} on two"
+        one_s, two_s = (cost.micro_batches * each_s for each_s in (cost.together_s, cost.apart_s))
+        times = f"{format_time(one_s)} a step on one node, {format_time(two_s)} on two"
         yield f"{cost.ranks} ranks take {times}: {kept}, {shares} less"
     for each in advice.accumulating:
-        saved = f"saves {_shares(each.saving)} of a step on {_nodes(advice.row)}"
-        yield f"no_sync, reducing every {each.every} steps, {saved}"
+        saved = f"saves {_shares(each.saving)} of each micro-batch on {_nodes(advice.row)}"
+        yield f"no_sync, reducing every {each.every} micro-batches, which make a step, {saved}"
 
 
 def _break_even(found: BreakEven, efficiency: float) -> str:
     if found.what == "efficiency":
         what = f"efficiency of {efficiency:.0%} or more".replace("%", " %")
-        if found.value is None or found.low is None or found.high is None:
-            return f"{what}: {found.why}"
-        return f"{what} up to {format_count(round(found.value), 'node')} ({found.low:.0f} to {found.high:.0f})"
+        expected = found.why if found.value is None else f"expected up to {format_count(round(found.value), 'node')}"
+        sure = "surely on no number" if found.low is None else f"surely up to {found.low:.0f}"
+        not_sure = "never ruled out" if found.high is None else f"surely not beyond {found.high:.0f}"
+        return f"{what}: {expected}; {sure}, {not_sure}"
     what = f"{_WHAT[found.what]} on {_nodes(found.row)}"
+    if found.advised is not None:
+        return f"{what}: {_plan_at_own_rate(found)}; {_where_buckets_matter(found)}"
+    expected = found.why if found.value is None else f"expected from {rate(found.value)} a NIC on"
+    sure = "surely at no rate" if found.high is None else f"surely from {rate(found.high)}"
+    not_sure = "never ruled out" if found.low is None else f"surely not below {rate(found.low)}"
+    return f"{what}: {expected}" + (f"; {sure}, {not_sure}" if found.value is not None or found.high else "")
+
+
+def _plan_at_own_rate(found: BreakEven) -> str:
+    """Return what `plan` says of buckets at the machine's own rate."""
+    from ddpsim.planning.worth import arguments_of, format_gain
+
+    line, gain = found.advised or ("", (0.0, 0.0, 0.0))
+    said = f"{arguments_of(line)}, {format_gain(*gain, 'gained ')}" if gain[0] else "torch's default stays"
+    return f"{said}; {found.trial}" if found.trial else said
+
+
+def _where_buckets_matter(found: BreakEven) -> str:
     if found.value is None or found.low is None or found.high is None:
-        return f"{what}: {found.why}"
-    return f"{what} from {rate(found.value)} a NIC on ({rate(found.low)} to {rate(found.high)})"
+        return found.why
+    between = f"between {rate(found.low)} and {rate(found.high)}"
+    return f"others gain under 1 % from about {rate(found.value)} a NIC on ({between})"
 
 
 def _shares(band: tuple[float, float, float]) -> str:

@@ -14,7 +14,7 @@ from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.simulation import Options
 
 EVERY = (2, 4, 8)
-"""Steps over which gradients are tried to be accumulated, as Li et al. do (VLDB 2020, section 5.3)."""
+"""Micro-batches over which gradients are tried to be accumulated, as Li et al. do (VLDB 2020, section 5.3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class TwoNodeCost:
     Attributes:
         row: whose machine and model it is about.
         ranks: in either placement.
-        together_s, apart_s: a step on one node, and on two with half the ranks on each.
+        together_s, apart_s: an iteration, of a micro-batch, on one node, and on two with half the ranks on each.
         cost: share of the step on two nodes that one node saves, with its band.
     """
 
@@ -34,6 +34,11 @@ class TwoNodeCost:
     apart_s: float
     cost: Band
 
+    @property
+    def micro_batches(self) -> int:
+        """Of a step."""
+        return self.row.prediction.options.accumulate
+
     def document(self) -> dict[str, object]:
         """Return this as JSON values."""
         middle, low, high = self.cost
@@ -42,6 +47,8 @@ class TwoNodeCost:
             "world_size": self.ranks,
             "one_node_s": self.together_s,
             "two_nodes_s": self.apart_s,
+            "one_node_step_s": self.micro_batches * self.together_s,
+            "two_nodes_step_s": self.micro_batches * self.apart_s,
             "cost": middle,
             "cost_low": low,
             "cost_high": high,
@@ -50,12 +57,12 @@ class TwoNodeCost:
 
 @dataclass(frozen=True, slots=True)
 class AccumulationAdvice:
-    """What `no_sync` saves of a step when gradients are reduced every so many steps.
+    """What `no_sync` saves when gradients are reduced every so many micro-batches: a step is then of so many.
 
     Attributes:
-        row: whose step it is.
-        every: steps a reduction.
-        saving: share of the step, with its band.
+        row: whose step, of one micro-batch, it is.
+        every: micro-batches a reduction.
+        saving: share of the time of a micro-batch, with its band.
     """
 
     row: ComparisonRow

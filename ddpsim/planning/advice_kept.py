@@ -12,6 +12,7 @@ from ddpsim.planning.comparison_point import ComparisonPoint
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.entries import entry_of, read_entry
 from ddpsim.planning.keys import Keys
+from ddpsim.planning.worth import Trial
 from ddpsim.prediction.prediction import Band
 from ddpsim.simulation.run import Progress
 from ddpsim.workers.journal import JournalEntry
@@ -22,7 +23,9 @@ from ddpsim.workers.kept import Task
 class KeptAdvice:
     """What is kept of advice: all but its row."""
 
-    break_even: tuple[tuple[What, float | None, float | None, float | None, str], ...]
+    break_even: tuple[
+        tuple[What, float | None, float | None, float | None, str, tuple[str, Band] | None, Trial | None], ...
+    ]
     apart: tuple[int, float, float, Band] | None
     accumulating: tuple[tuple[int, Band], ...]
 
@@ -31,7 +34,7 @@ class KeptAdvice:
         """Return what is kept of `advice`."""
         apart = advice.apart
         return cls(
-            tuple((found.what, found.value, found.low, found.high, found.why) for found in advice.break_even),
+            tuple((f.what, f.value, f.low, f.high, f.why, f.advised, f.trial) for f in advice.break_even),
             None if apart is None else (apart.ranks, apart.together_s, apart.apart_s, apart.cost),
             tuple((each.every, each.saving) for each in advice.accumulating),
         )

@@ -54,7 +54,7 @@ class Bound:
 def bound_of(prediction: Prediction, calibration: Calibration | None = None) -> Bound:
     """Return what binds the step of `prediction`, made with `calibration`."""
     summary, lost = prediction.summary, lost_s(prediction, calibration)
-    link, share = _link(prediction, calibration)
+    link, share = binding_link(prediction, calibration)
     exposed = (summary.exposed_comm_s + summary.buffer_broadcast_s) / prediction.iteration_s
     first, *others = sorted(lost, key=lambda by: -lost[by])
     beside, together_s = next((by for by in others if lost[by] >= _NEAR * lost[first]), None), None
@@ -89,7 +89,8 @@ _WORDS: Mapping[By, str] = {
 }  # fmt: skip
 
 
-def _link(prediction: Prediction, calibration: Calibration | None) -> tuple[str | None, float]:
+def binding_link(prediction: Prediction, calibration: Calibration | None) -> tuple[str | None, float]:
+    """Return the link that its collectives fill for the longest, and for which share of their time."""
     placement = prediction.placement
     if placement.world_size == 1 or prediction.options.comm != "real":
         return None, 0.0

@@ -5,25 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import partial
+from typing import Literal, Protocol
 
 from ddpsim.bucketing import BucketCaps
 from ddpsim.collectives.calibration import Calibration
+from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
-from ddpsim.doubts.doubt import Doubt
+from ddpsim.doubts.doubt import Effect
 from ddpsim.errors import InputError
-from ddpsim.planning.best_buckets import CAPS_MB, pipeline_plan
-from ddpsim.planning.bound import bound_of
+from ddpsim.planning.best_buckets import CAPS_MB, best_buckets, pipeline_plan, rests_on_buckets, try_buckets
+from ddpsim.planning.bound import binding_link
 from ddpsim.planning.comparison_row import ComparisonRow
-from ddpsim.planning.crossing import Curve, crossing, crossing_band
-from ddpsim.planning.efficiency import local_s
-from ddpsim.planning.worth import WORTH_IT
-from ddpsim.prediction.predict import predict, with_assumptions
-from ddpsim.prediction.prediction import Prediction
+from ddpsim.planning.crossing import banded_crossing, crossing
+from ddpsim.planning.efficiency import efficiency_of
+from ddpsim.planning.worth import WORTH_IT, Trial, is_list_worth_it
+from ddpsim.prediction.placed_job import PlacedJob
+from ddpsim.prediction.predict import build_prediction, gain_band, predict, with_assumptions
+from ddpsim.prediction.prediction import Band, Prediction
+from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
-from ddpsim.simulation.communication import Assumptions
 from ddpsim.topology.bounds import MOST_NODES
+from ddpsim.topology.cluster import Topology
 from ddpsim.topology.link_rates import NIC, with_link_rate
+from ddpsim.trace.metrics import Summary, summarise
+from ddpsim.units import MIB
 
 What = Literal["hidden", "link", "buckets", "efficiency"]
 
@@ -33,7 +39,11 @@ HIDDEN = 0.01
 SLOWEST, FASTEST = 0.125e9, 200e9
 """Rates of a NIC between which a break-even is sought, bytes a second: 1 Gb/s, and 1.6 Tb/s, twice what is sold."""
 
-_OCTAVE = 2.0
+_APART = 4.0
+"""Factor between rates, or node counts, at which bands and other buckets are looked at; chosen by hand."""
+
+_FEW = 2
+"""Micro-batches that are simulated where a step has more that send nothing: each of these takes as long anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +55,13 @@ class BreakEven:
         what: `hidden`: the rate from which under 1 % of the step waits for communication; `link`: from which still
             faster NICs shorten it by under 1 %; `buckets`: from which the best buckets gain under 1 %; `efficiency`:
             the most nodes whose scaling efficiency is not below the bound.
-        value, low, high: with its band, in bytes per second or nodes; None where there is no such point.
+        value: as expected, in bytes per second or nodes; None where there is no such point.
+        low, high: of rates, below which it surely does not hold and from which it surely does; of nodes, up to which
+            it surely does and beyond which it surely does not; of buckets, what `value` lies between. None where
+            that is not known of any that is looked at.
         why: in words, where there is none.
+        advised: of buckets, the line to paste at the machine's own rate and its gain, as `plan` finds them.
+        trial: of buckets, what is worth one trial run there.
     """
 
     row: ComparisonRow
@@ -55,14 +70,22 @@ class BreakEven:
     low: float | None = None
     high: float | None = None
     why: str = ""
+    advised: tuple[str, Band] | None = None
+    trial: Trial | None = None
 
     def __repr__(self) -> str:
-        found = self.why if self.value is None else f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g})"
+        band = f"({self.low or 0:.4g} to {self.high or math.inf:.4g})"
+        found = self.why if self.value is None else f"{self.value:.4g} {band}"
         return f"<BreakEven: {self.what} on {self.row.machine}, {found}>"
 
     def document(self) -> dict[str, object]:
         """Return the break-even as JSON values."""
         key = "nodes" if self.what == "efficiency" else "rate_Bps"
+        plan: dict[str, object] = {}
+        if self.advised is not None:
+            line, (gain, low, high) = self.advised
+            plan = {"torch": line, "gain": gain, "gain_low": low, "gain_high": high}
+            plan["trial"] = None if self.trial is None else self.trial.document()
         return {
             "topology": self.row.prediction.topology.name,
             "machine": self.row.machine,
@@ -75,12 +98,15 @@ class BreakEven:
             f"{key}_low": self.low,
             f"{key}_high": self.high,
             "why": self.why or None,
+            **plan,
         }
 
 
 @dataclass(slots=True)
 class Search:
-    """A search predicts a row again at other rates and node counts, each once.
+    """A search predicts a row again at other rates and node counts, each once, with its band only where that tells.
+
+    Of a step of many micro-batches of which the last alone reduces gradients, a few are simulated.
 
     Args:
         row: of the comparison.
@@ -89,16 +115,25 @@ class Search:
 
     row: ComparisonRow
     calibration: Calibration | None
-    _made: dict[tuple[float | None, int, BucketCaps, str | None], Prediction] = field(init=False, default_factory=dict)
+    _options: Options = field(init=False)
+    _left_s: float = field(init=False, default=0.0)
+    _made: dict[tuple[float | None, int, bool], Prediction] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        own = self.row.prediction
+        count, self._options = own.options.accumulate, own.options
+        if count > _FEW and own.options.sync == "last":
+            self._options = replace(own.options, accumulate=_FEW)
+            self._left_s = own.step_s[0] - self._prediction(None, self.row.nodes).step_s[0]
 
     def rates(self) -> Iterator[BreakEven]:
         """Yield the break-evens of the NICs' rate; none where the row has one node, or nodes without NICs."""
         template = self.row.prediction.placement.classes[0].template
         if self.row.nodes == 1 or not template.nics:
             return
-        yield self._describe_at_rate("hidden", self._predict_exposed, self._never_hidden)
+        yield self._hidden()
         yield self._describe_at_rate("link", self._slower_than_fastest, lambda: "never: no rate makes it 1 % slower")
-        yield self._buckets()
+        yield self._buckets(max(nic.bandwidth for nic in template.nics))
 
     def nodes(self, bound: float) -> BreakEven:
         """Return the most nodes whose scaling efficiency is `bound` or more."""
@@ -106,120 +141,169 @@ class Search:
         most = MOST_NODES if topology.elastic else topology.nodes
         most = min(most, MOST_NODES_SOUGHT)
 
-        def curve(nodes: float, end: Assumptions | None) -> float:
-            made = self._prediction(None, max(round(nodes), 1))
-            if end is None:
-                return made.scaling_efficiency - bound
-            options = made.options
-            alone = replace(
-                options,
-                scale_compute=options.scale_compute * end.compute,
-                scale_host=options.scale_host * end.host,
-            )
-            return local_s(made.workload, alone) / with_assumptions(made, end).iteration_s - bound
+        def curve(nodes: float, *, band: bool) -> Band:
+            made = self._prediction(None, max(round(nodes), 1), band=band)
+            shares = efficiency_of(made) if band else (made.scaling_efficiency,) * 3
+            few = made.options.accumulate
+            whole, left = self.row.prediction.options.accumulate / few, self._left_s / (few * made.local_s)
+            middle, low, high = (whole * share / (1 + left * share) - bound for share in shares)
+            return middle, low, high
 
-        one = self._prediction(None, 1)
-        if one.scaling_efficiency < bound:
-            return BreakEven(self.row, "efficiency", why=f"one node is at {_percent(one.scaling_efficiency)} already")
-        found = crossing(curve, 1, most)
-        if found is None:
-            last = self._prediction(None, most).scaling_efficiency
-            return BreakEven(self.row, "efficiency", why=f"not up to {most} nodes, at {_percent(last)}")
-        made = self._prediction(None, max(round(found.at), 2))
-        low, high = crossing_band(curve, found, self._doubts(made), 1, most)
-        middle, low, high = (float(max(math.floor(nodes), 1)) for nodes in (found.at, low, high))
-        return BreakEven(self.row, "efficiency", middle, low, high)
+        one = curve(1, band=False)[0] + bound
+        if one < bound:
+            return BreakEven(self.row, "efficiency", why=f"one node is at {_percent(one)} already")
+        value, low, high = _find(curve, 1, most)
+        nodes = [None if each is None else float(math.floor(each)) for each in (value, low, high)]
+        last = "" if value is not None else _percent(curve(most, band=False)[0] + bound)
+        return BreakEven(self.row, "efficiency", *nodes, why=last and f"not up to {most} nodes, at {last}")
 
-    def _describe_at_rate(self, what: What, curve: Curve, never: Callable[[], str]) -> BreakEven:
-        found = crossing(curve, SLOWEST, FASTEST)
-        if found is None:
-            slowest = curve(SLOWEST, None) <= 0
-            return BreakEven(self.row, what, why="at any rate, even 1 Gb/s" if slowest else never())
-        made = self._prediction(found.at, self.row.nodes)
-        low, high = crossing_band(curve, found, self._doubts(made), SLOWEST, FASTEST)
-        return BreakEven(self.row, what, found.at, low, high)
+    def _describe_at_rate(self, what: What, curve: _Curve, never: Callable[[], str]) -> BreakEven:
+        value, low, high = _find(curve, SLOWEST, FASTEST)
+        why = ""
+        if value is None:
+            why = "at any rate, even 1 Gb/s" if curve(SLOWEST, band=False)[0] <= 0 else never()
+        return BreakEven(self.row, what, value, low, high, why)
 
-    def _predict_exposed(self, rate: float, end: Assumptions | None) -> float:
-        made = self._prediction(rate, self.row.nodes)
-        s = made.summary if end is None else with_assumptions(made, end)
-        return (s.exposed_comm_s + s.buffer_broadcast_s) / s.iteration_s - HIDDEN
+    def _hidden(self) -> BreakEven:
+        """Return the rate from which communication is hidden; doubts move the whole curve by what they do there."""
+
+        def middle(rate: float) -> float:
+            return self._exposed(self._prediction(rate, self.row.nodes)) - HIDDEN
+
+        below = above = 0.0
+        if (found := crossing(lambda rate, _: middle(rate), SLOWEST, FASTEST)) is not None:
+            made, effects = self._prediction(found.at, self.row.nodes), list[Effect]()
+            share = self._exposed(made)
+            for doubt in doubts_of(
+                made.workload, made.placement, made.options, self.calibration, [b.size_bytes for b in made.plan.buckets]
+            ):
+                ends = [each for each in (doubt.low, doubt.high) if each is not None]
+                shares = [self._exposed(made, with_assumptions(made, each)) for each in ends]
+                effects.append(join.effect(doubt, share, shares))
+            below, above = (end - share for end in join.band(share, effects))
+
+        def curve(rate: float, *, band: bool) -> Band:
+            value = middle(rate)
+            return value, value + below, value + above
+
+        return self._describe_at_rate("hidden", curve, self._never_hidden)
+
+    def _exposed(self, made: Prediction, summary: Summary | None = None) -> float:
+        """Return the share of the step that waits for communication."""
+        s = made.summary if summary is None else summary
+        return self._of_step(made) * (s.exposed_comm_s + s.buffer_broadcast_s) / s.iteration_s
 
     def _never_hidden(self) -> str:
         made = self._prediction(FASTEST, self.row.nodes)
-        bound = bound_of(made, self.calibration)
-        share = _percent(self._predict_exposed(FASTEST, None) + HIDDEN)
-        return f"at no rate: at 1.6 Tb/s {share} of the step still waits, by {bound.link or 'latency or threads'}"
+        link, _ = binding_link(made, self.calibration)
+        share = _percent(self._exposed(made))
+        return f"at no rate: at 1.6 Tb/s {share} of the step still waits, by {link or 'latency or threads'}"
 
-    def _slower_than_fastest(self, rate: float, end: Assumptions | None) -> float:
-        def step_s(at: float) -> float:
-            made = self._prediction(at, self.row.nodes)
-            return made.iteration_s if end is None else with_assumptions(made, end).iteration_s
+    def _slower_than_fastest(self, rate: float, *, band: bool) -> Band:
+        at, fastest = (self._prediction(each, self.row.nodes, band=band) for each in (rate, FASTEST))
+        gain = 1 - fastest.iteration_s / at.iteration_s
+        ends = gain_band(at, fastest) if band else (gain, gain)
+        of_step = (min(self._of_step(at) * each, 1 - 1e-9) for each in (gain, *ends))
+        middle, low, high = (each / (1 - each) - WORTH_IT for each in of_step)
+        return middle, low, high
 
-        return step_s(rate) / step_s(FASTEST) - 1 - WORTH_IT
+    def _buckets(self, own_rate: float) -> BreakEven:
+        """Return what `plan` advises at the machine's own rate, and from which rate on other buckets gain under 1 %.
 
-    def _buckets(self) -> BreakEven:
-        """Return the rate from which no plan gains 1 %: the highest at which one does, seen from the fastest down."""
-        rate, plans = FASTEST, dict[float, tuple[float, Options]]()
+        Followed is the nearest change from the own rate: towards slower NICs where buckets do not matter there.
+        """
+        own = self.row.prediction
+        asked = replace(own.options, plan=None)
+        row = best_buckets(self._job(own.topology, asked), None)
+        matters = row.best_gain[0] >= WORTH_IT
+        found = partial(BreakEven, self.row, "buckets", advised=(row.advice, row.gain_band), trial=row.trial)
+        before, rate, gain, rates = own_rate, own_rate, row.best_gain[0], list[float]()
+        while SLOWEST < rate < FASTEST:
+            rate = min(rate * _APART, FASTEST) if matters else max(rate / _APART, SLOWEST)
+            rates.append(rate)
+        for rate in rates:
+            gain_before, gain = gain, self._gain_of_buckets(rate)
+            if (gain >= WORTH_IT) is not matters:
+                share = (WORTH_IT - gain_before) / (gain - gain_before)
+                low, high = sorted((before, rate))
+                return found(before * (rate / before) ** share, low, high)
+            before = rate
+        why = "they gain 1 % at every faster rate too" if matters else "they gain under 1 % at every slower rate too"
+        return found(why=why)
 
-        def best(at: float) -> tuple[float, Options]:
-            if at not in plans:
-                default = self._prediction(at, self.row.nodes, BucketCaps())
-                tried = [self._prediction(at, self.row.nodes, BucketCaps(bucket_cap_mb=cap)) for cap in CAPS_MB[1::2]]
-                if (partition := pipeline_plan(default, self.calibration)) is not None:
-                    listed = replace(default.options, caps=BucketCaps(), plan=partition)
-                    tried.append(self._predict_with(at, self.row.nodes, listed))
-                fastest = min(tried, key=lambda each: each.iteration_s)
-                plans[at] = 1 - fastest.iteration_s / default.iteration_s, fastest.options
-            return plans[at]
+    def _gain_of_buckets(self, rate: float) -> float:
+        """Return the share of the step that the best buckets of those that are tried save at a rate."""
+        wired = with_link_rate(self.row.prediction.topology, NIC, rate)
+        run = SimulatedRun.of(self._job(wired, replace(self._options, caps=BucketCaps(), plan=None)), brief=True)
+        default = build_prediction(run, summarise(run.trace(keep=True)), run.trace().plan, self.row.prediction.local_s)
+        whole, like, s = self._of_step(default), run.resolved, default.summary
+        run.let_go()
+        most = (s.exposed_comm_s + s.ddp_overhead_s) / default.iteration_s
+        if whole * most < WORTH_IT or not rests_on_buckets(run):
+            return 0.0
+        total_mb = default.workload.gradient_bytes / MIB
+        caps = [*(cap for cap in CAPS_MB[1::2] if cap < total_mb), math.ceil(total_mb)]
+        tell = partial(try_buckets, run, like, {})
+        least_s = min(default.iteration_s, *(tell(BucketCaps(bucket_cap_mb=cap)).iteration_s for cap in caps))
+        if (partition := pipeline_plan(default, self.calibration)) is not None:
+            listed_s = tell(BucketCaps(), partition).iteration_s
+            if is_list_worth_it(listed_s, least_s, default.iteration_s / whole):
+                least_s = listed_s
+        return whole * (1 - least_s / default.iteration_s)
 
-        while rate > SLOWEST and best(rate)[0] < WORTH_IT:
-            rate /= _OCTAVE
-        if rate <= SLOWEST:
-            return BreakEven(self.row, "buckets", why="they matter at no rate: none gains 1 %")
-        if rate == FASTEST:
-            gain = _percent(best(rate)[0])
-            return BreakEven(self.row, "buckets", why=f"they matter at every rate: {gain} at 1.6 Tb/s")
-        chosen = best(rate)[1]
+    def step_s(self, rate: float | None, nodes: int) -> float:
+        """Return the time between two steps of the optimizer at a rate of the NICs and a node count."""
+        return self._prediction(rate, nodes).step_s[0] + self._left_s
 
-        def curve(at: float, end: Assumptions | None) -> float:
-            if end is None:
-                return best(at)[0] - WORTH_IT
-            default = self._prediction(at, self.row.nodes, BucketCaps())
-            other = self._predict_with(at, self.row.nodes, chosen)
-            steps = [with_assumptions(each, end).iteration_s for each in (other, default)]
-            return 1 - steps[0] / steps[1] - WORTH_IT
+    def _of_step(self, made: Prediction) -> float:
+        """Return the share of a step that was simulated of it."""
+        return made.step_s[0] / (made.step_s[0] + self._left_s)
 
-        found = crossing(curve, rate, rate * _OCTAVE)
-        if found is None:
-            return BreakEven(self.row, "buckets", rate, rate, rate * _OCTAVE)
-        doubts = self._doubts(self._prediction(found.at, self.row.nodes, BucketCaps()))
-        return BreakEven(self.row, "buckets", found.at, *crossing_band(curve, found, doubts, SLOWEST, FASTEST))
+    def _job(self, topology: Topology, options: Options) -> PlacedJob:
+        own = self.row.prediction
+        each = own.placement.all_gpus_per_node
+        return PlacedJob(own.workload, topology, self.row.nodes, each, options, self.calibration)
 
-    def _prediction(self, rate: float | None, nodes: int, caps: BucketCaps | None = None) -> Prediction:
-        options = self.row.prediction.options
-        return self._predict_with(rate, nodes, options if caps is None else replace(options, caps=caps, plan=None))
-
-    def _predict_with(self, rate: float | None, nodes: int, options: Options) -> Prediction:
-        key = (rate, nodes, options.caps, None if options.plan is None else options.plan.fingerprint())
+    def _prediction(self, rate: float | None, nodes: int, *, band: bool = False) -> Prediction:
+        if (made := self._made.get((rate, nodes, True))) is not None:
+            return made
+        key = (rate, nodes, band)
         if key not in self._made:
             own = self.row.prediction
-            wired = own.topology if rate is None else with_link_rate(own.topology, NIC, rate)
             self._made[key] = predict(
                 own.workload,
-                wired,
+                own.topology if rate is None else with_link_rate(own.topology, NIC, rate),
                 nodes=nodes,
                 gpus_per_node=own.placement.all_gpus_per_node,
-                options=options,
+                options=self._options,
                 calibration=self.calibration,
                 local_s=own.local_s,
-                band=False,
+                band=band,
                 brief=True,
             )
         return self._made[key]
 
-    def _doubts(self, made: Prediction) -> list[Doubt]:
-        sizes = [bucket.size_bytes for bucket in made.plan.buckets]
-        return doubts_of(made.workload, made.placement, made.options, self.calibration, sizes)
+
+class _Curve(Protocol):
+    """A number that falls with its argument; without `band` its middle alone counts."""
+
+    def __call__(self, at: float, /, *, band: bool) -> Band: ...
+
+
+def _find(curve: _Curve, least: float, most: float) -> tuple[float | None, float | None, float | None]:
+    """Return where a curve, and the low and the high end of its band, fall through zero.
+
+    None is where the curve does nowhere, where its low end is below zero everywhere, and its high end above.
+    """
+    points = [least]
+    while points[-1] < most:
+        points.append(min(points[-1] * _APART, most))
+    middle, low, high = banded_crossing(lambda at: curve(at, band=True), lambda at: curve(at, band=False)[0], points)
+    return (
+        middle if 0 < middle < math.inf else None,
+        min(low, most) if low > 0 else None,
+        max(high, least) if high < math.inf else None,
+    )
 
 
 MOST_NODES_SOUGHT = 1024

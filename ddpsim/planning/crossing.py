@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from ddpsim.doubts import join
 from ddpsim.doubts.doubt import Doubt
+from ddpsim.prediction.prediction import Band
 from ddpsim.simulation.communication import Assumptions
 
 Curve = Callable[[float, Assumptions | None], float]
@@ -50,6 +52,42 @@ def crossing(curve: Curve, least: float, most: float) -> Crossing | None:
             high, below = middle, value
     slope = (below - above) / (high - low)
     return Crossing(math.exp(low - above / slope), slope)
+
+
+def banded_crossing(curve: Callable[[float], Band], middle: Callable[[float], float], points: Sequence[float]) -> Band:
+    """Return where the middle of `curve`, the low end and the high end of its band fall through zero.
+
+    0 stands for what is not above zero at the first point, infinity for what is above zero at the last. Between the two
+    points where it changes its sign, how far an end lies from the middle is interpolated over logarithms.
+
+    Args:
+        middle: of `curve`, which takes less time than its band.
+        points: ascending.
+    """
+
+    @cache
+    def value(number: int) -> Band:
+        return curve(points[number])
+
+    def one(side: int) -> float:
+        first, last = 0, len(points) - 1
+        if value(first)[side] <= 0:
+            return 0.0
+        if value(last)[side] > 0:
+            return math.inf
+        while last - first > 1:
+            between = (first + last) // 2
+            first, last = (between, last) if value(between)[side] > 0 else (first, between)
+        begin, length = points[first], math.log(points[last] / points[first])
+        before, after = (value(number)[side] - value(number)[0] for number in (first, last))
+
+        def end(at: float) -> float:
+            return middle(at) + before + (after - before) * math.log(at / begin) / length
+
+        found = crossing(lambda at, _: end(at), begin, points[last])
+        return begin if found is None else found.at
+
+    return one(0), one(1), one(2)
 
 
 def crossing_band(

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.doubts.doubt import Doubt
-from ddpsim.planning.crossing import crossing, crossing_band
+from ddpsim.planning.crossing import banded_crossing, crossing, crossing_band
 from ddpsim.simulation.communication import Assumptions
 
 
@@ -47,3 +47,24 @@ def test_a_crossing_beyond_the_bounds_is_at_the_bound_and_an_end_as_predicted_mo
     assert crossing_band(power, found, [doubt("a", 0.01, 100.0)], 1, 16) == pytest.approx((1, 16))
     fixed = replace(doubt("a", 1.0, 1.0), low=None)
     assert crossing_band(power, found, [fixed], 1, 16) == pytest.approx((found.at, found.at), rel=0.01)
+
+
+POINTS = (1, 4, 16, 64, 256)
+
+
+def banded(x):
+    """The same curve with a band of half to twice its falling part, whose ends cross at 4 and at 16."""
+    return power(x, None), power(2 * x, None), power(x / 2, None)
+
+
+def test_the_ends_of_a_band_cross_where_each_of_them_falls_through_zero():
+    middle, low, high = banded_crossing(banded, lambda x: power(x, None), POINTS)
+    assert middle == pytest.approx(8, rel=0.02)
+    assert (low, high) == pytest.approx((4, 16), rel=0.15)
+    assert low < middle < high
+
+
+def test_an_end_that_is_above_zero_everywhere_or_nowhere_is_not_given_a_place():
+    lifted, sunk = (lambda x: (power(x, None), -1.0, 1.0)), (lambda x: (1.0, 1.0, 1.0))
+    assert banded_crossing(lifted, lambda x: power(x, None), POINTS)[1:] == (0.0, math.inf)
+    assert banded_crossing(sunk, lambda x: 1.0, POINTS) == (math.inf,) * 3
