@@ -50,6 +50,7 @@ class Tally:
         refused: by family, how many could not be constructed.
         reasons: why, with how many.
         differing: what is said of each that differs, or ended in an error.
+        switches: how often tuners put other plans in force, in the cases that are equal.
         farthest: share of its tolerance that the farthest of the equal ones is from its definition.
     """
 
@@ -57,6 +58,7 @@ class Tally:
     refused: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     differing: list[str] = field(default_factory=list)
+    switches: int = 0
     farthest: float = 0.0
 
     def add(self, case: Case, said: list[Outcome] | str) -> None:
@@ -68,6 +70,7 @@ class Tally:
         trouble, share = verdict(case, said)
         if trouble is None:
             self.equal[case.family] += 1
+            self.switches += 0 if isinstance(said, str) else said[0].switches
             self.farthest = max(self.farthest, share)
         else:
             self.differing.append(f"{case}\n    {trouble}")
@@ -80,6 +83,7 @@ class Tally:
         lines += ["", "refused:", *(f"{count:6}  {reason}" for reason, count in self.reasons.most_common())]
         equal, refused = self.equal.total(), self.refused.total()
         counts = f"{len(self.differing)} differ, {equal} end where their definition does, {refused} are refused"
+        lines += ["", f"tuners put other plans in force {self.switches} times"]
         return "\n".join([*lines, "", f"{counts}; the farthest at {self.farthest:.2f} of its tolerance"])
 
 

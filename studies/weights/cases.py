@@ -54,6 +54,8 @@ def _number(key: str, *values: object) -> Callable[[Pick], str]:
 
 
 _SERVERS = _number("servers", 1, 1, 2)
+TUNED_DDP = ("torch", "ddpexec")
+"""What `tuned=NAME` trains by: torch's DDP or ours; other names are schemes of `ScheduledDataParallel`."""
 SCHEMES: dict[str, Callable[[Pick], str]] = {
     "ddp": lambda pick: "ddp",
     "naive": lambda pick: "naive",
@@ -79,6 +81,7 @@ SCHEMES: dict[str, Callable[[Pick], str]] = {
     "powersgd": lambda pick: "compression=powersgd:1",
     "adaptive": lambda pick: "compression=adaptive",
     "half": lambda pick: f"compression={pick.choice(('none', 'fp16', 'bf16'))}",
+    "tuned": lambda pick: f"tuned={pick.choice((*TUNED_DDP, *TUNED_DDP, 'ddp', 'priority', 'dear'))}",
     "not here": lambda pick: pick.choice(("dataparallel", "zero0", "zero3", "zero1:deepspeed", "zero2:deepspeed")),
 }
 """By name, what writes a scheme with some of the options that it accepts."""
@@ -100,6 +103,9 @@ ALL = (*REAL, (EXACT,), (EXACT,), (EXACT, COMPLEX), (EXACT, HALF))
 # level, and the column that a matrix of rounding errors is made to.
 _ROUNDED = ("onebit", "powersgd", "adaptive")
 DTYPES = {"fsdp2": ((EXACT,), (SINGLE,)), "hsdp": ((EXACT,), (SINGLE,)), **dict.fromkeys(_ROUNDED, ((EXACT,),))}
+TUNED_STEPS = 80
+"""Of a tuned case: a tuner looks at eleven steps before it tries plans, and is over after sixty."""
+TUNED_SCHEDULED = ("tuned=ddp", "tuned=priority", "tuned=dear")
 ROUNDED = {"compression=fp16": 2e-3, "compression=bf16": 2e-2}
 """Where gradients are rounded before they are summed."""
 
@@ -113,7 +119,7 @@ class Case:
         seed: of its model and batches.
         world: ranks.
         family: key of `SCHEMES`.
-        scheme: its text; `compression=NAME` is our DDP with that hook.
+        scheme: its text; `compression=NAME` is our DDP with that hook, `tuned=NAME` is inside `ddpexec.tuned`.
         options: keyword arguments of `ScheduledDataParallel`.
         how: where several micro-batches make a step: which send. `every` and `last` the last one, by `every` or
             `no_sync`; `each` all of them, announced by `accumulate`; `untold` all of them, not announced.
@@ -223,13 +229,16 @@ def case_of(seed: int, number: int, families: list[str]) -> Case:
         micros=micros,
         how=how,
         clip=0.5 if not plain and family not in SERVING and pick.random() < 0.2 else None,
-        to_none=family in HOOKS or pick.random() < 0.7,
+        # Which zeros a codec's feedback is added to, torch's reducer says by which outputs the loss leaves out.
+        to_none=pick.random() < 0.6 or (family in HOOKS and family != "half"),
         rates=pick.random() < 0.3,
         looks=pick.random() < 0.4,
         eager_bytes=pick.choice((1, 90, 65536)),
         linear=linear,
         options={} if family in UNITS else _options(pick, family, how, micros, unused),
     )
+    if family == "tuned":
+        return _tuned(pick, case)
     if linear:
         case = replace(case, dtypes=(EXACT,), optimizer="sgd")
         return replace(case, unused=False, by_rank=False, sparse=None, looks=False)
@@ -240,6 +249,24 @@ def case_of(seed: int, number: int, families: list[str]) -> Case:
     takes_rows = family == "parallax" or (family in HOOKS and case.sparse)
     refusable = family == "parallax" and pick.random() < 0.1
     return replace(case, optimizer=pick.choice(("sgd", "adagrad"))) if takes_rows and not refusable else case
+
+
+def _tuned(pick: Pick, case: Case) -> Case:
+    """Return a case with enough steps for a tuner to try plans in, and what a tuner or a wrapper leaves room for."""
+    options, own = dict(case.options), case.scheme in TUNED_SCHEDULED
+    options |= {"overlap": True, "learn": 0} if own else {"gradient_as_bucket_view": pick.random() < 0.4}
+    for name in ("every", "accumulate", *(() if own else ("overlap", "learn"))):
+        options.pop(name, None)
+    how = pick.choice(("last", "untold")) if case.micros > 1 else "one"
+    static = pick.random() < 0.2 and how != "last"
+    if static:
+        options |= {"static_graph": True, "find_unused_parameters": pick.random() < 0.3}
+    optimizer = pick.choice(("sgd", "adagrad")) if case.sparse else case.optimizer
+    # torch's DDP, and ours with it, ends a static graph of which the loss leaves an output out.
+    return replace(
+        case, how=how, steps=TUNED_STEPS, dtypes=(EXACT,), clip=None, rates=False, looks=False, optimizer=optimizer,
+        options=options, feature="static" if static else "", unused=case.unused and (own or not static),
+    )  # fmt: skip
 
 
 def _how(pick: Pick, family: str) -> str:

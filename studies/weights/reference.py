@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ddpsim.schedules.named import scheme_named
-from studies.weights.cases import OPTIMIZERS, Case
+from studies.weights.cases import OPTIMIZERS, TUNED_DDP, Case
 from studies.weights.features import lowered_to
 from studies.weights.lossy import Flow, codec_of
 from studies.weights.models import loss_of
@@ -37,11 +37,13 @@ class Reference:
     """
 
     def __init__(self, case: Case, groups: Sequence[tuple[int, ...]]) -> None:
-        self.case, self.name = case, case.scheme.partition(":")[0]
-        self.hooked = self.name.startswith("compression")
-        self.ranks = case.world if self.hooked else scheme_named(case.scheme).trainers(case.world)
+        scheme = case.scheme.removeprefix("tuned=")
+        self.case, self.name = case, scheme.partition(":")[0]
+        hooked = self.name.startswith("compression")
+        self.by_ddp = hooked or self.name in TUNED_DDP
+        self.ranks = case.world if self.by_ddp else scheme_named(scheme).trainers(case.world)
         self.copies = [_Copy(case) for _ in range(self.ranks)]
-        self.codec = codec_of(case, groups) if self.hooked else None
+        self.codec = codec_of(case, groups) if hooked else None
         self.flow = Flow(case.scheme, groups, self.copies[0].tensors) if self.name == "gradientflow" else None
         self.period, self.together, self.outer = _averaging(case, self.ranks)
         self.learning = case.options.get("learn", 0) > 0
@@ -82,9 +84,9 @@ class Reference:
     def _begin(self, *, local: bool) -> None:
         """Begin an iteration: learning ends before one that sends and begins a step; rank 0's buffers are taken."""
         case = self.case
-        # Our DDP broadcasts as torch's does, before what follows an iteration that sent; schedules before one that
+        # torch's DDP and ours broadcast before what follows an iteration that sent; schedules before one that
         # sends, of which that behind the last one that is learned from is DDP's still.
-        due = self.synced if self.hooked else not local
+        due = self.synced if self.by_ddp else not local
         if due and case.options.get("broadcast_buffers", True) and (self.learning or self.name not in OWN_BUFFERS):
             source = self.copies[self.active[-1] if case.joins else 0]
             for copy in self.copies:

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import copy
+import io
 import warnings
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from ddpexec.compression import hook_for, powersgd
 from ddpexec.ddp import flat
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.schedules.fully_sharded import FullySharded
 from ddpexec.schedules.wrapper import ScheduledDataParallel
+from ddpexec.tuning import tuner
+from ddpexec.tuning.observed import Observed
+from ddpexec.tuning.plan import TrialPlan
+from ddpexec.tuning.ranking import Candidate, CapRanking
+from ddpexec.tuning.switching import PlanSwitch
+from ddpexec.tuning.tuned import tuned
 from ddpsim.errors import InputError
-from studies.weights.cases import HOOKS, OPTIMIZERS, UNITS, Case
+from studies.weights.cases import HOOKS, OPTIMIZERS, TUNED_DDP, TUNED_STEPS, UNITS, Case, Pick
 from studies.weights.features import HOOKS as COMM_HOOKS
 from studies.weights.features import mixed_precision
 from studies.weights.lossy import PowerSGD
 from studies.weights.models import loss_of
+from tests.ddpexec.tuning.test_tuner import AtOnce
 
 Weights = list[Tensor]
 
@@ -37,6 +46,7 @@ class Outcome:
         groups: the buckets, as the last iteration had them.
         error: what was raised after construction.
         expected: the reference's, by rank, on rank 0 alone.
+        switches: how often a tuner put another plan in force.
     """
 
     refused: str | None = None
@@ -44,6 +54,7 @@ class Outcome:
     groups: list[tuple[int, ...]] = field(default_factory=list)
     error: str | None = None
     expected: list[list[Weights]] | None = None
+    switches: int = 0
 
 
 def trained(case: Case, rank: int) -> Outcome:
@@ -55,13 +66,48 @@ def trained(case: Case, rank: int) -> Outcome:
             run = _run_of(case, rank)
         except (InputError, ValueError) as error:
             return Outcome(refused=str(error))
-        return Outcome(weights=run.train(), groups=run.groups())
+        with tuning(case, run.made, run.optimizer) if case.family == "tuned" else nullcontext([]) as switched:
+            weights = run.train()
+        return Outcome(weights=weights, groups=run.groups(), switches=len(switched))
+
+
+@contextmanager
+def tuning(case: Case, made: Any, optimizer: Any) -> Iterator[list[object]]:
+    """Tune while plans of any buckets and schemes are predicted to gain; yields what is put in force, in order.
+
+    A tuner that gives up ends the training, which no user's does.
+    """
+    switched: list[object] = []
+
+    class Likely(AtOnce):
+        def worth(self, found: CapRanking) -> tuple[Candidate, ...]:
+            plans = Pick(case.seed).sample([each.plan for each in found.candidates], len(found.candidates))
+            return tuple(Candidate(each, found.step_s, 0.5, 0.4, 0.6) for each in plans)
+
+        def ask(self, observed: Observed) -> None:
+            try:
+                super().ask(observed)
+            except InputError as error:  # as of `priority`, which is not predicted where parameters may be unused
+                self._found = str(error)
+
+    class Counting(PlanSwitch):
+        def use(self, plan: TrialPlan) -> int:
+            if plan.key != self._now.key:
+                switched.append(plan)
+            return super().use(plan)
+
+    put = mock.patch.multiple(tuner, PredictingProcess=Likely, PlanSwitch=Counting)
+    with put, warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+        warnings.filterwarnings("error", message="ddpexec.tuned stopped")
+        with tuned(made, optimizer, steps=TUNED_STEPS - 5):
+            yield switched
 
 
 def _run_of(case: Case, rank: int) -> _Run:
     if case.family in UNITS:
         return _Sharded(case, rank)
-    return _Hooked(case, rank) if case.family in HOOKS else _Scheduled(case, rank)
+    by_ddp = case.family in HOOKS or case.scheme.removeprefix("tuned=") in TUNED_DDP
+    return _Hooked(case, rank) if by_ddp else _Scheduled(case, rank)
 
 
 class _Run:
@@ -118,7 +164,8 @@ class _Scheduled(_Run):
     def _make(self, seed: int) -> None:
         case, options = self.case, dict(self.case.options)
         options["mixed_precision"] = mixed_precision(case.feature)
-        self.made = ScheduledDataParallel(case.model(seed), case.scheme, OPTIMIZERS[case.optimizer], **options)
+        module, scheme = case.model(seed), case.scheme.removeprefix("tuned=")
+        self.made = ScheduledDataParallel(module, scheme, OPTIMIZERS[case.optimizer], **options)
         self.optimizer = self.made.optimizer
         if case.feature in COMM_HOOKS:
             self.made.register_comm_hook(None, COMM_HOOKS[case.feature])
@@ -176,15 +223,22 @@ class _Hooked(_Run):
         super().__init__(case, rank)
         options, caps = dict(case.options), case.options["caps"]
         del options["caps"]
-        options["forward_sync_buffers"] = options.pop("broadcast_buffers")
-        options |= {"bucket_cap_mb": caps.bucket_cap_mb, "first_bucket_mb": caps.first_bucket_mb}
-        self.made = DistributedDataParallel(case.model(rank), rebuild="never", **options)
-        if (name := case.scheme.partition("=")[2]) != "none":
+        kind, _, name = case.scheme.partition("=")
+        options["bucket_cap_mb"] = caps.bucket_cap_mb
+        if name == "torch":
+            self.made = nn.parallel.DistributedDataParallel(case.model(rank), **options)
+        else:
+            options["forward_sync_buffers"] = options.pop("broadcast_buffers")
+            options["first_bucket_mb"] = caps.first_bucket_mb
+            if kind == "compression":
+                options["rebuild"] = "never"
+            self.made = DistributedDataParallel(case.model(rank), **options)
+        if kind == "compression" and name != "none":
             self.made.register_comm_hook(*hook_for(name))
         self.optimizer = OPTIMIZERS[case.optimizer](self.made.parameters())
 
     def groups(self) -> list[tuple[int, ...]]:
-        groups: list[tuple[int, ...]] = self.made.reducer.plan.groups()
+        groups: list[tuple[int, ...]] = [] if self.case.family == "tuned" else self.made.reducer.plan.groups()
         return groups
 
 
