@@ -2,7 +2,7 @@
 
 # Annotations stay objects here: torch compares those of a hook with its own.
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -52,7 +52,7 @@ def powersgd_hook(state: torch_hook.PowerSGDState, bucket: GradBucket) -> torch.
     """
     future: torch.futures.Future[torch.Tensor] = torch_hook.powerSGD_hook(state, _Viewable(bucket))
     if "nccl" not in dist.get_backend(state.process_group):
-        wait_within(future, timeout_of(state.process_group or dist.group.WORLD))
+        wait_within(future, timeout_of(cast("dist.ProcessGroup", state.process_group or dist.group.WORLD)))
     return future
 
 

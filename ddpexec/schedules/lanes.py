@@ -139,7 +139,7 @@ class _Thread:
                 wait_within(begin(self._group, operation, tensor), self._timeout)
 
         self._jobs.put((work, carry_out))
-        return work
+        return cast("Work", work)  # waited for by `wait_within`, which knows futures
 
     def close(self) -> None:
         self._jobs.put(None)

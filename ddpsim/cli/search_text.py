@@ -50,7 +50,9 @@ def text(report: SearchReport) -> str:
     ]
     if report.trial is not None:
         lines += [break_line(f"{report.trial}:"), f"    {report.trial.torch}"]
-    for row in () if best is None else report.may_not_fit:
+    for row in report.may_not_fit:
+        if best is None:
+            break
         less = f"{100 * (1 - row.step_s[0] / best.step_s[0]):.1f} % less than the best"
         lines.append(break_line(f"faster, but may not fit: {row.candidate}, {less}"))
     if report.within:

@@ -61,8 +61,7 @@ def bound_of(prediction: Prediction, calibration: Calibration | None = None) -> 
     if others and lost[first] < _ALONE * prediction.iteration_s:
         # Each hides behind another, so that what the first saves says little.
         pairs = lost_s(prediction, calibration, also=[first])
-        beside = max(others, key=lambda by: pairs[by])
-        together_s = pairs[beside]
+        together_s, beside = max((pairs[by], by) for by in others)
     return Bound(first, link, share, exposed, lost, beside, together_s)
 
 

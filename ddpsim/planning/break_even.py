@@ -26,7 +26,7 @@ from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation import Options
 from ddpsim.topology.bounds import MOST_NODES
-from ddpsim.topology.cluster import Topology
+from ddpsim.topology.graph import Cluster
 from ddpsim.topology.link_rates import NIC, with_link_rate
 from ddpsim.trace.metrics import Summary, summarise
 from ddpsim.units import MIB
@@ -153,9 +153,9 @@ class Search:
         if one < bound:
             return BreakEven(self.row, "efficiency", why=f"one node is at {_percent(one)} already")
         value, low, high = _find(curve, 1, most)
-        nodes = [None if each is None else float(math.floor(each)) for each in (value, low, high)]
+        value, low, high = (None if each is None else float(math.floor(each)) for each in (value, low, high))
         last = "" if value is not None else _percent(curve(most, band=False)[0] + bound)
-        return BreakEven(self.row, "efficiency", *nodes, why=last and f"not up to {most} nodes, at {last}")
+        return BreakEven(self.row, "efficiency", value, low, high, why=last and f"not up to {most} nodes, at {last}")
 
     def _describe_at_rate(self, what: What, curve: _Curve, never: Callable[[], str]) -> BreakEven:
         value, low, high = _find(curve, SLOWEST, FASTEST)
@@ -259,7 +259,7 @@ class Search:
         """Return the share of a step that was simulated of it."""
         return made.step_s[0] / (made.step_s[0] + self._left_s)
 
-    def _job(self, topology: Topology, options: Options) -> PlacedJob:
+    def _job(self, topology: Cluster, options: Options) -> PlacedJob:
         own = self.row.prediction
         each = own.placement.all_gpus_per_node
         return PlacedJob(own.workload, topology, self.row.nodes, each, options, self.calibration)

@@ -32,8 +32,8 @@ def _local_s(prediction: Prediction, compute: float, host: float, load: float) -
     if compute == host == load == 1.0:
         return prediction.local_s
     options, workload = prediction.options, prediction.workload
-    if load != 1:
-        workload = replace(workload, input_stage=options.input_of(workload).scale(load))
+    if load != 1 and (stage := options.input_of(workload)) is not None:
+        workload = replace(workload, input_stage=stage.scale(load))
         options = replace(options, input_stage=RECORDED_INPUT)
     scaled = replace(options, scale_compute=options.scale_compute * compute, scale_host=options.scale_host * host)
     return local_s(workload, scaled)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ddpsim.errors import UnknownNameError, list_few
 from ddpsim.topology.declared import Cluster
@@ -99,7 +100,7 @@ def _far_nics(template: NodeTemplate, gpus: Sequence[str]) -> Iterator[tuple[boo
     """Yield the GPUs whose NICs are all on another socket, and the links that put them on the NIC's."""
     paths, parents = find_paths(template, pxn=False), template.parents()
     nearest = {
-        gpu: min((nic.name for nic in template.nics), key=lambda nic, gpu=gpu: paths.distance(gpu, nic))
+        gpu: min((nic.name for nic in template.nics), key=partial(paths.distance, gpu))
         for gpu in (gpus if template.nics else ())
     }
     far = {gpu: nic for gpu, nic in nearest.items() if KINDS[paths.distance(gpu, nic)] == "SYS"}

@@ -68,7 +68,8 @@ def with_graph_dump(topology: Topology, text: str, place: str) -> Topology:
 
 
 def _devices(cluster: Topology) -> set[str]:
-    return {device.name for group in cluster.groups for device in (*group.template.gpus, *group.template.nics)}
+    templates = [group.template for group in cluster.groups]
+    return {gpu.name for each in templates for gpu in each.gpus} | {nic.name for each in templates for nic in each.nics}
 
 
 def _is_tree(graph: Element) -> bool:

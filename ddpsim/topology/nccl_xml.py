@@ -182,7 +182,9 @@ class _System:
             return _MODEL_OF_GCN.get(gcn, gcn), find_gpus(lambda spec: spec.gcn == gcn)[0]
         sm = 0 if gpu is None else xml_devices.integer(gpu, "sm", 0)
         links = sum(xml_devices.integer(link, "count", 1) for link in gpu.all("nvlink")) if gpu is not None else 0
-        names, kind = find_gpus(lambda spec: sm and spec.sm == sm and max(spec.nvlinks, spec.bridge_links) >= links)
+        names, kind = find_gpus(
+            lambda spec: bool(sm) and spec.sm == sm and max(spec.nvlinks, spec.bridge_links) >= links
+        )
         return kind, names
 
     def _links(self, described: list[Element], *, amd: bool) -> dict[str, object]:

@@ -180,11 +180,11 @@ def estimate(shape: ModelShape, gpu: AchievedGpu, precision: str, options: Estim
             activations, uses = part.activations(shape.activations), part.forward_use
         else:
             activations = part.activations(shape.activations, options.tensor_parallel)
-        own = tuple(each for each in part.parameters if not isinstance(each, FrozenParameter))
-        here = {each.name for each in own}
+        trained = tuple(each for each in part.parameters if not isinstance(each, FrozenParameter))
+        here = {each.name for each in trained}
         shape = replace(
             shape,
-            parameters=own,
+            parameters=trained,
             frozen=tuple(
                 replace(each, before=sum(p.name in here for p in shape.parameters[: each.before]))
                 for each in part.parameters

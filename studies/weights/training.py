@@ -66,7 +66,10 @@ def trained(case: Case, rank: int) -> Outcome:
             run = _run_of(case, rank)
         except (InputError, ValueError) as error:
             return Outcome(refused=str(error))
-        with tuning(case, run.made, run.optimizer) if case.family == "tuned" else nullcontext([]) as switched:
+        tuned: AbstractContextManager[list[object]] = nullcontext([])
+        if case.family == "tuned":
+            tuned = tuning(case, run.made, run.optimizer)
+        with tuned as switched:
             weights = run.train()
         return Outcome(weights=weights, groups=run.groups(), switches=len(switched))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from ddpsim.collectives.calibration import Calibration
@@ -14,7 +14,7 @@ from ddpsim.jobs.job_options import CollectiveOptions
 from ddpsim.topology.declared import Cluster, NodeGroup
 from ddpsim.topology.far_gpus import farthest_from_nics
 from ddpsim.topology.file_advice import bottlenecks, file_advice, nic_advice
-from ddpsim.topology.graph import NodeTemplate, Placement
+from ddpsim.topology.graph import Link, NodeTemplate, Placement
 from ddpsim.topology.hardware import gpu_facts
 from ddpsim.topology.placement import place
 from ddpsim.topology.transports import (
@@ -131,15 +131,16 @@ def paths_advice(
     return (*file_advice(joined.topology, network=joined.nodes > 1), *_costs(joined, calibration, every=every))
 
 
+def _relink(node: NodeTemplate, links: Mapping[str, Link]) -> NodeTemplate:
+    return replace(node, links=tuple(links.get(link.name, link) for link in node.links))
+
+
 def _costs(placement: Placement, calibration: Calibration | None, *, every: bool) -> Iterator[str]:
     """Yield a line for each bottleneck of a node's PCIe tree, with what it costs; of those between nodes if it does."""
     for each in placement.classes if not _is_large(placement) else ():
         template = each.template.select_gpus(placement.gpus(each))
         for inside, what, otherwise, links in bottlenecks(template, network=placement.nodes > 1):
-            changed = _change_reach(
-                placement.topology,
-                lambda node, links=links: replace(node, links=tuple(links.get(link.name, link) for link in node.links)),
-            )
+            changed = _change_reach(placement.topology, partial(_relink, links=links))
             other = place(changed, placement.nodes, placement.gpus_per_node)
             costs, text = compare_machines(placement, other, otherwise, calibration)
             if costs or every or inside:

@@ -161,7 +161,7 @@ class NcclTransport(Transport):
         links = {link: load / self.capacities[link] for link, load in demand.loads.items()}
         if max(links, key=lambda link: links[link]) in self._socket_links:
             return 1.0
-        return 1 - min(demand.limit / demand.alone_rate(self.capacities), 1.0) ** CORNER
+        return 1 - float(min(demand.limit / demand.alone_rate(self.capacities), 1.0) ** CORNER)
 
     @cached_property
     def _socket_links(self) -> frozenset[LinkId]:
