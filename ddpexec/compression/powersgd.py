@@ -11,7 +11,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_hook
 
 from ddpexec.groups.process_groups import timeout_of
-from ddpexec.groups.within import wait_within
+from ddpexec.groups.waiting import wait_within
 from ddpsim import compression
 
 START_ITERATION = 10

@@ -25,7 +25,7 @@ from ddpexec.ddp.sparse import make_empty_gradient
 from ddpexec.ddp.used import UsedMap
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, Work
-from ddpexec.groups.within import wait_within
+from ddpexec.groups.waiting import wait_within
 from ddpsim.bucketing import BucketPlan, rebuilt_plan
 from ddpsim.bucketing.drop import remap_gradients, skipped_buckets
 from ddpsim.order.arrivals import Arrivals

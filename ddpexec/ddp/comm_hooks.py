@@ -15,7 +15,7 @@ from ddpexec.ddp.flat import FlatBucket
 from ddpexec.ddp.sparse import SparseBucket
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
-from ddpexec.groups.within import wait_within
+from ddpexec.groups.waiting import wait_within
 
 Hook = Callable[[Any, Any], "torch.futures.Future[Any]"]
 

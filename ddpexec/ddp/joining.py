@@ -19,7 +19,7 @@ from ddpexec.ddp.options import make_mixed_precision_error
 from ddpexec.ddp.parameters import broadcast_state
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, wait
-from ddpexec.groups.within import wait_within
+from ddpexec.groups.waiting import wait_within
 
 _WHAT = "the exchange of which ranks still have input"
 

@@ -11,7 +11,7 @@ import torch
 from ddpexec.ddp.comm_hooks import HookWork
 from ddpexec.groups.lost import raise_lost
 from ddpexec.groups.process_groups import Communicator, FinishedWork, Work
-from ddpexec.groups.within import wait_within
+from ddpexec.groups.waiting import wait_within
 from ddpexec.timing.observe import BucketNote, Observer
 from ddpsim.operations import Operation
 

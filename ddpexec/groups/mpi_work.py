@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ddpexec.groups.mpi_world import abandon
-from ddpexec.groups.within import is_done_within
+from ddpexec.groups.waiting import is_done_within
 
 _LOOK_S = 0.2
 """Between two looks at whether a call has timed out; chosen by hand: short beside any timeout."""

@@ -17,8 +17,8 @@ from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks, raise_lost
 from ddpexec.groups.mpi_group import NAME as MPI_NAME
 from ddpexec.groups.notes import leave_place
+from ddpexec.groups.waiting import wait_within
 from ddpexec.groups.whereabouts import Place, find_place
-from ddpexec.groups.within import wait_within
 from ddpsim.errors import InputError
 
 

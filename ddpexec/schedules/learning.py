@@ -15,7 +15,7 @@ import torch
 
 from ddpexec.ddp.parameters import ModelParameters
 from ddpexec.groups.process_groups import timeout_of
-from ddpexec.groups.within import wait_within
+from ddpexec.groups.waiting import wait_within
 from ddpexec.schedules.lanes import CommunicationStream
 from ddpexec.timing.stopwatch import seconds_of
 from ddpsim.operations import Operation

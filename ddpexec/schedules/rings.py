@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddpexec.groups.process_groups import timeout_of
-from ddpexec.groups.within import wait_within
+from ddpexec.groups.waiting import wait_within
 
 SEGMENT_BYTES = 1 << 20
 """Most bytes of one send, so that a rank passes on the beginning of a part while its end still comes; gloo's too."""

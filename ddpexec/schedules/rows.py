@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Work
-from ddpexec.groups.within import wait_within
+from ddpexec.groups.waiting import wait_within
 from ddpexec.schedules.loopback import PointToPoint
 from ddpexec.schedules.served import WHAT, Server, ServerStream, bounds_of
 from ddpexec.schedules.updates import MakeOptimizer

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from ddpexec.errors import ExecutionError
 from ddpexec.groups.process_groups import Communicator, Work, timeout_of, wait
-from ddpexec.groups.within import in_thread, wait_within
+from ddpexec.groups.waiting import wait_within
+from ddpexec.groups.within import in_thread
 from ddpexec.schedules.loopback import PointToPoint
 from ddpexec.schedules.updates import MakeOptimizer
 from ddpsim.operations import Operation

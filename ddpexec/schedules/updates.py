@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.groups.within import wait_within
+from ddpexec.groups.waiting import wait_within
 from ddpexec.schedules.memory import FlatGradients
 from ddpsim.schedules.schedule import Schedule
 

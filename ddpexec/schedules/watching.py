@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ddpexec.ddp.compiling import disable_compile
 from ddpexec.groups.process_groups import timeout_of
-from ddpexec.groups.within import wait_within
+from ddpexec.groups.waiting import wait_within
 from ddpexec.timing.observe import Observer
 from ddpsim.operations import Operation
 from ddpsim.schedules.schedule import Schedule

@@ -18,7 +18,7 @@ from ddpexec.ddp.flat import FlatBucket
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.groups.mpi_work import MpiWork
 from ddpexec.groups.process_groups import Communicator
-from ddpexec.groups.within import wait_within
+from ddpexec.groups.waiting import wait_within
 from ddpexec.schedules.loopback import LoopbackWork
 from ddpexec.schedules.served import JoinedWorks
 from ddpexec.timing.clock import offset_to_rank_zero
