@@ -77,7 +77,8 @@ def _layers(workload: Workload) -> tuple[list[tuple[int, ...]], list[float], lis
     layers = [layers[k] for k in order]
     times = [last[k] for k in order]
     backward = [time - after for time, after in zip(times, [*times[1:], 0.0], strict=True)]
-    backward[0] += float(np.median(workload.backward.device_s)) - sum(backward)
+    # Where the device waits for launches, its last gradient may come later than the time that it is busy.
+    backward[0] = max(0.0, backward[0] + float(np.median(workload.backward.device_s)) - sum(backward))
     forward_s = float(np.median(workload.forward.device_s))
     if not workload.forward_use_known:
         return layers, [forward_s * each / sum(backward) for each in backward], backward
