@@ -163,7 +163,8 @@ def _priors(rows: Sequence[PlanRow]) -> list[str]:
 
     models = dict.fromkeys(row.chosen.workload.name for row in rows if row.chosen.workload.estimated)
     priors = {constant.name: constant for row in rows for constant in row.priors}
-    costs = [format_time(pick(row.host_cost_s for row in rows)) for pick in (min, max)]
+    whole = [row.chosen.options.accumulate * row.host_cost_s for row in rows]
+    costs = [format_time(pick(whole)) for pick in (min, max)]
     cost = " to ".join(dict.fromkeys(costs))
     lines = [f"host-bound on {_format_where(rows)}: launching costs {cost} of the step, and the gain rests on priors:"]
     if models:

@@ -148,8 +148,8 @@ def _savings(rows: Sequence[PlanRow], named: _Places) -> tuple[Table, ...]:
     changed = [row for row in rows if row.savings][:MOST_ROWS]
     cells = []
     for row in changed:
-        saved = {saving.where: saving.seconds for saving in row.savings}
-        total = row.default.iteration_s - row.best.iteration_s
+        saved = {saving.where: row.best.options.accumulate * saving.seconds for saving in row.savings}
+        total = row.default.step_s[0] - row.best.step_s[0]
         label = f"{named.of(row)}{', not advised' if row.keep_default else ''}"
         cells.append((label, *(ms(saved.get(key, 0.0)) for key in WHERE), ms(total)))
     note = "Milliseconds of a step that the best buckets save, by where torch's default loses them."
