@@ -13,8 +13,8 @@ STANDARD_OUTPUT = "-"
 _PAGE = b"<!doctype html>"
 _BEGINNINGS = (b"{", b"[", b"name:", b"\x1f\x8b", b"\x89PNG", b"%PDF", b"<svg", b"<?xml", b"%!PS")
 """Of what -o and --plot leave: JSON and its lines, YAML, gzip, pictures."""
-_BEGINNING = 1 << 16
-"""Bytes of a page in which its name stands."""
+_MOST_OF_A_PAGE = 1 << 26
+"""Bytes of a page in which the name of what wrote it is looked for."""
 
 
 def check_destination(path: str | Path | None, *, as_json: bool = False, option: str = "-o") -> None:
@@ -48,7 +48,7 @@ def _keep_others(path: Path, option: str) -> None:
     if not path.is_file():
         return
     with path.open("rb") as file:
-        start = file.read(_BEGINNING).lstrip()
+        start = file.read(_MOST_OF_A_PAGE).lstrip()
     page = option == "--report"
     ours = start[:15].lower() == _PAGE and b"ddpsim" in start if page else start.startswith(_BEGINNINGS)
     if start and not ours:

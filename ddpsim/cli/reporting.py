@@ -41,13 +41,13 @@ def check_report(path: str | None, output: Output, others: Mapping[str, str | No
     Raises:
         InputError: as `check_destination`, and two documents in one file, or on standard output.
     """
-    check_destination(path, as_json=output.as_json, option=OPTION)
     if path is None:
         return
     for option, other in others.items():
         if other is not None and os.path.realpath(path) == os.path.realpath(other):
             where = "print on standard output" if path == STANDARD_OUTPUT else f"write {path}"
             raise InputError(f"{option} and {OPTION} both {where}", place=OPTION, remedy="name two files")
+    check_destination(path, as_json=output.as_json, option=OPTION)
 
 
 def deliver_report(path: str | None, make: Callable[[Any], Report]) -> None:

@@ -131,7 +131,7 @@ def load_order_trace(path: str | Path) -> OrderTrace:
     place = display_name(path)
     read = read_as(
         OrderTraceFile,
-        read_json(Path(path), WorkloadError, _REMEDY, wanted="an order trace"),
+        read_json(Path(path), WorkloadError, _REMEDY),
         place,
         WorkloadError,
         _REMEDY,

@@ -123,7 +123,7 @@ def test_where_no_file_can_be_one_message_says_so(
     machine = () if command == "buckets" else ("--topology", "loopback", "--gpus-per-node", "2")
     result = ddpsim(command, "--workload", tiny, *machine, "--bucket-cap-mb", "2", option, where)
     assert result.code == 2
-    assert result.err.splitlines()[-1].startswith(f"error: {where}")
+    assert result.err.splitlines()[-1].startswith(f"error: {option} {where}")
     assert "cannot be written" in result.err
     assert (tmp_path / "taken").read_text() == "a file"
     assert not list(tmp_path.rglob("*.tmp"))
