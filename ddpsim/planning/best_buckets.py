@@ -27,6 +27,7 @@ from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import Progress
+from ddpsim.trace.metrics import summarise
 from ddpsim.units import MIB
 
 CAPS_MB = (1.0, 2.0, 5.0, 10.0, 15.0, 25.0, 40.0, 60.0, 100.0, 200.0)
@@ -42,7 +43,14 @@ LEAST_BUCKET = MIB
 """Bytes of the smallest bucket of a list that is searched for: smaller ones save nothing that survives another run."""
 
 
-def best_buckets(job: PlacedJob, caps: Sequence[BucketCaps] | None, progress: Progress | None = None) -> PlanRow:
+def best_buckets(
+    job: PlacedJob,
+    caps: Sequence[BucketCaps] | None,
+    progress: Progress | None = None,
+    *,
+    default: Prediction | None = None,
+    few: int | None = None,
+) -> PlanRow:
     """Return the plan that makes an iteration shortest, beside torch's default.
 
     Tried are torch's default, uniform caps, and the exact best partition of a pipeline model; each is simulated. Of a
@@ -53,6 +61,8 @@ def best_buckets(job: PlacedJob, caps: Sequence[BucketCaps] | None, progress: Pr
     Args:
         caps: tried beside torch's default, instead of uniform caps and the partition; each with a `bucket_cap_mb`.
         progress: as that of `predict`.
+        default: torch's, where it is known already.
+        few: micro-batches with which buckets are tried; None are all, and those that send nothing take as long anyway.
 
     Raises:
         InputError: as `predict`.
@@ -63,10 +73,8 @@ def best_buckets(job: PlacedJob, caps: Sequence[BucketCaps] | None, progress: Pr
         progress=progress, brief=True, also=without_each,
     )  # fmt: skip
     # A whole run tells nothing more of a row: its iterations are alike.
-    default = one(options=replace(options, caps=BucketCaps(), plan=None), keep=True)
-    like = default.run.resolved
-    default.run.let_go()
-    tell = partial(try_buckets, default.run, like, {}, progress=progress)
+    default = default or one(options=replace(options, caps=BucketCaps(), plan=None), keep=True)
+    tell, like = _trying(default, few or default.options.accumulate, progress)
     total_mb = workload.gradient_bytes / MIB
     sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
     looks = caps is None and rests_on_buckets(default.run)
@@ -110,6 +118,28 @@ def best_buckets(job: PlacedJob, caps: Sequence[BucketCaps] | None, progress: Pr
     if not row.chosen.workload.estimated:
         return row
     return replace(row, priors=tuple(launch_priors(options.backend_for(row.chosen.workload), calibration)))
+
+
+def _trying(
+    default: Prediction, few: int, progress: Progress | None
+) -> tuple[Callable[..., TriedBuckets], ResolvedJob | None]:
+    """Return what tries buckets in a step of `few` micro-batches, and what the whole job rests on."""
+    run, count = default.run, default.options.accumulate
+    run.trace(progress, keep=True)
+    like = run.resolved
+    run.let_go()
+    if few == count:
+        return partial(try_buckets, run, like, {}, progress=progress), like
+    shorter = replace(run, options=replace(run.options, accumulate=few))
+    shorter_s = summarise(shorter.trace(progress, keep=True)).iteration_s
+    tell = partial(try_buckets, shorter, shorter.resolved, {}, progress=progress)
+    shorter.let_go()
+
+    def tell_whole(caps: BucketCaps, plan: BucketPlan | None = None) -> TriedBuckets:
+        found = tell(caps, plan)
+        return replace(found, iteration_s=default.iteration_s + (found.iteration_s - shorter_s) * few / count)
+
+    return tell_whole, like
 
 
 def rests_on_buckets(run: SimulatedRun) -> bool:

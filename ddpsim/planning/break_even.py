@@ -14,10 +14,10 @@ from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.doubt import Effect
 from ddpsim.errors import InputError
-from ddpsim.planning.best_buckets import CAPS_MB, best_buckets, pipeline_plan, rests_on_buckets, try_buckets
+from ddpsim.planning.best_buckets import best_buckets, pipeline_plan, rests_on_buckets, try_buckets
 from ddpsim.planning.bound import binding_link
 from ddpsim.planning.comparison_row import ComparisonRow
-from ddpsim.planning.crossing import banded_crossing, crossing
+from ddpsim.planning.crossing import banded_crossing
 from ddpsim.planning.efficiency import efficiency_of
 from ddpsim.planning.worth import WORTH_IT, Trial, is_list_worth_it
 from ddpsim.prediction.placed_job import PlacedJob
@@ -41,6 +41,12 @@ SLOWEST, FASTEST = 0.125e9, 200e9
 
 _APART = 4.0
 """Factor between rates, or node counts, at which bands and other buckets are looked at; chosen by hand."""
+
+_UNMOVED = 1e-3
+"""Share of the step below which a doubt that moves it moves what is waited for by nothing that tells, a tenth of it."""
+
+_CAPS_MB = (10.0, 60.0)
+"""Caps that are tried at other rates beside torch's own, one bucket and the best list, in MiB; chosen by hand."""
 
 _FEW = 2
 """Micro-batches that are simulated where a step has more that send nothing: each of these takes as long anywhere."""
@@ -131,8 +137,10 @@ class Search:
         template = self.row.prediction.placement.classes[0].template
         if self.row.nodes == 1 or not template.nics:
             return
+        # First, for what its bands rest on serves the other too.
+        link = self._describe_at_rate("link", self._slower_than_fastest, lambda: "never: no rate makes it 1 % slower")
         yield self._hidden()
-        yield self._describe_at_rate("link", self._slower_than_fastest, lambda: "never: no rate makes it 1 % slower")
+        yield link
         yield self._buckets(max(nic.bandwidth for nic in template.nics))
 
     def nodes(self, bound: float) -> BreakEven:
@@ -171,12 +179,18 @@ class Search:
             return self._exposed(self._prediction(rate, self.row.nodes)) - HIDDEN
 
         below = above = 0.0
-        if (found := crossing(lambda rate, _: middle(rate), SLOWEST, FASTEST)) is not None:
-            made, effects = self._prediction(found.at, self.row.nodes), list[Effect]()
+        at, _, _ = _find(lambda rate, *, band: (middle(rate),) * 3, SLOWEST, FASTEST)
+        if at is not None:
+            own = self.row.prediction
+            far = _UNMOVED * own.iteration_s
+            unmoved = {each.name for each in own.ends if max(abs(s - own.iteration_s) for s in each.steps_s) < far}
+            made, effects = self._prediction(at, self.row.nodes), list[Effect]()
             share = self._exposed(made)
             for doubt in doubts_of(
                 made.workload, made.placement, made.options, self.calibration, [b.size_bytes for b in made.plan.buckets]
             ):
+                if doubt.name in unmoved:
+                    continue
                 ends = [each for each in (doubt.low, doubt.high) if each is not None]
                 shares = [self._exposed(made, with_assumptions(made, each)) for each in ends]
                 effects.append(join.effect(doubt, share, shares))
@@ -213,8 +227,9 @@ class Search:
         Followed is the nearest change from the own rate: towards slower NICs where buckets do not matter there.
         """
         own = self.row.prediction
-        asked = replace(own.options, plan=None)
-        row = best_buckets(self._job(own.topology, asked), None)
+        asked = replace(own.options, caps=BucketCaps(), plan=None)
+        default = own if (own.options.caps, own.options.plan) == (asked.caps, asked.plan) else None
+        row = best_buckets(self._job(own.topology, asked), None, default=default, few=self._options.accumulate)
         matters = row.best_gain[0] >= WORTH_IT
         found = partial(BreakEven, self.row, "buckets", advised=(row.advice, row.gain_band), trial=row.trial)
         before, rate, gain, rates = own_rate, own_rate, row.best_gain[0], list[float]()
@@ -242,7 +257,7 @@ class Search:
         if whole * most < WORTH_IT or not rests_on_buckets(run):
             return 0.0
         total_mb = default.workload.gradient_bytes / MIB
-        caps = [*(cap for cap in CAPS_MB[1::2] if cap < total_mb), math.ceil(total_mb)]
+        caps = [*(cap for cap in _CAPS_MB if cap < total_mb), math.ceil(total_mb)]
         tell = partial(try_buckets, run, like, {})
         least_s = min(default.iteration_s, *(tell(BucketCaps(bucket_cap_mb=cap)).iteration_s for cap in caps))
         if (partition := pipeline_plan(default, self.calibration)) is not None:

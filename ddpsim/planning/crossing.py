@@ -19,6 +19,9 @@ NARROW = 0.25
 """Octaves between the two points of a curve that a crossing is interpolated between; chosen by hand: a curve is
 straight over a fifth of its argument, to a percent of it."""
 
+_NARROW_BAND = 0.5
+"""The same of the ends of a band, which nobody reads as closely."""
+
 _STEPS = 2
 """Steps of the secant method from the crossing as predicted to that at a doubt's end; the first lands within a few
 percent of it."""
@@ -34,16 +37,16 @@ class Crossing:
     slope: float
 
 
-def crossing(curve: Curve, least: float, most: float) -> Crossing | None:
+def crossing(curve: Curve, least: float, most: float, narrow: float = NARROW) -> Crossing | None:
     """Return where `curve` falls through zero between `least` and `most`; None where it does not.
 
-    It is halved over logarithms until two points are `NARROW` apart, and interpolated between them.
+    It is halved over logarithms until two points are `narrow` octaves apart, and interpolated between them.
     """
     low, high = math.log(least), math.log(most)
     above, below = curve(least, None), curve(most, None)
     if above <= 0 or below > 0:
         return None
-    while high - low > NARROW * _OCTAVE:
+    while high - low > narrow * _OCTAVE:
         middle = (low + high) / 2
         value = curve(math.exp(middle), None)
         if value > 0:
@@ -84,7 +87,7 @@ def banded_crossing(curve: Callable[[float], Band], middle: Callable[[float], fl
         def end(at: float) -> float:
             return middle(at) + before + (after - before) * math.log(at / begin) / length
 
-        found = crossing(lambda at, _: end(at), begin, points[last])
+        found = crossing(lambda at, _: end(at), begin, points[last], _NARROW_BAND if side else NARROW)
         return begin if found is None else found.at
 
     return one(0), one(1), one(2)
