@@ -171,9 +171,11 @@ def critical_path(graph: StepGraph, times: NodeTimes, begin: int, last: int, sha
         nonlocal now_s
         until_s = max(until_s, begin_s)
         whole_s = now_s - until_s
-        for cause, share in reversed(causes) if whole_s > 0 else ():
-            found.append((node, cause, max(until_s, now_s - share * whole_s), now_s))
-            now_s = found[-1][2]
+        for number, (cause, share) in reversed([*enumerate(causes)]) if whole_s > 0 else ():
+            # Shares sum to one but for rounding and for what is too little to name: the first cause takes what is left.
+            start_s = until_s if number == 0 else max(until_s, now_s - share * whole_s)
+            found.append((node, cause, start_s, now_s))
+            now_s = start_s
         now_s = min(now_s, until_s)
 
     meetings = _meetings(graph)

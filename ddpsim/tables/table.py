@@ -146,7 +146,10 @@ def _lines_of(cell: str, width: int) -> list[str]:
     number, *band = _split_band(cell)
     if band and number[:1].isdigit():
         return [number, *band]
-    return wrap(cell, width, break_long_words=False, break_on_hyphens=False)
+    # What a name has of control characters stays, for the stream to show it as what it is.
+    return wrap(
+        cell, width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False, expand_tabs=False
+    )
 
 
 def _split_band(cell: str) -> list[str]:

@@ -61,7 +61,7 @@ def test_what_cannot_be_written_is_said_before_anything_is_measured(
     for module in ("ddpexec.capturing.capture", "ddpexec.groups.launched", "ddpexec.microbench.microbench"):
         monkeypatch.setitem(sys.modules, module, None)
     said = refusal(*words)
-    assert said.startswith(f"error: {words[-1]}: cannot be written")
+    assert said.startswith(f"error: {words[-2]} {words[-1]}: cannot be written")
     assert said.count("\n") == 1
 
 

@@ -45,7 +45,7 @@ def test_text_and_page_have_the_steps_time_and_a_micro_batchs_beside_it(told: tu
     header = next(line for line in text.splitlines() if line.lstrip().startswith(("nodes", "machine")))
     assert "step ms" in header
     assert "iteration" not in header
-    digits = "{:.3g}" if name == "compare" else "{:.2f}"
+    digits = "{:#.3g}" if name == "compare" else "{:.2f}"
     assert digits.format(step_s * 1e3) in text.split()
     each = f"{digits.format(one_s * 1e3)} of {COUNT}" if name != "plan" else f"of {COUNT} micro-batches"
     assert each in " ".join(text.split())

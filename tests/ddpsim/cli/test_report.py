@@ -104,6 +104,7 @@ def test_a_comparison_writes_a_report(ddpsim: Callable, tmp_path: Path) -> None:
     assert ddpsim(*compare, "--report", path).code == 0
     rows = pages.table(pages.sections(path.read_text())["Machines side by side"])
     assert [row["nodes"] for row in rows] == ["1", "2"]
-    assert [row["cost/h"] for row in rows] == ["20", "40"]
+    costs = pages.table(pages.sections(path.read_text())["What it costs"])
+    assert [row["cost/h"] for row in costs] == ["20", "40"]
     ddpsim(*compare, "--report", "-", "--json").refused("--report - and --json", "keep one")
     ddpsim(*compare, "--report", tmp_path).refused("Is a directory", "name a file")

@@ -36,7 +36,7 @@ def test_measured_costs_replace_priors(tmp_path):
     ("text", "message"),
     [
         ("{", "not JSON"),
-        ('{"schema": "ddpsim.plan/1"}', "not a calibration file"),
+        ('{"schema": "ddpsim.plan/1"}', "is a plan, not a calibration"),
         (
             json.dumps(Calibration("ucc", {}).document()),
             "backend: unknown backend 'ucc'; expected one of gloo, ",

@@ -169,7 +169,7 @@ BAD_XML = {
         ["2 <gpu>", "line 5"],
     ),
     "truncated": (XML[:700], ["malformed XML", "line"]),
-    "other root": ("<html/>", ["<html>", "line 1"]),
+    "other root": ("<html/>", ["is a page, not NCCL's XML"]),
     "no bus id": (XML.replace('busid="0000:02:00.0" ', ""), ["`busid`", "line 4"]),
     "no GPU": ('<system><cpu numaid="0"/></system>', ["no GPU"]),
     "entities": ('<!DOCTYPE s [<!ENTITY a "b">]><system/>', ["entities"]),
