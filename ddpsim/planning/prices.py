@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from ddpsim import shipped
 from ddpsim.documents import document_error, join_errors, problems
 from ddpsim.documents.yaml_reading import line_of, read_mapping
 from ddpsim.errors import InputError, UnknownNameError
@@ -114,7 +115,7 @@ def prices_of(
     known = {}
     if listed is not None:
         read, place = (listed, "prices") if isinstance(listed, Mapping) else (read_prices(listed), display_name(listed))
-        known = index_by_machine(read, names, place)
+        known = index_by_machine({name: price for name, price in read.items() if name in names}, names, place)
     found = {**known, **given}
     check_currencies(found)
     return found
@@ -138,7 +139,7 @@ def machine_names(machines: Iterable[tuple[str, str]]) -> dict[str, tuple[str, .
 def index_by_machine(
     prices: Mapping[str, Price], names: Mapping[str, Sequence[str]], place: str = "prices"
 ) -> dict[str, Price]:
-    """Return prices by machine as it was asked for, without those of machines that are not compared.
+    """Return prices by machine as it was asked for.
 
     Args:
         prices: by any name of a machine.
@@ -146,10 +147,13 @@ def index_by_machine(
         place: of the prices, for errors.
 
     Raises:
+        UnknownNameError: a name of no machine that is compared or shipped: its price would be lost unseen.
         InputError: a machine with two prices.
     """
     found: dict[str, Price] = {}
     for name, price in prices.items():
+        if name not in names and name not in shipped.names("topology"):
+            raise UnknownNameError.among("machine", name, names, place=place)
         for machine in names.get(name, ()):
             if found.get(machine, price) != price:
                 raise InputError(f"{machine} has two prices", place=place, remedy="keep one of its names")

@@ -1,6 +1,6 @@
 import pytest
 
-from ddpsim.errors import InputError
+from ddpsim.errors import InputError, UnknownNameError
 from ddpsim.planning.compare import compare
 from ddpsim.planning.prices import Price, index_by_machine, machine_names, parse_price, prices_of, read_prices
 
@@ -70,11 +70,16 @@ def test_an_option_takes_the_place_of_the_file_and_currencies_must_agree(tmp_pat
         prices_of(["dgx-1v=8EUR/h", "dgx-1v=9EUR/h"], None, ["dgx-1v"])
 
 
-def test_a_list_may_price_machines_that_are_not_compared_and_an_option_may_not(tmp_path):
-    """A list is kept for all of one's machines; a price of its own that is not found is a misspelt machine."""
+def test_a_list_may_price_machines_that_are_not_compared_what_is_typed_may_not(tmp_path):
+    """A price that is not found would make another machine the cheapest."""
     path = tmp_path / "prices.yaml"
     path.write_text("currency: USD\ndate: 2026-11-01\nper_hour: {dgx-1v: 9.5, elsewhere: 1}\n")
-    assert list(prices_of([], path, ["dgx-1v", "dgx-a100"])) == ["dgx-1v"]
+    assert prices_of([], path, ["dgx-1v", "dgx-a100"]) == {"dgx-1v": Price(9.5, "USD", "2026-11-01")}
+    with pytest.raises(UnknownNameError, match="unknown machine 'elsewhere'") as caught:
+        prices_of(["elsewhere=1USD/h"], path, ["dgx-1v", "dgx-a100"])
+    assert "dgx-1v" in caught.value.remedy
+    with pytest.raises(UnknownNameError, match="unknown machine 'elsewhere'"):
+        compare(["mlp"], ["dgx-1v"], prices={"elsewhere": "1USD/h"})
 
 
 @pytest.mark.parametrize("name", ["rack.yaml", "rack", "PATH", "inside"])
