@@ -10,8 +10,7 @@ from ddpsim.planning.break_even import BreakEven, Search
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.worth import WORTH_IT
 from ddpsim.prediction.predict import gain_band, predict
-from ddpsim.prediction.prediction import Band, Prediction
-from ddpsim.simulation import Options
+from ddpsim.prediction.prediction import Band
 
 EVERY = (2, 4, 8)
 """Micro-batches over which gradients are tried to be accumulated, as Li et al. do (VLDB 2020, section 5.3)."""
@@ -103,12 +102,10 @@ def advise(row: ComparisonRow, efficiency: float, calibration: Calibration | Non
     """
     search, networked = Search(row, calibration), bool(row.prediction.placement.classes[0].template.nics)
     found = [*search.rates(), *([search.nodes(efficiency)] if networked else [])]
-    return Advice(
-        row, tuple(found), _compare_two_nodes(row, calibration), tuple(_advise_accumulation(row, calibration))
-    )
+    return Advice(row, tuple(found), _compare_two_nodes(row, search), tuple(_advise_accumulation(row, calibration)))
 
 
-def _compare_two_nodes(row: ComparisonRow, calibration: Calibration | None) -> TwoNodeCost | None:
+def _compare_two_nodes(row: ComparisonRow, search: Search) -> TwoNodeCost | None:
     own = row.prediction
     template, per_node = own.placement.classes[0].template, own.placement.gpus_per_node
     topology = own.topology
@@ -117,10 +114,7 @@ def _compare_two_nodes(row: ComparisonRow, calibration: Calibration | None) -> T
     if topology.nodes < 2 and not topology.elastic:
         return None
     ranks = per_node - per_node % 2
-    together = _predict_on(own, own.options, calibration, 1, ranks)
-    apart = _predict_on(own, own.options, calibration, 2, ranks // 2)
-    gain = 1 - together.iteration_s / apart.iteration_s
-    return TwoNodeCost(row, ranks, together.iteration_s, apart.iteration_s, (gain, *gain_band(apart, together)))
+    return TwoNodeCost(row, ranks, *search.two_nodes(ranks))
 
 
 def _advise_accumulation(row: ComparisonRow, calibration: Calibration | None) -> Iterator[AccumulationAdvice]:
@@ -129,24 +123,18 @@ def _advise_accumulation(row: ComparisonRow, calibration: Calibration | None) ->
         return
     for every in EVERY:
         options = replace(own.options, accumulate=every)
-        local = _predict_on(own, options, calibration, row.nodes, own.placement.gpus_per_node)
+        local = predict(
+            own.workload,
+            own.topology,
+            nodes=row.nodes,
+            gpus_per_node=own.placement.gpus_per_node,
+            options=options,
+            calibration=calibration,
+            local_s=own.local_s,
+            brief=True,
+        )
         gain = 1 - local.iteration_s / own.iteration_s
         yield AccumulationAdvice(row, every, (gain, *gain_band(own, local)))
-
-
-def _predict_on(
-    own: Prediction, options: Options, calibration: Calibration | None, nodes: int, gpus_per_node: int
-) -> Prediction:
-    return predict(
-        own.workload,
-        own.topology,
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
-        options=options,
-        calibration=calibration,
-        local_s=own.local_s,
-        brief=True,
-    )
 
 
 def _describe_row(row: ComparisonRow) -> dict[str, object]:

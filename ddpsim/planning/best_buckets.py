@@ -27,7 +27,6 @@ from ddpsim.prediction.prediction import Band, Prediction
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation.resolve import ResolvedJob
 from ddpsim.simulation.run import Progress
-from ddpsim.trace.metrics import summarise
 from ddpsim.units import MIB
 
 CAPS_MB = (1.0, 2.0, 5.0, 10.0, 15.0, 25.0, 40.0, 60.0, 100.0, 200.0)
@@ -43,13 +42,30 @@ LEAST_BUCKET = MIB
 """Bytes of the smallest bucket of a list that is searched for: smaller ones save nothing that survives another run."""
 
 
-def best_buckets(
-    job: PlacedJob,
+def best_buckets(job: PlacedJob, caps: Sequence[BucketCaps] | None, progress: Progress | None = None) -> PlanRow:
+    """Return what `choose_buckets` does, with where it saves its gain, what binds it and what that rests on."""
+    one = partial(
+        predict, job.workload, job.topology, nodes=job.nodes, gpus_per_node=job.gpus_per_node,
+        calibration=job.calibration, progress=progress, brief=True, also=without_each,
+    )  # fmt: skip
+    # A whole run tells nothing more of a row: its iterations are alike.
+    default = one(options=replace(job.options, caps=BucketCaps(), plan=None), keep=True)
+    row = choose_buckets(default, caps, one, progress=progress)
+    if row.best is not default:
+        row = replace(row, savings=savings(default, row.best, job.calibration))
+    row = replace(row, bound=bound_of(row.chosen, job.calibration))
+    if not row.chosen.workload.estimated:
+        return row
+    backend = job.options.backend_for(row.chosen.workload)
+    return replace(row, priors=tuple(launch_priors(backend, job.calibration)))
+
+
+def choose_buckets(
+    default: Prediction,
     caps: Sequence[BucketCaps] | None,
-    progress: Progress | None = None,
+    one: Callable[..., Prediction],
     *,
-    default: Prediction | None = None,
-    few: int | None = None,
+    progress: Progress | None = None,
 ) -> PlanRow:
     """Return the plan that makes an iteration shortest, beside torch's default.
 
@@ -59,23 +75,20 @@ def best_buckets(
     where it beats all of them by far (`is_list_worth_it`). `decide` says which of the two is advised or worth a trial.
 
     Args:
+        default: as torch has it.
         caps: tried beside torch's default, instead of uniform caps and the partition; each with a `bucket_cap_mb`.
+        one: predicts the same job with other options.
         progress: as that of `predict`.
-        default: torch's, where it is known already.
-        few: micro-batches with which buckets are tried; None are all, and those that send nothing take as long anyway.
 
     Raises:
         InputError: as `predict`.
     """
-    workload, options, calibration = job.workload, job.options, job.calibration
-    one = partial(
-        predict, workload, job.topology, nodes=job.nodes, gpus_per_node=job.gpus_per_node, calibration=calibration,
-        progress=progress, brief=True, also=without_each,
-    )  # fmt: skip
-    # A whole run tells nothing more of a row: its iterations are alike.
-    default = default or one(options=replace(options, caps=BucketCaps(), plan=None), keep=True)
-    tell, like = _trying(default, few or default.options.accumulate, progress)
-    total_mb = workload.gradient_bytes / MIB
+    run = default.run
+    run.trace(progress, keep=True)
+    like = run.resolved
+    run.let_go()
+    tell = partial(try_buckets, run, like, {}, progress=progress)
+    total_mb = default.workload.gradient_bytes / MIB
     sizes = [*(cap for cap in CAPS_MB if cap < total_mb), float(np.ceil(total_mb))]
     looks = caps is None and rests_on_buckets(default.run)
     uniform_caps = caps or ([BucketCaps(bucket_cap_mb=size) for size in sizes] if looks else [])
@@ -83,7 +96,7 @@ def best_buckets(
     torchs = TriedBuckets(BucketCaps(), None, default.plan, default.iteration_s)
     tried = [torchs, *uniform]
     considered = [_choose_simplest(tried, torchs)]
-    if looks and (partition := pipeline_plan(default, calibration)) is not None:
+    if looks and (partition := pipeline_plan(default, default.calibration)) is not None:
         listed = tell(BucketCaps(), partition)
         fastest_s = min(each.iteration_s for each in tried)
         if is_list_worth_it(listed.iteration_s, fastest_s, torchs.iteration_s):
@@ -106,7 +119,6 @@ def best_buckets(
             best=best,
             best_low=low,
             best_high=high,
-            savings=savings(default, best, calibration),
             others=tuple(
                 AlternativePlan(each.plan.torch, each.iteration_s)
                 for each, _ in found
@@ -114,32 +126,7 @@ def best_buckets(
             ),
             trial=None if trial is None else Trial(trial[0].plan.torch, *trial[1]),
         )
-    row = replace(row, bound=bound_of(row.chosen, calibration))
-    if not row.chosen.workload.estimated:
-        return row
-    return replace(row, priors=tuple(launch_priors(options.backend_for(row.chosen.workload), calibration)))
-
-
-def _trying(
-    default: Prediction, few: int, progress: Progress | None
-) -> tuple[Callable[..., TriedBuckets], ResolvedJob | None]:
-    """Return what tries buckets in a step of `few` micro-batches, and what the whole job rests on."""
-    run, count = default.run, default.options.accumulate
-    run.trace(progress, keep=True)
-    like = run.resolved
-    run.let_go()
-    if few == count:
-        return partial(try_buckets, run, like, {}, progress=progress), like
-    shorter = replace(run, options=replace(run.options, accumulate=few))
-    shorter_s = summarise(shorter.trace(progress, keep=True)).iteration_s
-    tell = partial(try_buckets, shorter, shorter.resolved, {}, progress=progress)
-    shorter.let_go()
-
-    def tell_whole(caps: BucketCaps, plan: BucketPlan | None = None) -> TriedBuckets:
-        found = tell(caps, plan)
-        return replace(found, iteration_s=default.iteration_s + (found.iteration_s - shorter_s) * few / count)
-
-    return tell_whole, like
+    return row
 
 
 def rests_on_buckets(run: SimulatedRun) -> bool:

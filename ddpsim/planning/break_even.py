@@ -14,7 +14,7 @@ from ddpsim.doubts import join
 from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.doubt import Effect
 from ddpsim.errors import InputError
-from ddpsim.planning.best_buckets import best_buckets, pipeline_plan, rests_on_buckets, try_buckets
+from ddpsim.planning.best_buckets import choose_buckets, pipeline_plan, rests_on_buckets, try_buckets
 from ddpsim.planning.bound import binding_link
 from ddpsim.planning.comparison_row import ComparisonRow
 from ddpsim.planning.crossing import banded_crossing
@@ -39,8 +39,8 @@ HIDDEN = 0.01
 SLOWEST, FASTEST = 0.125e9, 200e9
 """Rates of a NIC between which a break-even is sought, bytes a second: 1 Gb/s, and 1.6 Tb/s, twice what is sold."""
 
-_APART = 4.0
-"""Factor between rates, or node counts, at which bands and other buckets are looked at; chosen by hand."""
+_APART, _FAR_APART = 4.0, 8.0
+"""Factors between rates, or node counts, at which bands are looked at, and other buckets; chosen by hand."""
 
 _UNMOVED = 1e-3
 """Share of the step below which a doubt that moves it moves what is waited for by nothing that tells, a tenth of it."""
@@ -48,8 +48,9 @@ _UNMOVED = 1e-3
 _CAPS_MB = (10.0, 60.0)
 """Caps that are tried at other rates beside torch's own, one bucket and the best list, in MiB; chosen by hand."""
 
-_FEW = 2
-"""Micro-batches that are simulated where a step has more that send nothing: each of these takes as long anywhere."""
+_MANY = 1000
+"""Gradients of a step, of all its micro-batches, above which buckets are looked at at the machine's own rate alone: a
+simulation of more takes a quarter of a second. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +113,6 @@ class BreakEven:
 class Search:
     """A search predicts a row again at other rates and node counts, each once, with its band only where that tells.
 
-    Of a step of many micro-batches of which the last alone reduces gradients, a few are simulated.
-
     Args:
         row: of the comparison.
         calibration: that it was predicted with.
@@ -121,16 +120,7 @@ class Search:
 
     row: ComparisonRow
     calibration: Calibration | None
-    _options: Options = field(init=False)
-    _left_s: float = field(init=False, default=0.0)
-    _made: dict[tuple[float | None, int, bool], Prediction] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        own = self.row.prediction
-        count, self._options = own.options.accumulate, own.options
-        if count > _FEW and own.options.sync == "last":
-            self._options = replace(own.options, accumulate=_FEW)
-            self._left_s = own.step_s[0] - self._prediction(None, self.row.nodes).step_s[0]
+    _made: dict[tuple[float | None, int, int, bool], Prediction] = field(init=False, default_factory=dict)
 
     def rates(self) -> Iterator[BreakEven]:
         """Yield the break-evens of the NICs' rate; none where the row has one node, or nodes without NICs."""
@@ -152,9 +142,7 @@ class Search:
         def curve(nodes: float, *, band: bool) -> Band:
             made = self._prediction(None, max(round(nodes), 1), band=band)
             shares = efficiency_of(made) if band else (made.scaling_efficiency,) * 3
-            few = made.options.accumulate
-            whole, left = self.row.prediction.options.accumulate / few, self._left_s / (few * made.local_s)
-            middle, low, high = (whole * share / (1 + left * share) - bound for share in shares)
+            middle, low, high = (share - bound for share in shares)
             return middle, low, high
 
         one = curve(1, band=False)[0] + bound
@@ -205,7 +193,7 @@ class Search:
     def _exposed(self, made: Prediction, summary: Summary | None = None) -> float:
         """Return the share of the step that waits for communication."""
         s = made.summary if summary is None else summary
-        return self._of_step(made) * (s.exposed_comm_s + s.buffer_broadcast_s) / s.iteration_s
+        return (s.exposed_comm_s + s.buffer_broadcast_s) / s.iteration_s
 
     def _never_hidden(self) -> str:
         made = self._prediction(FASTEST, self.row.nodes)
@@ -217,8 +205,7 @@ class Search:
         at, fastest = (self._prediction(each, self.row.nodes, band=band) for each in (rate, FASTEST))
         gain = 1 - fastest.iteration_s / at.iteration_s
         ends = gain_band(at, fastest) if band else (gain, gain)
-        of_step = (min(self._of_step(at) * each, 1 - 1e-9) for each in (gain, *ends))
-        middle, low, high = (each / (1 - each) - WORTH_IT for each in of_step)
+        middle, low, high = (1 / (1 - min(each, 1 - 1e-9)) - 1 - WORTH_IT for each in (gain, *ends))
         return middle, low, high
 
     def _buckets(self, own_rate: float) -> BreakEven:
@@ -228,13 +215,21 @@ class Search:
         """
         own = self.row.prediction
         asked = replace(own.options, caps=BucketCaps(), plan=None)
-        default = own if (own.options.caps, own.options.plan) == (asked.caps, asked.plan) else None
-        row = best_buckets(self._job(own.topology, asked), None, default=default, few=self._options.accumulate)
+        each = own.placement.all_gpus_per_node
+        one = partial(
+            predict, own.workload, own.topology, nodes=own.nodes, gpus_per_node=each, calibration=self.calibration,
+            brief=True,
+        )  # fmt: skip
+        same = (own.options.caps, own.options.plan) == (asked.caps, asked.plan)
+        default = own if same else one(options=asked, local_s=own.local_s)
+        row = choose_buckets(default, None, one)
         matters = row.best_gain[0] >= WORTH_IT
         found = partial(BreakEven, self.row, "buckets", advised=(row.advice, row.gain_band), trial=row.trial)
+        if len(own.workload.parameters) * own.options.accumulate > _MANY:
+            return found(why=f"{'they gain' if matters else 'others gain under'} 1 % there")
         before, rate, gain, rates = own_rate, own_rate, row.best_gain[0], list[float]()
         while SLOWEST < rate < FASTEST:
-            rate = min(rate * _APART, FASTEST) if matters else max(rate / _APART, SLOWEST)
+            rate = min(rate * _FAR_APART, FASTEST) if matters else max(rate / _FAR_APART, SLOWEST)
             rates.append(rate)
         for rate in rates:
             gain_before, gain = gain, self._gain_of_buckets(rate)
@@ -249,12 +244,14 @@ class Search:
     def _gain_of_buckets(self, rate: float) -> float:
         """Return the share of the step that the best buckets of those that are tried save at a rate."""
         wired = with_link_rate(self.row.prediction.topology, NIC, rate)
-        run = SimulatedRun.of(self._job(wired, replace(self._options, caps=BucketCaps(), plan=None)), brief=True)
+        run = SimulatedRun.of(
+            self._job(wired, replace(self.row.prediction.options, caps=BucketCaps(), plan=None)), brief=True
+        )
         default = build_prediction(run, summarise(run.trace(keep=True)), run.trace().plan, self.row.prediction.local_s)
-        whole, like, s = self._of_step(default), run.resolved, default.summary
+        like, s = run.resolved, default.summary
         run.let_go()
         most = (s.exposed_comm_s + s.ddp_overhead_s) / default.iteration_s
-        if whole * most < WORTH_IT or not rests_on_buckets(run):
+        if most < WORTH_IT or not rests_on_buckets(run):
             return 0.0
         total_mb = default.workload.gradient_bytes / MIB
         caps = [*(cap for cap in _CAPS_MB if cap < total_mb), math.ceil(total_mb)]
@@ -262,41 +259,39 @@ class Search:
         least_s = min(default.iteration_s, *(tell(BucketCaps(bucket_cap_mb=cap)).iteration_s for cap in caps))
         if (partition := pipeline_plan(default, self.calibration)) is not None:
             listed_s = tell(BucketCaps(), partition).iteration_s
-            if is_list_worth_it(listed_s, least_s, default.iteration_s / whole):
+            if is_list_worth_it(listed_s, least_s, default.iteration_s):
                 least_s = listed_s
-        return whole * (1 - least_s / default.iteration_s)
+        return 1 - least_s / default.iteration_s
 
-    def step_s(self, rate: float | None, nodes: int) -> float:
-        """Return the time between two steps of the optimizer at a rate of the NICs and a node count."""
-        return self._prediction(rate, nodes).step_s[0] + self._left_s
-
-    def _of_step(self, made: Prediction) -> float:
-        """Return the share of a step that was simulated of it."""
-        return made.step_s[0] / (made.step_s[0] + self._left_s)
+    def two_nodes(self, ranks: int) -> tuple[float, float, Band]:
+        """Return what an iteration of so many ranks takes on one node and on two, and the share that one saves."""
+        together, apart = (self._prediction(None, nodes, each=ranks // nodes, band=True) for nodes in (1, 2))
+        gain = 1 - together.iteration_s / apart.iteration_s
+        return together.iteration_s, apart.iteration_s, (gain, *gain_band(apart, together))
 
     def _job(self, topology: Cluster, options: Options) -> PlacedJob:
         own = self.row.prediction
         each = own.placement.all_gpus_per_node
         return PlacedJob(own.workload, topology, self.row.nodes, each, options, self.calibration)
 
-    def _prediction(self, rate: float | None, nodes: int, *, band: bool = False) -> Prediction:
-        if (made := self._made.get((rate, nodes, True))) is not None:
-            return made
-        key = (rate, nodes, band)
-        if key not in self._made:
-            own = self.row.prediction
-            self._made[key] = predict(
-                own.workload,
-                own.topology if rate is None else with_link_rate(own.topology, NIC, rate),
-                nodes=nodes,
-                gpus_per_node=own.placement.all_gpus_per_node,
-                options=self._options,
-                calibration=self.calibration,
-                local_s=own.local_s,
-                band=band,
-                brief=True,
-            )
-        return self._made[key]
+    def _prediction(self, rate: float | None, nodes: int, *, each: int | None = None, band: bool = False) -> Prediction:
+        own = self.row.prediction
+        place = rate, nodes, each or own.placement.all_gpus_per_node
+        for known in (True, band):
+            if (made := self._made.get((*place, known))) is not None:
+                return made
+        made = self._made[*place, band] = predict(
+            own.workload,
+            own.topology if rate is None else with_link_rate(own.topology, NIC, rate),
+            nodes=nodes,
+            gpus_per_node=place[2],
+            options=own.options,
+            calibration=self.calibration,
+            local_s=own.local_s,
+            band=band,
+            brief=True,
+        )
+        return made
 
 
 class _Curve(Protocol):

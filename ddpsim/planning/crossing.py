@@ -68,6 +68,8 @@ def banded_crossing(curve: Callable[[float], Band], middle: Callable[[float], fl
         points: ascending.
     """
 
+    known = cache(middle)
+
     @cache
     def value(number: int) -> Band:
         return curve(points[number])
@@ -84,10 +86,10 @@ def banded_crossing(curve: Callable[[float], Band], middle: Callable[[float], fl
         begin, length = points[first], math.log(points[last] / points[first])
         before, after = (value(number)[side] - value(number)[0] for number in (first, last))
 
-        def end(at: float) -> float:
-            return middle(at) + before + (after - before) * math.log(at / begin) / length
+        def end(at: float, _: None) -> float:
+            return known(at) + before + (after - before) * math.log(at / begin) / length
 
-        found = crossing(lambda at, _: end(at), begin, points[last], _NARROW_BAND if side else NARROW)
+        found = crossing(end, begin, points[last], _NARROW_BAND if side else NARROW)
         return begin if found is None else found.at
 
     return one(0), one(1), one(2)

@@ -61,5 +61,8 @@ def test_advice_on_a_machine_without_a_network_is_printed_too(ddpsim):
     document = ddpsim(*words, "--json").document
     assert document["break_even"] == []
     text = ddpsim(*words).out
-    assert "\n4x1080ti-pcie, batch 32, fp32\n    no_sync, reducing every 2 steps, saves " in text
+    assert (
+        "\n4x1080ti-pcie, batch 32, fp32\n    no_sync, reducing every 2 micro-batches, which make a step, saves "
+        in text
+    )
     assert text.count("no_sync") == len(document["no_sync"]) == 3

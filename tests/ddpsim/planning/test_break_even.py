@@ -102,16 +102,6 @@ def test_what_is_sure_is_sure_of_the_band_there():
     assert band(int(found.value))[0] >= 0.7 - 0.005
 
 
-def test_a_step_of_many_micro_batches_is_told_by_two():
-    """As if all of them were simulated: the micro-batches that send nothing take as long on any network."""
-    options = Options(accumulate=6)
-    row = compare(["resnet50@recorded"], ["p3.16xlarge"], nodes=(4,), options=options).rows[0]
-    search = Search(row, None)
-    wired = with_link_rate(MACHINE, "nic", 25e9 / 8)
-    whole = predict(load_workload("resnet50"), wired, nodes=4, options=options, band=False)
-    assert search.step_s(25e9 / 8, 4) == pytest.approx(whole.step_s[0], rel=2e-3)
-
-
 def test_times_of_a_placement_are_of_the_step_and_savings_of_the_micro_batch():
     options = Options(accumulate=2)
     found = compare(["mlp"], ["p3.16xlarge"], nodes=(2,), options=options, advice=True)

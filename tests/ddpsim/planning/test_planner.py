@@ -55,7 +55,8 @@ def firm(row):
 )
 def test_the_advice_follows_the_rule_of_one_percent_and_the_band(monkeypatch, seconds, gain_low, advised):
     source = workload(gradients=8)
-    model = predict(source, LOOPBACK, gpus_per_node=2)
+    big = replace(source, parameters=tuple(replace(p, shape=(4_000_000,)) for p in source.parameters))
+    model = predict(big, LOOPBACK, gpus_per_node=2)
     listed = custom_plan(source.parameters, [(7, 6, 5), (4, 3, 2, 1, 0)])
 
     def seconds_of(caps, plan):
@@ -73,7 +74,6 @@ def test_the_advice_follows_the_rule_of_one_percent_and_the_band(monkeypatch, se
     monkeypatch.setattr(best_buckets, "gain_band", lambda *_: (gain_low, 0.05))
     monkeypatch.setattr(best_buckets, "pipeline_plan", lambda *_: listed)
     monkeypatch.setattr(best_buckets, "CAPS_MB", (25.0, 40.0))
-    big = replace(source, parameters=tuple(replace(p, shape=(4_000_000,)) for p in source.parameters))
     [row] = plan(big, [LOOPBACK], gpus_per_node=2).rows
     assert row.keep_default == (advised is None)
     least_s = min(seconds.values()) if not (advised is None and "list" in seconds) else seconds[25]
