@@ -18,8 +18,8 @@ COMMAND = "ddpsim plan --workload vgg16 --topology p3.16xlarge"
 
 @pytest.fixture(scope="session")
 def planned() -> PlanReport:
-    """The plan of VGG-16, 32 samples, on four nodes of five machines, of which the first has a slow network."""
-    model = estimate_on_gpu(load_workload("vgg16"), gpu_named("V100"), batch_size=32)
+    """The plan of BERT-large on four nodes of five machines: some are advised other buckets, some keep torch's."""
+    model = estimate_on_gpu(load_workload("bert-large"), gpu_named("V100"), batch_size=8)
     return plan(model, [load_topology(name) for name in FIVE], nodes=[4])
 
 

@@ -39,7 +39,7 @@ def test_the_verdict_names_the_best_row_and_the_largest_gain(planned: PlanReport
     first, second = pages.data(plan_page.read_text())["verdict"]
     best = planned.best.chosen
     assert best.topology.name in first
-    assert f"{32 * best.summary.world_size / best.iteration_s:,.0f} samples a second" in first
+    assert f"{8 * best.summary.world_size / best.iteration_s:,.0f} samples a second" in first
     largest, *others = changed(planned)
     assert f"save {100 * largest.gain:.1f} %" in second
     assert re.findall(r"4 nodes of [\w.-]+\w", second) == [place(largest)]
