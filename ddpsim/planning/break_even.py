@@ -39,8 +39,9 @@ HIDDEN = 0.01
 SLOWEST, FASTEST = 0.125e9, 200e9
 """Rates of a NIC between which a break-even is sought, bytes a second: 1 Gb/s, and 1.6 Tb/s, twice what is sold."""
 
-_APART, _FAR_APART = 4.0, 8.0
-"""Factors between rates, or node counts, at which bands are looked at, and other buckets; chosen by hand."""
+_APART, _BUCKETS_APART, _FAR_APART = 4.0, 8.0, 16.0
+"""Factors between rates, or node counts, at which bands are looked at, other buckets, and bands of steps of `_MANY`
+gradients; chosen by hand."""
 
 _UNMOVED = 1e-3
 """Share of the step below which a doubt that moves it moves what is waited for by nothing that tells, a tenth of it."""
@@ -49,8 +50,8 @@ _CAPS_MB = (10.0, 60.0)
 """Caps that are tried at other rates beside torch's own, one bucket and the best list, in MiB; chosen by hand."""
 
 _MANY = 1000
-"""Gradients of a step, of all its micro-batches, above which buckets are looked at at the machine's own rate alone: a
-simulation of more takes a quarter of a second. Chosen by hand."""
+"""Gradients of a step, of all its micro-batches, above which buckets are looked at at the machine's own rate alone, and
+bands farther apart: a band of more takes a second. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +149,39 @@ class Search:
         one = curve(1, band=False)[0] + bound
         if one < bound:
             return BreakEven(self.row, "efficiency", why=f"one node is at {_percent(one)} already")
-        value, low, high = _find(curve, 1, most)
+        value, low, high = self._find(curve, 1, most)
         value, low, high = (None if each is None else float(math.floor(each)) for each in (value, low, high))
         last = "" if value is not None else _percent(curve(most, band=False)[0] + bound)
         return BreakEven(self.row, "efficiency", value, low, high, why=last and f"not up to {most} nodes, at {last}")
 
     def _describe_at_rate(self, what: What, curve: _Curve, never: Callable[[], str]) -> BreakEven:
-        value, low, high = _find(curve, SLOWEST, FASTEST)
+        value, low, high = self._find(curve, SLOWEST, FASTEST)
         why = ""
         if value is None:
             why = "at any rate, even 1 Gb/s" if curve(SLOWEST, band=False)[0] <= 0 else never()
         return BreakEven(self.row, what, value, low, high, why)
+
+    def _find(self, curve: _Curve, least: float, most: float) -> tuple[float | None, float | None, float | None]:
+        """Return where a curve, and the low and the high end of its band, fall through zero.
+
+        None is where the curve does nowhere, where its low end is below zero everywhere, and its high end above.
+        """
+        points = [least]
+        while points[-1] < most:
+            points.append(min(points[-1] * (_FAR_APART if self._is_long else _APART), most))
+        middle, low, high = banded_crossing(
+            lambda at: curve(at, band=True), lambda at: curve(at, band=False)[0], points
+        )
+        return (
+            middle if 0 < middle < math.inf else None,
+            min(low, most) if low > 0 else None,
+            max(high, least) if high < math.inf else None,
+        )
+
+    @property
+    def _is_long(self) -> bool:
+        own = self.row.prediction
+        return len(own.workload.parameters) * own.options.accumulate > _MANY
 
     def _hidden(self) -> BreakEven:
         """Return the rate from which communication is hidden; doubts move the whole curve by what they do there."""
@@ -167,7 +190,7 @@ class Search:
             return self._exposed(self._prediction(rate, self.row.nodes)) - HIDDEN
 
         below = above = 0.0
-        at, _, _ = _find(lambda rate, *, band: (middle(rate),) * 3, SLOWEST, FASTEST)
+        at, _, _ = self._find(lambda rate, *, band: (middle(rate),) * 3, SLOWEST, FASTEST)
         if at is not None:
             own = self.row.prediction
             far = _UNMOVED * own.iteration_s
@@ -225,11 +248,11 @@ class Search:
         row = choose_buckets(default, None, one)
         matters = row.best_gain[0] >= WORTH_IT
         found = partial(BreakEven, self.row, "buckets", advised=(row.advice, row.gain_band), trial=row.trial)
-        if len(own.workload.parameters) * own.options.accumulate > _MANY:
+        if self._is_long:
             return found(why=f"{'they gain' if matters else 'others gain under'} 1 % there")
         before, rate, gain, rates = own_rate, own_rate, row.best_gain[0], list[float]()
         while SLOWEST < rate < FASTEST:
-            rate = min(rate * _FAR_APART, FASTEST) if matters else max(rate / _FAR_APART, SLOWEST)
+            rate = min(rate * _BUCKETS_APART, FASTEST) if matters else max(rate / _BUCKETS_APART, SLOWEST)
             rates.append(rate)
         for rate in rates:
             gain_before, gain = gain, self._gain_of_buckets(rate)
@@ -298,22 +321,6 @@ class _Curve(Protocol):
     """A number that falls with its argument; without `band` its middle alone counts."""
 
     def __call__(self, at: float, /, *, band: bool) -> Band: ...
-
-
-def _find(curve: _Curve, least: float, most: float) -> tuple[float | None, float | None, float | None]:
-    """Return where a curve, and the low and the high end of its band, fall through zero.
-
-    None is where the curve does nowhere, where its low end is below zero everywhere, and its high end above.
-    """
-    points = [least]
-    while points[-1] < most:
-        points.append(min(points[-1] * _APART, most))
-    middle, low, high = banded_crossing(lambda at: curve(at, band=True), lambda at: curve(at, band=False)[0], points)
-    return (
-        middle if 0 < middle < math.inf else None,
-        min(low, most) if low > 0 else None,
-        max(high, least) if high < math.inf else None,
-    )
 
 
 MOST_NODES_SOUGHT = 1024
