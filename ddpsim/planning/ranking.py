@@ -37,7 +37,7 @@ def describe_borrowed(predictions: Iterable[Prediction]) -> Iterator[str]:
     amd = dict.fromkeys(each.topology.name for each in found if rests_on_nvidia(each.workload))
     if amd:
         yield (
-            f"{', '.join(amd)}: ranked at the shares of peak of NVIDIA's GPUs; the one published step of an AMD GPU "
+            f"{', '.join(amd)}: ranked at the shares of peak of NVIDIA's GPUs; the only published step on MI300X "
             f"took {math.exp(AMD_SOFTWARE.high):.1f} times as long, so measure a step there before deciding"
         )
     carried: dict[str, dict[str, None]] = {}
