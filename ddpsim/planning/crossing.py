@@ -86,7 +86,7 @@ def banded_crossing(curve: Callable[[float], Band], middle: Callable[[float], fl
         begin, length = points[first], math.log(points[last] / points[first])
         before, after = (value(number)[side] - value(number)[0] for number in (first, last))
 
-        def end(at: float, _: None) -> float:
+        def end(at: float, _: object) -> float:
             return known(at) + before + (after - before) * math.log(at / begin) / length
 
         found = crossing(end, begin, points[last], _NARROW_BAND if side else NARROW)
