@@ -63,6 +63,7 @@ class SchemeSchedule(CarriedSchedule):
         super().__init__(model, communicator)
         self.schedule = schedule
         self._searching, self._static = some_unused and not static_graph, static_graph
+        self._unknown = static_graph  # what ranks use, until the first iteration that sends
         self.messages = CarriedMessages(schedule, model, communicator, lanes, self.launcher, sent)
         self.queue, self.launch = queue_of(schedule), self.launcher.launch  # type: ignore[method-assign]
         self._flat = {index: flat for flat in self.messages.flats for index in flat.indices}
@@ -132,7 +133,7 @@ class SchemeSchedule(CarriedSchedule):
         """Share which parameters ranks used, where that may differ."""
         self._open = False
         self.stepper.unstepped = self._once and any(self.iteration % message.every == 0 for message in self.schedule)
-        if self._searching or counted:
+        if self._searching or self._unknown:
             self._exchange_used()
 
     def write_back(self, numbers: Sequence[int]) -> None:
@@ -220,6 +221,7 @@ class SchemeSchedule(CarriedSchedule):
     def _exchange_used(self) -> None:
         if self.schedule.update == "elsewhere" or not self._sent:
             return
+        self._unknown = False
         for index, tensor in enumerate(self.model.tensors):  # of this iteration, or of one before it of the same step
             self.used.mark(index, tensor)
         self.used.reduce(0)

@@ -212,3 +212,16 @@ def test_a_layer_that_no_rank_uses_is_updated_by_the_zeros_that_zero_grad_leaves
         for way in ways
     }
     assert {scheme: off for scheme, off in found.items() if off > 1e-10} == {}
+
+
+@ranks.on(2)
+def test_a_static_graph_that_sends_every_second_time_leaves_what_no_rank_uses_alone(rank: int) -> None:
+    """Let weight decay move what has a gradient of zero, and not what has none."""
+    used: Use = lambda step, micro, place: (0, 2)  # noqa: E731
+    ways: list[dict[str, Any]] = [{}, {"learn": 3}]
+    found = {
+        f"{scheme} {way}": far(rank, scheme, "adamw", used, 2, static_graph=True, every=2, **way)
+        for scheme in ("ddp", "naive", "flat", "priority", "dear")
+        for way in ways
+    }
+    assert {scheme: off for scheme, off in found.items() if off > 1e-10} == {}
