@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from ddpsim.validation.result import BucketError, ComparedQuantity, ErrorTerm, Validation
+from ddpsim.validation.result import BucketError, ComparedQuantity, ComparedRatio, ErrorTerm, Validation
 
 
 def average_runs(runs: Sequence[Validation]) -> Validation:
@@ -38,12 +38,21 @@ def average_runs(runs: Sequence[Validation]) -> Validation:
             for name, said in first.baselines.items()
             if (seconds := said["predicted_s"]) is not None
         },
+        ratio=_pool([run.ratio for run in runs]),
     )
 
 
 def mean_of(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each entry."""
     return {name: fmean(value[name] for value in values) for name in values[0]}
+
+
+def _pool(ratios: Sequence[ComparedRatio | None]) -> ComparedRatio | None:
+    """Return the ratio over all runs, each as one round of it; None where one of them took no turns."""
+    known = [ratio for ratio in ratios if ratio is not None]
+    if len(known) < len(ratios):
+        return None
+    return known[0] if len(known) == 1 else ComparedRatio.of([r.measured for r in known], known[0].predicted)
 
 
 def _bucket(runs: Sequence[BucketError], step_s: float) -> BucketError:

@@ -36,6 +36,8 @@ class Result:
         other_work_processors: how many processors of the machine were busy with other work in the busiest of the runs;
             None where none tells.
         processors: of that machine.
+        ratio, ratio_error: the step over one process's where runs took turns with one, and the prediction's error of
+            it; else None.
     """
 
     name: str
@@ -58,6 +60,8 @@ class Result:
     family: str = ""
     other_work_processors: float | None = None
     processors: int | None = None
+    ratio: float | None = None
+    ratio_error: float | None = None
 
     @property
     def error(self) -> float:

@@ -82,7 +82,7 @@ _OWN = frozenset(RunSpec.model_fields)
 """Keys that mean something else than the option of their name, or nothing of a run: the workload is scaled, the file
 says how many iterations count."""
 
-_DECIDED = ("backend", "local_iterations", "observe")
+_DECIDED = ("backend", "local_iterations", "observe", "send_rate")
 """Options that a campaign decides itself."""
 
 CampaignRun = with_options(
@@ -116,6 +116,7 @@ class CampaignSpec(CampaignPart):
     iterations: Count = 12
     repeats: Count = 1
     max_step: Time = 3.0
+    interleave: bool = False
     microbench: MicrobenchSpec = MicrobenchSpec()
     networks: Annotated[dict[str, NetworkSpec], Field(min_length=1)]
     runs: Annotated[list[dict[str, Any]], Field(min_length=1)]

@@ -53,6 +53,7 @@ class Configuration:
     Attributes:
         group: tells the fields that are not defaults, bucket caps apart.
         caps: tells the bucket caps; `default` for torch's.
+        interleave: whether runs take turns with one process.
     """
 
     group: str
@@ -62,6 +63,7 @@ class Configuration:
     iterations: int
     repeats: int
     microbench: MicrobenchSpec
+    interleave: bool = False
 
     @property
     def name(self) -> str:
@@ -92,8 +94,19 @@ class Configuration:
         """Return 16 hexadecimal digits of what is to be run; fields at their defaults have no part in it."""
         run = to_json(_given(self.run)).decode()
         network = self.network.model_dump_json(exclude_defaults=True)
-        content = f"{run} {network} {self.iterations} {self.repeats}"
+        content = f"{run} {network} {self.iterations} {self.repeats}{' interleaved' if self.takes_turns else ''}"
         return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether its runs take turns with one process."""
+        return self.interleave and self._runs_alone and scheme_named(self.run.options["scheme"]).servers is None
+
+    @property
+    def _runs_alone(self) -> bool:
+        """Whether a run of it can also run one process; under `fully_shard` each iteration gathers parameters."""
+        asked = self.run.options
+        return not asked["drop"] and scheme_named(asked["scheme"]).runner != "fully_shard"
 
     def settings(self, repeat: int = 0) -> RunSettings:
         """Return what a run of it is asked, each repeat with a seed of its own.
@@ -102,13 +115,11 @@ class Configuration:
             InputError: options out of range, or in contradiction.
         """
         asked = self.run.options
-        # Under `fully_shard` parameters are gathered in every iteration, so that none is one process's.
-        shared = asked["drop"] or scheme_named(asked["scheme"]).runner == "fully_shard"
         values = {
             **asked,
             "backend": "gloo",
             "iterations": self.iterations * asked["accumulate"],
-            "local_iterations": 0 if shared else LOCAL_ITERATIONS,
+            "local_iterations": LOCAL_ITERATIONS if self._runs_alone and not self.takes_turns else 0,
             "seed": asked["seed"] + 1000 * (repeat + 1),
         }
         return cast("RunSettings", build(RunSettings, values))
@@ -198,6 +209,7 @@ def _configuration(entry: dict[str, Any], spec: CampaignSpec, where: str) -> Con
         iterations=run.iterations or spec.iterations,
         repeats=run.repeats or spec.repeats,
         microbench=spec.microbench,
+        interleave=spec.interleave,
     )
     for name in (configuration.name, configuration.bench):
         file_name(name, f"{where}, whose folder takes the names in it")

@@ -165,6 +165,8 @@ def run_arguments(configuration: Configuration, folder: Path, repeat: int = 0) -
     arguments = ["--workload", str(folder / "workload.json.gz")]
     if run.model is not None:
         arguments = ["--model", run.model, "--threads", "1"]
+    if configuration.takes_turns:
+        arguments.append("--interleave")
     return [*arguments, *format_arguments(RunSettings, option_values(configuration.settings(repeat)))]
 
 
@@ -209,6 +211,8 @@ def conclude(configuration: Configuration, network: MeasuredNetwork, workload: W
         largest_term=held.largest_term.name,
         scheme=configuration.scheme,
         family=configuration.family,
+        ratio=None if held.ratio is None else held.ratio.measured,
+        ratio_error=None if held.ratio is None else held.ratio.error,
         **_other_work(traces),
     )
     write_whole(folder / "result.json", json_text(result.document()))

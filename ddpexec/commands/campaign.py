@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +35,9 @@ class CampaignArguments:
         Path | None,
         typer.Option("--unpack", metavar="RECORD", help="Run nothing; write what a record was made of to --out."),
     ] = None
+    interleave: Annotated[
+        bool, typer.Option("--interleave", help="Let runs take turns with one process, as `interleave: true` in FILE.")
+    ] = False
     trust_code: Annotated[
         bool, typer.Option("--trust-code", help="Import and run the functions that FILE names as schemes.")
     ] = False
@@ -57,6 +60,9 @@ def campaign(
     from ddpsim.stopping import Stopped, stop_on_signals
 
     plan = load_campaign(arguments.file)
+    if arguments.interleave:
+        turned = tuple(replace(each, interleave=True) for each in plan.configurations)
+        plan = replace(plan, configurations=turned)
     if arguments.pack is not None or arguments.unpack is not None:
         _keep(plan, arguments.file, arguments.out, arguments.pack, arguments.unpack)
         return

@@ -40,6 +40,9 @@ class MicrobenchArguments:
         typer.Option(metavar="cpu|cuda", help="Where buckets lie; ranks may share a GPU. [cuda with nccl]"),
     ] = None
     threads: Annotated[int | None, typer.Option(min=1, help="Host threads a rank.")] = None
+    send_rate: Annotated[
+        str | None, typer.Option(metavar="1gbit", help="Send no faster on each connection of gloo, as `run` does.")
+    ] = None
     json_: Annotated[bool, typer.Option("--json", help="Print the document too.")] = False
 
 
@@ -51,16 +54,18 @@ def microbench(
 
     What is done is kept in OUTPUT.part until all is: the same command goes on where it was stopped.
     """
-    from ddpsim.units import float32_size, nccl_sizes, parse_nccl_size
+    from ddpsim.units import float32_size, nccl_sizes, parse_bandwidth, parse_nccl_size
 
     wanted = nccl_sizes(float32_size(arguments.begin, "-b"), parse_nccl_size(arguments.end, "-e"), arguments.factor)
     at_once = [[float32_size(size, "--together") for size in each.split(",")] for each in arguments.together or ()]
+    rate = None if arguments.send_rate is None else parse_bandwidth(arguments.send_rate, "send_rate")
     refuse_shared_input(arguments.under_load)
     if is_on_first_node():
         check_destination(arguments.output, as_json=arguments.json_)
     import torch
 
     from ddpexec.groups.launched import join_launched
+    from ddpexec.groups.send_rate import limit_send_rate
     from ddpexec.microbench.microbench import ComputingLoad, forget
     from ddpexec.microbench.microbench import microbench as measure
     from ddpsim.doctor.other_work import OtherWork
@@ -72,6 +77,8 @@ def microbench(
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
     with join_launched("microbench", arguments.backend, arguments.device) as rank:
+        if rate is not None:
+            limit_send_rate(rate, rank.communicator.backend)
 
         def progress(line: str) -> None:
             if rank.communicator.rank == 0:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,7 @@ from ddpexec.running.pipeline_options import PipelineOptions, check_beside
 from ddpexec.running.settings import RunSettings
 from ddpsim.cli.breakdown import statistic, step_line
 from ddpsim.cli.expand import expand
-from ddpsim.cli.options import PlanFile, read_plan, refuse_beside_plan
+from ddpsim.cli.options import PlanFile, SweptCaps, parse_swept_caps, read_plan, refuse_beside_plan
 from ddpsim.cli.output import Output, note_all
 from ddpsim.options.option import Section
 from ddpsim.tables.cells import ms, percent
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ddpexec.ddp.parameters import ModelParameters
     from ddpexec.running.pipelines import PipelineRun
     from ddpexec.running.run import Run
-    from ddpsim.bucketing import BucketPlan
+    from ddpsim.bucketing import BucketCaps, BucketPlan
     from ddpsim.trace.metrics import Summary
 
 
@@ -49,6 +50,16 @@ class RunArguments:
         str | None, typer.Option(metavar="W", help="A workload to replay with timed layers instead."), Section.JOB
     ] = None
     plan: PlanFile = None
+    bucket_cap_mb: SweptCaps = None
+    interleave: Annotated[
+        bool,
+        typer.Option(
+            "--interleave",
+            help="Take turns with one process in short blocks, A B C D D C B A: each --bucket-cap-mb, and its ratio "
+            "to one process, which a machine that drifts changes little.",
+        ),
+        Section.JOB,
+    ] = False
     device: Annotated[
         str | None,
         typer.Option(metavar="cpu|cuda", help="Where ranks compute; they may share a GPU. [cuda with nccl]"),
@@ -68,6 +79,8 @@ def run(
     from ddpsim.errors import InputError
     from ddpsim.files import check_writable_folder
 
+    swept = parse_swept_caps(arguments.bucket_cap_mb, settings) or [settings.caps]
+    settings = replace(settings, caps=swept[0])
     if [arguments.model, arguments.step, arguments.workload].count(None) != 2:
         remedy = "e.g. `model=resnet50`"
         raise InputError("give one of `model`, `step` and `workload`", place="run", remedy=remedy)
@@ -81,6 +94,13 @@ def run(
         }
         check_beside(pipeline_options, settings, **given)
     refuse_beside_plan(arguments.plan, settings)
+    if arguments.interleave:
+        from ddpexec.running.turns import check_turns
+
+        check_turns(settings, step=arguments.step is not None, pipeline=pipeline_options.pipeline is not None)
+    elif len(swept) > 1:
+        what, remedy = "several caps need a run each, or turns in one", "add `interleave`, or give one cap"
+        raise InputError(what, place="bucket_cap_mb", remedy=remedy)
     refuse_shared_input(arguments.workload, arguments.plan)
     check_writable_folder(arguments.out)
     if arguments.model is not None:
@@ -112,8 +132,15 @@ def run(
             )
             _train_in_stages(in_stages, rank.communicator.rank, arguments.out, output)
             return
-        running = Run(settings, rank.device, model=arguments.model, step=arguments.step, workload=recorded, plan=chosen)
-        _train(running, arguments.out, output)
+
+        def make(caps: BucketCaps) -> Run:
+            asked = replace(settings, caps=caps)
+            return Run(asked, rank.device, model=arguments.model, step=arguments.step, workload=recorded, plan=chosen)
+
+        if arguments.interleave:
+            _train_in_turns([make(caps) for caps in swept], arguments.out, output)
+        else:
+            _train(make(swept[0]), arguments.out, output)
 
 
 def _train_in_stages(running: PipelineRun, rank: int, out: Path, output: Output) -> None:
@@ -153,31 +180,66 @@ def _refuse_beside_step(settings: RunSettings) -> None:
 
 
 def _train(running: Run, out: Path, output: Output) -> None:
-    from ddpexec.groups.launched import abort_groups
-    from ddpexec.running.provenance import provenance
-    from ddpsim.doctor.other_work import OtherWork
-    from ddpsim.trace.json import discard_trace, write_rank, write_run
-    from ddpsim.trace.metrics import summarise
-
-    discard_trace(out, running.rank, running.world_size)
-    try:
+    with _keep_what_there_is([running], [out]):
         running.train(_progress(running.rank))
+    if (found := _write(running, out)) is not None:
+        document, text = found
+        output.emit(document, text)
+
+
+def _train_in_turns(runs: Sequence[Run], out: Path, output: Output) -> None:
+    """Train the runs in turns; each is written as a run of its own, below `out` where there are several."""
+    from ddpexec.running.turns import train_in_turns
+
+    caps = [run.settings.caps.bucket_cap_mb for run in runs]
+    folders = [out / f"cap-{cap:g}" if len(runs) > 1 and cap is not None else out for cap in caps]
+    with _keep_what_there_is(runs, folders):
+        turns = train_in_turns(runs, _progress(runs[0].rank, "block"))
+    written = []
+    for run, folder, each in zip(runs, folders, turns, strict=True):
+        run.turns = each
+        written.append(_write(run, folder))
+    found = [each for each in written if each is not None]
+    if found:
+        output.emit({"runs": [document for document, _ in found]}, lambda: "\n\n".join(text() for _, text in found))
+
+
+@contextmanager
+def _keep_what_there_is(runs: Sequence[Run], folders: Sequence[Path]) -> Iterator[None]:
+    """Write the traces of runs that break off in this context."""
+    from ddpexec.groups.launched import abort_groups
+    from ddpsim.trace.json import discard_trace, write_rank
+
+    for running, folder in zip(runs, folders, strict=True):
+        discard_trace(folder, running.rank, running.world_size)
+    try:
+        yield
     except BaseException:
         ignore_from_now_on()
         abort_groups()
-        if running.observer.notes:
-            write_rank(running.trace(), running.rank, out)
+        for running, folder in zip(runs, folders, strict=True):
+            if running.observer.notes:
+                write_rank(running.trace(), running.rank, folder)
         raise
+
+
+def _write(running: Run, out: Path) -> tuple[dict[str, Any], Callable[[], str]] | None:
+    """Write this rank's trace; return on rank 0 the run's document and what makes its text."""
+    from ddpexec.running.provenance import provenance
+    from ddpsim.doctor.other_work import OtherWork
+    from ddpsim.trace.json import write_rank, write_run
+    from ddpsim.trace.metrics import summarise
+
     running.provenance = provenance(running, sys.argv)
     trace = running.trace()
     write_rank(trace, running.rank, out)
     everything = running.gather(trace)
     if everything is None:
-        return
+        return None
     write_run(everything, out)
     summary = summarise(everything)
     cost = running.stamping_s() if running.settings.observe else 0.0
-    document = {
+    document: dict[str, Any] = {
         **summary.document(),
         **running.settings.step_times(summary.iteration_s),
         "implementation": running.settings.carried_out_by,
@@ -186,10 +248,12 @@ def _train(running: Run, out: Path, output: Output) -> None:
         "stamping_s": cost,
         "local_s": everything.provenance.get("local_s"),
     }
+    if running.turns:
+        document["turns"] = everything.provenance["turns"]
     if (other := OtherWork.read(everything.provenance)) is not None:
         document |= other.document()
         note_all(other.notes())
-    output.emit(document, lambda: _text(running, summary, cost, out))
+    return document, lambda: _text(running, summary, cost, out)
 
 
 def _text(running: Run, summary: Summary, stamping_s: float, out: Path) -> str:
@@ -207,10 +271,10 @@ def _text(running: Run, summary: Summary, stamping_s: float, out: Path) -> str:
     )
 
 
-def _progress(rank: int) -> Callable[[int, int, float], None]:
+def _progress(rank: int, what: str = "iteration") -> Callable[[int, int, float], None]:
     def show(done: int, total: int, seconds: float) -> None:
         if rank == 0 and (sys.stderr.isatty() or done % 10 == 0 or done == total):
             end = "\r" if sys.stderr.isatty() and done < total else "\n"
-            print(f"run: iteration {done} of {total}, {seconds * 1e3:.1f} ms".ljust(60), end=end, file=sys.stderr)
+            print(f"run: {what} {done} of {total}, {seconds * 1e3:.1f} ms".ljust(60), end=end, file=sys.stderr)
 
     return show

@@ -1,15 +1,18 @@
-"""What the demo says: headings, progress, and each command before it runs."""
+"""What the demo says: headings, progress, and the commands it runs, which a file keeps."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import typer
 
 from ddpsim.cli.output import note, write
 from ddpsim.cli.progress import show
+
+RANKS = 2
 
 
 def say(message: str) -> None:
@@ -24,19 +27,29 @@ def progress(message: str) -> None:
         note(message)
 
 
-def module(name: str, *arguments: object, shown: str | None = None) -> str:
-    """Show and run `python -m name arguments` with one thread a process; return what it wrote on standard output.
+class Commands:
+    """Runs commands as a user would type them, with one thread a process; `file` keeps them to be typed again."""
 
-    Raises:
-        typer.Exit: where it fails, after a note.
-    """
-    words = [str(argument) for argument in arguments]
-    write(f"$ {shown or f'python -m {name}'} {' '.join(words)}")
-    sys.stdout.flush()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", name, *words]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        note(f"{done.stdout}demo: the command above failed with exit code {done.returncode}")
-        raise typer.Exit(1)
-    return done.stdout
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        file.write_text("")
+
+    def torchrun(self, *arguments: object) -> str:
+        """Run a command of ddpexec on every rank; return what it wrote on standard output.
+
+        Raises:
+            typer.Exit: where it fails, after a note with what it wrote.
+        """
+        launcher = ("--standalone", "--nproc-per-node", RANKS, "-m", "ddpexec")
+        words = [str(argument) for argument in (*launcher, *arguments)]
+        with self._file.open("a") as kept:
+            kept.write(f"OMP_NUM_THREADS=1 torchrun {' '.join(words)}\n")
+        progress(f"running: ddpexec {' '.join(map(str, arguments))[:60]} ...")
+        command = [sys.executable, "-m", "torch.distributed.run", *words]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        progress("")
+        if done.returncode:
+            note(f"{done.stdout}{done.stderr}demo: {' '.join(command)} failed with exit code {done.returncode}")
+            raise typer.Exit(1)
+        return done.stdout

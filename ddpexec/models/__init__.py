@@ -25,6 +25,7 @@ MODELS: Mapping[str, Callable[..., TrainingModel]] = MappingProxyType(
         "bert-base": bert.bert_base,
         "bert-large": bert.bert_large,
         "gpt2-small": gpt2.gpt2_small,
+        "gpt2-mini": gpt2.gpt2_mini,
         "vgg16": vgg.vgg16,
         "vit-b16": vit.vit_b16,
         "mlp": mlp.mlp,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
@@ -18,6 +18,7 @@ from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, round_robin
+from ddpexec.groups.send_rate import limit_send_rate
 from ddpexec.models import TrainingModel
 from ddpexec.running.batches import Batches
 from ddpexec.running.demand import check_capacity
@@ -44,6 +45,14 @@ from ddpsim.trace.records import Iteration, Trace
 from ddpsim.workload import Workload
 
 Progress = Callable[[int, int, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one round of runs that take turns took: seconds of a step of one process, and of the run."""
+
+    local_s: float
+    step_s: float
 
 
 class Run:
@@ -108,7 +117,10 @@ class Run:
         self.construction_s = time.perf_counter() - begin
         if isinstance(self.ddp, torch.nn.parallel.DistributedDataParallel) and settings.observe:
             self.watch = StockWatch(self.ddp, self.parameters, self.observer)
+        if settings.send_rate is not None:
+            limit_send_rate(settings.send_rate, self.communicator.backend)
         self.alone: list[Note] = []
+        self.turns: Sequence[Turn] = ()
         self.served: ServerStatistics | None = None
         if isinstance(self.subject.model, OwnTraining):
             self.subject.model.wrap(self.ddp)
@@ -143,6 +155,44 @@ class Run:
             drain(self.device)
             self._train_alone(self._make_step(self.subject.model, local=True))
 
+    def warm_up(self) -> None:
+        """Train the discarded iterations alone, before the first of the blocks of a run that takes turns.
+
+        Raises:
+            LostRankError: another rank died, raised or did not come within the timeout.
+        """
+        self.processors = ProcessorClock()
+        self._train_block(range(DISCARDED), local=False)
+
+    def train_block(self, steps: int, *, local: bool = False) -> float:
+        """Train `steps` optimizer steps after one that does not count; return the mean seconds of those that do.
+
+        What came before a block still shows in its first step: caches, and ranks that were apart.
+
+        Args:
+            local: without communication, as one process trains; the trace does not have these.
+
+        Raises:
+            LostRankError: another rank died, raised or did not come within the timeout.
+        """
+        notes, every = self.observer.notes, self.settings.accumulate
+        before = len(notes)
+        self._train_block(range(DISCARDED, DISCARDED + (1 + steps) * every), local=local)
+        seconds = sum(self.records.iteration(note, 0).iteration_s for note in notes[before + every :]) / steps
+        del notes[before : None if local else before + every]
+        return seconds
+
+    def _train_block(self, indices: range, *, local: bool) -> None:
+        step = self._make_step(self.subject.model, local=local)
+        self.communicator.barrier()
+        with name_lost_ranks(self.communicator, "a collective"):
+            for index in indices:
+                step(index)
+            self.observer.close()
+            if isinstance(self.ddp, ScheduledDataParallel):
+                self.ddp.complete()
+            drain(self.device)
+
     def trace(self) -> Trace:
         """Return the trace of this rank: the iterations that count, or of a run that broke off what there is."""
         if self.watch is not None and self.observer.notes:
@@ -175,6 +225,7 @@ class Run:
             **trace.provenance,
             **({"local_s": median(known)} if known else {}),
             **({"servers": servers[0]} if servers else {}),
+            **({"turns": [asdict(turn) for turn in self.turns]} if self.turns else {}),
             **({} if other is None else other.document()),
         }
         return Trace(trace.world_size, trace.backend, everything, (), provenance)
@@ -182,8 +233,11 @@ class Run:
     def local_s(self) -> float | None:
         """Return this rank's period without communication: the median over cycles of accumulated gradients.
 
-        None where no such iterations were asked for, or where the rank is a straggler, or serves.
+        None where no such iterations were asked for, or where the rank is a straggler, or serves. Of a run that took
+        turns it is the median over them.
         """
+        if self.turns:
+            return median(turn.local_s for turn in self.turns)
         if not self.settings.local_iterations or self.rank in self.settings.stragglers or not self.alone:
             return None
         every = self.settings.accumulate

@@ -14,7 +14,7 @@ from ddpsim.jobs.job import NO_INPUT, RECORDED_INPUT, Job
 from ddpsim.options.input_stage import InputStage, input_stage
 from ddpsim.options.option import Option, Section, check_at_least_one, default_of
 from ddpsim.schedules.named import scheme_named
-from ddpsim.units import parse_time
+from ddpsim.units import parse_bandwidth, parse_time
 
 Implementation = Literal["ddpexec", "torch"]
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
@@ -45,6 +45,7 @@ class RunSettings(Job):
         iterations: that count, after `DISCARDED` others.
         batch_size: samples an iteration and rank; None is the model's own.
         timeout: of the process group: how long to wait for a rank that does not come.
+        send_rate: bytes/s that a rank sends on each connection of gloo; None is as fast as it can.
         observe: take moments; without, only whole iterations are timed.
         devices: GPUs of a rank, each of which has consecutive layers of the model.
         local_iterations: without communication, after those that count and one more, by which one process is timed.
@@ -69,6 +70,16 @@ class RunSettings(Job):
     local_iterations: Annotated[
         int, Option("Iterations without communication after them, which time one process.", "N"), Section.JOB
     ] = 0
+    send_rate: Annotated[
+        float | None,
+        Option(
+            "Send no faster on each connection of gloo, so that buckets matter on one machine; `microbench` takes it "
+            "too. Linux.",
+            "1gbit",
+            parse=parse_bandwidth,
+        ),
+        Section.JOB,
+    ] = None
     observe: Annotated[
         bool,
         Option("Time gradients and messages beside iterations.", name="no_stamps", off="Time whole iterations only."),

@@ -32,6 +32,12 @@ class ValidateArguments:
     max_error: Annotated[
         str | None, typer.Option(metavar="5%", help="Exit with 1 where the step's error is larger.")
     ] = None
+    interleave: Annotated[
+        bool,
+        typer.Option(
+            "--interleave", help="--max-error is of the ratio to one process, of a run that took turns with one."
+        ),
+    ] = False
     plot: Annotated[str | None, plot_option("Draw predicted over measured times.")] = None
     report: ReportFile = None
 
@@ -58,6 +64,9 @@ def validate(
         result = hold_against(prediction, trace)
     except InputError as error:
         error.at(arguments.measured)
+    if arguments.interleave and result.ratio is None:
+        what, remedy = "it did not take turns with one process", "run it with `interleave`, or leave `interleave` out"
+        raise InputError(what, place=arguments.measured, remedy=remedy)
     if arguments.plot:
         _draw(result, arguments.plot)
     deliver_report(
@@ -66,9 +75,12 @@ def validate(
     )
     note_all([] if result.other_work is None else result.other_work.notes())
     output.emit(result.document(), lambda: _text(result), aside=arguments.report == STANDARD_OUTPUT)
-    error_size = abs(result.iterations.error or 0.0)
+    of, error = (
+        ("ratio", result.ratio.error) if arguments.interleave and result.ratio else ("step", result.iterations.error)
+    )
+    error_size = abs(error or 0.0)
     if bound is not None and error_size > bound:
-        note(f"the step's error, {percent(error_size)}, exceeds --max-error {arguments.max_error}")
+        note(f"the {of}'s error, {percent(error_size)}, exceeds --max-error {arguments.max_error}")
         raise typer.Exit(1)
 
 

@@ -6,9 +6,9 @@ Errors are predicted / measured - 1, signed; a bucket's are (predicted - measure
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import fmean
+from statistics import fmean, median
 
 from ddpsim.doctor.other_work import OtherWork
 from ddpsim.markup import summary_card
@@ -17,8 +17,9 @@ from ddpsim.tables import Column, ResultTable
 from ddpsim.tables.cells import mib, ms, percent
 from ddpsim.units import format_time
 
-COMPARED, FIRST, TRIVIAL, TERMS, BUCKETS = (
+COMPARED, TURNS, FIRST, TRIVIAL, TERMS, BUCKETS = (
     "Predicted and measured",
+    "In turns with one process",
     "The first iterations",
     "Trivial predictors",
     "Terms",
@@ -40,6 +41,52 @@ class ComparedQuantity:
     def of(cls, measured_s: float, predicted_s: float) -> ComparedQuantity:
         """Return both with predicted / measured - 1."""
         return cls(measured_s, predicted_s, predicted_s / measured_s - 1 if measured_s > 0 else None)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRatio:
+    """A run's step over one process's step, both timed in the same rounds of turns, and what was predicted of it.
+
+    Attributes:
+        measured: the median over the rounds.
+        low, high: the 80 % interval of that median, by the rounds' median absolute deviation.
+        rounds: how many there were.
+    """
+
+    measured: float
+    low: float
+    high: float
+    rounds: int
+    predicted: float
+
+    @classmethod
+    def of(cls, ratios: Sequence[float], predicted: float) -> ComparedRatio:
+        """Return the comparison of each round's ratio with a prediction."""
+        middle = median(ratios)
+        deviation = 1.4826 * median(abs(ratio - middle) for ratio in ratios)  # of a normal law, by its MAD
+        half = _Z_90 * 1.2533 * deviation / math.sqrt(len(ratios))  # a median errs sqrt(pi / 2) as much as a mean
+        return cls(middle, middle - half, middle + half, len(ratios), predicted)
+
+    @property
+    def error(self) -> float:
+        """Predicted / measured - 1."""
+        return self.predicted / self.measured - 1
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval is narrow enough to tell what communication costs: half of it each way at most.
+
+        Elsewhere the rounds of a machine that others use, or whose clock changes, differ by more than what is asked.
+        """
+        return self.high - self.measured <= (self.measured - 1) / 2
+
+    def document(self) -> dict[str, float | int | bool]:
+        """Return the comparison as JSON."""
+        return {**asdict(self), "error": self.error, "is_clear": self.is_clear}
+
+
+_Z_90 = 1.2816
+"""The 90th percentile of a standard normal law."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +125,7 @@ class Validation:
         helps: what more of each resource would save of it, the most first; empty as that.
         first: the construction and the first iterations, by name; empty where either side does not tell.
         other_work: that the machine of the run did meanwhile; None where the run does not tell.
+        ratio: the step over one process's, where the run took turns with one process; else None.
     """
 
     iterations: ComparedQuantity
@@ -90,6 +138,7 @@ class Validation:
     helps: tuple[Sensitivity, ...] = ()
     first: Mapping[str, ComparedQuantity] = field(default_factory=dict)
     other_work: OtherWork | None = None
+    ratio: ComparedRatio | None = None
 
     def __repr__(self) -> str:
         return f"<Validation: {self.iterations!r}, {len(self.buckets)} buckets>"
@@ -161,6 +210,7 @@ class Validation:
             "baselines": {name: dict(values) for name, values in self.baselines.items()},
             "mean_abs_error": fmean(self.errors),
             "max_error": max(self.errors),
+            **({} if self.ratio is None else {"ratio": self.ratio.document()}),
             **({"first": {name: asdict(pair) for name, pair in self.first.items()}} if self.first else {}),
             **({} if self.path is None else self.path.entries()),
             **({} if self.other_work is None else self.other_work.document()),
@@ -181,6 +231,8 @@ def _tables(found: Validation) -> dict[str, ResultTable]:
     alone = "measured with the run" if found.local_source == "run" else "as predicted"
     pairs = {"step": found.iterations, f"overhead over one process ({alone})": found.overhead}
     tables = {COMPARED: _compared("", pairs)}
+    if found.ratio is not None:
+        tables[TURNS] = ResultTable.of(_TURNS, [found.ratio])
     if found.first:
         tables[FIRST] = _compared("first", found.first)
     tables |= {TRIVIAL: _trivial(found), TERMS: ResultTable.of(_TERMS, found.terms)}
@@ -208,6 +260,14 @@ def _trivial(found: Validation) -> ResultTable:
     )
     return ResultTable.of(columns, list(found.baselines.items()))
 
+
+_TURNS: tuple[Column[ComparedRatio], ...] = (
+    Column("step / one process", lambda ratio: f"{ratio.measured:.3f}"),
+    Column("80 % interval", lambda ratio: f"{ratio.low:.3f} to {ratio.high:.3f}"),
+    Column("predicted", lambda ratio: f"{ratio.predicted:.3f}"),
+    Column("error", lambda ratio: percent(ratio.error, signed=True)),
+    Column("rounds", lambda ratio: str(ratio.rounds)),
+)
 
 _TERMS: tuple[Column[ErrorTerm], ...] = (
     Column("term", lambda term: term.name.replace("_", " "), words=True),

@@ -16,7 +16,7 @@ from ddpsim.trace.cycles import follows_schedule, fused_by_times, sync_length
 from ddpsim.trace.metrics import PARTS, BucketSummary, Summary, length, summarise, union
 from ddpsim.trace.records import Trace
 from ddpsim.validation.baselines import baselines
-from ddpsim.validation.result import BucketError, ComparedQuantity, ErrorTerm, Validation
+from ddpsim.validation.result import BucketError, ComparedQuantity, ComparedRatio, ErrorTerm, Validation
 
 Pair = tuple[Mapping[str, object], BucketSummary]
 """A bucket as predicted, and as measured."""
@@ -53,7 +53,16 @@ def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:
         helps=Sensitivity.read(prediction),
         first=_compare_first(prediction.get("first"), measured.provenance.get("first")),
         other_work=OtherWork.read(measured.provenance),
+        ratio=_compare_turns(measured.provenance.get("turns"), predicted_step / local_s),
     )
+
+
+def _compare_turns(turns: object, predicted: float) -> ComparedRatio | None:
+    """Return the ratio to one process of a run that took turns with one; None of any other."""
+    if turns is None:
+        return None
+    ratios = [_float(turn["step_s"]) / _float(turn["local_s"]) for turn in list_mappings(turns)]
+    return ComparedRatio.of(ratios, predicted) if ratios else None
 
 
 def _compare_first(predicted: object, measured: object) -> dict[str, ComparedQuantity]:

@@ -86,7 +86,7 @@ class OrderTrace:
         """Return the trace of its first iterations; all of them where it has no more."""
         if iterations >= self.iterations:
             return self
-        workloads = tuple(each.first(iterations) for each in self.workloads)
+        workloads = tuple(each.pick(slice(iterations)) for each in self.workloads)
         return replace(self, workloads=workloads, contexts=tuple(row[:iterations] for row in self.contexts))
 
     @property

@@ -131,9 +131,9 @@ class Phase:
     host_s: Seconds
     device_s: Seconds
 
-    def first(self, iterations: int) -> Phase:
-        """Return the phase in its first recorded iterations."""
-        return Phase(self.host_s[:iterations], self.device_s[:iterations])
+    def pick(self, iterations: slice) -> Phase:
+        """Return the phase in some of its recorded iterations."""
+        return Phase(self.host_s[iterations], self.device_s[iterations])
 
     def __eq__(self, other: object) -> bool:
         return _are_equal(self, other) if isinstance(other, Phase) else NotImplemented
@@ -380,15 +380,15 @@ class Workload:
         hooks = self.gradient_hook_s[iteration]
         return [int(index) for index in np.argsort(np.where(np.isnan(hooks), np.inf, hooks), kind="stable")]
 
-    def first(self, iterations: int) -> Workload:
-        """Return the workload of its first recorded iterations."""
+    def pick(self, iterations: slice) -> Workload:
+        """Return the workload of some of its recorded iterations."""
         return replace(
             self,
-            forward=self.forward.first(iterations),
-            backward=self.backward.first(iterations),
-            optimizer=self.optimizer.first(iterations),
-            gradient_hook_s=self.gradient_hook_s[:iterations],
-            gradient_ready_s=self.gradient_ready_s[:iterations],
+            forward=self.forward.pick(iterations),
+            backward=self.backward.pick(iterations),
+            optimizer=self.optimizer.pick(iterations),
+            gradient_hook_s=self.gradient_hook_s[iterations],
+            gradient_ready_s=self.gradient_ready_s[iterations],
         )
 
     def used_orders(self) -> list[tuple[int, ...]]:

@@ -19,7 +19,7 @@ def test_every_option_of_a_run_is_a_key_with_its_default_but_what_a_campaign_dec
     defaults = {each.field: each.default for each in list_declared(RunSettings)}
     asked = CampaignRun(network="flat", model="mlp").options
     assert defaults.keys() - asked.keys() == {
-        *("backend", "local_iterations", "observe"),  # decided by the campaign
+        *("backend", "local_iterations", "observe", "send_rate"),  # decided by the campaign
         *("iterations", "scale_compute"),  # other keys of that name
     }
     assert {name for name, value in asked.items() if value != defaults[name]} == {"implementation"}
@@ -100,3 +100,19 @@ def test_schemes_that_cannot_run_are_refused(asked: str, said: str) -> None:
     text = f"name: c\nnetworks: {{flat: {{ranks: 2, rate: 1gbit}}}}\nruns: [{{network: flat, model: mlp, {asked}}}]"
     with pytest.raises(InputError, match=said):
         parse_campaign(text, "c")
+
+
+def test_a_configuration_that_takes_turns_is_another_measurement_and_times_one_process_in_them() -> None:
+    text = """
+name: c
+networks: {flat: {ranks: 2, rate: 1gbit}}
+runs: [{network: flat, workload: mlp}, {network: flat, workload: mlp, scheme: fsdp2}]
+"""
+    plain, sharded = parse_campaign(text, "c").configurations
+    turned, still = parse_campaign(text + "interleave: true\n", "c").configurations
+    assert turned.fingerprint() != plain.fingerprint()
+    assert "--interleave" in run_arguments(turned, Path("f"))
+    assert "--local-iterations" not in run_arguments(turned, Path("f"))
+    # Under `fully_shard` no iteration is one process's, so that nothing can take turns with one.
+    assert still.fingerprint() == sharded.fingerprint()
+    assert "--interleave" not in run_arguments(still, Path("f"))

@@ -4,6 +4,7 @@ import math
 from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ddpsim.errors import InputError, TraceError
@@ -11,7 +12,7 @@ from ddpsim.prediction.document import check_prediction
 from ddpsim.trace.metrics import summarise
 from ddpsim.trace.records import Trace
 from ddpsim.validation.report import validation_row
-from ddpsim.validation.result import ErrorTerm, Validation
+from ddpsim.validation.result import TURNS, ComparedRatio, ErrorTerm, Validation
 from ddpsim.validation.validate import validate
 from tests.traces import example_trace
 
@@ -229,3 +230,34 @@ def test_first_iterations_are_compared_where_both_sides_tell_them() -> None:
     assert errors == pytest.approx([0.5, -0.2, 0.0, 0.0])
     others = {**predicted, "first": {"construction": None, "iterations": rows[:1]}}
     assert list(validate(others, measured).first) == ["iteration 0"]
+
+
+def in_turns(*rounds: tuple[float, float]) -> Trace:
+    turns = [{"local_s": local_s, "step_s": step_s} for local_s, step_s in rounds]
+    return replace(example_trace(2), provenance={"turns": turns})
+
+
+def test_a_machine_that_slows_down_between_rounds_changes_no_ratio_to_one_process() -> None:
+    steady = validate(prediction_of(example_trace(2)), in_turns((0.032, 0.048), (0.032, 0.048)))
+    drifting = validate(prediction_of(example_trace(2)), in_turns((0.032, 0.048), (0.064, 0.096)))
+    assert steady.ratio == drifting.ratio
+    assert drifting.ratio is not None
+    assert drifting.ratio.measured == pytest.approx(1.5)
+    assert drifting.ratio.error == pytest.approx(0.040 / 0.032 / 1.5 - 1)
+    assert drifting.document()["ratio"]["rounds"] == 2
+    assert TURNS in drifting.tables()
+    assert validate(prediction_of(example_trace(2)), example_trace(2)).ratio is None
+
+
+def test_the_interval_of_a_ratio_holds_the_true_median_in_four_of_five() -> None:
+    rng, held = np.random.default_rng(0), 0
+    for _ in range(1000):
+        found = ComparedRatio.of(list(rng.normal(1.4, 0.1, 15)), 1.4)
+        held += found.low <= 1.4 <= found.high
+    assert 0.7 < held / 1000 < 0.85
+
+
+def test_rounds_that_differ_by_as_much_as_communication_costs_tell_nothing() -> None:
+    assert ComparedRatio.of([1.4, 1.5, 1.45], 1.4).is_clear
+    assert not ComparedRatio.of([0.9, 1.5, 1.2, 1.1, 1.0], 1.4).is_clear
+    assert not ComparedRatio.of([0.95, 0.96, 0.95], 1.4).is_clear  # faster than one process: noise, or a mistake
