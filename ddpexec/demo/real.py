@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddpexec.demo.saying import Commands, say
+from ddpexec.demo.saying import RANKS, Commands, say
 from ddpsim.bucketing import BucketCaps
 from ddpsim.calibrating.calibrate import calibrate
 from ddpsim.cli.output import write
@@ -35,10 +35,13 @@ from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload, save_workload
 from ddpsim.workload.replayed import single_clock
 
-MODEL, BATCH, RANKS, CAPS_MB, RATE = "gpt2-mini", 2, 2, (1, 5, 25), "1gbit"
+MODEL, BATCH, CAPS_MB, RATE = "gpt2-mini", 2, (1, 5, 25), "1gbit"
 IMPLEMENTATIONS = ("torch", "ddpexec")
 ITERATIONS = {"timed": 12, "computed": 42}
 """Steps of each cap. Timed ones hardly differ; those that compute meet a machine that others use."""
+NEXT = """    ddpsim plan --workload resnet50 --topology dgx-h100 --nodes 4          buckets for a machine of yours
+    python -m ddpexec estimate --step my_model.py:train --gpu H100 -o mine.json    a step of yours, as --workload
+    torchrun --nproc-per-node 8 -m ddpexec run --model resnet50 --interleave --out run     the same on your GPUs"""
 _UNDER_LOAD = ("compute_slowdown", "communication_slowdown", "shared_compute_slowdown")
 """Of the microbenchmark's costs those that it measures beside a computing model."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 
 import typer
@@ -13,11 +16,19 @@ from ddpsim.cli.output import note, write
 from ddpsim.cli.progress import show
 
 RANKS = 2
+"""Of each command that runs for real."""
 
 
 def say(message: str) -> None:
     """Write a heading."""
     write(f"\n== {message}")
+
+
+@contextmanager
+def silenced(quiet: bool) -> Iterator[None]:
+    """Where `quiet`, let nothing that is written reach standard output, so that a document stands there alone."""
+    with redirect_stdout(io.StringIO()) if quiet else nullcontext():
+        yield
 
 
 def progress(message: str) -> None:
