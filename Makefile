@@ -1,7 +1,9 @@
 # Every target sets itself up: .venv is made from constraints.txt the first time and when that or pyproject.toml changes.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-PIP_INSTALL := flock .venv $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt
+# What pip says goes to a file, shown where it fails: an index that is set up and missing is warned of once a package.
+PIP_INSTALL := sh -c 'flock .venv $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile \
+    -c constraints.txt "$$@" > .venv/pip.log 2>&1 || { cat .venv/pip.log >&2; exit 1; }' pip
 # pip would compile the packages' own tests too, half of all that is installed, on one core. Files of other versions'
 # syntax among the modules are not compiled, and not imported.
 COMPILE := -flock .venv $(BIN)/python -m compileall -q -j 0 -x '/tests?/|py312' .venv/lib ddpsim ddpexec
