@@ -75,11 +75,10 @@ def validate(
     )
     note_all([] if result.other_work is None else result.other_work.notes())
     output.emit(result.document(), lambda: _text(result), aside=arguments.report == STANDARD_OUTPUT)
-    of, error = (
-        ("ratio", result.ratio.error) if arguments.interleave and result.ratio else ("step", result.iterations.error)
-    )
-    error_size = abs(error or 0.0)
+    judged = result.ratio if arguments.interleave and result.ratio is not None else result.iterations
+    error_size = abs(judged.error or 0.0)
     if bound is not None and error_size > bound:
+        of = "step" if judged is result.iterations else "ratio"
         note(f"the {of}'s error, {percent(error_size)}, exceeds --max-error {arguments.max_error}")
         raise typer.Exit(1)
 
