@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ddpexec.capturing.own_step import Factory
 from ddpexec.capturing.shapes import Note, OwnShape, model_shape, module_shape, step_shape
-from ddpexec.models import MODELS
+from ddpexec.models import ESTIMATED
 from ddpsim.errors import InputError, WorkloadError
 from ddpsim.prediction.carry import ConvertedWorkload, carry_workload
 from ddpsim.workload import Workload
@@ -158,7 +158,7 @@ def estimate_module(
 
 def write_shipped(folder: Path) -> Iterator[Path]:
     """Write every shipped workload into `folder`; yields each file as it is written. The same bytes each time."""
-    for model in MODELS:
+    for model in ESTIMATED:
         shape = model_shape(model)
         for number, (gpu, precision) in enumerate(SHIPPED):
             workload = _estimate(shape, gpu_named(gpu), precision)

@@ -33,6 +33,9 @@ MODELS: Mapping[str, Callable[..., TrainingModel]] = MappingProxyType(
 )
 """Name to builder."""
 
+ESTIMATED = tuple(name for name in MODELS if name != "gpt2-mini")
+"""Models whose steps on GPUs are shipped; the other is for runs on two cores of a laptop."""
+
 LONGEST: Mapping[str, int] = MappingProxyType(
     {"bert-base": bert.POSITIONS, "bert-large": bert.POSITIONS, "gpt2-small": gpt2.POSITIONS}
 )
@@ -71,4 +74,4 @@ def build(name: str, device: torch.device | str | None = None) -> TrainingModel:
         return make()
 
 
-__all__ = ["LONGEST", "MODELS", "Batch", "TrainingModel", "build", "builder"]
+__all__ = ["ESTIMATED", "LONGEST", "MODELS", "Batch", "TrainingModel", "build", "builder"]
