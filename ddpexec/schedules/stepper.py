@@ -107,14 +107,16 @@ class UpdateScheduler:
         """
         self.forget()
         for update in self.updates:
+            pending = update.pending
             for flat in update.flats:
                 pairs = list(zip(flat.indices, flat.parameters, strict=True))
                 zeroed = set() if to_none else {i for i, each in pairs if each.grad is not None or i in self.had}
                 flat.take_gradients()
-                _give_zeros(flat, zeroed)
+                if zeroed:
+                    _give_zeros(flat, zeroed)
                 self.had.difference_update(flat.indices)
                 self._zeroed.difference_update(flat.indices)
-                if update.pending:
+                if pending:
                     self._zeroed |= zeroed
 
     def forget(self) -> None:
@@ -194,7 +196,8 @@ class UpdateScheduler:
             update.carry_out()
         for flat in update.flats:
             flat.take_gradients()
-            _give_zeros(flat, self._zeroed)
+            if self._zeroed:
+                _give_zeros(flat, self._zeroed)
         self._zeroed.difference_update(update.indices)
         if self._observer is not None:
             self._observer.note_update(begin)

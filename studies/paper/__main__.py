@@ -12,10 +12,10 @@ from typing import Annotated
 import typer
 
 from ddpsim.cli.app import carry_out
-from ddpsim.cli.destination import check_destination
 from ddpsim.cli.expand import expand
 from ddpsim.cli.keeping import make_resumable
 from ddpsim.cli.output import Output, note, table
+from ddpsim.files import check_writable
 from ddpsim.workers.asked import Workers
 from studies.paper.assumptions import documents as assumptions
 from studies.paper.claim import Claim
@@ -45,7 +45,7 @@ def paper(
     """
     asked = figures_named(figure or [])
     if out is not None:
-        check_destination(Path(out) / _PAGE, option="--out")
+        check_writable(Path(out) / _PAGE)
     points, task = task_of(asked)
     with make_resumable(by, len(points)) as done:
         answers = answers_of(points, done.compute(task, "predictions"))
