@@ -72,7 +72,7 @@ def _most(kept: Sequence[PlanRow]) -> str:
     if most is None:
         return ""
     gain = f"{100 * most.most:.1f} %" if most.best is most.default else format_gain(*most.best_gain)
-    return f" (the best of all that was tried gains {gain})"
+    return f"; the best of all that was tried gains {gain}"
 
 
 def _verdict(report: PlanReport) -> list[str]:

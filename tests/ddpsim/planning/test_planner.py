@@ -91,7 +91,7 @@ def test_where_the_default_is_kept_the_text_says_what_the_fastest_tried_would_sa
     assert row.fastest_s <= min(row.best.iteration_s, *(seconds for _, seconds in row.sweep))
     assert kept.keep_default
     assert kept.gain == 0
-    assert "(the best of all that was tried gains 0.4 %)" in text(PlanReport((kept,)))
+    assert "; the best of all that was tried gains 0.4 %:" in text(PlanReport((kept,)))
 
 
 def test_the_pipeline_plan_covers_every_gradient_in_arrival_order():
