@@ -49,6 +49,9 @@ _UNMOVED = 1e-3
 _CAPS_MB = (10.0, 60.0)
 """Caps that are tried at other rates beside torch's own, one bucket and the best list, in MiB; chosen by hand."""
 
+_OCTAVES = (0.5, 2.0)
+"""Octaves between the two points that the end of a band is interpolated between, and of steps of `_MANY` gradients."""
+
 _MANY = 1000
 """Gradients of a step, of all its micro-batches, above which buckets are looked at at the machine's own rate alone, and
 bands farther apart: a band of more takes a second. Chosen by hand."""
@@ -169,9 +172,9 @@ class Search:
         points = [least]
         while points[-1] < most:
             points.append(min(points[-1] * (_FAR_APART if self._is_long else _APART), most))
-        middle, low, high = banded_crossing(
-            lambda at: curve(at, band=True), lambda at: curve(at, band=False)[0], points
-        )
+        narrow = _OCTAVES[self._is_long]
+        banded, plain = (lambda at: curve(at, band=True)), (lambda at: curve(at, band=False)[0])
+        middle, low, high = banded_crossing(banded, plain, points, narrow)
         return (
             middle if 0 < middle < math.inf else None,
             min(low, most) if low > 0 else None,

@@ -19,9 +19,6 @@ NARROW = 0.25
 """Octaves between the two points of a curve that a crossing is interpolated between; chosen by hand: a curve is
 straight over a fifth of its argument, to a percent of it."""
 
-_NARROW_BAND = 0.5
-"""The same of the ends of a band, which nobody reads as closely."""
-
 _STEPS = 2
 """Steps of the secant method from the crossing as predicted to that at a doubt's end; the first lands within a few
 percent of it."""
@@ -57,7 +54,12 @@ def crossing(curve: Curve, least: float, most: float, narrow: float = NARROW) ->
     return Crossing(math.exp(low - above / slope), slope)
 
 
-def banded_crossing(curve: Callable[[float], Band], middle: Callable[[float], float], points: Sequence[float]) -> Band:
+def banded_crossing(
+    curve: Callable[[float], Band],
+    middle: Callable[[float], float],
+    points: Sequence[float],
+    narrow: float,
+) -> Band:
     """Return where the middle of `curve`, the low end and the high end of its band fall through zero.
 
     0 stands for what is not above zero at the first point, infinity for what is above zero at the last. Between the two
@@ -66,6 +68,7 @@ def banded_crossing(curve: Callable[[float], Band], middle: Callable[[float], fl
     Args:
         middle: of `curve`, which takes less time than its band.
         points: ascending.
+        narrow: as that of `crossing`, of the ends of the band, which nobody reads as closely as the middle.
     """
 
     known = cache(middle)
@@ -89,7 +92,7 @@ def banded_crossing(curve: Callable[[float], Band], middle: Callable[[float], fl
         def end(at: float, _: object) -> float:
             return known(at) + before + (after - before) * math.log(at / begin) / length
 
-        found = crossing(end, begin, points[last], _NARROW_BAND if side else NARROW)
+        found = crossing(end, begin, points[last], narrow if side else NARROW)
         return begin if found is None else found.at
 
     return one(0), one(1), one(2)

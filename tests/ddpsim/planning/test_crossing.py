@@ -58,7 +58,7 @@ def banded(x):
 
 
 def test_the_ends_of_a_band_cross_where_each_of_them_falls_through_zero():
-    middle, low, high = banded_crossing(banded, lambda x: power(x, None), POINTS)
+    middle, low, high = banded_crossing(banded, lambda x: power(x, None), POINTS, 0.5)
     assert middle == pytest.approx(8, rel=0.02)
     assert (low, high) == pytest.approx((4, 16), rel=0.15)
     assert low < middle < high
@@ -66,5 +66,5 @@ def test_the_ends_of_a_band_cross_where_each_of_them_falls_through_zero():
 
 def test_an_end_that_is_above_zero_everywhere_or_nowhere_is_not_given_a_place():
     lifted, sunk = (lambda x: (power(x, None), -1.0, 1.0)), (lambda x: (1.0, 1.0, 1.0))
-    assert banded_crossing(lifted, lambda x: power(x, None), POINTS)[1:] == (0.0, math.inf)
-    assert banded_crossing(sunk, lambda x: 1.0, POINTS) == (math.inf,) * 3
+    assert banded_crossing(lifted, lambda x: power(x, None), POINTS, 0.5)[1:] == (0.0, math.inf)
+    assert banded_crossing(sunk, lambda x: 1.0, POINTS, 0.5) == (math.inf,) * 3
