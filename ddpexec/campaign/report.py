@@ -167,7 +167,7 @@ def format_one_process_ms(result: Result, results: Sequence[Result]) -> str:
 
 
 def _columns(results: Sequence[Result]) -> list[Column[Result]]:
-    ratio = [Column[Result]("ratio error", lambda each: percent(each.ratio_error, signed=True))]
+    ratio: Column[Result] = Column("ratio error", lambda each: percent(each.ratio_error, signed=True))
     return [
         Column("configuration", lambda each: each.name, words=True),
         Column("one process, ms", lambda each: format_one_process_ms(each, results)),
@@ -176,7 +176,7 @@ def _columns(results: Sequence[Result]) -> list[Column[Result]]:
         Column("predicted, ms", lambda each: f"{each.predicted_s * 1e3:.1f}"),
         Column("error", lambda each: percent(each.error, signed=True)),
         Column("overhead error", lambda each: percent(each.overhead_error, signed=True)),
-        *(ratio if any(each.ratio_error is not None for each in results) else []),
+        *([ratio] if any(each.ratio_error is not None for each in results) else []),
         Column("term", lambda each: each.largest_term, words=True),
     ]
 
