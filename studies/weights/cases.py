@@ -100,8 +100,8 @@ Sums of three or four ranks round in another order; bfloat16 has eight bits, of 
 REAL = ((EXACT,), (SINGLE,), (EXACT, SINGLE))
 ALL = (*REAL, (EXACT,), (EXACT,), (EXACT, COMPLEX), (EXACT, HALF))
 # Units are of one dtype. One bit is a sign, which rounding chooses where a gradient is nearly made up for; so is a
-# level, and the column that a matrix of rounding errors is made to.
-_ROUNDED = ("onebit", "powersgd", "adaptive")
+# level, which entries are the largest, and the column that a matrix of rounding errors is made to.
+_ROUNDED = ("onebit", "topk", "powersgd", "adaptive")
 DTYPES = {"fsdp2": ((EXACT,), (SINGLE,)), "hsdp": ((EXACT,), (SINGLE,)), **dict.fromkeys(_ROUNDED, ((EXACT,),))}
 TUNED_STEPS = 80
 """Of a tuned case: a tuner looks at eleven steps before it tries plans, and is over after sixty."""
