@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from ddpexec.errors import OptionError
 
-_SO_MAX_PACING_RATE = 47
+SO_MAX_PACING_RATE = 47
 """Of Linux' `include/uapi/asm-generic/socket.h`; Python's `socket` does not name it."""
 
 
@@ -46,4 +46,4 @@ def _limit(number: int, rate: int) -> None:
         if connection.type == socket.SOCK_STREAM and connection.family in (socket.AF_INET, socket.AF_INET6):
             connection.getpeername()
             # An unsigned long; a kernel of before 2018 takes its low 32 bits, 4 GB/s at most.
-            connection.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, rate.to_bytes(8, sys.byteorder))
+            connection.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, rate.to_bytes(8, sys.byteorder))

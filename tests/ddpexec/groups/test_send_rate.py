@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from ddpexec.errors import OptionError
-from ddpexec.groups.send_rate import _SO_MAX_PACING_RATE, limit_send_rate
+from ddpexec.groups.send_rate import SO_MAX_PACING_RATE, limit_send_rate
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux paces connections")
 RATE = 20e6
@@ -24,7 +24,7 @@ def paced_seconds() -> tuple[int, float]:
         sender = socket.create_connection(server.getsockname())
         receiver, _ = server.accept()
     limit_send_rate(RATE, "gloo")
-    rate = int.from_bytes(sender.getsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, 8), sys.byteorder)
+    rate = int.from_bytes(sender.getsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, 8), sys.byteorder)
     begin_s = time.perf_counter()
     sending = threading.Thread(target=sender.sendall, args=(bytes(2_000_000),))
     sending.start()
