@@ -17,8 +17,7 @@ def demo(
 ) -> None:
     """Plan buckets of two models on five machines, then hold predictions against steps that run here.
 
-    With --json only the second half. OUT/commands.txt keeps every command. Takes two and a half minutes on two quiet
-    cores.
+    With --json only the second half. OUT/commands.txt keeps every command. Takes three minutes on two quiet cores.
     """
     from ddpexec.demo.planned import plan_ahead
     from ddpexec.demo.real import NEXT, hold_against_a_real_run

@@ -203,7 +203,16 @@ def draw(out: Path, timed: Sequence[Row], computed: Sequence[Row]) -> None:
 def _trivial(row: Row) -> str:
     """Return the error of the nearest trivial predictor, and its name."""
     name, best = min(row.result.baselines.items(), key=lambda item: abs(item[1]["error"] or 0.0))
-    return f"{percent(best['error'], signed=True)} ({name.replace('_', ' ')})"
+    return f"{percent(best['error'], signed=True)} ({_SHORT[name]})"
+
+
+_SHORT = {
+    "one_process": "one process",
+    "one_process_plus_communication": "sum",
+    "max_of_backward_and_communication": "max",
+    "in_order_pipeline": "in order",
+}
+"""Trivial predictors as a narrow column names them: no communication, no overlap, all of it, buckets in order."""
 
 
 _TIMED: tuple[Column[Row], ...] = (
@@ -213,7 +222,7 @@ _TIMED: tuple[Column[Row], ...] = (
     Column("predicted ms", lambda row: ms(row.result.iterations.predicted_s)),
     Column("step error", lambda row: percent(row.result.iterations.error, signed=True)),
     Column("overhead error", lambda row: percent(row.result.overhead.error, signed=True)),
-    Column("nearest trivial predictor", _trivial, words=True),
+    Column("nearest trivial", _trivial, words=True),
 )
 _COMPUTED: tuple[Column[Row], ...] = (
     Column("bucket_cap_mb", lambda row: row.bucket_cap_mb, words=True),
