@@ -6,7 +6,7 @@ PIP_INSTALL := sh -c 'flock .venv $(BIN)/python -m pip install -q --disable-pip-
     -c constraints.txt "$$@" > .venv/pip.log 2>&1 || { cat .venv/pip.log >&2; exit 1; }' pip
 # pip would compile the packages' own tests too, half of all that is installed, on one core. Files of other versions'
 # syntax among the modules are not compiled, and not imported.
-COMPILE := -flock .venv $(BIN)/python -m compileall -q -j 0 -x '/tests?/|py312' .venv/lib ddpsim ddpexec
+COMPILE := flock .venv $(BIN)/python -m compileall -q -j 0 -x '/tests?/|py312' .venv/lib ddpsim ddpexec || true
 OUT ?= out
 
 # Random cases of studies: another seed each time, printed; STUDIES_SEED=N runs those of N again.
@@ -41,19 +41,19 @@ help:
 	@echo "make clean   remove .venv and $(OUT)"
 
 .venv/bin/python:
-	$(PYTHON) -m venv .venv
+	@$(PYTHON) -m venv .venv
 
 .venv/.run: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing (once) ..."
-	$(PIP_INSTALL) -e ".[exec]"
-	$(COMPILE)
-	touch $@
+	@$(PIP_INSTALL) -e ".[exec]"
+	@$(COMPILE)
+	@touch $@
 
 .venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing, with what tests need (once) ..."
-	$(PIP_INSTALL) -e ".[exec,dev]"
-	$(COMPILE)
-	touch .venv/.run $@
+	@$(PIP_INSTALL) -e ".[exec,dev]"
+	@$(COMPILE)
+	@touch .venv/.run $@
 
 demo: .venv/.run
 	$(BIN)/python -m ddpexec demo --out $(OUT)/demo
@@ -102,8 +102,8 @@ fuzz: .venv/.dev
 	$(BIN)/python -m studies.fuzz --count 2000 --commands --workers 2
 
 .venv/.docs: .venv/.run
-	$(PIP_INSTALL) -e ".[exec,docs]"
-	touch $@
+	@$(PIP_INSTALL) -e ".[exec,docs]"
+	@touch $@
 
 docs: .venv/.docs
 	$(BIN)/python docs/build.py $(OUT)/docs
