@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddpexec.models import MODELS
+from ddpexec.models import ESTIMATED
 from ddpsim.workload.files import load_workload
 from studies.gpu.steps import Step, document
 
@@ -106,7 +106,7 @@ def steps(scope: Scope) -> list[Step]:
 def captures(scope: Scope) -> Iterator[Step]:
     """Yield a capture of every shipped model in each precision at two batch sizes."""
     capability = scope.machine.get("capability", [AMPERE, 0])[0]
-    for model in MODELS if not scope.quick else scope.models:
+    for model in ESTIMATED if not scope.quick else scope.models:
         for precision in PRECISIONS[scope.device]:
             skip = "" if precision == "fp32" or capability >= AMPERE else f"this GPU has no {precision}"
             for batch in (scope.batch(model), 2 * scope.batch(model)):

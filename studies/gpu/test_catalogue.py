@@ -11,7 +11,7 @@ import torch
 import typer
 
 from ddpexec.__main__ import app
-from ddpexec.models import MODELS
+from ddpexec.models import ESTIMATED
 from ddpsim.files import json_text, write_whole
 from ddpsim.workload.files import load_workload, save_workload
 from studies.benchmarks import executor
@@ -39,7 +39,7 @@ def named(listed: list[Step]) -> dict[str, Step]:
 
 def test_every_model_is_captured_in_each_precision_at_two_sizes_under_its_name(tmp_path: Path) -> None:
     captures = [step for step in steps(scope(tmp_path)) if step.name.startswith("capture-")]
-    assert len(captures) == len({step.name for step in captures}) == 6 * len(MODELS)
+    assert len(captures) == len({step.name for step in captures}) == 6 * len(ESTIMATED)
     paths = {step.name: Path(step.arguments[-1]).name for step in captures}
     assert paths["capture-resnet50-bf16-b64"] == "resnet50@h100-bf16-b64.json.gz"
     assert not any(step.skip for step in captures)
