@@ -13,7 +13,7 @@ POSITIONS, _SEQUENCE = 1024, 512
 """Of the models of Radford et al. 2019; sequences of half the positions are trained on here."""
 
 
-class Shape(NamedTuple):
+class Gpt2Sizes(NamedTuple):
     """The sizes of a GPT-2."""
 
     vocabulary: int
@@ -23,9 +23,9 @@ class Shape(NamedTuple):
     positions: int = POSITIONS
 
 
-SMALL = Shape(50257, 768, 12, 12)
+SMALL = Gpt2Sizes(50257, 768, 12, 12)
 """The smallest model of Radford et al. 2019."""
-MINI, _MINI_SEQUENCE = Shape(4096, 256, 4, 6, 256), 64
+MINI, _MINI_SEQUENCE = Gpt2Sizes(4096, 256, 4, 6, 256), 64
 """One whose step takes a core of a laptop some 100 ms and whose gradients are 24 MB, so that a run of many steps takes
 seconds and torch's default buckets are few; chosen by hand."""
 
@@ -80,7 +80,7 @@ class GPT2Block(nn.Module):
 class GPT2(nn.Module):
     """Embeddings, blocks, a norm, and the word embedding once more as the output."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Gpt2Sizes) -> None:
         super().__init__()
         self.transformer = nn.ModuleDict(
             {
@@ -106,7 +106,7 @@ def _loss(output: object, batch: Batch) -> Tensor:
     return nn.functional.cross_entropy(as_tensor(output).flatten(0, 1), batch.targets[0].flatten())
 
 
-def _model(name: str, shape: Shape, length: int) -> TrainingModel:
+def _model(name: str, shape: Gpt2Sizes, length: int) -> TrainingModel:
     def make_batch(size: int, device: torch.device, generator: torch.Generator | None) -> Batch:
         tokens = torch.randint(shape.vocabulary, (size, length + 1), device=device, generator=generator)
         return Batch((tokens[:, :-1].contiguous(),), (tokens[:, 1:].contiguous(),))

@@ -10,9 +10,11 @@ import pytest
 from ddpsim import BucketCaps, Options, load_topology, load_workload, plan
 from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.linear import Linear
+from ddpsim.prediction.models import Model
 from ddpsim.prediction.placed_job import PlacedJob
-from ddpsim.prediction.predict import predict
+from ddpsim.prediction.predict import periods_under, predict
 from ddpsim.prediction.simulated_run import SimulatedRun
+from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import run_resolved
 from ddpsim.simulation.resolve import resolve, with_buckets
 from tests.ddpsim.simulation.builders import workload
@@ -120,3 +122,12 @@ def test_one_rank_waits_for_no_communication(name: str, machine: str, options: d
     source = load_workload(name)
     found = predict(source, load_topology(machine), nodes=1, gpus_per_node=1, options=Options(**options), band=False)
     assert found.summary.exposed_comm_s == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_run_that_settles_late_has_the_same_period_where_nothing_changes(exact: bool) -> None:
+    """A host that falls behind a fast GPU by less each time settles at the fourth iteration, not at the third."""
+    topology, options = load_topology("dgx-1v"), Options(scale_compute=0.1)
+    found = predict(Model.of("vgg16").on(topology), topology, nodes=2, options=options, band=False, brief=True)
+    [same] = periods_under(found, [Assumptions(None)], exact=exact)
+    assert same.iteration_s == pytest.approx(found.iteration_s, rel=1e-9)
