@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 from ddpsim.validation.result import BucketError, ComparedQuantity, ComparedRatio, ErrorTerm, Validation
 
@@ -52,7 +52,11 @@ def _pool(ratios: Sequence[ComparedRatio | None]) -> ComparedRatio | None:
     known = [ratio for ratio in ratios if ratio is not None]
     if len(known) < len(ratios):
         return None
-    return known[0] if len(known) == 1 else ComparedRatio.of([r.measured for r in known], known[0].predicted)
+    return (
+        known[0]
+        if len(known) == 1
+        else ComparedRatio.of([r.measured for r in known], known[0].predicted, median(r.drift for r in known))
+    )
 
 
 def _bucket(runs: Sequence[BucketError], step_s: float) -> BucketError:

@@ -51,6 +51,8 @@ class ComparedRatio:
         measured: the median over the rounds.
         low, high: the 80 % interval of that median, by the rounds' median absolute deviation.
         rounds: how many there were.
+        drift: one process's step as predicted over that of the rounds, less one: how far the machine's pace moved since
+            the workload was recorded.
     """
 
     measured: float
@@ -58,14 +60,15 @@ class ComparedRatio:
     high: float
     rounds: int
     predicted: float
+    drift: float = 0.0
 
     @classmethod
-    def of(cls, ratios: Sequence[float], predicted: float) -> ComparedRatio:
+    def of(cls, ratios: Sequence[float], predicted: float, drift: float = 0.0) -> ComparedRatio:
         """Return the comparison of each round's ratio with a prediction."""
         middle = median(ratios)
         deviation = 1.4826 * median(abs(ratio - middle) for ratio in ratios)  # of a normal law, by its MAD
         half = _Z_90 * 1.2533 * deviation / math.sqrt(len(ratios))  # a median errs sqrt(pi / 2) as much as a mean
-        return cls(middle, middle - half, middle + half, len(ratios), predicted)
+        return cls(middle, middle - half, middle + half, len(ratios), predicted, drift)
 
     @property
     def error(self) -> float:
@@ -74,17 +77,26 @@ class ComparedRatio:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval is narrow enough to tell what communication costs: half of it each way at most.
+        """Whether the rounds tell what communication costs, and the machine kept the pace at which it was recorded.
 
-        Elsewhere the rounds of a machine that others use, or whose clock changes, differ by more than what is asked.
+        The interval is half of that cost each way at most: the rounds of a machine that others use, or whose clock
+        changes, differ by more. And computing that became slower or faster since the prediction was made moves the
+        ratio by no more than `MOVED`.
         """
-        return self.high - self.measured <= (self.measured - 1) / 2
+        return self.high - self.measured <= (self.measured - 1) / 2 and abs(self.moved) <= MOVED
+
+    @property
+    def moved(self) -> float:
+        """What the drift alone changes of the predicted ratio: the wire takes as long at any pace of computing."""
+        return -self.drift * (1 - 1 / self.measured)
 
     def document(self) -> dict[str, float | int | bool]:
         """Return the comparison as JSON."""
         return {**asdict(self), "error": self.error, "is_clear": self.is_clear}
 
 
+MOVED = 0.05
+"""Of a ratio: as much as a prediction of real computation is meant to be off in the median. Chosen by hand."""
 _Z_90 = 1.2816
 """The 90th percentile of a standard normal law."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean
+from statistics import fmean, median
 
 from ddpsim.doctor.other_work import OtherWork
 from ddpsim.errors import InputError, TraceError
@@ -53,16 +53,19 @@ def validate(prediction: Mapping[str, object], measured: Trace) -> Validation:
         helps=Sensitivity.read(prediction),
         first=_compare_first(prediction.get("first"), measured.provenance.get("first")),
         other_work=OtherWork.read(measured.provenance),
-        ratio=_compare_turns(measured.provenance.get("turns"), predicted_step / local_s),
+        ratio=_compare_turns(measured.provenance.get("turns"), predicted_step, local_s),
     )
 
 
-def _compare_turns(turns: object, predicted: float) -> ComparedRatio | None:
+def _compare_turns(turns: object, predicted_s: float, predicted_local_s: float) -> ComparedRatio | None:
     """Return the ratio to one process of a run that took turns with one; None of any other."""
     if turns is None:
         return None
-    ratios = [_float(turn["step_s"]) / _float(turn["local_s"]) for turn in list_mappings(turns)]
-    return ComparedRatio.of(ratios, predicted) if ratios else None
+    rounds = [(_float(turn["step_s"]), _float(turn["local_s"])) for turn in list_mappings(turns)]
+    if not rounds:
+        return None
+    drift = predicted_local_s / median(local_s for _, local_s in rounds) - 1
+    return ComparedRatio.of([step_s / local_s for step_s, local_s in rounds], predicted_s / predicted_local_s, drift)
 
 
 def _compare_first(predicted: object, measured: object) -> dict[str, ComparedQuantity]:

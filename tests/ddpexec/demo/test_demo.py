@@ -51,7 +51,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Called, dict[str, Any
                 run = folder / f"cap-{cap}" / "run.json"
                 document = json.loads(run.read_text())
                 ratio = 1.5 if "--model" in words else 1.2
-                document["provenance"] |= {"local_s": 0.1, "turns": [{"local_s": 0.1, "step_s": 0.1 * ratio}] * 4}
+                local_s = json.loads((folder / f"predicted-{cap}.json").read_text())["local_s"]
+                document["provenance"]["turns"] = [{"local_s": local_s, "step_s": local_s * ratio}] * 4
+                document["provenance"]["local_s"] = local_s
                 run.write_text(json_text(document))
         return ""
 
@@ -103,6 +105,16 @@ def test_a_machine_that_varies_by_more_than_communication_costs_is_told_apart() 
 
     assert real.find_doubt([row(1.4, 1.42, 1.41)]) == ""
     assert "Nothing can be concluded" in real.find_doubt([row(1.4, 1.42, 1.41), row(0.8, 1.9, 1.2)])
+
+
+def test_a_machine_that_changed_its_pace_since_the_capture_is_told_apart() -> None:
+    """By a ratio of 2, half of the pace's change is the ratio's."""
+
+    def row(drift: float) -> Any:
+        return mock.Mock(bucket_cap_mb=5, result=mock.Mock(ratio=ComparedRatio.of([2.0] * 4, 1.9, drift)))
+
+    assert real.find_doubt([row(0.09), row(-0.09)]) == ""
+    assert "moves the predicted ratio by -5.5 %" in real.find_doubt([row(0.11)])
 
 
 def test_the_replayed_iteration_is_the_middle_one() -> None:

@@ -240,8 +240,10 @@ def in_turns(*rounds: tuple[float, float]) -> Trace:
 def test_a_machine_that_slows_down_between_rounds_changes_no_ratio_to_one_process() -> None:
     steady = validate(prediction_of(example_trace(2)), in_turns((0.032, 0.048), (0.032, 0.048)))
     drifting = validate(prediction_of(example_trace(2)), in_turns((0.032, 0.048), (0.064, 0.096)))
-    assert steady.ratio == drifting.ratio
+    assert steady.ratio is not None
     assert drifting.ratio is not None
+    assert replace(drifting.ratio, drift=0.0) == replace(steady.ratio, drift=0.0)
+    assert (steady.ratio.drift, drifting.ratio.drift) == pytest.approx((0.0, 0.032 / 0.048 - 1))
     assert drifting.ratio.measured == pytest.approx(1.5)
     assert drifting.ratio.error == pytest.approx(0.040 / 0.032 / 1.5 - 1)
     assert drifting.document()["ratio"]["rounds"] == 2
