@@ -1,6 +1,6 @@
 """The demo's second half: steps that are predicted first and then run on this machine, in turns with one process.
 
-Two ranks over gloo. Loopback is so quick that a cap changes little on it, so each rank sends at 2 Gbit/s at most, which
+Two ranks over gloo. Loopback is so quick that a cap changes little on it, so each rank sends at 1 Gbit/s at most, which
 Linux paces; what the wire then takes is read from `microbench` alone. First layers take their recorded time without
 computing, so that only buckets, launches, overlap and wire are judged; then the same model computes for real, and the
 two ranks fight for two cores, their caches and their memory.
@@ -35,9 +35,9 @@ from ddpsim.workload import Workload
 from ddpsim.workload.files import load_workload, save_workload
 from ddpsim.workload.replayed import single_clock
 
-MODEL, BATCH, CAPS_MB, RATE = "gpt2-mini", 2, (1, 5, 25), "2gbit"
+MODEL, BATCH, CAPS_MB, RATE = "gpt2-mini", 2, (1, 5, 25), "1gbit"
 IMPLEMENTATIONS = ("torch", "ddpexec")
-ITERATIONS = {"timed": 12, "computed": 42}
+ITERATIONS = {"timed": 12, "computed": 30}
 """Steps of each cap. Timed ones hardly differ; those that compute meet a machine that others use."""
 NEXT = """    ddpsim plan --workload resnet50 --topology dgx-h100 --nodes 4          buckets for a machine of yours
     python -m ddpexec estimate --step my_model.py:train --gpu H100 -o mine.json    a step of yours, as --workload
@@ -60,7 +60,7 @@ def hold_against_a_real_run(out: Path, commands: Commands) -> dict[str, object]:
     say(f"2. Should one believe it? {RANKS} ranks here, {RATE} between them, each step predicted before it ran")
     capture, table = out / "capture.json", out / "allreduce.json"
     subject = ("--model", MODEL, "--batch-size", BATCH)
-    commands.torchrun("capture", *subject, "--device", "cpu", "--threads", 1, "--iterations", 40, "-o", capture)
+    commands.torchrun("capture", *subject, "--device", "cpu", "--threads", 1, "--iterations", 60, "-o", capture)
     sizes = ("-b", "64K", "-e", "32M", "-f", 8, "--under-load", capture, "--load-seconds", 2)
     commands.torchrun("microbench", "--backend", "gloo", "--send-rate", RATE, *sizes, "-o", table)
     computing = load_workload(capture)

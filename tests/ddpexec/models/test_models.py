@@ -102,3 +102,9 @@ def test_a_models_own_length_is_its_own_name(name):
 def test_a_length_that_cannot_be_is_refused(name, message):
     with pytest.raises(InputError, match=f"^{message}"):
         build(name)
+
+
+def test_a_model_is_not_slowed_down_by_denormal_gradients_of_a_batch_that_it_knows() -> None:
+    build("mlp", "meta")
+    tiny = torch.full((4,), 1e-38)
+    assert not (tiny * 1e-2).any()
