@@ -14,18 +14,20 @@ STUDIES_SEED := $(or $(STUDIES_SEED),$(shell date +%s))
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: check check-studies test-rest test-all test-times test-repeat summary faster orders schemes bands schemes-measured convergence fuzz smoke help demo accuracy estimates paper published validation test lint docs bench conformance bench-exec gpu clean
+
+.PHONY: unchanged check check-studies test-rest test-all test-times test-repeat summary faster orders schemes bands schemes-measured convergence fuzz smoke help demo accuracy estimates paper published validation test lint docs bench conformance bench-exec gpu clean
 
 help:
 	@echo "make demo    plan two models on five machines, then run one for real and hold the prediction against it"
-	@echo "make test    the tests that need no network namespace, browser, wheel or wait: five minutes on two cores"
+	@echo "make test    the tests that need no network namespace, browser, wheel or wait; make test ROOM=topology, one room's"
 	@echo "make check   every test, those of the studies and torch's of DDP too, random ones with all their examples"
 	@echo "make check-studies   every study imported, its quick pages made again and compared, its tests"
 	@echo "make summary  the page on accuracy by system, of the studies' pages"
 	@echo "make test-times   how long make test takes, and its twenty slowest; make test-repeat: is it green each time?"
 	@echo "make smoke   a short campaign on shaped networks (Linux, root): predict, run, validate"
 	@echo "make fuzz    mutated files through every loader, more than the tests have"
-	@echo "make lint    ruff, mypy, import contracts"
+	@echo "make lint    ruff, mypy, import contracts, and the budget of each room"
+	@echo "make unchanged   hold all answers of this tree against those of another commit: BEFORE=HEAD~1"
 	@echo "make docs    the documentation as a site, every link checked: open $(OUT)/docs/site/index.html"
 	@echo "make bench   whole-process speed of the command line"
 	@echo "make conformance   torch's own DDP tests against ours"
@@ -64,9 +66,12 @@ WORKERS ?= 2
 # Every test that needs no network namespace, browser, wheel or wait, but for the costliest cases (tests/costly.txt); it
 # says how many it leaves to `make check`. A test runs again only where torch's native code aborted a rank; of those that
 # are left, also where it is marked as sharing the machine's clock.
+# `make test ROOM=collectives` runs those of one folder of either package, in seconds.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -r R
+ROOM ?=
+TESTED = $(if $(ROOM),$(or $(wildcard tests/*/$(ROOM)),$(error no tests/*/$(ROOM): ROOM is a folder of ddpsim or ddpexec)),tests)
 test: .venv/.dev
-	$(PYTEST) tests --part quick
+	$(PYTEST) $(TESTED) --part quick
 
 test-rest: .venv/.dev
 	$(PYTEST) tests --part rest
@@ -113,6 +118,15 @@ lint: .venv/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m studies.size --check
+
+# Records everything that commands, names, files and real ranks answer at commit BEFORE, and holds this tree against it.
+BEFORE ?= HEAD
+unchanged: .venv/.dev
+	rm -rf $(OUT)/before && git worktree prune && git worktree add --detach $(OUT)/before $(BEFORE)
+	cd $(OUT)/before && PYTHONPATH=. $(CURDIR)/$(BIN)/python -m tests.unchanged record $(CURDIR)/$(OUT)/before.json.gz
+	git worktree remove --force $(OUT)/before
+	$(BIN)/python -m tests.unchanged compare $(OUT)/before.json.gz
 
 bench: .venv/.dev
 	$(BIN)/python -m studies.benchmarks

@@ -19,7 +19,11 @@ from pathlib import Path
 from studies.mutants.mutations import Mutant, drawn, mutated
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ["ddpsim/bucketing", "ddpsim/collectives", "ddpsim/simulation", "ddpexec/ddp"]
+ROOMS = [
+    "ddpsim/bucketing", "ddpsim/collectives", "ddpsim/simulation", "ddpsim/jobs", "ddpsim/schedules", "ddpsim/prediction",
+    "ddpsim/planning", "ddpsim/workload", "ddpsim/trace", "ddpsim/explaining", "ddpsim/topology", "ddpsim/calibrating",
+    "ddpsim/options", "ddpsim/workers", "ddpexec/ddp", "ddpexec/schedules", "ddpexec/running", "ddpexec/tuning",
+]  # fmt: skip
 """What is mutated; the tests of a room are in the folder of its name below `tests`."""
 SEED = 27
 PROCESSOR_S, TIMEOUT_S = 300, 1500
@@ -100,7 +104,7 @@ def table(found: dict[str, str], mutants: list[Mutant]) -> str:
 def main() -> None:
     """Go on from what is kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=100, help="how many are drawn")
+    parser.add_argument("--count", type=int, default=200, help="how many are drawn")
     parser.add_argument("--first", type=int, help="try only so many of them now, spread over all")
     parser.add_argument("--out", type=Path, default=Path("out/mutants.jsonl"), help="what is found is kept here")
     given = parser.parse_args()

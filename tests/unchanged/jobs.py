@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any
 
-from ddpsim.bucketing import BucketCaps
-from ddpsim.prediction.placed_job import PlacedJob
-from ddpsim.prediction.simulated_run import SimulatedRun, shorten_run, workloads_on
-from ddpsim.simulation import Options, Simulated, simulate, simulate_local
-from ddpsim.topology.spec import load_topology
+from ddpsim import BucketCaps, InputError, Options, Workload, load_topology, load_workload, predict
+from ddpsim.jobs.pipeline import parse_pipeline
+from ddpsim.simulation import Simulated
 from ddpsim.trace.records import Iteration
-from ddpsim.workload import Workload
-from ddpsim.workload.files import load_workload
 from tests.ddpsim.simulation.builders import workload as small
 
 Digest = dict[str, Any]
@@ -93,27 +89,22 @@ class Job:
         return load_workload(self.model) if isinstance(self.model, str) else small(**dict(self.model))
 
     def run(self) -> Digest:
-        """Simulate it, and one process without DDP; return the digests, or how it is refused."""
-        from ddpsim.errors import DdpsimError
-
+        """Predict it without a band, at the workload's own pace; return trace and document, or how it is refused."""
         try:
-            topology, options = load_topology(self.machine), options_of(**dict(self.options))
-            run = SimulatedRun.of(PlacedJob(self.workload(), topology, self.nodes, None, options, None), brief=False)
-            brief, warm_up = shorten_run(run.options, run.workload)
-            named = workloads_on(run.placement, run.options)
-            whole = run.trace()
-            trace = simulate(run.workload, run.placement, brief, workloads=named, warm_up=warm_up, whole=False)
-            local = simulate_local(run.workload, run.options)
-        except DdpsimError as error:
+            options = replace(options_of(**dict(self.options)), keep_pace=True)
+            found = predict(self.workload(), load_topology(self.machine), nodes=self.nodes, options=options, band=False)
+            return {"trace": digest(found.trace), "document": found.document()}
+        except InputError as error:
             return {"refused": str(error)}
-        return {"whole": digest(whole), "brief": digest(trace), "local": [iteration(each) for each in local]}
 
 
 def options_of(
     *, bucket_cap_mb: float | None = None, bucket_cap_mb_list: Sequence[float] = (), **given: Any
 ) -> Options:
-    """Return options with bucket caps written as on the command line, in MiB."""
+    """Return options with bucket caps, in MiB, and a pipeline written as on the command line."""
     caps = [bucket_cap_mb] if bucket_cap_mb is not None else list(bucket_cap_mb_list)
+    if "pipeline" in given:
+        given["pipeline"] = parse_pipeline(given["pipeline"], "pipeline")
     return Options(**({"caps": BucketCaps(bucket_cap_mb_list=caps)} if caps else {}), **given)
 
 
@@ -154,7 +145,7 @@ def iteration(record: Iteration) -> Digest:
 
 
 def jobs() -> Iterator[Job]:
-    """Yield all jobs, 200 at least."""
+    """Yield all jobs, 365 at least."""
     models, machines = cycle(MODELS), cycle(MACHINES)
 
     def job(options: dict[str, Any], model: str | None = None) -> Job:
@@ -189,3 +180,79 @@ def jobs() -> Iterator[Job]:
         drop = {"layer1.1.conv1": 0.3, "layer3.2.conv2": 0.5, "fc": 0.2}
         yield Job("resnet50", machine, nodes, (("drop", drop), ("drop_buckets", next(ways)), ("iterations", 4)))
         yield Job("bert-base@a100-amp-b32", machine, nodes, (("process_groups", 2), ("bucket_cap_mb", 10.0)))
+    yield from beyond_data_parallel()
+
+
+BERT, GPT2 = "bert-base@a100-amp-b32", "gpt2-small@a100-amp-b8"
+A100S = (("dgx-a100", 2), ("p4d.24xlarge", 2), ("hgx-a100-4", 1), ("abci-a", 2))
+
+
+def beyond_data_parallel() -> Iterator[Job]:
+    """Yield jobs with groups beside the data-parallel one, other schemes' details, other vendors and racks."""
+    schemes = cycle(("ddp", "zero1", "zero3", "priority", "fsdp2"))
+    for ranks in (2, 4):
+        for model in (BERT, GPT2):
+            for machine, nodes in A100S:
+                options: dict[str, Any] = {"tensor_parallel": ranks, "scheme": next(schemes)}
+                yield Job(model, machine, nodes, tuple(options.items()))
+    for order in (
+        "gpipe:2,micro-batches=4",
+        "1f1b:4,micro-batches=8",
+        "1f1b:2",
+        "interleaved:2,stages-per-rank=2",
+        "1f1b:2,micro-batches=4,mapping=tp-dp-pp",
+        "gpipe:4,boundary=8MiB",
+    ):
+        for machine, nodes in A100S[:2]:
+            yield Job(GPT2, machine, nodes, (("pipeline", order),))
+        yield Job(GPT2, "dgx-a100", 2, (("pipeline", order), ("tensor_parallel", 2)))
+        yield Job(BERT, "dgx-a100", 2, (("pipeline", order), ("bucket_cap_mb", 5.0)))
+    for name in (
+        "parameter-server:servers=4",
+        "parameter-server:nodes=1",
+        "parameter-server:beside=2",
+        "parameter-server:tictac",
+        "parameter-server:servers=2,async",
+        "parameter-server:nodes=1,async",
+        "parameter-server:servers=3",
+    ):
+        for machine, nodes in (("dgx-1v", 2), ("lab-flat", 4)):
+            yield Job("resnet50" if machine == "dgx-1v" else "mlp", machine, nodes, (("scheme", name),))
+    for scheme in ("fsdp2:offload", "fsdp2:offload,noreshard", "zero3", "zero2:deepspeed", "hsdp:4"):
+        yield Job(BERT, "dgx-a100", 2, (("scheme", scheme),))
+        yield Job(GPT2, "hgx-a100-4", 1, (("scheme", scheme), ("accumulate", 2)))
+    for machine, nodes in (("dgx-1v", 2), ("lab-flat", 3), ("dgx-a100", 4)):
+        for options in ({}, {"scheme": "zero1"}, {"scheme": "naive"}, {"compression": "fp16"}):
+            yield Job("resnet50", machine, nodes, (("backend", "mpi"), *options.items()))
+    for machine, nodes in (
+        ("gb200-nvl72", 1),
+        ("gb200-nvl72", 4),
+        ("gb300-nvl72", 2),
+        ("mi300x-8", 1),
+        ("mi300x-8", 4),
+        ("mi250x-4", 2),
+        ("mi325x-8", 2),
+        ("mi355x-8", 2),
+        ("8xrtx4090", 1),
+        ("8xrtx4090-switched", 1),
+        ("4xrtx4090", 1),
+        ("8xl40s-pcie", 1),
+        ("g5.48xlarge", 2),
+        ("g6.48xlarge", 1),
+        ("g4dn.metal", 2),
+        ("8xrtxpro6000", 1),
+        ("8xrtxpro6000-direct", 1),
+        ("ncv4-4", 1),
+        ("2x4a100-1nic", 1),
+        ("hgx-h200", 2),
+        ("dgx-b300", 2),
+    ):
+        yield Job("resnet50@a100-amp-b32", machine, nodes, ())
+        yield Job(BERT, machine, nodes, (("scheme", next(schemes)), ("bucket_cap_mb", 10.0)))
+    for order in ("never", "once", "drift:0.9:3", "drift:0.5:1"):
+        for predictor in ("last", "mean", "exponential"):
+            options = {"order": order, "predictor": predictor, "iterations": 6, "jitter": 0.1, "seed": 5}
+            yield Job(tuple(SMALL[2].items()), "lab-flat", 3, tuple(options.items()))
+    for assignment in ("initial", "unused"):
+        for machine, nodes in (("dgx-1v", 2), ("loopback", 1), ("dgx-a100", 2)):
+            yield Job("resnet152", machine, nodes, (("assignment", assignment),))

@@ -1,0 +1,45 @@
+"""A command's answer: exit status, document or text, and what it says on standard error."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from unittest import mock
+
+PROGRESS = re.compile(
+    r"^.*\r|^(?:working|planned|predicted|compared|run|capture|note: [0-9]+ of)\b.*\d+ of \d+.*\n?", re.M
+)
+
+
+def answer(
+    arguments: Sequence[str], program: str = "ddpsim", environment: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return what `ddpsim ARGUMENTS`, or `python -m ddpexec ARGUMENTS`, prints, and how it ends."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, environment or {}),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = _run(program)(list(arguments))
+    found: dict[str, Any] = {"exit": code, "said": err.getvalue()}
+    if "--json" in arguments and not code:
+        found["document"] = json.loads(out.getvalue())
+    else:
+        found["text"] = out.getvalue()
+    return found
+
+
+def _run(program: str) -> Callable[[list[str]], int]:
+    if program == "ddpsim":
+        from ddpsim.cli.app import run
+
+        return run
+    from ddpexec.__main__ import run as run_executor
+
+    return run_executor
