@@ -280,7 +280,8 @@ def main() -> int:
     here = rooms()
     budgets = Budgets.read(BUDGETS) if BUDGETS.exists() else Budgets.begin(here)
     if given.moved:
-        budgets.move(*given.moved, here)
+        source, target = given.moved
+        budgets.move(source, target, here)
     if given.raised:
         place, number, why = given.raised
         room, _, figure = place.partition(":")
