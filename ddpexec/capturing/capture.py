@@ -36,7 +36,7 @@ from ddpexec.capturing.recorder import Recorder
 from ddpexec.ddp.parameters import collect
 from ddpexec.ddp.wrapper import DistributedDataParallel
 from ddpexec.describe import describe_buffers, device_model
-from ddpexec.models import TrainingModel, build
+from ddpexec.models import TrainingModel, build, flush_denormals
 from ddpsim.errors import InputError, WorkloadError
 from ddpsim.units import format_count
 from ddpsim.workload import Workload
@@ -232,7 +232,8 @@ def _capture(
     tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     try:
-        found = _run(Capture(model.module, name=model.name, batch_size=size, settings=settings), step, settings)
+        with flush_denormals():
+            found = _run(Capture(model.module, name=model.name, batch_size=size, settings=settings), step, settings)
         return replace(found, sequence_length=tokens_of(model.sample))
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32

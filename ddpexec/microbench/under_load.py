@@ -16,7 +16,7 @@ import torch
 
 from ddpexec.groups.launched import Launched
 from ddpexec.groups.within import in_thread
-from ddpexec.models import MODELS, build
+from ddpexec.models import MODELS, build, flush_denormals
 from ddpexec.timing.stopwatch import Span, agree_on_median, allreduces_span, gather, measure_last_to_last, seconds_of
 from ddpsim.errors import InputError
 from ddpsim.workload import Workload
@@ -61,8 +61,9 @@ def computation_of(workload: Workload, device: torch.device) -> Callable[[], Non
     batch = model.make_batch(workload.batch_size, device)
 
     def compute() -> None:
-        model.module.zero_grad(set_to_none=True)
-        model.loss(model.module(*batch.inputs), batch).backward()  # type: ignore[no-untyped-call]
+        with flush_denormals():
+            model.module.zero_grad(set_to_none=True)
+            model.loss(model.module(*batch.inputs), batch).backward()  # type: ignore[no-untyped-call]
 
     return compute
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 import torch
 
 from ddpexec.models import bert, gpt2, mlp, resnet, vgg, vit
-from ddpexec.models.training import Batch, TrainingModel
+from ddpexec.models.training import Batch, TrainingModel, flush_denormals
 from ddpsim.errors import InputError, UnknownNameError
 
 MODELS: Mapping[str, Callable[..., TrainingModel]] = MappingProxyType(
@@ -66,17 +66,12 @@ def builder(name: str, *, place: str | None = None) -> Callable[[], TrainingMode
 def build(name: str, device: torch.device | str | None = None) -> TrainingModel:
     """Build the model called `name`, its parameters on `device` (`meta` gives shapes alone, at once).
 
-    From then on this thread's processor takes denormal numbers for zero.
-
     Raises:
         InputError: as `builder`.
     """
     make = builder(name)
-    # A model that is shown one batch again and again has denormal gradients after some twenty steps, which x86 processors
-    # multiply so slowly that a step takes four times as long for a while: time that training on data does not take.
-    torch.set_flush_denormal(True)
     with torch.device(device or "cpu"):
         return make()
 
 
-__all__ = ["ESTIMATED", "LONGEST", "MODELS", "Batch", "TrainingModel", "build", "builder"]
+__all__ = ["ESTIMATED", "LONGEST", "MODELS", "Batch", "TrainingModel", "build", "builder", "flush_denormals"]

@@ -19,7 +19,7 @@ from ddpexec.errors import OptionError
 from ddpexec.groups.lost import name_lost_ranks
 from ddpexec.groups.process_groups import Communicator, round_robin
 from ddpexec.groups.send_rate import limit_send_rate
-from ddpexec.models import TrainingModel
+from ddpexec.models import TrainingModel, flush_denormals
 from ddpexec.running.batches import Batches
 from ddpexec.running.demand import check_capacity
 from ddpexec.running.devices import rank_devices
@@ -143,6 +143,8 @@ class Run:
         with name_lost_ranks(self.communicator, "a collective", others_code=True), ExitStack() as stack:
             if isinstance(self.subject.model, OwnTraining):
                 stack.callback(self.subject.model.close)
+            else:
+                stack.enter_context(flush_denormals())
             if self.batches is not None:
                 stack.callback(self.batches.close)
             for index in range(total):
@@ -185,7 +187,7 @@ class Run:
     def _train_block(self, indices: range, *, local: bool) -> None:
         step = self._make_step(self.subject.model, local=local)
         self.communicator.barrier()
-        with name_lost_ranks(self.communicator, "a collective"):
+        with name_lost_ranks(self.communicator, "a collective"), flush_denormals():
             for index in indices:
                 step(index)
             self.observer.close()
