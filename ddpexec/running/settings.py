@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
 from ddpexec.errors import OptionError
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
+from ddpsim.jobs.exclusions import EXECUTED, STOCK_TORCH, refuse_excluded
 from ddpsim.jobs.job import NO_INPUT, RECORDED_INPUT, Job
 from ddpsim.options.input_stage import InputStage, input_stage
-from ddpsim.options.option import Option, Section, check_at_least_one, default_of
+from ddpsim.options.option import Option, Section, check_at_least_one
 from ddpsim.schedules.named import scheme_named
 from ddpsim.units import parse_bandwidth, parse_time
 
@@ -20,9 +19,6 @@ Implementation = Literal["ddpexec", "torch"]
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 DISCARDED = 5
 """Iterations run first, in which buckets are rebuilt and caches filled, and not counted."""
-_WRITTEN = {name: name for name in ("drop", "gradient_as_bucket_view", "find_unused_parameters", "local_iterations")}
-_WRITTEN |= {"stragglers": "straggler"}
-"""How options are named whose values say no more."""
 
 
 def _duration(text: str, name: str) -> timedelta:
@@ -104,13 +100,15 @@ class RunSettings(Job):
             raise OptionError(
                 what, place=f"scheme={self.scheme}", remedy="run zero1, zero2 or fsdp2, or `ddpsim predict`"
             )
-        self._check_devices()
+        check_at_least_one("devices", self.devices)
         if self.fully_sharded:
             self._check_fully_sharded()
-        elif self.replicated:
-            self._check_replicated()
-        elif self.implementation == "torch":
-            self._check_torch()
+        refuse_excluded(self, EXECUTED, OptionError)
+        if not (self.fully_sharded or self.replicated):
+            # Stock torch has its own assignment, and a hook that sends where nobody looks.
+            allowed = [("assignment", self._natural), ("compression", not self.observe)]
+            names = [name for name, here in allowed if here]
+            refuse_excluded(self, STOCK_TORCH, OptionError, allowed=names)
 
     @property
     def fully_sharded(self) -> bool:
@@ -171,27 +169,6 @@ class RunSettings(Job):
         if self.local_iterations < 0:
             remedy = "give 0 or more"
             raise OptionError(f"{self.local_iterations} is not a count", place="local_iterations", remedy=remedy)
-        if self.local_iterations and self.drop:
-            remedy = "leave one out: which layers stay is drawn for synchronised iterations"
-            raise OptionError("`local_iterations` and `drop` are both given", remedy=remedy)
-
-    def _check_devices(self) -> None:
-        """Refuse what is not run on ranks of several devices."""
-        check_at_least_one("devices", self.devices)
-        if self.devices == 1:
-            return
-        names = "scheme", "process_groups", "backend", "drop", "compression", "stragglers", "input_stage"
-        for what in self._given(*names, allowed={"backend": (None, "nccl", "rccl")}):
-            asked = f"`{what}` and `devices={self.devices}` are both given"
-            raise OptionError(asked, place="devices", remedy="keep one")
-
-    def _given(self, *names: str, allowed: Mapping[str, Sequence[object]] = MappingProxyType({})) -> Iterator[str]:
-        """Yield the options among `names` that are neither at their defaults nor `allowed`, as they are written."""
-        defaults = {each.name: default_of(each) for each in fields(self)}
-        for name in names:
-            value = getattr(self, name)
-            if value not in allowed.get(name, (defaults[name],)):
-                yield _WRITTEN.get(name, f"{name}={value}")
 
     def _check_fully_sharded(self) -> None:
         """Refuse what torch's `fully_shard` cannot do, or what cannot be observed in it."""
@@ -201,27 +178,3 @@ class RunSettings(Job):
             raise OptionError(
                 what, place=f"scheme={self.scheme}, host_update", remedy="leave it out, or predict with it"
             )
-        names = "backend", "assignment", "overlap", "comm", "gradient_as_bucket_view", "local_iterations"
-        for what in self._given(*names, allowed={"backend": (None, "gloo", "rccl")}):
-            whose, place = "torch's `fully_shard` on CPUs carries it out, which", f"scheme={self.scheme}"
-            raise OptionError(f"{whose} has no `{what}`", place=place, remedy="leave it out, or simulate it")
-
-    def _check_replicated(self) -> None:
-        """Refuse what `torch.nn.DataParallel` has not."""
-        names = (
-            "process_groups", "assignment", "order", "drop", "compression", "overlap", "comm",
-            "gradient_as_bucket_view", "find_unused_parameters", "local_iterations", "stragglers",
-        )  # fmt: skip
-        for what in self._given(*names):
-            place = f"scheme={self.scheme}"
-            raise OptionError(f"torch.nn.DataParallel has no `{what}`", place=place, remedy="leave it out")
-
-    def _check_torch(self) -> None:
-        """Refuse what stock torch cannot do, and what cannot be observed in it: a hook sends where nobody looks."""
-        names = "process_groups", "assignment", "order", "drop", "compression", "scheme", "overlap"
-        allowed: dict[str, Sequence[object]] = {"assignment": (self.assignment,) if self._natural else ()}
-        if not self.observe:
-            allowed["compression"] = (self.compression,)
-        for what in self._given(*names, allowed=allowed):
-            remedy = "use `implementation=ddpexec`, or leave it out"
-            raise OptionError(f"`implementation=torch` has no `{what}`", remedy=remedy)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, initial_plan, unused_plan
 from ddpsim.bucketing.drop import DropPlan, aligned_plan, layers_named
 from ddpsim.errors import InputError
+from ddpsim.jobs.exclusions import SHARED, refuse_excluded
 from ddpsim.jobs.job_options import JobOptions
 from ddpsim.options.input_stage import InputStage, input_stage
 from ddpsim.options.option import check_at_least_one, check_choices, positive
@@ -48,38 +49,10 @@ def check_job(job: JobOptions) -> None:
         raise InputError(f"{job.seed} is not a seed", place="seed", remedy="give a number from 0 to 2^63 - 1")
     if (job.order, job.predictor, job.consensus) != (None, "last", "rank0"):
         _check_order(job)
-    if job.drop_buckets != "mixed":
-        _check_drop_buckets(job)
-    if job.compression != "none" and job.codec.name != "none":
-        others = {f"process_groups={job.process_groups}": job.process_groups > 1, "comm=noop": job.comm == "noop"}
-        _refuse_together(f"compression={job.compression}", others)
+    if job.compression != "none":
+        _ = job.codec
     scheme_named(job.scheme)
-    if job.scheduled:
-        _check_scheme(job)
-    if job.assignment == "initial" and job.find_unused_parameters:
-        raise _make_conflict_error("assignment=initial", "find_unused_parameters")
-
-
-def _check_scheme(job: JobOptions) -> None:
-    asked = f"scheme={job.scheme}" if job.scheme != "ddp" else "overlap=off"
-    others = {
-        f"compression={job.compression}": job.compression != "none",
-        "drop": bool(job.drop),
-        f"order={job.order}": job.order is not None,
-        "find_unused_parameters": job.find_unused_parameters,
-        f"process_groups={job.process_groups}": job.process_groups > 1,
-    }
-    _refuse_together(asked, others)
-
-
-def _check_drop_buckets(job: JobOptions) -> None:
-    asked = f"drop_buckets={job.drop_buckets}"
-    if not job.drop:
-        raise InputError(f"`{asked}` says nothing without `drop`", remedy="name a layer, e.g. `drop` layer.3:0.5")
-    others = {f"order={job.order}": job.order is not None, "assignment=initial": job.assignment == "initial"}
-    if job.drop_buckets == "remapped":
-        others = {"gradient_as_bucket_view": job.gradient_as_bucket_view}
-    _refuse_together(asked, others)
+    refuse_excluded(job, SHARED)
 
 
 def _check_order(job: JobOptions) -> None:
@@ -97,19 +70,6 @@ def _check_order(job: JobOptions) -> None:
         rebuild(job.order)
     except InputError as error:
         error.at("order")
-    if job.assignment != "rebuilt":
-        raise _make_conflict_error(f"order={job.order}", f"assignment={job.assignment}")
-
-
-def _refuse_together(asked: str, others: Mapping[str, bool]) -> None:
-    """Refuse what is asked for beside any of `others` that is given."""
-    for other, given in others.items():
-        if given:
-            raise _make_conflict_error(asked, other)
-
-
-def _make_conflict_error(one: str, other: str) -> InputError:
-    return InputError(f"`{one}` and `{other}` are both given", remedy="keep one")
 
 
 NO_INPUT, RECORDED_INPUT = "none", "recorded"

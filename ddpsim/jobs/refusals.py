@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddpsim.errors import InputError
+from ddpsim.jobs.exclusions import SEVERAL_DEVICES, given
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.simulated import Options
 from ddpsim.schedules.schedule import Schedule
@@ -34,21 +35,8 @@ def check_devices(workload: Workload, placement: Placement, options: Options) ->
     if options.backend_for(workload) not in GPU_BACKENDS:
         remedy = "ask for a machine with GPUs and its own library, or for a workload of one device"
         raise InputError(f"{what}, which are GPUs: NCCL or RCCL sums their gradients", place="backend", remedy=remedy)
-    others = {
-        "pipeline": options.pipeline is not None,
-        f"tensor_parallel={options.tensor_parallel}": options.tensor_parallel > 1,
-        f"expert_parallel={options.expert_parallel}": options.expert_parallel > 1,
-        f"scheme={options.scheme}": options.by_schedule,
-        f"process_groups={options.process_groups}": options.process_groups > 1,
-        "compiled": options.compiled,
-        "drop": bool(options.drop),
-        f"order={options.order}": options.order is not None,
-        "find_unused_parameters": options.find_unused_parameters,
-        "beside": options.beside is not None,
-    }
-    for other, given in others.items():
-        if given:
-            raise InputError(f"{what}, with which it is not simulated", place=other, remedy="leave it out")
+    for other in given(options, SEVERAL_DEVICES):
+        raise InputError(f"{what}, with which it is not simulated", place=other, remedy="leave it out")
 
 
 def check_templates(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
+from ddpsim.jobs.exclusions import SIMULATED, Exclusion, refuse_excluded
 from ddpsim.jobs.job import NO_INPUT, Job
 from ddpsim.jobs.job_options import GPU_BACKENDS
 from ddpsim.jobs.simulated_options import SimulatedOptions
@@ -18,8 +17,6 @@ from ddpsim.workload.devices import check_devices_told
 if TYPE_CHECKING:
     from ddpsim.topology.graph import Cluster
     from ddpsim.workload import Workload
-
-_ACCUMULATED = "accumulate={}, which its micro-batches are"
 
 
 @plain_signature
@@ -50,19 +47,13 @@ class Options(SimulatedOptions):
         if self.beside is not None:
             self._check_beside(self.beside)
         if self.pipeline is not None and self.pipeline.stages == 1:
-            self._refuse_beside_pipeline({_ACCUMULATED.format(self.accumulate): self.accumulate > 1})
+            refuse_excluded(self, [Exclusion("pipeline", ("accumulate",), place="pipeline")])
             # One stage is the whole model on each rank: its micro-batches are accumulated, by whichever scheme.
             object.__setattr__(self, "accumulate", self.pipeline.micro_batches)
             object.__setattr__(self, "pipeline", None)
-        if self.model_parallel:
-            self._check_parts()
-        if self.unused and not self.find_unused_parameters:
-            what = "is given without `find_unused_parameters`: torch's DDP would wait for these gradients for ever"
-            raise InputError(what, place="unused", remedy="add `find_unused_parameters`")
-        if self.plan is not None and self.caps != BucketCaps():
-            raise InputError("`plan` and a bucket cap are both given", place="plan", remedy="keep one")
-        if self.plan is not None and self.drop_buckets == "aligned":
-            raise InputError("`plan` and `drop_buckets=aligned` are both given", place="plan", remedy="keep one")
+        for name in ("tensor_parallel", "expert_parallel"):
+            check_at_least_one(name, getattr(self, name))
+        refuse_excluded(self, SIMULATED)
 
     def check(self, workload: Workload) -> None:
         """Refuse what `workload` cannot be run with.
@@ -139,41 +130,6 @@ class Options(SimulatedOptions):
             if job.asynchronous:
                 what = f"ranks of {whose} go on without each other by `scheme={job.scheme}`"
                 raise InputError(what, place="beside", remedy="use a scheme whose ranks meet")
-
-    def _check_parts(self) -> None:
-        for name in ("tensor_parallel", "expert_parallel"):
-            check_at_least_one(name, getattr(self, name))
-        counts = {"tensor_parallel": self.tensor_parallel, "expert_parallel": self.expert_parallel}
-        place = next((name for name, ranks in counts.items() if ranks > 1), "pipeline")
-        given_s = "pipeline" if place == "pipeline" else f"{place}={counts[place]}"
-        others = {
-            f"expert_parallel={self.expert_parallel}": self.expert_parallel > 1 and self.tensor_parallel > 1,
-            f"compression={self.compression}": self.compression != "none",
-            "drop": bool(self.drop),
-            f"order={self.order}": self.order is not None,
-            "find_unused_parameters": self.find_unused_parameters,
-            f"process_groups={self.process_groups}": self.process_groups > 1,
-            "beside": self.beside is not None,
-        }
-        for other, given in others.items():
-            if given:
-                what = f"`{other}` and `{given_s}` are both given"
-                raise InputError(what, place=place, remedy="keep one")
-        if self.pipeline is not None:
-            others = {
-                f"expert_parallel={self.expert_parallel}": self.expert_parallel > 1,
-                _ACCUMULATED.format(self.accumulate): self.accumulate > 1,
-                f"fidelity={self.fidelity}": self.fidelity == "steps",
-                "compiled": self.compiled,
-                "input_stage": self.input_stage != "none",
-                "unused": bool(self.unused),
-            }
-            self._refuse_beside_pipeline(others)
-
-    def _refuse_beside_pipeline(self, others: Mapping[str, bool]) -> None:
-        for other, given in others.items():
-            if given:
-                raise InputError(f"`pipeline` and `{other}` are both given", place="pipeline", remedy="keep one")
 
     def _check_scale(self) -> None:
         from ddpsim.workload.anchors import PHASES

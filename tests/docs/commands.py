@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest import mock
 
+from ddpsim.jobs.exclusions import EXECUTED, SIMULATED, STOCK_TORCH
+from ddpsim.jobs.exclusions import SHARED as OF_EVERY_JOB
 from ddpsim.options.option import Section
 
 TARGET = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
@@ -44,6 +46,9 @@ For every command:
   the command prints goes to standard error then.
 - Files are written whole or not at all, through symbolic links, and into devices and pipes as they are.
 - Whether a file can be written is checked before anything is measured. A folder that is made for it is announced.
+"""
+TOGETHER = """\
+Names are Python's; an option stands for any value but its default. What is refused is one message that names both.
 """
 
 
@@ -193,6 +198,32 @@ def _named(common: Sequence[str], own: Collection[str], shared: Mapping[str, Ent
             yield from (f"`{flag}`" for flag in here)
 
 
+def exclusions() -> str:
+    """Return the table of options that exclude each other."""
+    tables = (("every job", OF_EVERY_JOB), ("predictions", SIMULATED), ("runs", EXECUTED), ("runs", STOCK_TORCH))
+    head = "| of | option | needs | not beside |\n|---|---|---|---|\n"
+    return head + "".join(
+        f"| {of} | {_spelt(row.option)} | {_spelt(row.needs) if row.needs else ''} | "
+        f"{', '.join(map(_spelt, row.refuses))} |\n"
+        for of, rows in tables
+        for row in rows
+    )
+
+
+def _spelt(option: str) -> str:
+    """Return an option as a page has it: `backend!nccl,rccl` is `backend` other than nccl, rccl."""
+    name, _, others = option.partition("!")
+    shown = _SCHEMES.get(name, f"`{name}`")
+    return f"{shown} other than {others.replace(',', ', ')}" if others else shown
+
+
+_SCHEMES = {
+    "fully_sharded": "`scheme` that torch's `fully_shard` carries out",
+    "replicated": "`scheme=dataparallel`",
+    "caps": "a bucket cap",
+}
+
+
 def reference() -> str:
     """Return the page."""
     every = [(program, *words) for program in programs() for words in [(), *commands(program)]]
@@ -201,7 +232,8 @@ def reference() -> str:
     shared = shared_options({name: entries for name, (_, entries) in parts.items()})
     ordered = [each for section in (*Section, OTHER) for each in shared.values() if each.section == section]
     pages = [command_page(name, *parts[name], shared) for name in helps]
-    return "\n".join([HEAD, f"## {SHARED}\n\n```text\n{shown(ordered)}\n```\n", *pages])
+    together = f"## Options that exclude each other\n\n{TOGETHER}\n{exclusions()}"
+    return "\n".join([HEAD, f"## {SHARED}\n\n```text\n{shown(ordered)}\n```\n", together, *pages])
 
 
 if __name__ == "__main__":
