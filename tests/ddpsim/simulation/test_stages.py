@@ -56,7 +56,7 @@ def test_one_stage_is_the_scheme_with_its_micro_batches_accumulated(device, orde
 
 
 def test_one_stage_is_not_accumulated_twice():
-    with pytest.raises(InputError, match="`pipeline` and `accumulate=2, which its micro-batches are` are both given"):
+    with pytest.raises(InputError, match="`pipeline` and `accumulate=2` are both given"):
         asked("1f1b:1", accumulate=2)
 
 
