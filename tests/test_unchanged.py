@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unchanged.differences import differences
-from tests.unchanged.executor import in_order
+from tests.unchanged.messages import in_order
 from tests.unchanged.refusals import TAKEN, together
 from tests.unchanged.values import PREDICT
 

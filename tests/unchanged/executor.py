@@ -8,26 +8,18 @@ times, and a tuner, whose plans take force when they are found.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
-import torch.distributed as dist
 
 from studies.weights.cases import SCHEMES, Case, case_of
 from studies.weights.training import Weights, trained
 from tests.ddpexec.groups import ranks
+from tests.unchanged.messages import in_order, spied
 
 SEED, A_FAMILY = 52, 8
 FAMILIES = [name for name in SCHEMES if name not in ("tuned", "horovod")]
-OPERATIONS = (
-    "allreduce", "broadcast", "reduce", "allgather", "_allgather_base", "reduce_scatter", "_reduce_scatter_base",
-    "alltoall", "alltoall_base", "gather", "scatter", "send", "recv",
-)  # fmt: skip
-"""Methods of a process group by which messages are sent."""
 
 
 def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -57,34 +49,3 @@ def digest(weights: Weights) -> str:
     for each in weights:
         found.update(each.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return f"x{found.hexdigest()[:16]}"
-
-
-@contextmanager
-def spied() -> Iterator[list[tuple[int, str]]]:
-    """Note each message that this process sends from Python, with the thread that did."""
-    seen: list[tuple[int, str]] = []
-    with ExitStack() as stack:
-        for name in OPERATIONS:
-            send = getattr(dist.ProcessGroup, name)
-
-            def noted(group: Any, *given: Any, _send: Any = send, _name: str = name, **more: Any) -> Any:
-                size = sum(each.numel() * each.element_size() for each in _tensors(given[0] if given else ()))
-                seen.append((threading.get_ident(), f"{_name} {size} B, {group.size()} ranks"))
-                return _send(group, *given, **more)
-
-            stack.enter_context(mock.patch.object(dist.ProcessGroup, name, noted))
-        yield seen
-
-
-def in_order(seen: list[tuple[int, str]]) -> list[str]:
-    """Return the messages as they were sent, by one thread; sorted where threads sent at once."""
-    said = [each for _, each in seen]
-    return said if len({thread for thread, _ in seen}) == 1 else sorted(said)
-
-
-def _tensors(given: Any) -> Iterator[torch.Tensor]:
-    if isinstance(given, torch.Tensor):
-        yield given
-    elif isinstance(given, (list, tuple)):
-        for each in given:
-            yield from _tensors(each)
