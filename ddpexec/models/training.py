@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,7 +65,7 @@ def flush_denormals() -> Iterator[None]:
     After some twenty steps its gradients are denormal, which x86 processors multiply so slowly that a step takes four
     times as long for a while: time that training on data does not take.
     """
-    flushed = sys.float_info.min / 2 == 0.0
+    flushed = torch.finfo(torch.float64).tiny / 2 == 0.0
     torch.set_flush_denormal(True)
     try:
         yield

@@ -21,8 +21,9 @@ from studies.mutants.mutations import Mutant, drawn, mutated
 ROOT = Path(__file__).parents[2]
 ROOMS = [
     "ddpsim/bucketing", "ddpsim/collectives", "ddpsim/simulation", "ddpsim/jobs", "ddpsim/schedules",
-    "ddpsim/prediction", "ddpsim/planning", "ddpsim/workload", "ddpsim/trace", "ddpsim/explaining", "ddpsim/topology", "ddpsim/calibrating",
-    "ddpsim/options", "ddpsim/workers", "ddpexec/ddp", "ddpexec/schedules", "ddpexec/running", "ddpexec/tuning",
+    "ddpsim/prediction", "ddpsim/planning", "ddpsim/workload", "ddpsim/trace", "ddpsim/explaining", "ddpsim/topology",
+    "ddpsim/calibrating", "ddpsim/options", "ddpsim/workers", "ddpexec/ddp", "ddpexec/schedules", "ddpexec/running",
+    "ddpexec/tuning",
 ]  # fmt: skip
 """What is mutated; the tests of a room are in the folder of its name below `tests`."""
 SEED = 27
