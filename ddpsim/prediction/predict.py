@@ -15,11 +15,11 @@ from ddpsim.doubts.causes import doubts_of
 from ddpsim.doubts.doubt import Doubt, Ends
 from ddpsim.prediction.placed_job import PlacedJob
 from ddpsim.prediction.prediction import AlternativeStep, Prediction
-from ddpsim.prediction.simulated_run import FEW_APART, SimulatedRun, leave_out_repeated, shorten_run
+from ddpsim.prediction.simulated_run import FEW_APART, SimulatedRun, is_settled, leave_out_repeated, shorten_run
 from ddpsim.simulation import Options, simulate_local
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import trace_of
-from ddpsim.simulation.resolve import ResolvedJob
+from ddpsim.simulation.resolve import WARM_UP, ResolvedJob
 from ddpsim.simulation.run import Progress
 from ddpsim.topology.graph import Cluster, Placement
 from ddpsim.trace.metrics import Summary, summarise
@@ -161,7 +161,7 @@ def _phases(prediction: Prediction, progress: Progress | None) -> list[Ends]:
 
 
 _HOST_FAR = 0.1
-"""Factor on the host's time below which a step is run again: beyond the ends of every doubt."""
+"""Factor on the host's time below which a step is simulated again; the ends of every doubt lie above."""
 
 
 def periods_under(
@@ -186,7 +186,8 @@ def periods_under(
         by_itself = periods_under(alone, assumed, progress, exact=exact)
         return [replace(each, iteration_s=each.iteration_s + more_s) for each in by_itself]
     retimed = [None] * len(assumed) if exact else prediction.run.retime(assumed)
-    # Without the host's work another rank or bucket is waited for; retimed, such a step was half a per cent off.
+    # Retiming assumes that each start waits for the same thing as before. Without the host's work it waits for another,
+    # and a retimed step was half a per cent off.
     retimed = [None if each.host < _HOST_FAR else s for each, s in zip(assumed, retimed, strict=True)]
     ends = [each for each, found_s in zip(assumed, retimed, strict=True) if found_s is None]
     told = iter(_simulate_each(prediction, ends, progress))
@@ -274,6 +275,8 @@ def with_assumptions(
     ran = prediction.run.under(
         scaled, assumptions, progress, warm_up=warm_up, whole=False, repeats=repeats, terms=False
     )
+    if not is_settled(ran):
+        ran = prediction.run.under(scaled, assumptions, progress, warm_up=WARM_UP, whole=False, terms=False)
     return summarise(trace_of(ran))
 
 

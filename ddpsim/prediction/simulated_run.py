@@ -155,7 +155,7 @@ class SimulatedRun:
         groups, known = tuple(plan.groups()), {} if known is None else known
         if groups not in known:
             ran = run_resolved(resolved, progress)
-            known[groups] = _period_s(ran if _is_settled(ran) else self._run(progress, brief=False, terms=False))
+            known[groups] = _period_s(ran if is_settled(ran) else self._run(progress, brief=False, terms=False))
         return plan, known[groups]
 
     def schedule(self) -> Schedule | None:
@@ -260,7 +260,8 @@ class SimulatedRun:
         iterations = FEW_APART if self.by_few else max(brief.iterations_of(kind.workload) for kind in ran.kinds)
         repeats = ran.extent.repeats
         short = SimulatedIterations.of(brief, iterations, warm_up, ran.schedule, whole=False, repeats=repeats)
-        # A run that settles later, as where a slow host falls behind by a little more each time, is told as it was run.
+        # A slow host may fall behind by less each iteration: then the short run has not reached the steady period yet,
+        # and the iterations of the whole run are read.
         settled = self.by_few or repeats or abs(_period_s(ran, short) / _period_s(ran) - 1) <= _SAME
         return short if settled else ran.extent
 
@@ -291,7 +292,7 @@ class SimulatedRun:
             options, repeats = leave_out_repeated(options, self.workload)
             ran = self.under(options, progress=progress, warm_up=warm_up, whole=whole, repeats=repeats, terms=terms)
         # What has not settled is run as it is where nothing is brief: whoever asks is told the same period.
-        return ran if _is_settled(ran) else self._run(progress, brief=False, whole=whole, terms=terms)
+        return ran if is_settled(ran) else self._run(progress, brief=False, whole=whole, terms=terms)
 
     def under(
         self,
@@ -319,7 +320,7 @@ def _period_s(ran: JobRun, extent: SimulatedIterations | None = None) -> float:
     return float(period_of(ran, extent or ran.extent, lambda node: np.array(end[node])))
 
 
-def _is_settled(ran: JobRun) -> bool:
+def is_settled(ran: JobRun) -> bool:
     """Whether the period that counts is as long as the one before it; of several that count nothing is asked."""
     extent, period = ran.extent, ran.job.options.period
     if extent.repeats or extent.end - extent.begin > period:

@@ -12,7 +12,7 @@ from ddpsim.bucketing.plan import custom_plan
 from ddpsim.collectives.linear import Linear
 from ddpsim.prediction.models import Model
 from ddpsim.prediction.placed_job import PlacedJob
-from ddpsim.prediction.predict import periods_under, predict
+from ddpsim.prediction.predict import periods_under, predict, with_assumptions
 from ddpsim.prediction.simulated_run import SimulatedRun
 from ddpsim.simulation.communication import Assumptions
 from ddpsim.simulation.engine import run_resolved
@@ -131,3 +131,4 @@ def test_a_run_that_settles_late_has_the_same_period_where_nothing_changes(exact
     found = predict(Model.of("vgg16").on(topology), topology, nodes=2, options=options, band=False, brief=True)
     [same] = periods_under(found, [Assumptions(None)], exact=exact)
     assert same.iteration_s == pytest.approx(found.iteration_s, rel=1e-9)
+    assert with_assumptions(found, Assumptions(None)).iteration_s == pytest.approx(found.iteration_s, rel=1e-9)
