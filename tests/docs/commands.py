@@ -203,21 +203,21 @@ def exclusions() -> str:
     tables = (("every job", OF_EVERY_JOB), ("predictions", SIMULATED), ("runs", EXECUTED), ("runs", STOCK_TORCH))
     head = "| of | option | needs | not beside |\n|---|---|---|---|\n"
     return head + "".join(
-        f"| {of} | {_spelt(row.option)} | {_spelt(row.needs) if row.needs else ''} | "
-        f"{', '.join(map(_spelt, row.refuses))} |\n"
+        f"| {of} | {_as_text(row.option)} | {_as_text(row.needs) if row.needs else ''} | "
+        f"{', '.join(map(_as_text, row.refuses))} |\n"
         for of, rows in tables
         for row in rows
     )
 
 
-def _spelt(option: str) -> str:
+def _as_text(option: str) -> str:
     """Return an option as a page has it: `backend!nccl,rccl` is `backend` other than nccl, rccl."""
     name, _, others = option.partition("!")
-    shown = _SCHEMES.get(name, f"`{name}`")
+    shown = _PHRASES.get(name, f"`{name}`")
     return f"{shown} other than {others.replace(',', ', ')}" if others else shown
 
 
-_SCHEMES = {
+_PHRASES = {
     "fully_sharded": "`scheme` that torch's `fully_shard` carries out",
     "replicated": "`scheme=dataparallel`",
     "caps": "a bucket cap",
