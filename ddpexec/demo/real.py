@@ -84,7 +84,7 @@ def hold_against_a_real_run(out: Path, commands: Commands) -> dict[str, object]:
     why = find_doubt(computed)
     write("\nThe same model computing, two ranks on the cores they share: the hardest case, and so as a ratio.")
     write(why if why else ResultTable.of(_COMPUTED, computed).text())
-    draw(out, rows, computed)
+    draw(out, rows, [] if why else computed)
     return {
         "timed": [
             {
@@ -192,7 +192,7 @@ def find_doubt(rows: Sequence[Row]) -> str:
 
 
 def draw(out: Path, timed: Sequence[Row], computed: Sequence[Row]) -> None:
-    """Draw predicted over measured steps, and one step predicted above the same measured."""
+    """Draw predicted over measured steps, those that compute where something is concluded, and one step of each."""
     pairs: dict[str, list[tuple[float, float]]] = {}
     for what, rows in (("timed", timed), ("computing", computed)):
         for row in rows:
