@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.unchanged.command import answer
 from tests.unchanged.differences import differences
 from tests.unchanged.messages import in_order
 from tests.unchanged.refusals import TAKEN, together
@@ -53,6 +54,11 @@ def test_a_difference_shows_old_new_and_relative() -> None:
 def test_messages_of_several_threads_have_no_order() -> None:
     assert in_order([(1, "b"), (1, "a")]) == ["b", "a"]
     assert in_order([(1, "b"), (2, "a")]) == ["a", "b"]
+
+
+def test_how_long_a_command_will_take_is_no_answer() -> None:
+    search = "plan --workload mlp@v100-fp32-b64 --topology 4xv100-pcie --search --pipeline 1f1b:2 --tensor-parallel 1,2"
+    assert " of " not in answer(search.split())["said"]
 
 
 def test_a_pair_of_options_is_taken_or_refused_with_the_message() -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
+
+_PROGRESS = re.compile(r"^[^:\n]+: [\d,]+ of [\d,]+(, .* left)?\n", re.MULTILINE)
+"""How far a command is and how long it will take, which the clock says."""
 
 
 def answer(arguments: Sequence[str], program: str = "ddpsim") -> dict[str, Any]:
@@ -14,7 +18,7 @@ def answer(arguments: Sequence[str], program: str = "ddpsim") -> dict[str, Any]:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = _run(program)(list(arguments))
-    found: dict[str, Any] = {"exit": code, "said": err.getvalue()}
+    found: dict[str, Any] = {"exit": code, "said": _PROGRESS.sub("", err.getvalue())}
     if "--json" in arguments and not code:
         found["document"] = json.loads(out.getvalue())
     else:
