@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_PROGRESS = re.compile(r"^[^:\n]+: [\d,]+ of [\d,]+(, .* left)?\n", re.MULTILINE)
+PROGRESS = re.compile(r"^[^:\n]+: [\d,]+ of [\d,]+(, .* left)?\n", re.MULTILINE)
 """How far a command is and how long it will take, which the clock says."""
 
 
@@ -18,7 +18,7 @@ def answer(arguments: Sequence[str], program: str = "ddpsim") -> dict[str, Any]:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = _run(program)(list(arguments))
-    found: dict[str, Any] = {"exit": code, "said": _PROGRESS.sub("", err.getvalue())}
+    found: dict[str, Any] = {"exit": code, "said": PROGRESS.sub("", err.getvalue())}
     if "--json" in arguments and not code:
         found["document"] = json.loads(out.getvalue())
     else:
