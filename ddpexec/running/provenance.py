@@ -10,7 +10,7 @@ import torch
 
 from ddpexec.describe import device_model
 from ddpexec.schedules.learning import ProbedLink
-from ddpsim.jobs.job import Job
+from ddpsim.jobs.options import JobOptions
 from ddpsim.options.option import list_declared, option_values
 from ddpsim.order.predictors import predictor_name
 
@@ -64,7 +64,7 @@ def describe_training(
 
 def options(settings: RunSettings) -> dict[str, object]:
     """Return what was asked of the job, by field name; what the document tells of it elsewhere is left out."""
-    job = {each.field for each in list_declared(Job)} - _ELSEWHERE
+    job = {each.field for each in list_declared(JobOptions)} - _ELSEWHERE
     values = {name: value for name, value in option_values(settings).items() if name in job}
     values["predictor"] = predictor_name(values["predictor"])
     return {name: _plain(value) if isinstance(value, Mapping) else value for name, value in values.items()}

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 from ddpexec.errors import OptionError
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, plan_buckets
 from ddpsim.jobs.exclusions import EXECUTED, STOCK_TORCH, refuse_excluded
-from ddpsim.jobs.job import NO_INPUT, RECORDED_INPUT, Job
+from ddpsim.jobs.options import NO_INPUT, RECORDED_INPUT, JobOptions
 from ddpsim.options.input_stage import InputStage, input_stage
 from ddpsim.options.option import Option, Section, check_at_least_one
 from ddpsim.schedules.named import scheme_named
@@ -33,7 +33,7 @@ def refuse_rate(stage: InputStage) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class RunSettings(Job):
+class RunSettings(JobOptions):
     """Options of one run; `scale_compute` may be below 1 for timed layers, where the machine can replay them so fast.
 
     Attributes:
@@ -83,7 +83,7 @@ class RunSettings(Job):
     ] = True
 
     def __post_init__(self) -> None:
-        Job.__post_init__(self)
+        JobOptions.__post_init__(self)
         check_at_least_one("iterations", self.iterations)
         self._check_local()
         if self.iterations < self.period:

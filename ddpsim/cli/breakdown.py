@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddpsim.jobs.job import Job
+    from ddpsim.jobs.options import JobOptions
     from ddpsim.trace.metrics import Summary
 
 
@@ -14,7 +14,7 @@ def statistic(summary: Summary) -> str:
     return "" if summary.iteration_statistic == "median" else f" ({summary.iteration_statistic})"
 
 
-def step_line(job: Job, iteration_s: float) -> list[str]:
+def step_line(job: JobOptions, iteration_s: float) -> list[str]:
     """Return the line on a step of the optimizer that has several micro-batches; none where it has one."""
     from ddpsim.units import format_time
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from ddpsim.errors import InputError
-from ddpsim.jobs.job import Job
+from ddpsim.jobs.options import JobOptions
 from ddpsim.options.option import Section
 from ddpsim.options.text import caps
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter
     from ddpsim.collectives.calibration import Calibration
 
-AnyJob = TypeVar("AnyJob", bound=Job)
+AnyJob = TypeVar("AnyJob", bound=JobOptions)
 
 WorkloadName = Annotated[
     str, typer.Option("--workload", metavar="W", help="Shipped workload, or a file; - is standard input."), Section.JOB
@@ -64,7 +64,7 @@ SweptCaps = Annotated[
 ]
 
 
-def parse_swept_caps(text: str | None, job: Job) -> list[BucketCaps] | None:
+def parse_swept_caps(text: str | None, job: JobOptions) -> list[BucketCaps] | None:
     """Return the caps of `--bucket-cap-mb 1,5,25`, each with the job's other caps; None without that option."""
     if text is None:
         return None
@@ -73,7 +73,7 @@ def parse_swept_caps(text: str | None, job: Job) -> list[BucketCaps] | None:
     return [replace(job.caps, bucket_cap_mb=cap) for cap in caps(text, "bucket_cap_mb", "1,5,25")]
 
 
-def refuse_beside_plan(plan: str | None, job: Job, bucket_cap_mb: str | None = None) -> None:
+def refuse_beside_plan(plan: str | None, job: JobOptions, bucket_cap_mb: str | None = None) -> None:
     """Raise InputError for options on buckets beside a plan file, which is whole and says all of that itself."""
     if plan is None:
         return

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from statistics import median
 
-from ddpsim.jobs.job import Job
+from ddpsim.jobs.options import JobOptions
 from ddpsim.workload import Workload
 from ddpsim.workload.files import locate_workload, read_workload, workload_document
 
@@ -28,7 +28,7 @@ class JobBeside:
     """
 
     workload: Workload | str = field(repr=False, compare=False)
-    job: Job
+    job: JobOptions
     nodes: int | tuple[int, ...]
     alternate: bool = False
     gpus_per_node: int | None = None

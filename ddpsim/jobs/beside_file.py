@@ -13,7 +13,7 @@ from ddpsim.documents.yaml_reading import line_of, read_mapping
 from ddpsim.errors import InputError
 from ddpsim.files import display_name, read_text
 from ddpsim.jobs.beside import JobBeside
-from ddpsim.jobs.job import Job
+from ddpsim.jobs.options import JobOptions
 from ddpsim.options.keys import values_of, with_options
 from ddpsim.options.option import build
 from ddpsim.topology.bounds import MOST_GPUS, MOST_NODES
@@ -50,7 +50,7 @@ class BesideSpec(BaseModel):
         return self
 
 
-_FILE = with_options(BesideSpec, Job)
+_FILE = with_options(BesideSpec, JobOptions)
 
 
 def job_beside(path: str, name: str) -> JobBeside:
@@ -73,7 +73,7 @@ def job_beside(path: str, name: str) -> JobBeside:
         found = problems(error, _FILE, line=lambda path: line_of(content, path))
         raise join_errors(found, place, InputError) from error
     try:
-        job = build(Job, values_of(spec, Job))
+        job = build(JobOptions, values_of(spec, JobOptions))
         return JobBeside(spec.workload, job, spec.nodes, spec.placement == "alternate", spec.gpus_per_node, spec.phase)
     except InputError as error:
         error.at(place)

@@ -1,37 +1,181 @@
-"""Options of a simulated run, and what of them contradicts: each other, a workload, or the ranks."""
+"""The options of a simulated run, what follows from them, and what they refuse: each other, a workload, the ranks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Self
 
+from ddpsim.bucketing import BucketPlan, Parameter, plan_buckets
+from ddpsim.bucketing.plan import custom_plan
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
 from ddpsim.jobs.exclusions import SIMULATED, Exclusion, refuse_excluded
-from ddpsim.jobs.job import NO_INPUT, Job
-from ddpsim.jobs.job_options import GPU_BACKENDS
-from ddpsim.jobs.simulated_options import SimulatedOptions
-from ddpsim.options.option import check_at_least_one, plain_signature, positive
+from ddpsim.jobs.job_options import GPU_BACKENDS, CollectiveOptions, Fidelity
+from ddpsim.jobs.options import NO_INPUT, JobOptions
+from ddpsim.jobs.pipeline import Pipeline, parse_pipeline
+from ddpsim.options.option import Option, Section, check_at_least_one, plain_signature, positive
+from ddpsim.options.text import layers_by_rank, percentage, phase_factors
 from ddpsim.workload.devices import check_devices_told
 
 if TYPE_CHECKING:
+    from ddpsim.jobs.stages import RankPart
     from ddpsim.topology.graph import Cluster
     from ddpsim.workload import Workload
 
 
+def _job_beside(path: str, name: str) -> JobBeside:
+    """Return the job that a YAML file describes; what reads such files is imported where there is one."""
+    from ddpsim.jobs.beside_file import job_beside
+
+    return job_beside(path, name)
+
+
 @plain_signature
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Options(SimulatedOptions):
-    """Options of one simulated run, as `SimulatedOptions` and `JobOptions` have them.
+class Options(JobOptions):
+    """What a user asks of one simulated run, beside what any job may be asked.
 
     `scale_compute` may be below 1: 0.5 is a device twice as fast.
+
+    Attributes:
+        plan: buckets given outright; excludes caps.
+        algorithm: `auto` or an algorithm that the backend knows.
+        fidelity: `flow`, `steps` or `closed`.
+        scale_host: factor on host time.
+        scale: `forward`, `backward` or `optimizer` to a factor on its device time, beside `scale_compute`.
+        optimizer: of an estimated workload, in place of the one it was estimated with.
+        clip_gradients: whether the step of an estimated workload clips the norm of its gradients.
+        jitter: standard deviation of the logarithm of a rank's computing time, drawn for each iteration and rank anew.
+        straggling: how the factors on ranks' computing times are distributed, as
+            `ddpsim.jobs.straggling.StragglerDistribution` reads it; each rank keeps its own. None leaves all
+            alike but `stragglers`.
+        unused: rank to dotted names of layers that it does not use in any iteration.
+        compiled: whether torch.compile compiles the step, under DDP in a graph a bucket.
+        keep_pace: whether the workload keeps its own pace on machines of other GPUs, whose rows are then not ranked.
+        beside: another job on the same machine, whose messages share the links between switches.
+        tensor_parallel: consecutive ranks, each of which computes a part of every layer of a transformer; gradients are
+            summed over every so-manieth rank.
+        expert_parallel: consecutive ranks, each of which has some of the experts of each mixture; their gradients are
+            summed over every so-manieth rank, all others over all.
+        pipeline: of consecutive stages of the model, each on a rank, or on as many as share its layers; an iteration
+            is a step of its micro-batches, and gradients of a stage are summed over its ranks in all copies.
+        memory_limit_bytes: what a rank may take of its GPU's memory; None is all of it.
+        iterations: simulated iterations that count; None is 20, or where every recorded iteration is the same and no
+            layer is left out 2, and 2 to 8 beside another job: the more, the longer that one's step is.
 
     Raises:
         InputError: where an option is out of range or contradicts another; both are named.
     """
 
+    plan: BucketPlan | None = None
+    algorithm: Annotated[str, Option("Allreduce algorithm.", "auto|ring|tree|..."), Section.MACHINE] = "auto"
+    fidelity: Annotated[Fidelity, Option("Detail of the network simulation."), Section.COMPUTED] = "flow"
+    scale_host: Annotated[float, Option("Factor on host time, of a GPU's workload.", "F"), Section.WHAT_IF] = 1.0
+    scale: Annotated[
+        Mapping[str, float],
+        Option(
+            "Factor on the device time of forward, backward or optimizer; may be repeated.",
+            "PHASE=F",
+            parse=phase_factors,
+            repeated=True,
+        ),
+        Section.WHAT_IF,
+    ] = field(default_factory=dict)
+    optimizer: Annotated[
+        str | None,
+        Option(
+            "Of an estimated step: sgd, momentum, adam, adamw, adamw-foreach (torch's own choice on a GPU), "
+            "adamw-fused, ... [the one it was estimated with]",
+            "NAME",
+        ),
+        Section.JOB,
+    ] = None
+    clip_gradients: Annotated[bool, Option("The estimated step clips the norm of its gradients."), Section.JOB] = False
+    compiled: Annotated[
+        bool,
+        Option(
+            "Gradients come as from torch.compile under DDP, together at the end of a graph a bucket. Kernels keep "
+            "their times: what compiling saves is not predicted."
+        ),
+        Section.JOB,
+    ] = False
+    keep_pace: Annotated[
+        bool,
+        Option("Keep the times of the workload's file. [those of the machine's GPU, where it can be estimated]"),
+        Section.WHAT_IF,
+    ] = False
+    jitter: Annotated[
+        float,
+        Option(
+            "Standard deviation of each rank's computing time from iteration to iteration.",
+            "P%",
+            parse=percentage,
+            text="0%",
+        ),
+        Section.WHAT_IF,
+    ] = 0.0
+    straggling: Annotated[
+        str | None,
+        Option(
+            "Draw for each rank how many times longer it computes: lognormal:0.03, exponential:0.05, pareto:3, or "
+            "some:SHARE:FACTOR, so many of them so much slower.",
+            "DISTRIBUTION",
+        ),
+        Section.WHAT_IF,
+    ] = None
+    unused: Annotated[
+        Mapping[int, tuple[str, ...]],
+        Option(
+            "Layers that a rank, or each of FIRST-LAST, does not use, with `find_unused_parameters`; may be repeated.",
+            "RANK:LAYER",
+            parse=layers_by_rank,
+            repeated=True,
+        ),
+        Section.WHAT_IF,
+    ] = field(default_factory=dict)
+    beside: Annotated[
+        JobBeside | None,
+        Option("Another job on the same fabric: its workload, nodes and options.", "JOB.yaml", parse=_job_beside),
+        Section.WHAT_IF,
+    ] = None
+    tensor_parallel: Annotated[
+        int,
+        Option(
+            "Consecutive ranks that share each layer of an estimated transformer as in Megatron-LM: two allreduces of "
+            "activations a layer in forward and two in backward; gradients go over every T-th rank.",
+            "T",
+        ),
+        Section.JOB,
+    ] = 1
+    expert_parallel: Annotated[
+        int,
+        Option(
+            "Consecutive ranks that each have some of the experts of an estimated model's mixtures: two all-to-alls of "
+            "tokens a mixture in forward and two in backward; experts' gradients go over every E-th rank.",
+            "E",
+        ),
+        Section.JOB,
+    ] = 1
+    pipeline: Annotated[
+        Pipeline | None,
+        Option(
+            "Cut the model into stages on P ranks, as 1f1b:4,micro-batches=16. Orders are gpipe, 1f1b and interleaved, "
+            "with stages-per-rank=V. boundary=SIZE and mapping=tp-dp-pp are as `ddpsim pipeline` has them. Gradients "
+            "of a stage go over its ranks in all copies.",
+            "ORDER:P[,...]",
+            parse=parse_pipeline,
+        ),
+        Section.JOB,
+    ] = None
+    memory_limit_bytes: float | None = None
+    iterations: Annotated[
+        int | None, Option("Simulated iterations that count. [20; fewer where all are alike]", "N"), Section.JOB
+    ] = None
+
     def __post_init__(self) -> None:
-        Job.__post_init__(self)
+        JobOptions.__post_init__(self)
         if self.iterations is not None:
             check_at_least_one("iterations", self.iterations)
         positive("scale_host", self.scale_host)
@@ -54,6 +198,104 @@ class Options(SimulatedOptions):
         for name in ("tensor_parallel", "expert_parallel"):
             check_at_least_one(name, getattr(self, name))
         refuse_excluded(self, SIMULATED)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether another job trains on the same fabric."""
+        return self.beside is not None and not self.beside.idle
+
+    @property
+    def by_schedule(self) -> bool:
+        """Whether gradients go by a schedule: that of a scheme, or on process groups of fewer than all ranks."""
+        return self.scheduled or self.tensor_parallel > 1 or self.expert_parallel > 1 or self.staged
+
+    @property
+    def model_parallel(self) -> bool:
+        """Whether ranks share the layers, the experts or the stages of a model."""
+        return (self.tensor_parallel, self.expert_parallel, self.pipeline) != (1, 1, None)
+
+    @property
+    def staged(self) -> bool:
+        """Whether the model is cut into stages on several ranks."""
+        return self.pipeline is not None and self.pipeline.stages > 1
+
+    @property
+    def ranks_a_copy(self) -> int:
+        """Ranks that have a copy of the model together, experts apart."""
+        return self.tensor_parallel * (1 if self.pipeline is None else self.pipeline.stages)
+
+    def near_ranks(self, world_size: int) -> int:
+        """Return how many consecutive ranks have a copy of the model, or where copies are far apart, a stage of all."""
+        given = self.pipeline
+        return self.ranks_a_copy if given is None or given.mapping == "tp-pp-dp" else world_size // given.stages
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of an iteration: one, or those of a pipeline."""
+        return 1 if self.pipeline is None else self.pipeline.micro_batches
+
+    @property
+    def collective(self) -> CollectiveOptions:
+        """How the collectives of the run are executed."""
+        return CollectiveOptions(algorithm=self.algorithm, fidelity=self.fidelity)
+
+    def unused_by(self, rank: int, parameters: Sequence[Parameter]) -> frozenset[int]:
+        """Return the parameters of the layers that a rank does not use.
+
+        Raises:
+            InputError: a layer that the model does not have.
+        """
+        found: set[int] = set()
+        for layer in self.unused.get(rank, ()):
+            below = [i for i, p in enumerate(parameters) if p.name == layer or p.name.startswith(f"{layer}.")]
+            if not below:
+                remedy = "give a module's name, e.g. encoder.layer.3"
+                raise InputError(f"no parameter is below {layer!r}", place=f"unused[{rank}]", remedy=remedy)
+            found.update(below)
+        return frozenset(found)
+
+    def bucket_plan(self, workload: Workload) -> BucketPlan:
+        """Return the plan these options give `workload`, in the arrival order of its first recorded iteration.
+
+        Under an order policy the plan depends on the arrivals of the run; see `ddpsim.jobs.plans`.
+        """
+        if self.plan is not None:
+            return self.plan
+        if self.drop and (aligned := self.aligned_plan(workload.parameters)) is not None:
+            return aligned
+        parameters = workload.parameters
+        if workload.experts is not None:
+            # Their gradients go over other ranks, so that they fill buckets of their own, as on a device of their own.
+            own = workload.experts.parameters
+            parameters = tuple(
+                replace(each, device=f"{each.device} experts") if index in own else each
+                for index, each in enumerate(parameters)
+            )
+        return plan_buckets(parameters, self.caps, self.assignment_in_force, workload.arrival_order())
+
+    def plan_of_part(self, part: RankPart) -> BucketPlan:
+        """Return the plan of a rank of a pipeline: what a given one has of its parameters, or what caps make."""
+        if self.plan is None:
+            return self.bucket_plan(part.workload)
+        own = {index: at for at, index in enumerate(part.indices)}
+        groups = [tuple(own[index] for index in group if index in own) for group in self.plan.groups()]
+        return custom_plan(part.workload.parameters, [group for group in groups if group])
+
+    def iterations_of(self, workload: Workload) -> int:
+        """Return how many simulated iterations count."""
+        if self.iterations is not None:
+            return self.iterations
+        # Ranks that go on without each other go each at a pace of its own.
+        apart = self.asynchronous and (bool(self.stragglers) or self.straggling is not None)
+        if workload.iterations > 1 or self.drop or self.jitter > 0 or apart:
+            return 20
+        if self.beside is None or self.beside.idle:
+            return 2
+        return min(8, max(2, math.ceil(8 * self.beside.share_of(workload))))
+
+    def backend_for(self, workload: Workload) -> str:
+        """Return the backend in force."""
+        return self.backend or ("gloo" if workload.one_clock else "nccl")
 
     def check(self, workload: Workload) -> None:
         """Refuse what `workload` cannot be run with.
@@ -96,7 +338,7 @@ class Options(SimulatedOptions):
     def check_ranks(self, world_size: int) -> None:
         """Raise InputError where a straggler, or a rank that does not use a layer, is no rank of the job, or where
         ranks are left over by groups that share layers or experts."""
-        Job.check_ranks(self, world_size)
+        JobOptions.check_ranks(self, world_size)
         together = {"tensor_parallel": self.tensor_parallel, "expert_parallel": self.expert_parallel}
         if self.model_parallel:
             together["pipeline"] = self.ranks_a_copy

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ddpsim.bucketing import BucketCaps, BucketPlan, Parameter, rebuilt_plan, unused_plan
 from ddpsim.bucketing.caps import NO_CALL, TorchCall
 from ddpsim.bucketing.torch_caps import torch_caps
-from ddpsim.jobs.job import Job
+from ddpsim.jobs.options import JobOptions
 from ddpsim.schedules.named import scheme_named
 from ddpsim.schedules.scheme import Runner
 from ddpsim.workload import Workload
@@ -27,7 +27,7 @@ _RUNNERS: Mapping[Runner, str] = {
 }
 
 
-def torch_line(job: Job, plan: BucketPlan, workloads: Sequence[Workload]) -> TorchCall:
+def torch_line(job: JobOptions, plan: BucketPlan, workloads: Sequence[Workload]) -> TorchCall:
     """Return the call whose text is the line to paste for `job` with the buckets of `plan`.
 
     Args:
@@ -97,7 +97,7 @@ def caps_giving(
     return caps if caps is not None and gives(caps) else None
 
 
-def _find_beyond_torch(job: Job) -> str | None:
+def _find_beyond_torch(job: JobOptions) -> str | None:
     """Return what `job` asks for and stock torch's DistributedDataParallel has not."""
     if job.scheduled:
         return f"scheme {job.scheme}" if job.scheme != "ddp" else f"--overlap {job.overlap}"

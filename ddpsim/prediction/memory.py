@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ddpsim.bucketing import BucketPlan
 from ddpsim.gpus.table import find_shipped_gpu
-from ddpsim.jobs.job import Job
+from ddpsim.jobs.options import JobOptions
 from ddpsim.schedules.schedule import WHOLE, Schedule
 from ddpsim.workload import Buffer, Workload
 from ddpsim.workload.devices import buffer_devices, device_numbers
@@ -82,7 +82,7 @@ class Memory:
         cls,
         workload: Workload,
         plan: BucketPlan,
-        job: Job,
+        job: JobOptions,
         capacity_bytes: float | None,
         schedule: Schedule | None = None,
         device: int = 0,

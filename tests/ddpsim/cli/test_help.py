@@ -11,13 +11,13 @@ import pytest
 from ddpexec.commands.estimate import estimate
 from ddpsim.cli.app import whole_command
 from ddpsim.cli.flags import find_command
-from ddpsim.jobs.job import Job
+from ddpsim.jobs.options import JobOptions
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.option import Section, list_declared
 
 
 def test_what_a_switch_is_and_what_switches_it_off_are_two_lines() -> None:
-    buffers = next(each for each in list_declared(Job) if each.field == "broadcast_buffers")
+    buffers = next(each for each in list_declared(JobOptions) if each.field == "broadcast_buffers")
     assert buffers.option.help.startswith("Broadcast ")
     assert buffers.help.startswith("Do not broadcast ")
 

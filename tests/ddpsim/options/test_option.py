@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from ddpsim import BucketCaps, InputError
 from ddpsim.cli.expand import OnlyFields, expand
 from ddpsim.cli.flags import error_in_flags, flags_of
-from ddpsim.jobs.job import Job
+from ddpsim.jobs.options import JobOptions
 from ddpsim.jobs.simulated import Options
 from ddpsim.options.arguments import format_arguments
 from ddpsim.options.option import Option, build, check_choices, list_declared, option_values
@@ -109,7 +109,7 @@ def test_an_error_names_the_flag_on_the_command_line(error: InputError, said: st
     assert error_in_flags(error, flags_of(command)) == said
 
 
-@pytest.mark.parametrize("kind", [Job, Options])
+@pytest.mark.parametrize("kind", [JobOptions, Options])
 def test_every_field_is_an_option_or_holds_some(kind: type) -> None:
     told_of = set(option_values(kind()))
     assert told_of == {each.field for each in list_declared(kind)}

@@ -7,7 +7,7 @@ import pytest
 from ddpsim.bucketing import BucketCaps
 from ddpsim.errors import InputError
 from ddpsim.jobs.beside import JobBeside
-from ddpsim.jobs.job import Job
+from ddpsim.jobs.options import JobOptions
 from ddpsim.prediction.predict import predict, without_beside
 from ddpsim.simulation import Options
 from ddpsim.topology.beside import place_beside
@@ -26,7 +26,7 @@ FABRIC = parse_topology(
 )
 HEAVY = workload(device="A100", size=12_500_000, forward=0.001, backward=0.002, optimizer=0.0005)
 """400 MB of gradients, which take the trunk 0.32 s and more; all else takes 4 ms."""
-OTHER = JobBeside(HEAVY, Job(caps=ONE_BUCKET), 2, alternate=True)
+OTHER = JobBeside(HEAVY, JobOptions(caps=ONE_BUCKET), 2, alternate=True)
 
 
 def step(other, *, scheme="ddp", nodes=2, topology=FABRIC, source=HEAVY):
@@ -109,7 +109,10 @@ def test_a_trunk_counts_the_ports_of_both_jobs():
     ("options", "said"),
     [
         (Options(beside=OTHER, scheme="hsdp:2", caps=BucketCaps()), "this job has process groups of fewer ranks"),
-        (Options(beside=replace(OTHER, job=Job(scheme="hsdp:2"), nodes=(4, 5, 6, 7))), "the job beside it has process"),
+        (
+            Options(beside=replace(OTHER, job=JobOptions(scheme="hsdp:2"), nodes=(4, 5, 6, 7))),
+            "the job beside it has process",
+        ),
         (Options(beside=replace(OTHER, nodes=(1, 6))), "node 1 of them is the other's"),
         (Options(beside=replace(OTHER, nodes=70_000)), "more than the 128"),
         (Options(beside=replace(OTHER, nodes=(70_000,))), "both jobs need"),
